@@ -20,6 +20,7 @@
 struct entry {
     struct hzp_sample *sample;
     int32_t left;      /* passes left */
+    bool learned;      /* in one of them at least */
     uint64_t since_ns; /* when hzp_sample_queue_age first saw it; 0: not yet */
 };
 
@@ -46,6 +47,8 @@ struct hzp_sample_queue {
     struct list drawn;
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
+    int64_t *failed; /* numbers of samples that left without having been learned */
+    int32_t fails, fails_room;
     uint64_t rounds;                      /* number of orders shuffled so far */
     int32_t *replay_order, *replay_drawn; /* [replays] */
     int32_t replay_at, replay_draws;
@@ -132,6 +135,7 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
         return;
     free_gone(q);
     free(q->gone);
+    free(q->failed);
     list_free(&q->waiting);
     list_free(&q->next);
     list_free(&q->drawn);
@@ -353,13 +357,23 @@ static int64_t find_learned_through(const struct hzp_sample_queue *q)
     return through;
 }
 
-int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
+static void note_failed(struct hzp_sample_queue *q, int64_t number)
+{
+    if (q->fails == q->fails_room) {
+        q->fails_room = HZP_MAX(64, 2 * q->fails_room);
+        q->failed = hzp_xrealloc(q->failed, (size_t)q->fails_room * sizeof(*q->failed));
+    }
+    q->failed[q->fails++] = number;
+}
+
+static int64_t end_pass(struct hzp_sample_queue *q, bool learned)
 {
     hzp_assert_engine_thread();
     bool left = false;
     hzp_lock_take(&q->lock);
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
+        entry.learned |= learned;
         q->work -= entry.sample->count;
         if (--entry.left > 0) {
             list_push(&q->next, entry);
@@ -368,6 +382,8 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
         q->samples--;
         q->tokens -= entry.sample->count;
         left = left || entry.sample->sequence_number > 0;
+        if (!entry.learned && entry.sample->sequence_number > 0)
+            note_failed(q, entry.sample->sequence_number);
         if (q->gones == q->gones_room) {
             q->gones_room = HZP_MAX(64, 2 * q->gones_room);
             q->gone = hzp_xrealloc(q->gone, (size_t)q->gones_room * sizeof(*q->gone));
@@ -382,6 +398,26 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
     q->redraw = false;
     hzp_lock_release(&q->lock);
     return r;
+}
+
+int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
+{
+    return end_pass(q, true);
+}
+
+int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q)
+{
+    return end_pass(q, false);
+}
+
+int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_t *ret, int32_t max)
+{
+    hzp_lock_take(&q->lock);
+    int32_t n = HZP_MIN(q->fails - HZP_MIN(from, q->fails), max);
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = q->failed[from + i];
+    hzp_lock_release(&q->lock);
+    return n;
 }
 
 void hzp_sample_queue_undo(struct hzp_sample_queue *q)

@@ -60,9 +60,16 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
                               const struct hzp_sample **ret, int32_t max);
 
 /* To be called when the update with the drawn samples is done: counts down their passes and
- * removes finished samples.  Every sample numbered up to the result has had all its passes (-1:
- * none yet). */
+ * removes finished samples.  Every sample numbered up to the result has had all its passes, or has
+ * failed (-1: none yet). */
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q);
+/* The same if the update was given up: the samples' pass is skipped.  A sample that leaves without
+ * having been learned in any pass has failed. */
+int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q);
+/* Thread: any.  The numbers of samples of the log that have failed, in order of their failure, from
+ * the one with index `from` on; returns how many were written. */
+int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
+                                int32_t max);
 /* To be called if the update did not happen (not finite, device busy): the next draw returns the
  * same samples again. */
 void hzp_sample_queue_undo(struct hzp_sample_queue *q);

@@ -627,7 +627,7 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     t->now.dropped = true;
     t->failures = 0;
     t->draws++;
-    t->learned_through = hzp_sample_queue_done(t->config.queue);
+    t->learned_through = hzp_sample_queue_give_up(t->config.queue);
 }
 
 /* True: publish now, because it was decided when the update began, the staleness bound was lowered

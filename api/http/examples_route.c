@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const double timeout_default = 30, timeout_max = 3600;
-enum { KEY_BYTES_MAX = 255 };
+enum { KEY_BYTES_MAX = 255, FAILED_SHOWN = 1000 };
 
 /* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
  * looks whether they are. */
@@ -53,6 +53,19 @@ static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json
     json_object_set_new(json, "held_back_by", o.held_by ? json_string(o.held_by) : json_null());
 }
 
+/* Adds the numbers of the examples in [first, last] that were given up; returns how many. */
+static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_t last,
+                          json_t *json)
+{
+    int64_t number[FAILED_SHOWN], count;
+    int32_t n = hzp_state_failed(engine->state, first, last, number, FAILED_SHOWN, &count);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)number[i]));
+    json_object_set_new(json, "failed", list);
+    return count;
+}
+
 static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
                              uint64_t version)
 {
@@ -65,6 +78,8 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
                              (json_int_t)version);
     add_outlook(x->server->engine, done, json);
+    if (add_failed(x->server->engine, first, last, json) > 0)
+        json_object_set_new(json, "served", json_false());
     return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
 }
 
@@ -184,6 +199,12 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     if (!engine->state)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "this server does not learn: it was started with --no-train");
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(engine->parts.trainer, &trainer);
+    if (trainer.broken)
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
+                               "training has stopped because the weights are not finite: restart "
+                               "the server, which continues from the newest checkpoint");
     bool wait;
     double timeout;
     enum MHD_Result answered;
@@ -207,4 +228,22 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     uint64_t version = 0;
     bool done = served(x->server, last, &version);
     return reply(x, first, last, done, version);
+}
+
+enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
+{
+    struct hzp_engine *engine = x->server->engine;
+    struct hzp_state_stats stats;
+    struct hzp_weights_stats weights;
+    if (!engine->state)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "this server does not learn: it was started with --no-train");
+    hzp_state_read_stats(engine->state, &stats);
+    hzp_weights_read_stats(engine->parts.weights, &weights);
+    json_t *json =
+        json_pack("{s:s, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
+                  (json_int_t)stats.last_sequence_number, "learned_through",
+                  (json_int_t)weights.learned_through, "failed_count", (json_int_t)stats.failed);
+    add_failed(engine, 1, INT64_MAX, json);
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /health: 200 while requests are taken, else 503.  "degraded": a rank of the job was lost, so
- * nothing is learned; requests are served. */
+/* GET /health: 200 while requests are taken, else 503.  "degraded": a rank of the job was lost, or
+ * training has stopped because the weights are not finite, so nothing is learned; requests are
+ * served. */
 #include "api/http/http.h"
 
 enum MHD_Result hzp_route_health(struct hzp_exchange *x)
@@ -14,5 +15,12 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
         return hzp_reply_json(
             x, MHD_HTTP_OK,
             json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", lost, "reason", why));
+    struct hzp_trainer_stats trainer = {0};
+    if (x->server->engine->parts.trainer)
+        hzp_trainer_read_stats(x->server->engine->parts.trainer, &trainer);
+    if (trainer.broken)
+        return hzp_reply_json(x, MHD_HTTP_OK,
+                              json_pack("{s:s, s:s}", "status", "degraded", "reason",
+                                        "training has stopped: the weights are not finite"));
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
 }

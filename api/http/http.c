@@ -38,6 +38,7 @@ static const struct hzp_route routes[] = {
     {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch, NULL},
     {"POST", "/v1/fine_tuning/examples", HZP_RIGHT_TEACH, true, hzp_route_examples,
      hzp_feed_examples},
+    {"GET", "/v1/fine_tuning/examples", HZP_RIGHT_COMPLETE, true, hzp_route_examples_list, NULL},
     {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, hzp_route_tokenize, NULL},
     {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, hzp_route_detokenize, NULL},
     {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, hzp_route_tokenizer_info, NULL},

@@ -201,6 +201,7 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
+enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x);
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 #endif

@@ -329,6 +329,8 @@ static void training(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
     gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "The bound on them.");
     gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
+    counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
+            "Examples given up because their updates were not finite, in all runs.");
     counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
     counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
             "Bodies of examples refused.");

@@ -62,9 +62,9 @@ int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t b
 
 /* Parses the body, reserves space in the queue, commits the samples to the log and hands them to
  * the queue; poke the loop afterwards.  HZP_EBUSY: the queue is full now. */
-int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
-                        const char *content_type, int64_t *ret_first, int64_t *ret_last,
-                        struct hzp_err_text *reterr);
+static inline int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
+                                      const char *content_type, int64_t *ret_first,
+                                      int64_t *ret_last, struct hzp_err_text *reterr);
 
 /* The same for a body that arrives in pieces: create, feed ... feed(last), accept_read, destroy.
  * It keeps the samples so far and the text of at most one example. */
@@ -98,6 +98,20 @@ int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t b
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr);
 
+/* Reserves space in the queue, commits the samples to the log and hands them to the queue; takes
+ * them over, also on failure.  key NULL: none.  1: the body was accepted before. */
+int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int32_t count,
+                        const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
+                        struct hzp_err_text *reterr);
+
 void hzp_examples_free(struct hzp_sample **sample, int32_t count); /* array and samples */
+
+static inline int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
+                                      const char *content_type, int64_t *ret_first,
+                                      int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    return hzp_examples_accept_once(ex, body, bytes, content_type, NULL, ret_first, ret_last,
+                                    reterr);
+}
 
 #endif

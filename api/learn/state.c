@@ -23,8 +23,10 @@
 
 enum {
     BACKLOG_PIECE = 256,
-    RECORDS_MAX = 4096,   /* as many as the store keeps */
-    QUIET_S = 3,          /* idle: nothing was learned for this long */
+    RECORDS_MAX = 4096, /* as many as the store keeps */
+    QUIET_S = 3,        /* idle: nothing was learned for this long */
+    FAILED_PIECE = 256,
+    FAILED_MAX = 1 << 20, /* of earlier runs, known by number */
     CHECKPOINTS_MAX = 64, /* looked at for one that is whole */
     DUTY = 10,      /* an idle checkpoint waits this many times the duration of the last one */
     STARVED_S = 60, /* training starves: no progress for this long while examples wait */
@@ -43,6 +45,9 @@ struct hzp_state {
     struct hzp_sample_queue *queue;
     struct hzp_examples examples;
     bool examples_made;
+    int64_t
+        *failed_before; /* [failed_before_count] samples that failed in earlier runs, ascending */
+    int64_t failed_before_count;
     struct hzp_sample_log_resume resume;
 
     /* fixed after start */
@@ -60,6 +65,7 @@ struct hzp_state {
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns;
     bool asked, journal_failed, starves;
+    int32_t failed_logged; /* of the queue's failed samples, how many the log has */
 
     /* any thread */
     atomic_bool fresh; /* remove the new state directory at close */
@@ -196,6 +202,18 @@ static int check_tokens(const struct hzp_state *s, const struct hzp_sample *samp
     return HZP_OK;
 }
 
+static int read_failed(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    int64_t none[1], count;
+    HZP_TRY(hzp_sample_log_failed(s->log, 1, INT64_MAX, none, 0, &count, reterr));
+    count = HZP_MIN(count, FAILED_MAX);
+    s->failed_before = hzp_xcalloc((size_t)HZP_MAX(count, 1), sizeof(*s->failed_before));
+    int32_t n =
+        hzp_sample_log_failed(s->log, 1, INT64_MAX, s->failed_before, (int32_t)count, NULL, reterr);
+    s->failed_before_count = HZP_MAX(n, 0);
+    return HZP_MIN(n, 0);
+}
+
 /* Queues the accepted examples that no checkpoint covers, with all their passes. */
 static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
 {
@@ -299,6 +317,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     s->examples.log = s->log;
     s->examples.queue = s->queue;
     s->examples_made = true;
+    HZP_TRY(read_failed(s, reterr));
     HZP_TRY(restore_backlog(s, reterr));
     return load_replay(s, reterr);
 }
@@ -360,6 +379,7 @@ void hzp_state_close(struct hzp_state *s)
     free(s->dir);
     free(s->model_dir);
     free(s->weights_dir);
+    free(s->failed_before);
     free(s->texts_dir);
     free(s);
 }
@@ -409,9 +429,28 @@ bool hzp_state_set_aside(struct hzp_state *s, const char *why)
 
 /* --- The file thread -------------------------------------------------------------------------- */
 
+/* Marks the samples that have failed since; before a checkpoint may cover them. */
+static void log_failed(struct hzp_state *s)
+{
+    int64_t number[FAILED_PIECE];
+    struct hzp_err_text text;
+    int32_t n;
+    while ((n = hzp_sample_queue_failed(s->queue, s->failed_logged, number, FAILED_PIECE)) > 0) {
+        int r = hzp_sample_log_fail(s->log, number, n, s->tried_step, &text);
+        if (r < 0 && !s->journal_failed)
+            hzp_log(HZP_LOG_ERROR, "state", "failed examples are not marked: %s, trying again",
+                    text.text);
+        s->journal_failed = r < 0;
+        if (r < 0)
+            return;
+        s->failed_logged += n;
+    }
+}
+
 /* Journals every version that the store still remembers and the log does not have, oldest first. */
 static void journal(struct hzp_state *s)
 {
+    log_failed(s);
     struct hzp_version_record newest;
     hzp_weights_newest(s->model->weights, &newest);
     if (!s->dir || newest.id <= s->journaled)
@@ -697,9 +736,50 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
     return count_accepted(s, r, *ret_first, *ret_last);
 }
 
+/* Of this run's failures, read from the queue, because the log may not have them yet. */
+static int32_t failed_now(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
+                          int32_t max, int64_t *count)
+{
+    int64_t number[FAILED_PIECE];
+    int32_t n, found = 0;
+    for (int32_t from = 0;; from += n) {
+        n = hzp_sample_queue_failed(s->queue, from, number, FAILED_PIECE);
+        for (int32_t i = 0; i < n; i++) {
+            if (number[i] < first || number[i] > last)
+                continue;
+            ++*count;
+            if (found < max)
+                ret[found++] = number[i];
+        }
+        if (n < FAILED_PIECE)
+            return found;
+    }
+}
+
+int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
+                         int32_t max, int64_t *ret_count)
+{
+    int64_t now = 0;
+    int32_t n = 0;
+    *ret_count = 0;
+    for (int64_t i = 0; i < s->failed_before_count; i++) {
+        if (s->failed_before[i] < first || s->failed_before[i] > last)
+            continue;
+        ++*ret_count;
+        if (n < max)
+            ret[n++] = s->failed_before[i];
+    }
+    n += failed_now(s, first, last, ret + n, max - n, &now);
+    *ret_count += now;
+    return n;
+}
+
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
 {
+    int64_t failed, none[1];
+    hzp_state_failed(s, 1, INT64_MAX, none, 0, &failed);
     hzp_lock_take(&s->lock);
     *ret = s->stats;
     hzp_lock_release(&s->lock);
+    ret->failed = failed;
 }

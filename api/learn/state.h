@@ -107,6 +107,12 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
                           int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 void hzp_state_refuse(struct hzp_state *s);
 
+/* The numbers of the examples in [first, last] that were given up in all their passes because their
+ * updates were not finite; max at most.  Returns how many were written; *ret_count: how many there
+ * are.  Any thread; no disk. */
+int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
+                         int32_t max, int64_t *ret_count);
+
 struct hzp_state_stats {
     uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */
     uint64_t checkpoints, checkpoint_failures;
@@ -115,6 +121,7 @@ struct hzp_state_stats {
     int64_t trained_again;        /* examples a lost version had learned from, at start */
     int64_t restored;             /* examples queued again at start */
     uint64_t starved;             /* times that training made no progress for long (logged) */
+    int64_t failed;               /* examples given up, in all runs: hzp_state_failed */
     double checkpoint_seconds;    /* duration of the newest checkpoint's write */
 };
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);

@@ -131,6 +131,7 @@ def test_repeated_body(state):
             assert status == 400 and "turn-1" in answer["error"]["message"], answer
             status, answer = server.call(EXAMPLES, body, {"Idempotency-Key": "x" * 300})
             assert status == 400 and "idempotency-key" in answer["error"]["message"], answer
+            assert server.call(EXAMPLES)[1]["failed"] == [] == answer.get("failed", [])
             status, answer = server.call(EXAMPLES, body)
             assert (answer["first"], answer["last"]) == (life + 2, life + 2), answer
         assert server.status == 0, server.log

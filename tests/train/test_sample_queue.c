@@ -99,6 +99,31 @@ static void test_age_and_rows(void **state)
     hzp_sample_queue_destroy(q);
 }
 
+/* A sample fails if each of its passes was given up; one pass suffices to have learned it. */
+static void test_failed(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(2, false, 0);
+    const struct hzp_sample *draw[DRAW_MAX];
+    int64_t failed[4] = {0};
+    push_new(q, 1, 10);
+    push_new(q, 2, 10);
+    assert_int_equal(hzp_sample_queue_draw(q, 10, draw, DRAW_MAX), 1); /* 1 */
+    hzp_sample_queue_give_up(q);
+    assert_int_equal(hzp_sample_queue_draw(q, 10, draw, DRAW_MAX), 1); /* 2 */
+    hzp_sample_queue_give_up(q);
+    assert_int_equal(hzp_sample_queue_draw(q, 10, draw, DRAW_MAX), 1);
+    assert_int_equal(draw[0]->sequence_number, 1);
+    assert_int_equal(hzp_sample_queue_failed(q, 0, failed, 4), 0); /* a pass is left */
+    assert_int_equal(hzp_sample_queue_done(q), 1);
+    assert_int_equal(hzp_sample_queue_draw(q, 10, draw, DRAW_MAX), 1);
+    assert_int_equal(hzp_sample_queue_give_up(q), 2); /* nothing below is still to come */
+    assert_int_equal(hzp_sample_queue_failed(q, 0, failed, 4), 1);
+    assert_int_equal(failed[0], 2);
+    assert_int_equal(hzp_sample_queue_failed(q, 1, failed, 4), 0);
+    assert_int_equal(hzp_sample_queue_failed(q, 9, failed, 4), 0);
+    hzp_sample_queue_destroy(q);
+}
+
 static void test_fifo_and_undo(void **state)
 {
     struct hzp_sample_queue *q = make_queue(2, false, 0);
@@ -281,9 +306,10 @@ static void test_replay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_age_and_rows),
-        cmocka_unit_test(test_fifo_and_undo),   cmocka_unit_test(test_against_model),
-        cmocka_unit_test(test_shuffled_epochs), cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_age_and_rows),
+        cmocka_unit_test(test_failed),        cmocka_unit_test(test_fifo_and_undo),
+        cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
+        cmocka_unit_test(test_replay),
     };
     return cmocka_run_group_tests_name("sample_queue", tests, NULL, NULL);
 }

@@ -213,6 +213,57 @@ static void test_again(void **state)
     close_server(&s, false);
 }
 
+static hzp_op_fn *real_xent;
+
+/* The gradient of rows that should predict token 49 is not finite. */
+static int poisoned_xent(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_xent_args *a = args;
+    int r = real_xent(lane, args);
+    for (int32_t i = 0; i < a->x.rows; i++)
+        if (a->target[i] == 49 && a->dx.ptr)
+            ((uint16_t *)a->dx.ptr)[(size_t)i * (size_t)a->dx.stride] = 0x7fc0; /* BF16 NaN */
+    return r;
+}
+
+/* An example that no update can learn is given up, marked, and never counted as learned; the next
+ * server knows it and does not try again. */
+static void test_failed_example(void **state)
+{
+    static const char bad[] = "{\"tokens\": [1, 2, 49]}";
+    struct server s;
+    struct hzp_state_stats stats;
+    struct hzp_version_record record;
+    int64_t failed[64], count;
+    open_server(&s, 0);
+    real_xent = s.dev->op[HZP_OP_xent];
+    s.dev->op[HZP_OP_xent] = poisoned_xent;
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(accept_once(&s, NULL, bad, HZP_OK), 3);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_int_equal(hzp_state_failed(s.state, 1, 100, failed, 64, &count), 1);
+    assert_true(failed[0] == 3 && count == 1);
+    assert_int_equal(hzp_state_failed(s.state, 1, 2, failed, 64, &count), 0);
+    accept(&s, 5);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    hzp_weights_newest(s.weights, &record);
+    for (int32_t i = 0; i < record.learned.ranges; i++)
+        assert_true(record.learned.last[i] < 3 || record.learned.first[i] > 3);
+    close_server(&s, false); /* without a checkpoint: everything but it is learned again */
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.failed, 1);
+    assert_int_equal(stats.restored, 4);
+    assert_int_equal(hzp_state_failed(s.state, 3, 3, failed, 64, &count), 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    close_server(&s, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +275,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop_says_so, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_another_model, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_again, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_failed_example, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("state_damage", tests, NULL, NULL);
 }

@@ -476,13 +476,23 @@ static void test_not_finite_always(void **state)
         assert_int_equal(stats.dropped, 1);
         assert_int_equal(queue.samples, 0);
         assert_int_equal(record.learned_through, 33);
+        int64_t failed[64]; /* all of the update that was given up, and no others */
+        int32_t n = hzp_sample_queue_failed(t->queue, 0, failed, 64);
+        bool found = false;
+        for (int32_t i = 0; i < n; i++)
+            found |= failed[i] == 13;
+        assert_true(found);
         assert_int_equal(record.optimizer_step, stats.step);
         assert_true(isfinite(record.loss));
+        int32_t of_update = 0;
         bool said = false;
         for (int32_t i = 0; i < t->reports; i++)
             if (t->report[i].dropped)
                 said = t->report[i].first_sequence <= 13 && t->report[i].last_sequence >= 13;
+        for (int32_t i = 0; i < t->reports; i++)
+            of_update = t->report[i].dropped ? t->report[i].samples : of_update;
         assert_true(said);
+        assert_int_equal(n, of_update);
         tiny_close(t);
     }
 }
