@@ -16,8 +16,8 @@
  * (docs/ARCHITECTURE.md, device/cpu/matmul.c).
  *
  * A step may be formed while the one before it is in flight.  A sequence whose next draw depends on
- * its last token (penalties) then has no row in it: it decodes in every second step.  If most
- * sequences are of that kind, the loop waits for the results instead (hzp_offer.settle).
+ * its last token (penalties) then has no row in it: it decodes in every second step.  If all
+ * running ones are of that kind, the loop waits for the results instead (hzp_offer.settle).
  *
  * Admission is first come, first served, when the KV pages are predicted to suffice (admission.h).
  * A prediction may fail: a sequence needs a page for its next row and none is free.  Then the

@@ -7,7 +7,7 @@
  * shapes that overflow, offsets that overlap, overrun, leave holes or disagree with shape and type.
  * Every error names the file, the tensor and what is wrong.
  *
- * Data are read, not mapped: a file that somebody cuts while it is in use is an error, and no
+ * Data are read, not mapped: a file that is truncated while it is in use is an error, not a
  * signal.
  *
  * Thread: any; a reader may be used by several threads once open.

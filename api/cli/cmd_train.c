@@ -254,8 +254,8 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     if (!run->eval.count)
         return HZP_OK;
     if (run->parts.shards.groups.z3 > 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--eval-data",
-                              "--eval-data needs whole weights on each rank: use --z3 1");
+        return hzp_fail_param(reterr, HZP_EINVAL, "--eval",
+                              "--eval needs whole weights on each rank: use --z3 1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }

@@ -27,10 +27,10 @@ int hzp_cmd_devices(const struct hzp_options *options);
 int hzp_cmd_plan(const struct hzp_options *options);
 int hzp_cmd_search(const struct hzp_options *options);
 
-/* For commands that run on several ranks; errors are printed.  start: where --ranks says so and
- * nobody has started the ranks, runs them and returns the exit status; -1: this process is a rank.
- * open: waits for the other ranks and checks that all agree on build, model and options (lost: see
- * struct hzp_control_config); 0, or the exit status. */
+/* For commands that run on several ranks; errors are printed.  start: where --ranks says so and no
+ * launcher has started the ranks, runs them and returns the exit status; -1: this process is a
+ * rank.  open: waits for the other ranks and checks that all agree on build, model and options
+ * (lost: see struct hzp_control_config); 0, or the exit status. */
 int hzp_cmd_ranks_start(const struct hzp_options *options);
 int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), void *ctx,

@@ -152,13 +152,15 @@ static const struct topic {
      "  ~/.cache/hzpserve       plans of search (or below $XDG_CACHE_HOME; --plans)\n"},
     {"environment", "environment variables",
      "  HZP_API_KEY             as --api-key\n"
+     "  HZP_ADMIN_KEY           as --admin-key\n"
      "  HZP_LOG                 as --log-level\n"
-     "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512 or avx512_bf16\n"},
+     "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512, avx512_bf16\n"
+     "                          or amx\n"},
     {"status", "exit status",
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
-     "  130  interrupted\n"},
+     "  130  interrupted; 143: ended by SIGTERM (train)\n"},
 };
 
 /* ---- options ---- */

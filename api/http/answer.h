@@ -7,7 +7,7 @@
  *              is woken (completions_stream.c)
  *     pool     whole: writes the answer when all choices have ended
  *
- * Whoever sends the last part ends the completion; the answer's memory, and its hold on the
+ * The thread that sends the last part ends the completion; the answer's memory, and its hold on the
  * exchange, go when the engine has let go of every request.
  *
  * Thread: one at a time, as above.

@@ -10,9 +10,9 @@
  *                         the I/O thread of each
  *     api/http/hangup.h   notices clients that disconnect while their request waits
  *
- * An exchange that waits is parked: its connection is suspended and costs no thread.  Whoever has
- * news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes while
- * the exchange runs is not lost: the next attempt to park fails.
+ * An exchange that waits is parked: its connection is suspended and costs no thread.  The thread
+ * that has news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes
+ * while the exchange runs is not lost: the next attempt to park fails.
  *
  * Handlers never touch the engine's state: they submit requests, read requests' output and
  * counters, and call functions whose headers say "Thread: any".

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
+#include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +79,12 @@ static void write_versions(struct hzp_update_log *log, struct hzp_weights *weigh
         const struct hzp_version_record *v = &log->record[i];
         if (v->id <= log->version || v->state == HZP_VERSION_DRAFT)
             continue;
+        char loss[32] = ""; /* of a version that no update made it is not known */
+        if (isfinite(v->loss))
+            snprintf(loss, sizeof(loss), " loss=%.4f", v->loss);
         hzp_log(HZP_LOG_INFO, "train",
-                "version id=%" PRIu64 " step=%" PRId64 " loss=%.4f learned_through=%" PRId64, v->id,
-                v->optimizer_step, v->loss, v->learned_through);
+                "version id=%" PRIu64 " step=%" PRId64 "%s learned_through=%" PRId64, v->id,
+                v->optimizer_step, loss, v->learned_through);
         log->version = v->id;
     }
 }

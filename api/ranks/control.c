@@ -441,7 +441,7 @@ static int meet_other(struct hzp_control *c, const char *record, void *share, si
 
 /* ---- afterwards: the thread ---- */
 
-/* Records the first loss, fails the link, tells whoever wants to know. */
+/* Records the first loss, fails the link, calls config.lost. */
 static void lose(struct hzp_control *c, int rank, const char *why)
 {
     hzp_lock_take(&c->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/ranks/ranks.h - the ranks of one job: started, connected, agreed, watched.
  *
- *     start   where --ranks asks for ranks and nobody has started them: starts them, and waits
+ *     start   where --ranks asks for ranks and no launcher has started them: starts them, and waits
  *     open    reads the launcher's environment, opens the link, meets the other ranks
  *     close   says goodbye
  *

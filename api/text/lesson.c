@@ -169,7 +169,7 @@ static int fill_lesson(struct maker *m, const struct hzp_jinja_output *text,
     return HZP_OK;
 }
 
-/* A lesson of the text up to the last of the parts; what follows is learned by nobody. */
+/* A lesson of the text up to the last of the parts; what follows is not learned. */
 static int add_lesson(struct maker *m, const struct hzp_jinja_output *text, const struct part *part,
                       size_t parts, struct hzp_lessons *ret)
 {

@@ -41,7 +41,7 @@ struct hzp_link_backend {
      * allowed. */
     void (*wait)(struct hzp_link *link, hzp_ticket ticket);
 
-    /* (optional) Tells the others that the link failed; any thread.  NULL: nobody to tell. */
+    /* (optional) Tells the others that the link failed; any thread.  NULL: there are none. */
     void (*abort)(struct hzp_link *link, int rank, const char *why);
 
     /* (optional) The first rank that has not posted the oldest transfer, or -1; any thread. */

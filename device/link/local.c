@@ -3,7 +3,8 @@
  *
  * All ranks share a world.  Each link's transfers wait in its queue; the oldest is its head.
  * When the heads of all members of a group are transfers on that group, the data move, under the
- * world's lock, and all those heads are done.  Whoever calls makes that happen: there is no thread.
+ * world's lock, and all those heads are done.  The calling thread does that: links have none of
+ * their own.
  */
 #include "device/link/backend.h"
 
