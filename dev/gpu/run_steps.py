@@ -274,7 +274,7 @@ def others(folder, size):
            "expect": 12, "part": 2}
     yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
            "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
-                                        size.device, *size.search],
+                                        size.device, "--max-others", "1", *size.search],
            "env": noise(), "limit": 400, "expect": 300, "optional": True, "part": 2, "extra": True}
     yield {"name": "opcheck --bench, all", "what": "each op's rate", "read": "opcheck", "limit": 90,
            "command": [p("opcheck"), *size.opcheck, "--bench"], "expect": 45, "part": 2, "extra": True}

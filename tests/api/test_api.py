@@ -724,7 +724,8 @@ def test_policy():
         trained = json.loads(server.get("/v1/policy"))["split"]["trained_steps"]
         version = server.metric("hzpserve_weights_version")
         server.complete(max_tokens=48)
-        assert json.loads(server.get("/v1/policy"))["split"]["trained_steps"] == trained
+        now = json.loads(server.get("/v1/policy"))["split"]["trained_steps"]
+        assert now <= trained + 1, (trained, now)  # a slice begun in the pause may end in its first step
         until(lambda: server.metric("hzpserve_weights_version") > version)
         assert server.metric("hzpserve_weights_max_staleness") == 4
         assert server.metric("hzpserve_slo_itl_seconds") == 0.1
