@@ -104,18 +104,34 @@ static int checksum_of(const struct hzp_model *model, const struct hzp_version *
                  : HZP_OK;
 }
 
-/* Under what name the checksum of a state's units is in the file. */
+/* The same sum as hzp_units_checksum makes of whole units.  With ranks each unit is gathered for
+ * it, and later once more to be written: the header, with the sums, comes first in the file. */
+static int sum_state(struct hzp_trainer *t, enum hzp_state_part part, const struct hzp_units *units,
+                     uint64_t *ret, struct hzp_err_text *reterr)
+{
+    *ret = 0;
+    for (int32_t u = 0; t->exchange && u < units->layout->units; u++) {
+        const void *data;
+        HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
+        struct hzp_unit_view whole = hzp_unit_view(units, u);
+        whole.base = (void *)(uintptr_t)data;
+        whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
+        *ret += hzp_unit_checksum(&whole);
+    }
+    int r = t->exchange ? HZP_OK : hzp_units_checksum(t->config.model->dev, units, ret);
+    return r < 0 ? hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
+                            hzp_err_name(r))
+                 : HZP_OK;
+}
+
+/* Writes the checksum of a state's units under this name. */
 static int put_checksum(struct hzp_trainer *t, struct hzp_st_writer *w, const char *key,
-                        const struct hzp_units *units, struct hzp_err_text *reterr)
+                        enum hzp_state_part part, const struct hzp_units *units,
+                        struct hzp_err_text *reterr)
 {
     uint64_t sum;
     char text[32];
-    if (t->exchange) /* this rank has only its shards */
-        return HZP_OK;
-    int r = hzp_units_checksum(t->config.model->dev, units, &sum);
-    if (r < 0)
-        return hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
-                        hzp_err_name(r));
+    HZP_TRY(sum_state(t, part, units, &sum, reterr));
     snprintf(text, sizeof(text), "%016" PRIx64, sum);
     hzp_st_writer_meta(w, key, text);
     return HZP_OK;
@@ -204,10 +220,11 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     HZP_TRY(checksum_of(t->config.model, v, path, &checksum, reterr));
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
     put_meta(t, v, checksum, note, w);
-    HZP_TRY_GOTO(put_checksum(t, w, "m_checksum", m, reterr));
-    HZP_TRY_GOTO(put_checksum(t, w, "v_checksum", second, reterr));
+    HZP_TRY_GOTO(put_checksum(t, w, "m_checksum", HZP_STATE_M, m, reterr));
+    HZP_TRY_GOTO(put_checksum(t, w, "v_checksum", HZP_STATE_V, second, reterr));
     if (residual)
-        HZP_TRY_GOTO(put_checksum(t, w, "residual_checksum", residual, reterr));
+        HZP_TRY_GOTO(
+            put_checksum(t, w, "residual_checksum", HZP_STATE_RESIDUAL, residual, reterr));
     declare_state(w, "m", m);
     declare_state(w, "v", second);
     if (residual)
@@ -275,7 +292,7 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 }
 
 /* Copies a tensor, which holds all units in order, to the resident parts of the units, and compares
- * its checksum; files of earlier builds, and of runs on several ranks, have none. */
+ * its checksum; files of earlier builds have none. */
 static int get_state(struct hzp_device *dev, const struct hzp_safetensors *st, const char *path,
                      const char *key, const struct hzp_st_tensor *tensor,
                      const struct hzp_units *units, struct hzp_err_text *reterr)

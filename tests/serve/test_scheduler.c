@@ -117,7 +117,7 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
         batch->token[n] = sample->given >= 0
                               ? sample->given
                               : choose(hash, batch->edit + sample->edit0, sample->edits);
-        batch->logprob[n] = (float)(hash % 1000);
+        batch->logprob[n] = -(float)(hash % 1000);
         batch->rank[n] = 1;
         for (int t = 0; t < sample->tops; t++) {
             batch->top_token[n * HZP_TOPS_MAX + t] = (batch->token[n] + t) % VOCAB;
@@ -155,7 +155,7 @@ static void check_answer(const struct hzp_request *rq)
     for (int32_t p = 0; p < rq->prompt_count; p++) {
         if (rq->prompt_logprobs && p) {
             assert_int_equal(rq->prompt_out[p].token, rq->prompt[p]);
-            assert_true(rq->prompt_out[p].logprob == (float)(hash % 1000));
+            assert_true(rq->prompt_out[p].logprob == -(float)(hash % 1000));
             if (rq->tops)
                 assert_int_equal(rq->prompt_top_token[p * rq->tops], rq->prompt[p]);
         }
@@ -173,7 +173,7 @@ static void check_answer(const struct hzp_request *rq)
         }
         int32_t token = choose(hash, from, bans);
         assert_int_equal(rq->out[n].token, token);
-        assert_true(rq->out[n].logprob == (float)(hash % 1000));
+        assert_true(rq->out[n].logprob == -(float)(hash % 1000));
         assert_int_equal(rq->out[n].version, 1);
         bool stop = (token == EOS && !rq->ignore_eos) || (rq->stop_ids && token == rq->stop_id[0]);
         assert_int_equal(stop, n == count - 1 && rq->state == HZP_REQUEST_STOPPED);

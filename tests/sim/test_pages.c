@@ -391,7 +391,7 @@ static void execute(struct day *d)
         }
         if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1) {
             b->token[n] = end == life->prompt + life->natural - 1 ? EOS : mix(number, end);
-            b->logprob[n] = (float)end;
+            b->logprob[n] = -(float)end;
             b->rank[n++] = 1;
         }
     }
@@ -450,7 +450,7 @@ static void check_outputs(struct day *d, int32_t i)
         const struct hzp_output *out = &rq->out[life->seen];
         int32_t p = life->prompt + life->seen;
         check(d, out->token == (life->seen + 1 == life->natural ? EOS : mix(i, p)), "tokens", i, p);
-        check(d, out->logprob == (float)p, "tokens", i, p);
+        check(d, out->logprob == -(float)p, "tokens", i, p);
     }
     if (!hzp_request_final(rq))
         return;
