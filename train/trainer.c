@@ -411,7 +411,8 @@ static int turn_exchange(struct hzp_trainer *t)
     if (!t->exchange || hzp_exchange_turn(t->exchange, t->at) >= 0)
         return HZP_OK;
     const char *why = hzp_exchange_error(t->exchange);
-    hzp_log(HZP_LOG_ERROR, "train", "the exchange with other ranks failed: %s", why);
+    if (t->stage != HZP_TRAINER_BROKEN) /* once */
+        hzp_log(HZP_LOG_ERROR, "train", "the exchange with other ranks failed: %s", why);
     hzp_lock_take(&t->lock);
     snprintf(t->stats.failure, sizeof(t->stats.failure), "%s", why);
     t->stats.broken = true;
