@@ -231,7 +231,7 @@ static bool shows(const struct hzp_chat *chat, json_t *messages, const json_t *t
     int r = hzp_chat_render(chat, &request, &out, &err);
     const char *text = out.text.data;
     size_t n = out.text.bytes;
-    bool has = r == HZP_OK && n && memmem(text, n, word, strlen(word)) &&
+    bool has = r == HZP_OK && text && n && memmem(text, n, word, strlen(word)) &&
                (!second || memmem(text, n, second, strlen(second))) &&
                !memmem(text, n, "{'type'", 7) && !memmem(text, n, "{\"type\": \"text\"", 15);
     hzp_jinja_output_fini(&out);
