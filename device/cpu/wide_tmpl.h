@@ -62,7 +62,7 @@ typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 INLINE vf load(const float *p)
