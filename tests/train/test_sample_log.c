@@ -302,8 +302,8 @@ static void test_damaged_row(void **state)
 {
     static const char *const damage[] = {
         "UPDATE samples SET data = zeroblob(length(data)) WHERE sequence_number = 2",
-        "UPDATE samples SET (count, data, checksum) = (SELECT count, data, checksum FROM samples"
-        " WHERE sequence_number = 3) WHERE sequence_number = 2",
+        ("UPDATE samples SET (count, data, checksum) = (SELECT count, data, checksum FROM samples"
+         " WHERE sequence_number = 3) WHERE sequence_number = 2"),
         "UPDATE samples SET checksum = checksum + 1 WHERE sequence_number = 2"};
     struct place *p = *state;
     for (int i = 0; i < HZP_COUNT(damage); i++) {
