@@ -223,8 +223,7 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     HZP_TRY_GOTO(put_checksum(t, w, "m_checksum", HZP_STATE_M, m, reterr));
     HZP_TRY_GOTO(put_checksum(t, w, "v_checksum", HZP_STATE_V, second, reterr));
     if (residual)
-        HZP_TRY_GOTO(
-            put_checksum(t, w, "residual_checksum", HZP_STATE_RESIDUAL, residual, reterr));
+        HZP_TRY_GOTO(put_checksum(t, w, "residual_checksum", HZP_STATE_RESIDUAL, residual, reterr));
     declare_state(w, "m", m);
     declare_state(w, "v", second);
     if (residual)
