@@ -504,6 +504,20 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
     return n + HZP_MAX(older, 0);
 }
 
+int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
+                               int32_t max)
+{
+    hzp_lock_take(&w->lock);
+    uint64_t end = w->stats.publications, begin = end - HZP_MIN(end, (uint64_t)RECORDS_MAX);
+    if (id >= w->config.first_id) /* publication n has the id first_id + n */
+        begin = HZP_MIN(HZP_MAX(begin, id - w->config.first_id + 1), end);
+    int32_t n = (int32_t)HZP_MIN(end - begin, (uint64_t)HZP_MAX(max, 0));
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = w->record[(begin + (uint64_t)i) % RECORDS_MAX];
+    hzp_lock_release(&w->lock);
+    return n;
+}
+
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
 {
     memset(ret, 0, sizeof(*ret));

@@ -14,7 +14,7 @@
  * Staleness: an update that is finished but not published leaves the server behind.  The store
  * keeps both numbers, and hzp_weights_may_update() decides whether one more update may begin.
  *
- * Thread: engine, except hzp_weights_list, _newest and _stats: any.
+ * Thread: engine, except hzp_weights_list, _list_after, _newest and _stats: any.
  */
 #ifndef HZP_WEIGHTS_VERSIONS_H
 #define HZP_WEIGHTS_VERSIONS_H
@@ -156,6 +156,11 @@ void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_rec
 
 /* Thread: any, from here on.  Writes the newest `max` records, newest first; returns how many. */
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max);
+/* Writes the oldest `max` records of this process whose id is above `id`, oldest first; returns how
+ * many.  A reader that passes the last id it got misses no record, whatever is published meanwhile,
+ * as long as it is not more than the kept records behind. */
+int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
+                               int32_t max);
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 
 struct hzp_weights_stats {

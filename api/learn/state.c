@@ -24,7 +24,8 @@
 enum {
     BACKLOG_PIECE = 256,
     RECORDS_MAX = 4096, /* as many as the store keeps */
-    QUIET_S = 3,        /* idle: nothing was learned for this long */
+    JOURNAL_PIECE = 8,
+    QUIET_S = 3, /* idle: nothing was learned for this long */
     FAILED_PIECE = 256,
     FAILED_MAX = 1 << 20, /* of earlier runs, known by number */
     CHECKPOINTS_MAX = 64, /* looked at for one that is whole */
@@ -447,34 +448,36 @@ static void log_failed(struct hzp_state *s)
     }
 }
 
-/* Journals every version that the store still remembers and the log does not have, oldest first. */
+/* Writes the record to the log; says when that begins to fail and when it works again. */
+static bool journal_version(struct hzp_state *s, const struct hzp_version_record *record)
+{
+    struct hzp_err_text text;
+    int r = hzp_sample_log_version(s->log, record, &text);
+    if (r < 0 && !s->journal_failed)
+        hzp_log(HZP_LOG_ERROR, "state",
+                "version %" PRIu64 " is not journalled: %s, trying again later", record->id,
+                text.text);
+    if (r >= 0 && s->journal_failed)
+        hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
+    s->journal_failed = r < 0;
+    return r >= 0;
+}
+
+/* Journals every version that the store still remembers and the log does not have, oldest first;
+ * later ones must not come before one that fails. */
 static void journal(struct hzp_state *s)
 {
+    struct hzp_version_record record[JOURNAL_PIECE];
+    int32_t n;
     log_failed(s);
-    struct hzp_version_record newest;
-    hzp_weights_newest(s->model->weights, &newest);
-    if (!s->dir || newest.id <= s->journaled)
+    if (!s->dir)
         return;
-    int32_t max = (int32_t)HZP_MIN(newest.id - s->journaled, (uint64_t)RECORDS_MAX);
-    struct hzp_version_record *record = hzp_xcalloc((size_t)max, sizeof(*record));
-    int32_t n = hzp_weights_list(s->model->weights, record, max);
-    for (int32_t i = n - 1; i >= 0; i--) {
-        struct hzp_err_text text;
-        if (record[i].id <= s->journaled)
-            continue;
-        int r = hzp_sample_log_version(s->log, &record[i], &text);
-        if (r < 0 && !s->journal_failed)
-            hzp_log(HZP_LOG_ERROR, "state",
-                    "version %" PRIu64 " is not journalled: %s, trying again later", record[i].id,
-                    text.text);
-        if (r >= 0 && s->journal_failed)
-            hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
-        s->journal_failed = r < 0;
-        if (r < 0)
-            break; /* later ones must not come before it */
-        s->journaled = record[i].id;
-    }
-    free(record);
+    while ((n = hzp_weights_list_after(s->model->weights, s->journaled, record, JOURNAL_PIECE)) > 0)
+        for (int32_t i = 0; i < n; i++) {
+            if (!journal_version(s, &record[i]))
+                return;
+            s->journaled = record[i].id;
+        }
 }
 
 static void write_log(struct hzp_state *s)

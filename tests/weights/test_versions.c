@@ -126,6 +126,32 @@ static void test_last_step(void **state)
     hzp_weights_destroy(w);
 }
 
+/* The journal's view: each record once and in order, whatever is published between two reads. */
+static void test_list_after(void **state)
+{
+    struct hzp_weights *w = make(2, 1, 7);
+    struct hzp_version_record list[8];
+    uint64_t seen = 6;
+    assert_int_equal(hzp_weights_list_after(w, seen, list, 8), 0);
+    for (int i = 0; i < 5; i++) {
+        publish(w, i, 0);
+        hzp_weights_reclaim(w, 0);
+    }
+    assert_int_equal(hzp_weights_list_after(w, seen, list, 2), 2); /* the oldest, not the newest */
+    assert_int_equal(list[0].id, 7);
+    assert_int_equal(list[1].id, 8);
+    publish(w, 5, 0);
+    assert_int_equal(hzp_weights_list_after(w, 8, list, 8), 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(list[i].id, 9 + i);
+    assert_int_equal(hzp_weights_list_after(w, 12, list, 8), 0);
+    assert_int_equal(hzp_weights_list_after(w, 99, list, 8), 0);
+    assert_int_equal(hzp_weights_list_after(w, 0, list, 8), 6);
+    assert_int_equal(hzp_weights_list_after(w, 0, list, 0), 0);
+    assert_int_equal(hzp_weights_list_after(w, 0, list, -1), 0);
+    hzp_weights_destroy(w);
+}
+
 static void test_in_place(void **state)
 {
     struct hzp_weights *w = make(1, 0, 1);
@@ -516,15 +542,11 @@ static void test_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),
-        cmocka_unit_test(test_last_step),
-        cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_staleness),
-        cmocka_unit_test(test_earlier_versions),
-        cmocka_unit_test(test_learned),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_history),
-        cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_life),       cmocka_unit_test(test_last_step),
+        cmocka_unit_test(test_list_after), cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_staleness),  cmocka_unit_test(test_earlier_versions),
+        cmocka_unit_test(test_learned),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
