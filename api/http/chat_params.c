@@ -1,126 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The body of POST /v1/chat/completions. */
 #include "api/http/completion.h"
+#include "api/http/field_table.h"
 #include "api/http/fields.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* What becomes of a field.  Those that completions know too are read by
- * hzp_completion_parse_common. */
-enum field_use { USED, IGNORED, REFUSED };
-
-struct field {
-    const char *name;
-    enum field_use use;
-    const char *why; /* of REFUSED: what to do instead */
-};
-
-static const struct field fields[] = {
-    {"add_generation_prompt", USED, NULL},
-    {"add_special_tokens", USED, NULL},
-    {"audio", REFUSED, "this server makes text only"},
-    {"best_of", REFUSED, "ask for n and choose"},
-    {"cache_salt", IGNORED, NULL},
-    {"chat_template", REFUSED, "start the server with --chat-template"},
-    {"chat_template_kwargs", USED, NULL},
-    {"continue_final_message", USED, NULL},
-    {"documents", USED, NULL},
-    {"echo", USED, NULL},
-    {"frequency_penalty", USED, NULL},
-    {"function_call", REFUSED, "use tool_choice"},
-    {"functions", REFUSED, "use tools"},
-    {"grammar", REFUSED, "this server cannot constrain what is generated"},
-    {"guided_choice", REFUSED, "this server cannot constrain what is generated"},
-    {"guided_grammar", REFUSED, "this server cannot constrain what is generated"},
-    {"guided_json", REFUSED, "this server cannot constrain what is generated"},
-    {"guided_regex", REFUSED, "this server cannot constrain what is generated"},
-    {"ignore_eos", USED, NULL},
-    {"include_reasoning", USED, NULL},
-    {"include_stop_str_in_output", USED, NULL},
-    {"length_penalty", IGNORED, NULL},
-    {"logit_bias", USED, NULL},
-    {"logprobs", USED, NULL},
-    {"max_completion_tokens", USED, NULL},
-    {"max_tokens", USED, NULL},
-    {"messages", USED, NULL},
-    {"metadata", IGNORED, NULL},
-    {"min_p", USED, NULL},
-    {"min_tokens", USED, NULL},
-    {"modalities", USED, NULL},
-    {"model", USED, NULL},
-    {"n", USED, NULL},
-    {"parallel_tool_calls", USED, NULL},
-    {"prediction", IGNORED, NULL},
-    {"presence_penalty", USED, NULL},
-    {"priority", IGNORED, NULL},
-    {"prompt_cache_key", IGNORED, NULL},
-    {"prompt_cache_retention", IGNORED, NULL},
-    {"reasoning_effort", USED, NULL},
-    {"repetition_penalty", USED, NULL},
-    {"request_id", IGNORED, NULL},
-    {"response_format", USED, NULL},
-    {"return_token_ids", USED, NULL},
-    {"safety_identifier", IGNORED, NULL},
-    {"seed", USED, NULL},
-    {"service_tier", IGNORED, NULL},
-    {"skip_special_tokens", USED, NULL},
-    {"spaces_between_special_tokens", IGNORED, NULL},
-    {"stop", USED, NULL},
-    {"stop_token_ids", USED, NULL},
-    {"store", IGNORED, NULL},
-    {"stream", USED, NULL},
-    {"stream_options", USED, NULL},
-    {"structured_outputs", REFUSED, "this server cannot constrain what is generated"},
-    {"temperature", USED, NULL},
-    {"tool_choice", USED, NULL},
-    {"tools", USED, NULL},
-    {"top_k", USED, NULL},
-    {"top_logprobs", USED, NULL},
-    {"top_p", USED, NULL},
-    {"truncate_prompt_tokens", USED, NULL},
-    {"use_beam_search", REFUSED, "there is no beam search"},
-    {"user", IGNORED, NULL},
-    {"verbosity", IGNORED, NULL},
-    {"web_search_options", REFUSED, "this server searches nothing"},
-};
-
-/* Whether a value asks for nothing: null, false, an empty list or object. */
-static bool asks_nothing(const json_t *value)
-{
-    return json_is_null(value) || json_is_false(value) ||
-           (json_is_array(value) && !json_array_size(value)) ||
-           (json_is_object(value) && !json_object_size(value));
-}
 
 static void ignore(struct hzp_completion_params *params, const char *name)
 {
     if (!params->ignored)
         params->ignored = json_array();
     json_array_append_new(params->ignored, json_string(name));
-}
-
-/* Every field is used, listed as ignored, or refused. */
-static int check_fields(const json_t *body, struct hzp_completion_params *params,
-                        struct hzp_err_text *reterr)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)body, key, value)
-    {
-        const struct field *found = NULL;
-        for (int i = 0; i < HZP_COUNT(fields); i++)
-            if (!strcmp(fields[i].name, key))
-                found = &fields[i];
-        if (!found)
-            return hzp_fail_param(reterr, HZP_EINVAL, key, "there is no field %.64s", key);
-        if (found->use == REFUSED && !asks_nothing(value))
-            return hzp_fail_param(reterr, HZP_EINVAL, key, "%s is not supported: %s", key,
-                                  found->why);
-        if (found->use == IGNORED && !json_is_null(value))
-            ignore(params, key);
-    }
-    return HZP_OK;
 }
 
 /* response_format may only ask for text, modalities for text. */
@@ -132,7 +23,11 @@ static int check_output(const json_t *body, struct hzp_err_text *reterr)
     if (format && !json_is_null(format) && (!type || strcmp(type, "text")))
         return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
                               "response_format: only {\"type\": \"text\"} is supported");
-    json_array_foreach(json_object_get(body, "modalities"), i, each)
+    const json_t *modalities = json_object_get(body, "modalities");
+    if (modalities && !json_is_null(modalities) && !json_is_array(modalities))
+        return hzp_fail_param(reterr, HZP_EINVAL, "modalities", "modalities must be a list, not %s",
+                              hzp_json_kind(modalities));
+    json_array_foreach(modalities, i, each)
     {
         const char *name = json_string_value(each);
         if (!name || strcmp(name, "text"))
@@ -216,9 +111,9 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
     if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))
         ignore(params, "documents");
     p->request.more = p->more;
-    HZP_TRY(hzp_field_bool(body, "continue_final_message", &p->request.continues, reterr));
+    hzp_given_bool(body, "continue_final_message", &p->request.continues);
     p->request.generation_prompt = !p->request.continues;
-    HZP_TRY(hzp_field_bool(body, "add_generation_prompt", &p->request.generation_prompt, reterr));
+    hzp_given_bool(body, "add_generation_prompt", &p->request.generation_prompt);
     if (given && p->request.generation_prompt && p->request.continues)
         return hzp_fail_param(
             reterr, HZP_EINVAL, "continue_final_message",
@@ -245,12 +140,12 @@ static int read_numbers(const json_t *body, struct hzp_completion_params *params
 {
     int64_t n = 1, max_tokens = -1, min_tokens = 0, tops = -1;
     bool logprobs = false;
-    HZP_TRY(hzp_field_int(body, "n", 1, 128, &n, reterr));
-    HZP_TRY(hzp_field_int(body, "max_tokens", 0, INT32_MAX, &max_tokens, reterr));
-    HZP_TRY(hzp_field_int(body, "max_completion_tokens", 0, INT32_MAX, &max_tokens, reterr));
-    HZP_TRY(hzp_field_int(body, "min_tokens", 0, INT32_MAX, &min_tokens, reterr));
-    HZP_TRY(hzp_field_bool(body, "logprobs", &logprobs, reterr));
-    HZP_TRY(hzp_field_int(body, "top_logprobs", 0, HZP_TOPS_MAX, &tops, reterr));
+    hzp_given_int(body, "n", &n);
+    hzp_given_int(body, "max_tokens", &max_tokens);
+    hzp_given_int(body, "max_completion_tokens", &max_tokens);
+    hzp_given_int(body, "min_tokens", &min_tokens);
+    hzp_given_bool(body, "logprobs", &logprobs);
+    hzp_given_int(body, "top_logprobs", &tops);
     if (tops > 0 && !logprobs)
         return hzp_fail_param(reterr, HZP_EINVAL, "top_logprobs",
                               "top_logprobs requires logprobs to be true");
@@ -302,8 +197,8 @@ static int read_rules(const json_t *body, const struct hzp_chat *chat, const str
 {
     bool parallel = true, show = true;
     const struct hzp_textbuf *text = &p->text.text;
-    HZP_TRY(hzp_field_bool(body, "parallel_tool_calls", &parallel, reterr));
-    HZP_TRY(hzp_field_bool(body, "include_reasoning", &show, reterr));
+    hzp_given_bool(body, "parallel_tool_calls", &parallel);
+    hzp_given_bool(body, "include_reasoning", &show);
     hzp_reply_rules_set(&params->reply, chat, text->bytes ? text->data : "", text->bytes,
                         p->request.tools);
     params->reply.one_call = !parallel;
@@ -349,7 +244,7 @@ static int read_body(const json_t *body, const struct hzp_engine *engine, struct
 {
     const struct hzp_chat *chat = engine->parts.chat;
     int64_t max_tokens = -1;
-    HZP_TRY(check_fields(body, ret, reterr));
+    HZP_TRY(hzp_fields_check(&hzp_fields_chat, body, &ret->ignored, reterr));
     HZP_TRY(check_output(body, reterr));
     ret->add_special = false; /* the template writes them */
     HZP_TRY(hzp_completion_parse_common(body, engine, ret, reterr));

@@ -82,7 +82,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params);
 int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
                             const char *text, size_t bytes, struct hzp_err_text *reterr);
 
-/* Reads the body of POST /v1/completions.  HZP_EINVAL: text and param name the field. */
+/* Reads the body of POST /v1/completions, checked against field_table.h.  HZP_EINVAL: text and param name the field. */
 int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
@@ -97,8 +97,6 @@ int hzp_completion_check_choices(const struct hzp_completion_params *params,
 /* Reads the body of POST /v1/chat/completions.  Errors as above. */
 int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
                    struct hzp_completion_params *ret, struct hzp_err_text *reterr);
-/* The names of the fields of POST /v1/completions, ended by NULL. */
-extern const char *const hzp_completion_fields[];
 
 /* The text that the template makes of a body's messages, tools and further fields; owned by the
  * caller.  Errors as above. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/completion.h"
 
+#include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "base/arena.h"
 
@@ -9,37 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-const char *const hzp_completion_fields[] = {"add_special_tokens",
-                                             "best_of",
-                                             "echo",
-                                             "frequency_penalty",
-                                             "ignore_eos",
-                                             "include_stop_str_in_output",
-                                             "logit_bias",
-                                             "logprobs",
-                                             "max_tokens",
-                                             "min_p",
-                                             "min_tokens",
-                                             "model",
-                                             "n",
-                                             "presence_penalty",
-                                             "prompt",
-                                             "repetition_penalty",
-                                             "return_token_ids",
-                                             "seed",
-                                             "skip_special_tokens",
-                                             "stop",
-                                             "stop_token_ids",
-                                             "stream",
-                                             "stream_options",
-                                             "suffix",
-                                             "temperature",
-                                             "top_k",
-                                             "top_p",
-                                             "truncate_prompt_tokens",
-                                             "user",
-                                             NULL};
 
 void hzp_completion_defaults(struct hzp_completion_params *params)
 {
@@ -307,18 +277,18 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
                          struct hzp_err_text *reterr)
 {
     struct hzp_sampling *s = &params->sampling;
-    HZP_TRY(hzp_field_number(body, "temperature", 0, 100, &s->temperature, reterr));
-    HZP_TRY(hzp_field_number(body, "top_p", 0, 1, &s->top_p, reterr));
+    hzp_given_number(body, "temperature", &s->temperature);
+    hzp_given_number(body, "top_p", &s->top_p);
     if (s->top_p <= 0)
         return hzp_fail_param(reterr, HZP_EINVAL, "top_p", "top_p must be above 0, at most 1");
-    HZP_TRY(hzp_field_number(body, "min_p", 0, 1, &s->min_p, reterr));
-    HZP_TRY(hzp_field_number(body, "repetition_penalty", 1e-3, 1e3, &s->repetition, reterr));
-    HZP_TRY(hzp_field_number(body, "presence_penalty", -2, 2, &s->presence, reterr));
-    HZP_TRY(hzp_field_number(body, "frequency_penalty", -2, 2, &s->frequency, reterr));
+    hzp_given_number(body, "min_p", &s->min_p);
+    hzp_given_number(body, "repetition_penalty", &s->repetition);
+    hzp_given_number(body, "presence_penalty", &s->presence);
+    hzp_given_number(body, "frequency_penalty", &s->frequency);
     int64_t top_k = 0, seed = (int64_t)s->seed;
-    HZP_TRY(hzp_field_int(body, "top_k", -1, INT32_MAX, &top_k, reterr));
+    hzp_given_int(body, "top_k", &top_k);
     s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
-    HZP_TRY(hzp_field_int(body, "seed", INT64_MIN, INT64_MAX, &seed, reterr));
+    hzp_given_int(body, "seed", &seed);
     s->seed = (uint64_t)seed;
     return HZP_OK;
 }
@@ -328,12 +298,12 @@ static int read_numbers(const json_t *body, struct hzp_completion_params *params
                         struct hzp_err_text *reterr)
 {
     int64_t n = params->n, max_tokens = params->max_tokens, min_tokens = 0, logprobs = -1;
-    HZP_TRY(hzp_field_int(body, "n", 1, 128, &n, reterr));
-    HZP_TRY(hzp_field_int(body, "max_tokens", 0, INT32_MAX, &max_tokens, reterr));
-    HZP_TRY(hzp_field_int(body, "min_tokens", 0, INT32_MAX, &min_tokens, reterr));
-    HZP_TRY(hzp_field_int(body, "logprobs", 0, HZP_TOPS_MAX, &logprobs, reterr));
+    hzp_given_int(body, "n", &n);
+    hzp_given_int(body, "max_tokens", &max_tokens);
+    hzp_given_int(body, "min_tokens", &min_tokens);
+    hzp_given_int(body, "logprobs", &logprobs);
     int64_t best_of = n;
-    HZP_TRY(hzp_field_int(body, "best_of", 1, 128, &best_of, reterr));
+    hzp_given_int(body, "best_of", &best_of);
     if (best_of != n && best_of != 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
                               "best_of other than n is not supported: ask for n and choose");
@@ -363,18 +333,17 @@ static int read_stream_option(const json_t *options, const char *name, bool *ret
 static int read_flags(const json_t *body, struct hzp_completion_params *params,
                       struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_field_bool(body, "echo", &params->echo, reterr));
-    HZP_TRY(hzp_field_bool(body, "ignore_eos", &params->ignore_eos, reterr));
-    HZP_TRY(hzp_field_bool(body, "include_stop_str_in_output", &params->include_stop, reterr));
-    HZP_TRY(hzp_field_bool(body, "skip_special_tokens", &params->skip_special, reterr));
-    HZP_TRY(hzp_field_bool(body, "add_special_tokens", &params->add_special, reterr));
-    HZP_TRY(hzp_field_bool(body, "return_token_ids", &params->return_ids, reterr));
-    HZP_TRY(hzp_field_bool(body, "stream", &params->stream, reterr));
+    hzp_given_bool(body, "echo", &params->echo);
+    hzp_given_bool(body, "ignore_eos", &params->ignore_eos);
+    hzp_given_bool(body, "include_stop_str_in_output", &params->include_stop);
+    hzp_given_bool(body, "skip_special_tokens", &params->skip_special);
+    hzp_given_bool(body, "add_special_tokens", &params->add_special);
+    hzp_given_bool(body, "return_token_ids", &params->return_ids);
+    hzp_given_bool(body, "stream", &params->stream);
     int64_t truncate = 0;
-    HZP_TRY(hzp_field_int(body, "truncate_prompt_tokens", -1, INT32_MAX, &truncate, reterr));
+    hzp_given_int(body, "truncate_prompt_tokens", &truncate);
     params->truncate = (int32_t)truncate;
-    const char *suffix = NULL;
-    HZP_TRY(hzp_field_string(body, "suffix", &suffix, reterr));
+    const char *suffix = json_string_value(json_object_get(body, "suffix"));
     if (suffix && *suffix)
         return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix is not supported");
     const json_t *options = json_object_get(body, "stream_options");
@@ -415,6 +384,7 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
 {
     hzp_completion_defaults(ret);
     int r;
+    HZP_TRY_GOTO(hzp_fields_check(&hzp_fields_completions, body, &ret->ignored, reterr));
     HZP_TRY_GOTO(read_numbers(body, ret, reterr));
     HZP_TRY_GOTO(hzp_completion_parse_common(body, engine, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));

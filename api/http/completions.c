@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /v1/completions and /v1/chat/completions. */
 #include "api/http/answer.h"
+#include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "base/arena.h"
 
@@ -228,8 +229,18 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
 typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
-/* fields: the names of those that the body may have; NULL: parse looks at all of them. */
-static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse, const char *const fields[])
+/* Counts the fields that no route of this kind has. */
+static void count_unknown(struct hzp_unknown *u, const struct hzp_field_set *fields,
+                          const json_t *body)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)body, name, value) if (!hzp_field_find(fields, name))
+        hzp_unknown_count(u, name);
+}
+
+static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
+                             const struct hzp_field_set *fields)
 {
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
@@ -242,9 +253,9 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse, const char 
     int code = HZP_OK;
     bool refused = wrong_model(x, body, &r);
     if (!refused)
-        code = fields ? hzp_unknown_check(&x->server->unknown, body, fields, &err) : HZP_OK;
-    if (!refused && code == HZP_OK)
         code = parse(body, x->server->engine, &params, &err);
+    if (!refused && code == HZP_OK)
+        count_unknown(&x->server->unknown, fields, body);
     json_decref(body);
     if (refused)
         return r;
@@ -255,10 +266,10 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse, const char 
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
 {
-    return route(x, hzp_completion_parse, hzp_completion_fields);
+    return route(x, hzp_completion_parse, &hzp_fields_completions);
 }
 
 enum MHD_Result hzp_route_chat(struct hzp_exchange *x)
 {
-    return route(x, hzp_chat_parse, NULL);
+    return route(x, hzp_chat_parse, &hzp_fields_chat);
 }

@@ -92,3 +92,26 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
     *ret = json_string_value(value);
     return HZP_OK;
 }
+
+void hzp_given_int(const json_t *body, const char *name, int64_t *ret)
+{
+    int r = hzp_field_int(body, name, INT64_MIN, INT64_MAX, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+void hzp_given_number(const json_t *body, const char *name, float *ret)
+{
+    int r = hzp_field_number(body, name, -HUGE_VAL, HUGE_VAL, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+void hzp_given_bool(const json_t *body, const char *name, bool *ret)
+{
+    int r = hzp_field_bool(body, name, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+int64_t hzp_field_bound(double bound)
+{
+    return bound >= 0x1p63 ? INT64_MAX : bound <= -0x1p63 ? INT64_MIN : (int64_t)bound;
+}

@@ -23,6 +23,15 @@ int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_e
 int hzp_field_string(const json_t *body, const char *name, const char **ret,
                      struct hzp_err_text *reterr);
 
+/* The same from a body that hzp_fields_check() has passed (field_table.h): type and range are
+ * right. */
+void hzp_given_int(const json_t *body, const char *name, int64_t *ret);
+void hzp_given_number(const json_t *body, const char *name, float *ret);
+void hzp_given_bool(const json_t *body, const char *name, bool *ret);
+
+/* A bound as an integer, the nearest there is. */
+int64_t hzp_field_bound(double bound);
+
 /* "a string", "an object": for messages. */
 const char *hzp_json_kind(const json_t *value);
 

@@ -48,7 +48,13 @@ static const struct hzp_route routes[] = {
     {"POST", "/ping", HZP_RIGHT_NONE, false, hzp_route_health, NULL},
     {"GET", "/version", HZP_RIGHT_NONE, false, hzp_route_version, NULL},
     {"GET", "/metrics", HZP_RIGHT_NONE, true, hzp_route_metrics, NULL},
+    {"GET", "/openapi.json", HZP_RIGHT_NONE, true, hzp_route_openapi, NULL},
 };
+
+const struct hzp_route *hzp_route_at(int i)
+{
+    return i < HZP_COUNT(routes) ? &routes[i] : NULL;
+}
 
 /* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
 static bool leads_to(const struct hzp_route *route, const char *path)

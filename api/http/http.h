@@ -116,6 +116,9 @@ struct hzp_route {
     bool (*feed)(struct hzp_exchange *x);
 };
 
+/* The rows of the route table; NULL: there are not so many. */
+const struct hzp_route *hzp_route_at(int i);
+
 /* Starts to listen on the bound port, whose socket it takes over; the config's pointers must
  * outlive the server.  HZP_EIO: no thread or descriptor is left. */
 int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
@@ -196,6 +199,7 @@ enum MHD_Result hzp_route_models(struct hzp_exchange *x);
 enum MHD_Result hzp_route_model(struct hzp_exchange *x);
 enum MHD_Result hzp_route_health(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version(struct hzp_exchange *x);
+enum MHD_Result hzp_route_openapi(struct hzp_exchange *x);
 enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x);

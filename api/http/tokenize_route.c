@@ -2,26 +2,11 @@
 /* POST /tokenize, POST /detokenize, GET /tokenizer_info, GET /load: vLLM's routes around the
  * tokenizer. */
 #include "api/http/completion.h"
+#include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/http.h"
 
 #include <string.h>
-
-/* Whether every field is one of names. */
-static int check_names(const json_t *body, const char *const *names, struct hzp_err_text *reterr)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)body, key, value)
-    {
-        bool known = false;
-        for (int i = 0; names[i]; i++)
-            known |= !strcmp(names[i], key);
-        if (!known)
-            return hzp_fail_param(reterr, HZP_EINVAL, key, "there is no field %.64s", key);
-    }
-    return HZP_OK;
-}
 
 /* The text to tokenize: a prompt, or messages. */
 static int read_text(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
@@ -32,12 +17,9 @@ static int read_text(const json_t *body, const struct hzp_engine *engine, struct
     if (messages == (prompt != NULL))
         return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "give either prompt or messages");
     *ret_special = !messages;
-    HZP_TRY(hzp_field_bool(body, "add_special_tokens", ret_special, reterr));
+    hzp_given_bool(body, "add_special_tokens", ret_special);
     if (messages)
         return hzp_chat_prompt(body, engine, ret, reterr);
-    if (!json_is_string(prompt))
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "prompt must be a string, not %s",
-                              hzp_json_kind(prompt));
     return hzp_textbuf_append(ret, json_string_value(prompt), json_string_length(prompt));
 }
 
@@ -59,24 +41,10 @@ static json_t *tokens_json(const struct hzp_engine *engine, const struct hzp_tok
 static int tokenize(const json_t *body, const struct hzp_engine *engine, json_t **ret,
                     struct hzp_err_text *reterr)
 {
-    static const char *const names[] = {"model",
-                                        "prompt",
-                                        "messages",
-                                        "add_special_tokens",
-                                        "return_token_strs",
-                                        "tools",
-                                        "tool_choice",
-                                        "documents",
-                                        "chat_template_kwargs",
-                                        "add_generation_prompt",
-                                        "continue_final_message",
-                                        "reasoning_effort",
-                                        NULL};
     struct hzp_textbuf text = {0};
     struct hzp_tokens tokens = {0};
     bool special, strings = false;
-    HZP_TRY(check_names(body, names, reterr));
-    HZP_TRY(hzp_field_bool(body, "return_token_strs", &strings, reterr));
+    hzp_given_bool(body, "return_token_strs", &strings);
     int r = read_text(body, engine, &text, &special, reterr);
     if (r == HZP_OK)
         r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
@@ -93,13 +61,11 @@ static int tokenize(const json_t *body, const struct hzp_engine *engine, json_t 
 static int detokenize(const json_t *body, const struct hzp_engine *engine, json_t **ret,
                       struct hzp_err_text *reterr)
 {
-    static const char *const names[] = {"model", "tokens", NULL};
     const json_t *list = json_object_get(body, "tokens"), *value;
     struct hzp_tokens tokens = {0};
     struct hzp_textbuf text = {0};
     size_t i;
     int r = HZP_OK;
-    HZP_TRY(check_names(body, names, reterr));
     if (!json_is_array(list))
         return hzp_fail_param(reterr, HZP_EINVAL, "tokens", "tokens must be a list of tokens");
     json_array_foreach(list, i, value)
@@ -124,28 +90,31 @@ static int detokenize(const json_t *body, const struct hzp_engine *engine, json_
     return r;
 }
 
-static enum MHD_Result route(struct hzp_exchange *x,
+static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set *fields,
                              int (*answer)(const json_t *, const struct hzp_engine *, json_t **,
                                            struct hzp_err_text *))
 {
     enum MHD_Result r;
-    json_t *body = hzp_exchange_json(x, &r), *ret = NULL;
+    json_t *body = hzp_exchange_json(x, &r), *ret = NULL, *ignored = NULL;
     struct hzp_err_text err = {.text = ""};
     if (!body)
         return r;
-    int code = answer(body, x->server->engine, &ret, &err);
+    int code = hzp_fields_check(fields, body, &ignored, &err);
+    if (code == HZP_OK)
+        code = answer(body, x->server->engine, &ret, &err);
+    json_decref(ignored);
     json_decref(body);
     return code < 0 ? hzp_reply_fail(x, code, &err) : hzp_reply_json(x, MHD_HTTP_OK, ret);
 }
 
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x)
 {
-    return route(x, tokenize);
+    return route(x, &hzp_fields_tokenize, tokenize);
 }
 
 enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x)
 {
-    return route(x, detokenize);
+    return route(x, &hzp_fields_detokenize, detokenize);
 }
 
 enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/unknown.h - what becomes of a request's fields that this server does not have.
- *
- * A field that would change the answer (response_format, bad_words, ...) is refused, because an
- * answer without its effect is wrong; unless its value asks for nothing (null, false, an empty
- * list).  Any other unknown field is ignored, counted, and logged once.
+/* api/http/unknown.h - counts the fields of requests that this server does not have and ignores
+ * (field_table.h says which are refused), and logs each once.
  *
  * Bounds: the names that are logged; further ones are only counted.
  *
@@ -12,10 +9,8 @@
 #ifndef HZP_API_HTTP_UNKNOWN_H
 #define HZP_API_HTTP_UNKNOWN_H
 
-#include "base/err.h"
 #include "base/thread.h"
 
-#include <jansson.h>
 #include <stdatomic.h>
 
 enum { HZP_UNKNOWN_NAMES = 64, HZP_UNKNOWN_BYTES = 48 };
@@ -31,9 +26,6 @@ struct hzp_unknown {
 void hzp_unknown_init(struct hzp_unknown *u);
 void hzp_unknown_fini(struct hzp_unknown *u);
 
-/* known: the names of the request's own fields, ended by NULL.  HZP_EINVAL: a field that would
- * change the answer; text and param name it. */
-int hzp_unknown_check(struct hzp_unknown *u, const json_t *body, const char *const known[],
-                      struct hzp_err_text *reterr);
+void hzp_unknown_count(struct hzp_unknown *u, const char *name);
 
 #endif

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import test_api as base
+from check_fields import *  # noqa: F401,F403 - its tests run on the same server
 from test_api import Server, raises
 
 TEMPLATE = """

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/field_table.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BOOL              HZP_FIELD_BOOL, 0, 1
+#define STRING            HZP_FIELD_STRING, 0, 0
+#define JSON              HZP_FIELD_JSON, 0, 0
+#define INT(low, high)    HZP_FIELD_INT, low, high
+#define NUMBER(low, high) HZP_FIELD_NUMBER, low, high
+#define USED              HZP_FIELD_USED
+#define NEEDED            HZP_FIELD_NEEDED
+#define IGNORED           HZP_FIELD_IGNORED
+#define REFUSED           HZP_FIELD_REFUSED
+#define END                                                                                        \
+    {                                                                                              \
+        0                                                                                          \
+    }
+
+static const char beams[] = "there is no beam search";
+static const char constrain[] = "this server cannot constrain what is generated";
+static const char sampler[] = "this sampler does not exist here";
+static const char text_only[] = "this server reads and makes text only";
+
+/* ---- completions and chat ---- */
+
+static const struct hzp_field sampling[] = {
+    {"add_special_tokens", BOOL, NULL, USED,
+     "the tokenizer adds its special tokens (preset: true for prompts, false for messages)", NULL},
+    {"allowed_token_ids", JSON, NULL, REFUSED, constrain, NULL},
+    {"bad_words", JSON, NULL, REFUSED, constrain, NULL},
+    {"cache_salt", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"cfg_scale", JSON, "1", REFUSED, sampler, NULL},
+    {"dynatemp_range", JSON, "0", REFUSED, sampler, NULL},
+    {"early_stopping", JSON, NULL, REFUSED, beams, NULL},
+    {"echo", BOOL, "false", USED, "the answer begins with the prompt, or with the last message",
+     NULL},
+    {"frequency_penalty", NUMBER(-2, 2), "0", USED, "for each time a token was generated", NULL},
+    {"grammar", JSON, "\"\"", REFUSED, constrain, NULL},
+    {"guided_choice", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_decoding", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_decoding_backend", JSON, NULL, IGNORED, "of guided_*", NULL},
+    {"guided_grammar", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_json", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_regex", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_whitespace_pattern", JSON, NULL, IGNORED, "of guided_*", NULL},
+    {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
+    {"images", JSON, NULL, REFUSED, text_only, NULL},
+    {"include_stop_str_in_output", BOOL, "false", USED, "the stop string is part of the answer",
+     NULL},
+    {"json_schema", JSON, NULL, REFUSED, constrain, NULL},
+    {"kv_transfer_params", JSON, NULL, REFUSED, "keys and values are not handed over", NULL},
+    {"length_penalty", JSON, "1", REFUSED, beams, NULL},
+    {"logit_bias", JSON, NULL, USED, "added to the logits of these tokens; -100 bans",
+     ("{\"type\": \"object\", \"additionalProperties\": {\"type\": \"number\", \"minimum\": -100,"
+      " \"maximum\": 100}, \"propertyNames\": {\"pattern\": \"^(0|[1-9][0-9]*)$\"}}")},
+    {"logits_processors", JSON, NULL, REFUSED, sampler, NULL},
+    {"lora", JSON, NULL, REFUSED, "there are no adapters", NULL},
+    {"lora_request", JSON, NULL, REFUSED, "there are no adapters", NULL},
+    {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"min_p", NUMBER(0, 1), "0", USED, "of the likeliest token's probability", NULL},
+    {"min_tokens", INT(0, INT32_MAX), "0", USED, "before an end or stop counts", NULL},
+    {"mirostat", JSON, "0", REFUSED, sampler, NULL},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"n", INT(1, 128), "1", USED, "choices for each prompt", NULL},
+    {"negative_prompt", JSON, "\"\"", REFUSED, sampler, NULL},
+    {"presence_penalty", NUMBER(-2, 2), "0", USED, "for tokens that were generated", NULL},
+    {"prompt_embeds", JSON, NULL, REFUSED, "prompts are text or tokens", NULL},
+    {"prompt_logprobs", JSON, NULL, REFUSED, "echo with logprobs has them", NULL},
+    {"priority", JSON, NULL, IGNORED, "first come, first served", NULL},
+    {"repetition_penalty", NUMBER(1e-3, 1e3), "1", USED, "for tokens of prompt and answer", NULL},
+    {"request_id", JSON, NULL, IGNORED, "the header x-request-id has it", NULL},
+    {"return_token_ids", BOOL, "false", USED, "token_ids and prompt_token_ids in each choice",
+     NULL},
+    {"return_tokens_as_token_ids", JSON, NULL, REFUSED, "use return_token_ids", NULL},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "of the random draws (preset: random)", NULL},
+    {"skip_special_tokens", BOOL, "true", USED, "special tokens have no text", NULL},
+    {"spaces_between_special_tokens", JSON, "true", REFUSED, "there are none between them", NULL},
+    {"stop", JSON, NULL, USED, "the answer ends before the first of these strings",
+     ("{\"anyOf\": [{\"type\": \"string\", \"minLength\": 1}, {\"type\": \"array\", \"maxItems\": "
+      "16,"
+      " \"items\": {\"type\": \"string\", \"minLength\": 1}}]}")},
+    {"stop_token_ids", JSON, NULL, USED, "and at these tokens",
+     "{\"type\": \"array\", \"maxItems\": 64, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"stream_options", JSON, NULL, USED, "of a stream",
+     ("{\"type\": \"object\", \"properties\": {\"include_usage\": {\"type\": [\"boolean\", "
+      "\"null\"]},"
+      " \"continuous_usage_stats\": {\"type\": [\"boolean\", \"null\"]}}}")},
+    {"structured_outputs", JSON, NULL, REFUSED, constrain, NULL},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"thinking_token_budget", JSON, NULL, REFUSED, constrain, NULL},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED, "of the likeliest tokens together",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    {"truncate_prompt_tokens", INT(-1, INT32_MAX), "0", USED,
+     "the last tokens of the prompt that are kept; 0: all; -1: as many as fit", NULL},
+    {"typical_p", JSON, "1", REFUSED, sampler, NULL},
+    {"use_beam_search", JSON, NULL, REFUSED, beams, NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    END};
+
+static const struct hzp_field completions[] = {
+    {"best_of", INT(1, 128), NULL, USED, "n, or 1", NULL},
+    {"logprobs", INT(0, 20), NULL, USED, "likeliest tokens beside each token's own", NULL},
+    {"max_completion_tokens", JSON, NULL, REFUSED, "use max_tokens", NULL},
+    {"max_tokens", INT(0, INT32_MAX), "16", USED, "of an answer", NULL},
+    {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them",
+     ("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": "
+      "1024,"
+      " \"items\": {\"type\": \"string\"}}, {\"type\": \"array\", \"minItems\": 1,"
+      " \"items\": {\"type\": \"integer\", \"minimum\": 0}}, {\"type\": \"array\", \"minItems\": 1,"
+      " \"items\": {\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\","
+      " \"minimum\": 0}}}]}")},
+    {"response_format", JSON, "{\"type\": \"text\"}", REFUSED, constrain, NULL},
+    {"suffix", STRING, NULL, USED, "only an empty one", NULL},
+    {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
+    {"tools", JSON, NULL, REFUSED, "use /v1/chat/completions", NULL},
+    END};
+
+/* What the chat template reads: a chat's and /tokenize's. */
+static const struct hzp_field template[] = {
+    {"add_generation_prompt", BOOL, "true", USED, "the text ends where the answer begins", NULL},
+    {"chat_template_kwargs", JSON, NULL, USED, "further variables of the template",
+     "{\"type\": \"object\"}"},
+    {"continue_final_message", BOOL, "false", USED, "the last message is continued", NULL},
+    {"documents", JSON, NULL, USED, "for the template", "{\"type\": \"array\"}"},
+    {"reasoning_effort", JSON, NULL, USED, "for the template, where it reads that", "{}"},
+    {"tool_choice", JSON, "\"auto\"", USED, "none: the template gets no tools",
+     "{\"enum\": [\"auto\", \"none\"]}"},
+    {"tools", JSON, NULL, USED, "what the answer may call",
+     ("{\"type\": \"array\", \"items\": {\"type\": \"object\", \"required\": [\"function\"],"
+      " \"properties\": {\"function\": {\"type\": \"object\", \"required\": [\"name\"],"
+      " \"properties\": {\"name\": {\"type\": \"string\"}}}}}}")},
+    END};
+
+/* A message: its content is text, or parts that are text. */
+#define MESSAGES                                                                                   \
+    "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\", \"required\": "      \
+    "[\"role\"], \"properties\": {\"role\": {\"type\": \"string\"}, \"content\": {\"anyOf\": "     \
+    "[{\"type\": [\"string\", \"null\"]}, {\"type\": \"array\", \"items\": {\"type\": "            \
+    "\"object\", \"required\": [\"type\", \"text\"], \"properties\": {\"type\": {\"const\": "      \
+    "\"text\"}, \"text\": {\"type\": \"string\"}}}}]}}}}"
+
+static const struct hzp_field chat[] = {
+    {"audio", JSON, NULL, REFUSED, text_only, NULL},
+    {"best_of", JSON, NULL, REFUSED, "ask for n and choose", NULL},
+    {"chat_template", JSON, NULL, REFUSED, "start the server with --chat-template", NULL},
+    {"function_call", JSON, NULL, REFUSED, "use tool_choice", NULL},
+    {"functions", JSON, NULL, REFUSED, "use tools", NULL},
+    {"include_reasoning", BOOL, "true", USED, "the message has reasoning_content", NULL},
+    {"logprobs", BOOL, "false", USED, "of the answer's tokens", NULL},
+    {"max_completion_tokens", INT(0, INT32_MAX), NULL, USED, "of an answer (preset: what fits)",
+     NULL},
+    {"max_tokens", INT(0, INT32_MAX), NULL, USED, "its earlier name", NULL},
+    {"messages", JSON, NULL, NEEDED, "the conversation so far", MESSAGES},
+    {"modalities", JSON, NULL, USED, "only text",
+     "{\"type\": \"array\", \"items\": {\"const\": \"text\"}}"},
+    {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
+    {"prediction", JSON, NULL, IGNORED, "nothing is speculated", NULL},
+    {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"prompt_cache_retention", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
+    {"response_format", JSON, NULL, USED, "only text",
+     ("{\"type\": \"object\", \"required\": [\"type\"], \"properties\": {\"type\": {\"const\": "
+      "\"text\"}}}")},
+    {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"store", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"top_logprobs", INT(0, 20), "0", USED, "likeliest tokens beside each", NULL},
+    {"verbosity", JSON, NULL, IGNORED, "the template does not read it", NULL},
+    {"web_search_options", JSON, NULL, REFUSED, "this server searches nothing", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_completions = {
+    "CompletionRequest", {completions, sampling}, true, false};
+const struct hzp_field_set hzp_fields_chat = {
+    "ChatRequest", {chat, template, sampling}, false, false};
+
+/* ---- around the tokenizer ---- */
+
+static const struct hzp_field tokenize[] = {
+    {"add_special_tokens", BOOL, NULL, USED, "preset: true for a prompt, false for messages", NULL},
+    {"messages", JSON, NULL, USED, "the text that the chat template makes of them", MESSAGES},
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"prompt", STRING, NULL, USED, "or a text", NULL},
+    {"return_token_strs", BOOL, "false", USED, "also the tokens' texts", NULL},
+    END};
+static const struct hzp_field detokenize[] = {
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"tokens", JSON, NULL, NEEDED, "the tokens",
+     "{\"type\": \"array\", \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    END};
+
+const struct hzp_field_set hzp_fields_tokenize = {
+    "TokenizeRequest", {tokenize, template}, false, false};
+const struct hzp_field_set hzp_fields_detokenize = {
+    "DetokenizeRequest", {detokenize}, false, false};
+
+/* ---- policy and examples ---- */
+
+#define GOAL "{\"type\": [\"number\", \"null\"], \"minimum\": 0.001, \"maximum\": 3600000}"
+
+static const struct hzp_field policy[] = {
+    {"itl_stretch", JSON, NULL, USED, "how far training may lengthen ITL without a goal; 0: any",
+     "{\"anyOf\": [{\"const\": 0}, {\"type\": \"number\", \"minimum\": 1, \"maximum\": 100}]}"},
+    {"max_staleness", INT(0, 1000000), NULL, USED, "updates by which serving may trail",
+     "{\"type\": \"integer\", \"minimum\": 0, \"maximum\": 1000000}"},
+    {"slo", JSON, NULL, USED, "latency goals in milliseconds",
+     ("{\"type\": [\"object\", \"null\"], \"additionalProperties\": false, \"properties\": "
+      "{\"ttft_ms\": " GOAL ", \"itl_ms\": " GOAL "}}")},
+    {"train_max", JSON, NULL, USED, "the largest share of the device for training",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    {"train_min", JSON, NULL, USED, "its share in any case",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    {"train_share", JSON, NULL, USED, "its share while requests run",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    END};
+
+static const struct hzp_field example[] = {
+    {"chat_template_kwargs", JSON, NULL, USED, "of messages", "{\"type\": \"object\"}"},
+    {"completion", STRING, NULL, USED, "what is learned behind prompt", NULL},
+    {"conversations", JSON, NULL, USED, "ShareGPT's messages", "{\"type\": \"array\"}"},
+    {"documents", JSON, NULL, USED, "of messages", "{\"type\": \"array\"}"},
+    {"input", STRING, NULL, USED, "alpaca's", NULL},
+    {"instruction", STRING, NULL, USED, "alpaca's", NULL},
+    {"learn", JSON, NULL, USED, "which of the tokens are learned", "{\"type\": \"array\"}"},
+    {"messages", JSON, NULL, USED, "what the assistant says is learned", MESSAGES},
+    {"output", STRING, NULL, USED, "alpaca's: what is learned", NULL},
+    {"prompt", STRING, NULL, USED, "before completion", NULL},
+    {"text", STRING, NULL, USED, "all of it is learned", NULL},
+    {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
+    {"tools", JSON, NULL, USED, "of messages", "{\"type\": \"array\"}"},
+    END};
+
+const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
+const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false};
+
+/* ---- routes ---- */
+
+static const struct hzp_field examples_query[] = {
+    {"completion_field", STRING, "\"completion\"", USED, "its name in the lines", NULL},
+    {"prompt_field", STRING, "\"prompt\"", USED, "its name in the lines", NULL},
+    {"timeout", NUMBER(0, 3600), "30", USED, "seconds, with wait", NULL},
+    {"wait", STRING, NULL, USED, "until the examples are served", "{\"const\": \"served\"}"},
+    END};
+static const struct hzp_field weights_query[] = {
+    {"limit", INT(1, 0x1p62), "4096", USED, "at most so many versions", NULL}, END};
+
+static const struct hzp_route_fields rows[] = {
+    {.method = "POST",
+     .path = "/v1/completions",
+     .summary = "Complete a prompt",
+     .body = &hzp_fields_completions,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/chat/completions",
+     .summary = "Answer a conversation",
+     .body = &hzp_fields_chat,
+     .streams = true},
+    {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
+    {.method = "GET", .path = "/v1/models/", .summary = "The one model"},
+    {.method = "GET",
+     .path = "/v1/weights",
+     .summary = "Versions of the weights",
+     .query = weights_query},
+    {.method = "GET", .path = "/v1/policy", .summary = "Latency goals and training's share"},
+    {.method = "PATCH", .path = "/v1/policy", .summary = "Change them", .body = &hzp_fields_policy},
+    {.method = "POST",
+     .path = "/v1/fine_tuning/examples",
+     .summary = "Examples to learn from",
+     .body = &hzp_fields_example,
+     .query = examples_query,
+     .lines = true},
+    {.method = "GET", .path = "/v1/fine_tuning/examples", .summary = "How far they are learned"},
+    {.method = "POST",
+     .path = "/tokenize",
+     .summary = "Text to tokens",
+     .body = &hzp_fields_tokenize},
+    {.method = "POST",
+     .path = "/detokenize",
+     .summary = "Tokens to text",
+     .body = &hzp_fields_detokenize},
+    {.method = "GET", .path = "/tokenizer_info", .summary = "The tokenizer's configuration"},
+    {.method = "GET", .path = "/load", .summary = "Requests being answered"},
+    {.method = "GET", .path = "/health", .summary = "Whether requests are taken"},
+    {.method = "GET", .path = "/ping", .summary = "As /health"},
+    {.method = "POST", .path = "/ping", .summary = "As /health"},
+    {.method = "GET", .path = "/version", .summary = "The program's version"},
+    {.method = "GET",
+     .path = "/metrics",
+     .summary = "Figures for Prometheus",
+     .type = "text/plain; version=0.0.4"},
+    {.method = "GET", .path = "/openapi.json", .summary = "This description"},
+};
+
+const struct hzp_route_fields *hzp_route_fields(const char *method, const char *path)
+{
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        if (!strcmp(rows[i].method, method) && !strcmp(rows[i].path, path))
+            return &rows[i];
+    return NULL;
+}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of fields (api/http/field_table.c), the parsers, what a server accepts and docs/API.md:
+tests for a server that another program starts (test_chat.py)."""
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "dev"))
+import api_fields  # noqa: E402
+
+HTTP = ROOT / "api" / "http"
+MESSAGES = [{"role": "user", "content": "Where does Zorin live?"}]
+# A good body of each set.
+BODIES = {
+    "CompletionRequest": {"prompt": "a", "max_tokens": 0},
+    "ChatRequest": {"messages": MESSAGES, "max_tokens": 0},
+    "TokenizeRequest": {"messages": MESSAGES},
+    "DetokenizeRequest": {"tokens": [1]},
+    "PolicyPatch": {},
+}
+# What cannot be beside each other, or follows from the model.
+INSTEAD = {("TokenizeRequest", "prompt"): {"prompt": "a"}}
+
+
+def openapi(server):
+    return json.loads(server.get("/openapi.json"))
+
+
+def source_names():
+    """The fields that the table has, by its source."""
+    text = (HTTP / "field_table.c").read_text()
+    return set(re.findall(r'\{"(\w+)",\s*(?:BOOL|STRING|JSON|INT|NUMBER)', text))
+
+
+def sets(server):
+    """Each body's schema with the method and path of a route that takes it."""
+    document = openapi(server)
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            content = route.get("requestBody", {}).get("content", {}).get("application/json")
+            name = content and content["schema"].get("$ref", "").rsplit("/", 1)[-1]
+            if name in BODIES:
+                yield name, method.upper(), path, document["components"]["schemas"][name]
+
+
+def test_every_route_is_described(server):
+    document = openapi(server)
+    rows = re.findall(r'^    \{"([A-Z]+)", "(/[^"]*)", HZP_RIGHT', (HTTP / "http.c").read_text(), re.M)
+    assert len(rows) > 15
+    for method, path in rows:
+        route = document["paths"][path + "{id}" if path.endswith("/") else path][method.lower()]
+        assert route["summary"], (method, path)
+    count = sum(len(methods) for methods in document["paths"].values())
+    assert count == len(rows), (count, len(rows))
+
+
+def test_parsers_read_the_table(server):
+    """No parser reads a field that the table lacks, and each used field is read somewhere."""
+    names, read = source_names(), set()
+    for file in HTTP.glob("*.c"):
+        text = file.read_text()
+        read |= {name for name in re.findall(r'"(\w+)"', text) if file.name != "field_table.c"}
+        if file.name in ("completion_params.c", "chat_params.c", "tokenize_route.c", "policy_route.c"):
+            for name in re.findall(r'\w+\(body, "(\w+)"', text):
+                assert name in names, (file.name, name)
+    read |= {name for file in (ROOT / "api" / "learn").glob("*.c")
+             for name in re.findall(r'"(\w+)"', file.read_text())}
+    read |= {name for file in (ROOT / "api" / "text").glob("*.c")
+             for name in re.findall(r'"(\w+)"', file.read_text())}
+    for name, schema in openapi(server)["components"]["schemas"].items():
+        for field, what in schema["properties"].items():
+            assert what.get("x-ignored") or name == "Error" or field in read, (name, field)
+
+
+def test_docs_have_the_table(server):
+    """docs/API.md has the tables that dev/api_fields.py makes, one of each schema."""
+    document, text = openapi(server), api_fields.DOCUMENT.read_text()
+    assert api_fields.made(text, document) == text, "run dev/api_fields.py on a server of this tree"
+    there = {name for _, name, _ in api_fields.PLACE.findall(text)}
+    assert there == set(document["components"]["schemas"]) - {"Error"}, there
+    for path in document["paths"]:
+        assert path in text, path
+
+
+def wrong_values(schema):
+    """Values that are not of the field's type or range."""
+    if "anyOf" in schema and {"type": "null"} in schema["anyOf"]:
+        schema = schema["anyOf"][0]
+    if not set(schema) - {"description", "default", "x-ignored"}:
+        return
+    yield {"no": {"such": ["value"]}} if schema.get("type") != "object" else [1]
+    kinds = schema.get("type", [])
+    if kinds in ("integer", "number"):
+        yield "1"
+        if abs(schema["minimum"]) < 2 ** 60:
+            yield schema["minimum"] - 1
+            yield schema["maximum"] + 1
+        if kinds == "integer":
+            yield schema["minimum"] + 0.5
+    if kinds in ("boolean", "string"):
+        yield 7
+
+
+def test_server_keeps_the_table(server):
+    """A wrong type or a value out of range is a 400 that names the field; the ends are taken."""
+    seen = set()
+    for name, method, path, schema in sets(server):
+        seen.add(name)
+        for field, what in schema["properties"].items():
+            base = INSTEAD.get((name, field), BODIES[name])
+            for value in wrong_values(what):
+                status, _, answer = server.post(path, {**base, field: value}, method=method)
+                assert status == 400 and answer["error"]["param"].startswith(field), \
+                    (path, field, value, answer)
+            inner = what.get("anyOf", [what])[0]
+            for end in ("minimum", "maximum"):
+                if inner.get("type") not in ("integer", "number") or name == "PolicyPatch":
+                    continue
+                value = inner[end]
+                status, _, answer = server.post(path, {**base, field: value}, method=method)
+                text = json.dumps(answer.get("error"))
+                assert status == 200 or (status == 400 and "must be from" not in text), \
+                    (path, field, value, answer)
+        for field in schema.get("x-refused", {}):
+            status, _, answer = server.post(path, {**BODIES[name], field: {"x": 1}}, method=method)
+            assert status == 400 and answer["error"]["param"] == field, (path, field, answer)
+            status, _, answer = server.post(path, {**BODIES[name], field: None}, method=method)
+            assert status == 200, (path, field, answer)
+        ignored = sorted(f for f, what in schema["properties"].items() if what.get("x-ignored"))
+        if ignored:
+            body = {**BODIES[name], **{field: "x" for field in ignored}}
+            status, _, answer = server.post(path, body, method=method)
+            assert status == 200 and sorted(answer["hzpserve"]["ignored"]) == ignored, answer
+        status, _, answer = server.post(path, {**BODIES[name], "no_such": 1}, method=method)
+        if schema["additionalProperties"]:
+            assert status == 200 and answer["hzpserve"]["ignored"] == ["no_such"], answer
+        else:
+            assert status == 400 and answer["error"]["param"] == "no_such", answer
+    assert seen == set(BODIES), seen
