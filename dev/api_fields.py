@@ -37,7 +37,8 @@ def kind(schema):
         return text
     if high is None or abs(high) >= 2 ** 31 - 1:
         return text if low <= -2 ** 60 else f"{text} from {low:g}"
-    return f"{text} {low:g} to {high:g}"
+    words = [f"{v:g}" if abs(v) < 10000 else str(int(v)) for v in (low, high)]
+    return f"{text} {words[0]} to {words[1]}"
 
 
 def table(schema):

@@ -109,13 +109,29 @@ struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
     return s->wait[(s->wait_head + i) % s->wait_room];
 }
 
+/* When a request would have been submitted, had it no priority. */
+static int64_t due(const struct hzp_request *rq)
+{
+    int64_t units = HZP_MAX(-HZP_PRIORITY_UNITS, HZP_MIN(rq->priority, HZP_PRIORITY_UNITS));
+    return (int64_t)rq->submitted_ns + units * 1000000000;
+}
+
+/* Whether a request that arrives goes before one that waits.  Preempted requests stay in front. */
+static bool overtakes(const struct hzp_request *rq, const struct hzp_request *waits)
+{
+    return rq->priority < waits->priority && due(rq) < due(waits) && !waits->preempted;
+}
+
 /* Moves submitted requests into the waiting queue, which only the engine thread accesses. */
 static void absorb(struct hzp_scheduler *s)
 {
     struct hzp_request *rq;
     while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
         HZP_ASSERT(s->wait_count < s->wait_room);
-        s->wait[(s->wait_head + s->wait_count++) % s->wait_room] = rq;
+        int32_t i = s->wait_count++;
+        for (; i > 0 && overtakes(rq, hzp_wait_at(s, i - 1)); i--)
+            s->wait[(s->wait_head + i) % s->wait_room] = hzp_wait_at(s, i - 1);
+        s->wait[(s->wait_head + i) % s->wait_room] = rq;
     }
 }
 
@@ -235,8 +251,7 @@ bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
     return true;
 }
 
-/* First come, first served: no request overtakes the head of the queue while that waits for
- * pages. */
+/* In the order of the queue: no request overtakes its head while that waits for pages. */
 static void admit(struct hzp_scheduler *s)
 {
     while (s->wait_count && s->running < s->config.running_max) {

@@ -34,7 +34,7 @@ enum hzp_request_state {
     HZP_REQUEST_FAILED,   /* the device failed, or the server stopped in a hurry */
 };
 
-enum { HZP_STOP_IDS_MAX = 64, HZP_BIASES_MAX = 1024 };
+enum { HZP_STOP_IDS_MAX = 64, HZP_BIASES_MAX = 1024, HZP_PRIORITY_UNITS = 60 };
 
 struct hzp_sampling {
     float temperature, top_p, min_p;
@@ -64,7 +64,8 @@ struct hzp_request {
     int32_t stop_id[HZP_STOP_IDS_MAX];
     int32_t stop_ids;
     struct hzp_sampling sampling;
-    int32_t tops; /* number of likeliest tokens reported with each token, 0 .. HZP_TOPS_MAX */
+    int32_t priority; /* lower is admitted earlier: scheduler.h */
+    int32_t tops;     /* number of likeliest tokens reported with each token, 0 .. HZP_TOPS_MAX */
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;

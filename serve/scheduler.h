@@ -19,7 +19,11 @@
  * its last token (penalties) then has no row in it: it decodes in every second step.  If all
  * running ones are of that kind, the loop waits for the results instead (hzp_offer.settle).
  *
- * Admission is first come, first served, when the KV pages are predicted to suffice (admission.h).
+ * Admission is in the order of the queue, when the KV pages are predicted to suffice (admission.h).
+ * The queue is first come, first served among requests of one priority; each unit of priority, of
+ * at most HZP_PRIORITY_UNITS, counts as a second: a request is overtaken by those of lower
+ * priority that came at most so many seconds later as their priorities differ.  So at most two
+ * minutes later than any request, no other can overtake it.
  * A prediction may fail: a sequence needs a page for its next row and none is free.  Then the
  * youngest running request is preempted: it releases its pages and moves to the front of the queue;
  * admitted again, it recomputes the rows of its prompt and generated tokens and continues.  The
@@ -39,7 +43,7 @@
  * prompt computes rows that it could use, it waits: pages formed in a step are found from the next
  * step on.  A swap leaves the cache empty.
  *
- * No deadlock and no starvation.  Requests have one order, that of submission.  Running requests
+ * No deadlock and no starvation.  Requests have one order, that of the queue.  Running requests
  * come before waiting ones in it, and neither admission (from the front of the queue) nor
  * preemption (of the last running request, to the front of the queue) changes it.  Before a step is
  * filled every running sequence gets the page of its next row, oldest first, and may preempt only

@@ -25,7 +25,7 @@ static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_ch
     for (int32_t n = token0; n < choice->seen; n++) {
         json_t *token = token_json(c, rq->out[n].token, rq->out[n].logprob), *tops = json_array();
         size_t at = (size_t)n * (size_t)rq->tops;
-        for (int32_t i = 0; i < rq->tops; i++)
+        for (int32_t i = 0; i < c->params.logprobs; i++)
             json_array_append_new(tops, token_json(c, rq->top_token[at + (size_t)i],
                                                    rq->top_logprob[at + (size_t)i]));
         json_object_set_new(token, "top_logprobs", tops);

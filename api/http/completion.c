@@ -76,9 +76,10 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     choice->stop_string = -1;
     choice->stop.matched = -1;
     const struct hzp_tokens *prompt = &p->prompt[choice->prompt];
-    int32_t tops = p->logprobs > 0 ? p->logprobs : 0;
-    int r = hzp_request_create(prompt->ids, (int32_t)prompt->n, p->max_tokens, tops,
-                               p->echo && p->logprobs >= 0, &choice->rq);
+    int32_t tops = HZP_MAX(HZP_MAX(p->logprobs, p->prompt_logprobs), 0);
+    bool told = (p->echo && p->logprobs >= 0) || p->prompt_logprobs >= 0;
+    int r =
+        hzp_request_create(prompt->ids, (int32_t)prompt->n, p->max_tokens, tops, told, &choice->rq);
     if (r < 0)
         return hzp_fail(reterr, r, "no memory for this request now");
     choice->offset = calloc((size_t)HZP_MAX(p->max_tokens, 1), sizeof(*choice->offset));
@@ -91,6 +92,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
 
     struct hzp_request *rq = choice->rq;
+    rq->priority = p->priority;
     rq->min_tokens = p->min_tokens;
     rq->ignore_eos = p->ignore_eos;
     rq->sampling = p->sampling;

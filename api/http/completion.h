@@ -58,10 +58,13 @@ struct hzp_completion_params {
     struct hzp_tokens *prompt; /* [prompts], owned */
     char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
     int32_t prompts, n;
+    int32_t best; /* so many of the n are answered, the likeliest; 0: all */
+    int32_t priority;
 
     int32_t max_tokens, min_tokens;
-    int32_t truncate; /* only the last tokens of a prompt are kept; 0: all; -1: what fits */
-    int32_t logprobs; /* -1: none */
+    int32_t truncate;        /* only the last tokens of a prompt are kept; 0: all; -1: what fits */
+    int32_t logprobs;        /* -1: none */
+    int32_t prompt_logprobs; /* -1: none */
     struct hzp_sampling sampling;
     int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;
     int32_t bias_token[HZP_BIASES_MAX], biases;
@@ -82,7 +85,8 @@ void hzp_completion_params_fini(struct hzp_completion_params *params);
 int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
                             const char *text, size_t bytes, struct hzp_err_text *reterr);
 
-/* Reads the body of POST /v1/completions, checked against field_table.h.  HZP_EINVAL: text and param name the field. */
+/* Checks the body of POST /v1/completions against field_table.h and reads it.  HZP_EINVAL: text and
+ * param name the field. */
 int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
@@ -203,6 +207,14 @@ json_t *hzp_logprob_json(float logprob);
 /* finish_reason, stop_reason. */
 json_t *hzp_finish_json(const struct hzp_choice *choice);
 json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);
+/* Of best_of: numbers the likeliest choices of each prompt from 0 on; index -1: not answered.  All
+ * choices have ended. */
+void hzp_completion_choose(struct hzp_completion *c);
+/* The choice with this index, NULL: none. */
+const struct hzp_choice *hzp_completion_choice(const struct hzp_completion *c, int32_t index);
+/* vLLM's prompt_logprobs: null for the first token, then of each token and the likeliest ones
+ * {"ID": {"logprob", "rank", "decoded_token"}}. */
+json_t *hzp_prompt_logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 /* Adds token_ids and prompt_token_ids, if they are asked for. */
 void hzp_choice_add_ids(const struct hzp_completion *c, const struct hzp_choice *choice,
                         int32_t token0, bool first, json_t *json);

@@ -180,7 +180,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
         if (p) {
             size_t tops = (size_t)p * (size_t)rq->tops;
             add_token(c, to, &rq->prompt_out[p], rq->tops ? rq->prompt_top_token + tops : NULL,
-                      rq->tops ? rq->prompt_top_logprob + tops : NULL, rq->tops, offset);
+                      rq->tops ? rq->prompt_top_logprob + tops : NULL, c->params.logprobs, offset);
         } else {
             json_array_append_new(to->tokens, token_text(c, rq->prompt[0]));
             json_array_append_new(to->values, json_null());
@@ -212,13 +212,74 @@ static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_ch
     for (int32_t n = token0; n < choice->seen; n++) {
         size_t tops = (size_t)n * (size_t)rq->tops;
         add_token(c, &to, &rq->out[n], rq->tops ? rq->top_token + tops : NULL,
-                  rq->tops ? rq->top_logprob + tops : NULL, rq->tops, before + choice->offset[n]);
+                  rq->tops ? rq->top_logprob + tops : NULL, c->params.logprobs,
+                  before + choice->offset[n]);
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "text_offset", to.offsets, "token_logprobs", to.values,
                      "tokens", to.tokens, "top_logprobs", to.tops);
 }
 
+static void add_prompt_token(const struct hzp_completion *c, int32_t id, float logprob,
+                             int32_t rank, json_t *to)
+{
+    char key[16];
+    snprintf(key, sizeof(key), "%d", id);
+    json_object_set_new(to, key,
+                        json_pack("{s:o, s:i, s:o}", "logprob", hzp_logprob_json(logprob), "rank",
+                                  rank, "decoded_token", token_text(c, id)));
+}
+
+json_t *hzp_prompt_logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    const struct hzp_request *rq = choice->rq;
+    json_t *list = json_array();
+    json_array_append_new(list, json_null());
+    for (int32_t p = 1; p < rq->prompt_count; p++) {
+        const struct hzp_output *out = &rq->prompt_out[p];
+        json_t *token = json_object();
+        size_t tops = (size_t)p * (size_t)rq->tops;
+        add_prompt_token(c, rq->prompt[p], out->logprob, out->rank, token);
+        for (int32_t i = 0; i < c->params.prompt_logprobs; i++)
+            if (rq->prompt_top_token[tops + (size_t)i] != rq->prompt[p])
+                add_prompt_token(c, rq->prompt_top_token[tops + (size_t)i],
+                                 rq->prompt_top_logprob[tops + (size_t)i], i + 1, token);
+        json_array_append_new(list, token);
+    }
+    return list;
+}
+
 /* ---- choices ---- */
+
+/* Of the drawn tokens, by the model. */
+static double mean_logprob(const struct hzp_choice *choice)
+{
+    double sum = 0;
+    for (int32_t n = 0; n < choice->seen; n++)
+        sum += (double)choice->rq->out[n].logprob;
+    return choice->seen ? sum / choice->seen : 0;
+}
+
+void hzp_completion_choose(struct hzp_completion *c)
+{
+    const struct hzp_completion_params *p = &c->params;
+    for (int32_t i = 0; p->best && i < c->choices; i++)
+        c->choice[i].index = -1;
+    for (int32_t rank = 0; rank < p->best * p->prompts; rank++) {
+        struct hzp_choice *first = &c->choice[rank / p->best * p->n], *best = NULL;
+        for (struct hzp_choice *choice = first; choice < first + p->n; choice++)
+            if (choice->index < 0 && (!best || mean_logprob(choice) > mean_logprob(best)))
+                best = choice;
+        best->index = rank;
+    }
+}
+
+const struct hzp_choice *hzp_completion_choice(const struct hzp_completion *c, int32_t index)
+{
+    for (int32_t i = c->params.best ? 0 : index; i < c->choices; i++)
+        if (c->choice[i].index == index)
+            return &c->choice[i];
+    return NULL;
+}
 
 static json_t *ids_json(const int32_t *id, int32_t from, int32_t to)
 {
@@ -301,6 +362,8 @@ static json_t *text_part(const struct hzp_completion *c, const struct hzp_choice
                                                 : json_null());
     json_object_set_new(json, "finish_reason", hzp_finish_json(choice));
     json_object_set_new(json, "stop_reason", hzp_stop_reason_json(c, choice));
+    if (c->params.prompt_logprobs >= 0)
+        json_object_set_new(json, "prompt_logprobs", hzp_prompt_logprobs_json(c, choice));
     hzp_choice_add_ids(c, choice, token0, first, json);
     return json;
 }

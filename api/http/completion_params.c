@@ -17,7 +17,7 @@ void hzp_completion_defaults(struct hzp_completion_params *params)
     params->form = &hzp_answer_text;
     params->n = 1;
     params->max_tokens = 16;
-    params->logprobs = -1;
+    params->logprobs = params->prompt_logprobs = -1;
     params->sampling = (struct hzp_sampling){.temperature = 1, .top_p = 1, .repetition = 1};
     params->skip_special = params->add_special = true;
     if (getrandom(&params->sampling.seed, sizeof(params->sampling.seed), 0) < 0)
@@ -304,9 +304,15 @@ static int read_numbers(const json_t *body, struct hzp_completion_params *params
     hzp_given_int(body, "logprobs", &logprobs);
     int64_t best_of = n;
     hzp_given_int(body, "best_of", &best_of);
-    if (best_of != n && best_of != 1)
+    if (best_of < n && best_of != 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
-                              "best_of other than n is not supported: ask for n and choose");
+                              "best_of (%lld) must not be less than n (%lld)", (long long)best_of,
+                              (long long)n);
+    if (best_of > n && json_is_true(json_object_get(body, "stream")))
+        return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
+                              "best_of above n cannot be streamed: the best are known at the end");
+    params->best = best_of > n ? (int32_t)n : 0;
+    n = HZP_MAX(n, best_of);
     if (min_tokens > max_tokens)
         return hzp_fail_param(reterr, HZP_EINVAL, "min_tokens",
                               "min_tokens (%lld) must not exceed max_tokens (%lld)",
@@ -364,6 +370,14 @@ int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *eng
 {
     HZP_TRY(read_sampling(body, params, reterr));
     HZP_TRY(read_flags(body, params, reterr));
+    int64_t priority = 0, told = -1;
+    hzp_given_int(body, "priority", &priority);
+    hzp_given_int(body, "prompt_logprobs", &told);
+    params->priority = (int32_t)priority;
+    params->prompt_logprobs = (int32_t)told;
+    if (told >= 0 && params->stream)
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompt_logprobs",
+                              "prompt_logprobs are not streamed");
     HZP_TRY(read_stops(body, engine, params, reterr));
     return read_biases(body, engine, params, reterr);
 }

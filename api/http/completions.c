@@ -94,16 +94,16 @@ static enum MHD_Result reply_failed(struct hzp_answer *a)
 
 static enum MHD_Result reply_whole(struct hzp_answer *a)
 {
-    const struct hzp_completion *c = a->c;
+    struct hzp_completion *c = a->c;
     struct hzp_exchange *x = a->x;
-    json_t *choices = json_array();
     uint64_t version = 0;
-    for (int32_t i = 0; i < c->choices; i++) {
-        const struct hzp_choice *choice = &c->choice[i];
-        if (choice->finish == HZP_FINISH_FAILED) {
-            json_decref(choices);
+    for (int32_t i = 0; i < c->choices; i++)
+        if (c->choice[i].finish == HZP_FINISH_FAILED)
             return reply_failed(a);
-        }
+    hzp_completion_choose(c);
+    json_t *choices = json_array();
+    const struct hzp_choice *choice;
+    for (int32_t i = 0; (choice = hzp_completion_choice(c, i)) != NULL; i++) {
         json_t *json = c->params.form->whole(c, choice);
         if (c->choices > 1)
             json_object_set_new(json, "hzpserve", hzp_choice_versions_json(c, choice));

@@ -68,8 +68,10 @@ static const struct hzp_field sampling[] = {
     {"negative_prompt", JSON, "\"\"", REFUSED, sampler, NULL},
     {"presence_penalty", NUMBER(-2, 2), "0", USED, "for tokens that were generated", NULL},
     {"prompt_embeds", JSON, NULL, REFUSED, "prompts are text or tokens", NULL},
-    {"prompt_logprobs", JSON, NULL, REFUSED, "echo with logprobs has them", NULL},
-    {"priority", JSON, NULL, IGNORED, "first come, first served", NULL},
+    {"priority", INT(-1000000, 1000000), "0", USED,
+     "lower is earlier: each unit, of at most 60, counts as a second of waiting", NULL},
+    {"prompt_logprobs", INT(0, 20), NULL, USED,
+     "of each prompt token, and so many likeliest ones; not in a stream", NULL},
     {"repetition_penalty", NUMBER(1e-3, 1e3), "1", USED, "for tokens of prompt and answer", NULL},
     {"request_id", JSON, NULL, IGNORED, "the header x-request-id has it", NULL},
     {"return_token_ids", BOOL, "false", USED, "token_ids and prompt_token_ids in each choice",
@@ -103,7 +105,8 @@ static const struct hzp_field sampling[] = {
     END};
 
 static const struct hzp_field completions[] = {
-    {"best_of", INT(1, 128), NULL, USED, "n, or 1", NULL},
+    {"best_of", INT(1, 128), NULL, USED,
+     "so many are generated, and the n of the highest mean log-probability answered", NULL},
     {"logprobs", INT(0, 20), NULL, USED, "likeliest tokens beside each token's own", NULL},
     {"max_completion_tokens", JSON, NULL, REFUSED, "use max_tokens", NULL},
     {"max_tokens", INT(0, INT32_MAX), "16", USED, "of an answer", NULL},
@@ -214,8 +217,8 @@ static const struct hzp_field policy[] = {
      "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
     {"train_min", JSON, NULL, USED, "its share in any case",
      "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
-    {"train_share", JSON, NULL, USED, "its share while requests run",
-     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    {"train_share", JSON, NULL, USED, "time for training per time of serving, while requests run",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 100}"},
     END};
 
 static const struct hzp_field example[] = {

@@ -71,8 +71,9 @@ const struct hzp_route_fields *hzp_route_fields(const char *method, const char *
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);
 
-/* Checks a body (an object).  *ignored: a list of names (at most HZP_FIELDS_IGNORED_MAX), made when there is a first one, NULL: none
- * so far; the caller owns it, also after an error.  HZP_EINVAL: text and param name the field. */
+/* Checks a body (an object).  *ignored: a list of names (at most HZP_FIELDS_IGNORED_MAX), made when
+ * there is a first one, NULL: none so far; the caller owns it, also after an error.  HZP_EINVAL:
+ * text and param name the field. */
 int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t **ignored,
                      struct hzp_err_text *reterr);
 

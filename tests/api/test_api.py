@@ -22,6 +22,8 @@ import threading
 import time
 import urllib.request
 
+from check_choices import *  # noqa: F401,F403 - its tests run on the same server
+
 try:
     import openai
 except ImportError:
@@ -339,7 +341,9 @@ def test_errors(server):
             ({"max_tokens": "x"}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"),
             ({"temperature": -0.1}, "temperature"), ({"temperature": True}, "temperature"),
             ({"top_p": 0}, "top_p"), ({"top_p": 1.5}, "top_p"), ({"n": 0}, "n"),
-            ({"n": 2.5}, "n"), ({"logprobs": 1000}, "logprobs"), ({"best_of": 4}, "best_of"),
+            ({"n": 2.5}, "n"), ({"logprobs": 1000}, "logprobs"), ({"n": 3, "best_of": 2}, "best_of"),
+            ({"n": 1, "best_of": 2, "stream": True}, "best_of"),
+            ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
             ({"suffix": "x"}, "suffix"), ({"stop": [1]}, "stop"), ({"stop": ["x"] * 17}, "stop"),
             ({"stop": ""}, "stop"), ({"stop_token_ids": [99999]}, "stop_token_ids"),
             ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": [1]}, "logit_bias"),

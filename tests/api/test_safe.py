@@ -280,7 +280,6 @@ def test_fields():
     with Server() as server:
         for name, value in (("response_format", {"type": "json_object"}), ("structured_outputs", {"json": {}}),
                             ("allowed_token_ids", [1]), ("bad_words", ["a"]), ("guided_regex", "a+"),
-                            ("prompt_logprobs", 1),
                             ("use_beam_search", True), ("length_penalty", 1.5), ("typical_p", 0.5)):
             status, _, answer = server.ask("POST", COMPLETE, {**ASK, name: value})
             assert status == 400 and answer["error"]["param"] == name, (name, status, answer)

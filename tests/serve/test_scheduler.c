@@ -615,6 +615,38 @@ static uint64_t run_ahead(struct ahead *a, int penalised, uint64_t gap[2])
     return steps;
 }
 
+/* Lower priorities run earlier, each unit worth a second of waiting and no more than 60. */
+static void priorities_have_a_bound(void **state)
+{
+    static const struct {
+        int32_t priority, at_s, place;
+    } row[] = {{0, 1, 2}, {5, 1, 5},        {-5, 2, 0},  {0, 3, 3},         {-3, 3, 1},
+               {0, 5, 4}, {1000000, 49, 8}, {5, 100, 7}, {-1000000, 110, 6}};
+    enum { COUNT = HZP_COUNT(row) };
+    struct hzp_scheduler_config config = {
+        .running_max = 1, .waiting_max = COUNT, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {32, 1, POSITIONS / PAGE_ROWS, 8, 200};
+    struct hzp_request *rq[COUNT];
+    struct rig rig;
+    rig_open(&rig, 40, &config, &batch);
+    for (int i = 0; i < COUNT; i++) {
+        int32_t prompt[] = {1, 2, i};
+        assert_int_equal(hzp_request_create(prompt, 3, 2, 0, false, &rq[i]), 0);
+        rq[i]->priority = row[i].priority;
+        rq[i]->submitted_ns = (uint64_t)row[i].at_s * 1000000000u;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+    }
+    int place = 0, seen[COUNT] = {0};
+    while (turn(&rig, HZP_OK))
+        for (int i = 0; i < COUNT; i++)
+            if (hzp_request_final(rq[i]) && !seen[i]++)
+                assert_int_equal(row[i].place, place++);
+    assert_int_equal(place, COUNT);
+    for (int i = 0; i < COUNT; i++)
+        hzp_request_destroy(rq[i]);
+    rig_close(&rig);
+}
+
 /* A request whose next draw must know its last token waits one step for it; the others run
    ahead. */
 static void penalties_wait_alone(void **state)
@@ -649,6 +681,7 @@ int main(void)
         cmocka_unit_test(only_prompts_count_as_decisions),
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
+        cmocka_unit_test(priorities_have_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
