@@ -147,6 +147,8 @@ static void of_sample(struct list *l, const struct hzp_sample_args *a)
     array(l, "row", a->row, rows, sizeof(*a->row), READ);
     /* the number of edits is in the rows, on the device: only the first edit is declared */
     array(l, "edit", a->edit, 1, sizeof(*a->edit), READ | OPTIONAL);
+    /* likewise the number of masks */
+    array(l, "mask", a->mask, hzp_mask_words(a->logits.cols), sizeof(*a->mask), READ | OPTIONAL);
     array(l, "token", a->token, rows, sizeof(*a->token), WRITE);
     array(l, "logprob", a->logprob, rows, sizeof(*a->logprob), WRITE);
     array(l, "rank", a->rank, rows, sizeof(*a->rank), WRITE);

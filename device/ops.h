@@ -198,8 +198,9 @@ struct hzp_gather_args {
     const int32_t *index; /* [y.rows] */
 };
 
-/* How one token is sampled.  In this order: bias, penalties, then, if no token is given and
+/* How one token is sampled.  In this order: mask, bias, penalties, then, if no token is given and
  * temperature > 0: division by temperature, top_k, top_p, min_p, draw.
+ *   mask: a token whose bit is not set is no candidate: it counts in none of the following
  *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
  *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
  *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest likeliest tokens whose
@@ -207,7 +208,8 @@ struct hzp_gather_args {
  *   min_p times as likely as the likeliest.
  * Draw: the largest of logit + Gumbel noise g = -log(-log(u)), u = (w + 0.5) 2^-32, w word 0 of
  * Philox4x32-10 with key = seed and counter = (token, position, choice, 0): other rows of the batch
- * do not change it.  temperature 0: the largest logit, ties by lower id. */
+ * do not change it.  temperature 0: the largest logit, ties by lower id.  If the logits of all
+ * candidates are -INFINITY: the candidate with the lowest id. */
 struct hzp_sample_row {
     float temperature, top_p, min_p;
     float repetition, presence, frequency; /* 1, 0, 0: none */
@@ -217,8 +219,12 @@ struct hzp_sample_row {
     int32_t edit0, edits; /* its range of the edit list */
     int32_t given;        /* >= 0: this token is taken without a draw; -1: draw */
     int32_t tops;         /* how many of the likeliest tokens to report, 0 .. HZP_TOPS_MAX */
+    int32_t mask;         /* 0: every token is a candidate; m: those of row m - 1 of the masks */
 };
 enum { HZP_TOPS_MAX = 20 };
+
+/* The words of a mask over the vocabulary: token t is bit t % 32 of word t / 32. */
+#define hzp_mask_words(vocab) (((vocab) + 31) / 32)
 
 /* The bias and the counts of one token of one request; at most one edit per token. */
 struct hzp_logit_edit {
@@ -228,12 +234,14 @@ struct hzp_logit_edit {
     int32_t seen;      /* 1: in the prompt or the output */
 };
 
-/* Reported log-probabilities are log softmax of the raw logits: before bias, penalties and
+/* Reported log-probabilities are log softmax of the raw logits: before mask, bias, penalties and
  * temperature. */
 struct hzp_sample_args {
     struct hzp_mat logits;            /* [rows][vocab] F32; scratch: contents undefined after */
     const struct hzp_sample_row *row; /* [rows] */
     const struct hzp_logit_edit *edit;
+    /* [masks][hzp_mask_words(vocab)], each with at least one token; NULL: no row has a mask */
+    const uint32_t *mask;
     int32_t *token;     /* [rows] */
     float *logprob;     /* [rows] of token[r] */
     int32_t *rank;      /* [rows] 1: token[r] was the likeliest (ties: best rank) */

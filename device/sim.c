@@ -99,12 +99,28 @@ static uint64_t hash(uint64_t a, uint64_t b)
     return hzp_mix64(hzp_mix64(a + 0x9e3779b97f4a7c15u) + b);
 }
 
+/* The next candidate from `token` on, around the end of the vocabulary. */
+static int32_t masked(const struct hzp_sample_args *a, const struct hzp_sample_row *row,
+                      int32_t token)
+{
+    int32_t vocab = a->logits.cols;
+    const uint32_t *mask =
+        row->mask ? a->mask + (int64_t)(row->mask - 1) * hzp_mask_words(vocab) : NULL;
+    for (int32_t i = 0; mask && i < vocab; i++) {
+        int32_t t = (int32_t)(((int64_t)token + i) % vocab);
+        if (mask[t / 32] >> (t % 32) & 1)
+            return t;
+    }
+    return token;
+}
+
 static void sim_sample(const struct hzp_sample_args *a)
 {
     for (int32_t r = 0; r < a->logits.rows; r++) {
         const struct hzp_sample_row *row = &a->row[r];
         uint64_t h = hash(row->seed, ((uint64_t)row->choice << 32) | row->position);
-        a->token[r] = row->given >= 0 ? row->given : (int32_t)(h % (uint64_t)a->logits.cols);
+        int32_t drawn = masked(a, row, (int32_t)(h % (uint64_t)a->logits.cols));
+        a->token[r] = row->given >= 0 ? row->given : drawn;
         a->logprob[r] = -1;
         a->rank[r] = 1;
         for (int32_t i = 0; i < HZP_MIN(row->tops, a->logits.cols); i++) {

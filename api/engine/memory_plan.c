@@ -129,7 +129,9 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .segs_max = (int32_t)q->serving->running_max,
         .page_stride = (int32_t)HZP_DIV_UP(plan->positions, q->serving->page_rows),
         .logits_max = logits,
-        .edits_max = (int32_t)HZP_MIN(edits, 1 << 24)};
+        .edits_max = (int32_t)HZP_MIN(edits, 1 << 24),
+        .masks_max = (int32_t)q->serving->running_max,
+        .mask_words = hzp_mask_words(config->vocab)};
     return HZP_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/philox.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,8 @@ struct desk {
     struct hzp_candidate *edit; /* [edits] the edited tokens' logits; weight: the raw logit */
     float *maxima;
     int edits;
+    const uint32_t *mask; /* the row's; NULL: none */
+    float *masked;        /* [vocab] */
 };
 
 static bool before(const struct hzp_candidate *a, const struct hzp_candidate *b)
@@ -147,6 +150,26 @@ static struct hzp_candidate likeliest(const struct desk *d)
     return best;
 }
 
+/* From here on x is a copy of the row without the tokens that are no candidates. */
+static void mask_take(struct desk *d, const struct hzp_sample_row *row)
+{
+    if (!row->mask)
+        return;
+    d->mask = d->args->mask + (size_t)(row->mask - 1) * (size_t)hzp_mask_words(d->vocab);
+    d->scan->mask(d->x, d->mask, d->vocab, d->masked);
+    d->x = d->masked;
+}
+
+/* The candidate with the lowest id. */
+static int first(const struct desk *d)
+{
+    int word = 0;
+
+    while (d->mask && word < hzp_mask_words(d->vocab) - 1 && !d->mask[word])
+        word++;
+    return d->mask && d->mask[word] ? 32 * word + __builtin_ctz(d->mask[word]) : 0;
+}
+
 /* Writes the candidates that top_k, top_p and min_p can keep to d->cand, with logits / temperature.
  * Every token left out is less likely than all that they keep. */
 static int candidates_take(struct desk *d, const struct hzp_sample_row *row, double top,
@@ -171,7 +194,8 @@ static int candidates_take(struct desk *d, const struct hzp_sample_row *row, dou
         if (isfinite(least))
             least -= 1e-3 + 1e-5 * fabs(least);
     }
-    n = d->scan->extract(d->x, d->vocab, (float)least, d->cand);
+    /* tokens of -INFINITY cannot be drawn: others are there */
+    n = d->scan->extract(d->x, d->vocab, fmaxf((float)least, -FLT_MAX), d->cand);
     memcpy(d->cand + n, d->edit, (size_t)d->edits * sizeof(*d->cand));
     n += d->edits;
     for (int i = 0; i < n; i++)
@@ -213,7 +237,9 @@ static int draw(struct desk *d, const struct hzp_sample_row *row)
     double t = row->temperature, mass;
     bool cuts = row->top_k > 0 || row->top_p < 1 || row->min_p > 0;
 
-    if (!(t > 0) || !(best.logit > -INFINITY))
+    if (!(best.logit > -INFINITY))
+        return first(d);
+    if (!(t > 0))
         return best.token;
     hzp_draw_try(row, best.logit / t, best.token, &drawn);
     if (!cuts) {
@@ -255,14 +281,16 @@ static void row_sample(struct desk *d, int r)
     int at;
     double lse;
 
-    d->x = hzp_cpu_row(&d->args->logits, r);
+    float *raw = d->x = hzp_cpu_row(&d->args->logits, r);
     d->edits = 0;
     d->scan->top(d->x, d->vocab, &top, &at, &lse);
     int token = row->given >= 0 ? row->given : at;
-    if (row->given < 0 && (row->edits > 0 || row->temperature > 0)) {
+    if (row->given < 0 && (row->edits > 0 || row->mask || row->temperature > 0)) {
+        mask_take(d, row);
         edits_take(d, row);
         token = draw(d, row);
         edits_restore(d);
+        d->x = raw;
     }
     logit = isnan(d->x[token]) ? -INFINITY : d->x[token];
     d->args->token[r] = token;
@@ -277,6 +305,7 @@ struct job {
     const struct hzp_scan *scan;
     struct hzp_team *team;
     int edits; /* the largest number of edits of a row */
+    bool masked;
 };
 
 static void sample_task(void *ctx, int r, int thread)
@@ -287,21 +316,24 @@ static void sample_task(void *ctx, int r, int thread)
     desk.cand = hzp_team_own(job->team, thread);
     desk.edit = desk.cand + desk.vocab + job->edits;
     desk.maxima = (float *)(desk.edit + job->edits);
+    desk.masked = desk.maxima + HZP_DIV_UP(desk.vocab, HZP_MAXIMA_BLOCK);
     row_sample(&desk, r);
 }
 
 int hzp_cpu_sample(struct hzp_lane *lane, const struct hzp_sample_args *args,
                    const struct hzp_scan *scan)
 {
-    struct job job = {args, scan, hzp_cpu_team(lane), 0};
+    struct job job = {.args = args, .scan = scan, .team = hzp_cpu_team(lane)};
     size_t vocab = (size_t)args->logits.cols, need;
 
     if (vocab == 0)
         return HZP_OK;
-    for (int r = 0; r < args->logits.rows; r++)
+    for (int r = 0; r < args->logits.rows; r++) {
         job.edits = HZP_MAX(job.edits, args->row[r].edits);
+        job.masked |= args->row[r].mask > 0;
+    }
     need = (vocab + 2 * (size_t)job.edits) * sizeof(struct hzp_candidate) +
-           HZP_DIV_UP(vocab, (size_t)HZP_MAXIMA_BLOCK) * sizeof(float);
+           (HZP_DIV_UP(vocab, (size_t)HZP_MAXIMA_BLOCK) + (job.masked ? vocab : 0)) * sizeof(float);
     HZP_TRY(hzp_team_reserve(job.team, 0, need));
     hzp_team_run(job.team, args->logits.rows, sample_task, &job);
     return HZP_OK;

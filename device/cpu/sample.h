@@ -38,6 +38,8 @@ struct hzp_scan {
     /* Draws among all tokens; top: the largest x. */
     void (*draw)(const float *x, int n, float top, const struct hzp_sample_row *row,
                  struct hzp_drawn *drawn);
+    /* ret[i]: x[i] if the mask has token i, otherwise minus infinity. */
+    void (*mask)(const float *x, const uint32_t *mask, int n, float *ret);
 };
 
 /* Adds noise to a token's logit / temperature and keeps it if it is the best so far. */

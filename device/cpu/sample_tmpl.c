@@ -156,8 +156,19 @@ static void scan_draw(const float *x, int n, float top, const struct hzp_sample_
     });
 }
 
-static const struct hzp_scan scan = {scan_top,     scan_above, scan_maxima,
-                                     scan_extract, scan_mass,  scan_draw};
+/* A plain loop, which compilers vectorize. */
+static void scan_mask(const float *x, const uint32_t *mask, int n, float *ret)
+{
+    for (int c = 0; c < n; c += 32) {
+        uint32_t word = mask[c / 32];
+        int width = HZP_MIN(32, n - c);
+        for (int i = 0; i < width; i++)
+            ret[c + i] = word >> i & 1 ? x[c + i] : -INFINITY;
+    }
+}
+
+static const struct hzp_scan scan = {scan_top,  scan_above, scan_maxima, scan_extract,
+                                     scan_mass, scan_draw,  scan_mask};
 
 static int cpu_sample(struct hzp_lane *lane, const void *args)
 {

@@ -2,8 +2,8 @@
 /* device/cuda/sample.cu - samples one token per row from logits, and the reported
  * log-probabilities: one block per row.
  *
- * Logits are only read.  Tokens with an edit are marked in a bitmap in shared memory; a pass over
- * the candidates skips them among the logits and then visits them through the edit list.
+ * Logits are only read.  A bitmap in shared memory has the candidates without an edit; a pass over
+ * the candidates visits these among the logits and then the others through the edit list.
  *
  * top_k and top_p keep all candidates from some key upwards, where a key is the logit's bits in a
  * form that compares as an integer, then the token, lower first: unique, so ties need no special
@@ -25,7 +25,8 @@ struct shortlist {
 
 struct row_state {
     const float *logit;
-    const uint32_t *edited; /* bitmap; only if row->edits > 0 */
+    const uint32_t *plain; /* bitmap: candidates without an edit; NULL: every token is one */
+    const uint32_t *mask;  /* the row's; NULL: every token is a candidate */
     const struct hzp_sample_row *row;
     const struct hzp_logit_edit *edit;
     int vocab;
@@ -46,6 +47,11 @@ static __device__ float edited_logit(const row_state &s, const struct hzp_logit_
     return sane((float)l);
 }
 
+static __device__ __forceinline__ bool has(const uint32_t *bitmap, int token)
+{
+    return bitmap[token / 32] >> (token % 32) & 1;
+}
+
 /* Calls f(logit, token) for every candidate, each in one thread. */
 template <class F> static __device__ __forceinline__ void each_candidate(const row_state &s, F f)
 {
@@ -54,17 +60,18 @@ template <class F> static __device__ __forceinline__ void each_candidate(const r
             f(s.list->logit[i], s.list->token[i]);
         return;
     }
-    if (s.row->edits == 0) {
+    if (!s.plain) {
         for (int i = threadIdx.x; i < s.vocab; i += THREADS)
             f(sane(s.logit[i]), i);
         return;
     }
     for (int i = threadIdx.x; i < s.vocab; i += THREADS)
-        if (!(s.edited[i / 32] >> (i % 32) & 1))
+        if (has(s.plain, i))
             f(sane(s.logit[i]), i);
     for (int i = threadIdx.x; i < s.row->edits; i += THREADS) {
         const struct hzp_logit_edit &e = s.edit[s.row->edit0 + i];
-        f(edited_logit(s, e), e.token);
+        if (!s.mask || has(s.mask, e.token))
+            f(edited_logit(s, e), e.token);
     }
 }
 
@@ -170,11 +177,12 @@ static __device__ unsigned long long list_make(row_state &s, const weigher &weig
     constexpr float level[LEVELS] = {0.25f, 0.5f, 1, 1.5f, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 28};
     const struct hzp_sample_row *row = s.row;
     unsigned long long mass[LEVELS] = {}, all = 0;
-    int count[LEVELS] = {}, chosen = -1;
+    int count[LEVELS] = {}, chosen = -1, likely = 0; /* likely: candidates that can be drawn */
     each_candidate(s, [&](float logit, int token) {
         float at = depth(weight, logit);
         unsigned long long w = weight(logit);
         all += w;
+        likely += w > 0;
 #pragma unroll
         for (int i = 0; i < LEVELS; i++)
             if (at <= level[i]) {
@@ -183,13 +191,15 @@ static __device__ unsigned long long list_make(row_state &s, const weigher &weig
             }
     });
     all = block_sum(all);
+    likely = block_sum(likely);
+    int wanted = row->top_k < likely ? row->top_k : likely;
     float floor = 0;
     unsigned long long need = (unsigned long long)ceil((double)row->top_p * (double)all);
 #pragma unroll
     for (int i = 0; i < LEVELS; i++) {
         int c = block_sum(count[i]);
         unsigned long long m = block_sum(mass[i]);
-        bool deep = row->top_k > 0 && row->top_k < s.vocab ? c >= row->top_k : m >= need;
+        bool deep = row->top_k > 0 && row->top_k < s.vocab ? c >= wanted : m >= need;
         if (chosen < 0 && deep && c <= LIST) {
             chosen = i;
             floor = level[i];
@@ -251,10 +261,8 @@ static __device__ int draw(row_state s, shortlist *list)
     best top = {-INFINITY, 0x7fffffff};
     each_candidate(s, [&](float logit, int token) { best_take(top, logit, token); });
     top = block_best(top);
-    if (top.value == -INFINITY)
-        return 0;
-    if (!(row->temperature > 0))
-        return top.token;
+    if (top.value == -INFINITY || !(row->temperature > 0)) /* ties by the lower token */
+        return top.token < s.vocab ? top.token : 0;
 
     weigher weight = {top.value, 1.0 / (double)row->temperature};
     uint64_t from = 0;
@@ -291,18 +299,20 @@ static __device__ int draw(row_state s, shortlist *list)
     return winner.token == 0x7fffffff ? top.token : winner.token;
 }
 
-static __device__ void mark_edits(const row_state &s, uint32_t *edited)
+/* Makes the bitmap of candidates without an edit, if it is needed. */
+static __device__ void plain_make(row_state &s, uint32_t *plain)
 {
-    if (s.row->edits == 0)
+    if (s.row->edits == 0 && !s.mask)
         return;
-    for (int i = threadIdx.x; i < HZP_DIV_UP(s.vocab, 32); i += THREADS)
-        edited[i] = 0;
+    for (int i = threadIdx.x; i < hzp_mask_words(s.vocab); i += THREADS)
+        plain[i] = s.mask ? s.mask[i] : ~0u;
     __syncthreads();
     for (int i = threadIdx.x; i < s.row->edits; i += THREADS) {
         int token = s.edit[s.row->edit0 + i].token;
-        atomicOr(&edited[token / 32], 1u << (token % 32));
+        atomicAnd(&plain[token / 32], ~(1u << (token % 32)));
     }
     __syncthreads();
+    s.plain = plain;
 }
 
 /* log sum exp of the raw logits. */
@@ -350,17 +360,20 @@ static __device__ void report_tops(const row_state &s, double lse, int32_t *toke
 
 static __global__ void __launch_bounds__(THREADS) sample(struct hzp_sample_args a)
 {
-    HZP_SHARED_DYNAMIC(uint32_t, edited);
+    HZP_SHARED_DYNAMIC(uint32_t, plain);
     HZP_SHARED(struct hzp_sample_row, row);
     HZP_SHARED(shortlist, list);
     int r = blockIdx.x;
     if (threadIdx.x == 0)
         row = a.row[r];
     __syncthreads();
-    row_state s = {row_of<float>(a.logits, r), edited, &row, a.edit, a.logits.cols, nullptr};
+    int vocab = a.logits.cols;
+    const uint32_t *mask =
+        row.mask ? a.mask + (int64_t)(row.mask - 1) * hzp_mask_words(vocab) : nullptr;
+    row_state s = {row_of<float>(a.logits, r), nullptr, mask, &row, a.edit, vocab, nullptr};
     int token = row.given;
     if (token < 0) {
-        mark_edits(s, edited);
+        plain_make(s, plain);
         token = draw(s, &list);
     }
     double lse = raw_lse(s);
@@ -384,7 +397,7 @@ extern "C" int hzp_cuda_sample(struct hzp_lane *lane, const void *args)
     const struct hzp_sample_args *a = (const struct hzp_sample_args *)args;
     if (a->logits.rows == 0)
         return HZP_OK;
-    size_t bitmap = (size_t)HZP_DIV_UP(a->logits.cols, 32) * sizeof(uint32_t);
+    size_t bitmap = (size_t)hzp_mask_words(a->logits.cols) * sizeof(uint32_t);
     static bool raised; /* static: there is one engine thread and one kind of device */
     if (!raised) {
         struct cudaFuncAttributes now;

@@ -53,6 +53,16 @@ static void edits_apply(const struct hzp_sample_row *row, const struct hzp_logit
     }
 }
 
+/* Removes the tokens that the mask does not have; returns how many remain. */
+static int32_t mask_apply(const uint32_t *mask, struct candidate *all, int32_t n)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (mask[all[i].token / 32] >> (all[i].token % 32) & 1)
+            all[kept++] = all[i];
+    return kept;
+}
+
 /* How many of the sorted candidates remain after top_k, top_p and min_p; each is applied to what
  * the one before left.  At least 1. */
 static int32_t candidates_cut(const struct hzp_sample_row *row, const struct candidate *all,
@@ -113,9 +123,12 @@ static int ref_sample(struct hzp_lane *lane, const void *args)
         int32_t token = row->given, rank = 1;
 
         if (token < 0) {
+            int32_t n = vocab;
             candidates_make(&a->logits, r, all);
             edits_apply(row, a->edit, all);
-            token = draw(row, all, vocab);
+            if (row->mask)
+                n = mask_apply(a->mask + (int64_t)(row->mask - 1) * hzp_mask_words(vocab), all, n);
+            token = draw(row, all, n);
         }
         candidates_make(&a->logits, r, all);
         double lse = log_sum_exp(all, vocab), logit = all[token].logit;

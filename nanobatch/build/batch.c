@@ -31,6 +31,7 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->logit_row = cut(base, &used, logits, sizeof(*b->logit_row));
     b->sample = cut(base, &used, logits, sizeof(*b->sample));
     b->edit = cut(base, &used, (size_t)max->edits_max, sizeof(*b->edit));
+    b->mask = cut(base, &used, (size_t)max->masks_max * (size_t)max->mask_words, sizeof(*b->mask));
     b->token = cut(base, &used, logits, sizeof(*b->token));
     b->rank = cut(base, &used, logits, sizeof(*b->rank));
     b->logprob = cut(base, &used, logits, sizeof(*b->logprob));
@@ -68,7 +69,7 @@ void hzp_batch_destroy(struct hzp_batch *b)
 
 void hzp_batch_clear(struct hzp_batch *b)
 {
-    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = 0;
+    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = b->masks = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
     b->refs = 0;
@@ -122,6 +123,13 @@ int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
     HZP_ASSERT(b->logits < b->max.logits_max && row < b->rows);
     b->logit_row[b->logits] = row;
     return b->logits++;
+}
+
+uint32_t *hzp_batch_add_mask(struct hzp_batch *b, int32_t *ret)
+{
+    HZP_ASSERT(b->masks < b->max.masks_max);
+    *ret = ++b->masks;
+    return b->mask + (size_t)(*ret - 1) * (size_t)b->max.mask_words;
 }
 
 /* ---- padding rows ---- */

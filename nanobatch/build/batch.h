@@ -33,6 +33,8 @@ struct hzp_batch_config {
     int32_t page_stride; /* pages of the longest sequence */
     int32_t logits_max;  /* rows whose logits may be wanted in one step */
     int32_t edits_max;   /* logit edits of all of them together */
+    int32_t masks_max;   /* rows that have a mask */
+    int32_t mask_words;  /* hzp_mask_words of the vocabulary */
 };
 
 /* Rows [row0, row0 + rows) of a batch as ops see them: decode rows first, then pieces of prompts.
@@ -73,10 +75,11 @@ struct hzp_batch {
     int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
 
     /* what is wanted of the logits */
-    int32_t logits, edits;
+    int32_t logits, edits, masks;
     int32_t *logit_row;            /* [logits_max] index of the row */
     struct hzp_sample_row *sample; /* [logits_max] */
     struct hzp_logit_edit *edit;   /* [edits_max] */
+    uint32_t *mask;                /* [masks_max][mask_words] */
     bool tops_wanted;
 
     /* what came out */
@@ -120,5 +123,8 @@ int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos
 /* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
  * sample[] and appends its edits. */
 int32_t hzp_batch_add_logits(struct hzp_batch *batch, int32_t row);
+
+/* Appends a mask, [mask_words], which the caller fills; *ret: what sample[].mask is to be. */
+uint32_t *hzp_batch_add_mask(struct hzp_batch *batch, int32_t *ret);
 
 #endif

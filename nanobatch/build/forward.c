@@ -232,7 +232,8 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
         hzp_plan_need(plan, f->strand[i].tail);
     hzp_head_forward(plan, &layer, &head);
     HZP_PLAN_NEXT(plan, sample, .logits = head.logits, .row = batch->sample, .edit = batch->edit,
-                  .token = batch->token, .logprob = batch->logprob, .rank = batch->rank,
+                  .mask = batch->max.masks_max ? batch->mask : NULL, .token = batch->token,
+                  .logprob = batch->logprob, .rank = batch->rank,
                   .top_token = batch->tops_wanted ? batch->top_token : NULL,
                   .top_logprob = batch->tops_wanted ? batch->top_logprob : NULL);
 }

@@ -6,8 +6,9 @@
 #include "device/bf16.h"
 #include "tests/opcheck/opcheck.h"
 
-enum kind { GREEDY, EDITS, DRAW, CUTS, ALL };
-static const char *const kinds[] = {"greedy", "greedy, edits", "draw", "cuts", "all at once"};
+enum kind { GREEDY, EDITS, DRAW, CUTS, ALL, MASKS };
+static const char *const kinds[] = {"greedy", "greedy, edits", "draw",
+                                    "cuts",   "all at once",   "all, and the mask"};
 
 /* Every edit of a row has a token of its own. */
 static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
@@ -25,7 +26,7 @@ static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t
 static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
                      struct hzp_sample_row *row)
 {
-    bool any = kind == ALL;
+    bool any = kind >= ALL;
     *row = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
     row->seed = oc_random(&io->rng);
     row->position = (uint32_t)r * 17;
@@ -46,6 +47,29 @@ static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
         row->given = r % 2 ? vocab - 1 : 0;
 }
 
+/* All tokens, one, few, or about half of them; the bits behind the last token are set. */
+static void mask_make(struct oc_io *io, int32_t r, int32_t vocab, uint32_t *mask)
+{
+    for (int32_t i = 0; i < hzp_mask_words(vocab); i++)
+        mask[i] = r % 4 == 0 ? ~0u : r % 4 == 3 ? (uint32_t)oc_random(&io->rng) : 0;
+    for (int32_t i = 0; i < (r % 4 == 1 ? 1 : 5); i++) {
+        int32_t token = oc_below(io, vocab);
+        mask[token / 32] |= 1u << token % 32;
+    }
+    if (vocab % 32)
+        mask[vocab / 32] |= ~0u << vocab % 32;
+}
+
+/* Bans every candidate: the one with the lowest id is drawn all the same. */
+static int32_t ban_all(const uint32_t *mask, int32_t vocab, struct hzp_logit_edit *edit)
+{
+    int32_t count = 0;
+    for (int32_t token = 0; token < vocab; token++)
+        if (mask[token / 32] >> token % 32 & 1)
+            edit[count++] = (struct hzp_logit_edit){.token = token, .bias = -INFINITY};
+    return count;
+}
+
 /* rows, vocab, kind, tops */
 static void build_sample(struct oc_io *io, const struct oc_case *c)
 {
@@ -56,10 +80,15 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
     struct hzp_sample_row *row = oc_bytes(io, "row", (size_t)rows * sizeof(*row), OC_IN);
     struct hzp_logit_edit *edit =
         oc_bytes(io, "edit", (size_t)rows * EDITS_MOST * sizeof(*edit), OC_IN);
+    int32_t words = hzp_mask_words(vocab), masks = 0;
+    uint32_t *mask = NULL;
+    if (kind == MASKS)
+        mask = oc_bytes(io, "mask", (size_t)(rows * words) * sizeof(*mask), OC_IN);
 
     a.logits = oc_mat(io, "logits", rows, vocab, HZP_F32, OC_SCRATCH);
     a.row = row;
     a.edit = edit;
+    a.mask = mask;
     a.token = oc_array(io, "token", OC_I32, rows, OC_OUT);
     a.logprob = oc_array(io, "logprob", OC_F32, rows, OC_OUT);
     a.rank = oc_array(io, "rank", OC_I32, rows, OC_OUT);
@@ -76,7 +105,14 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         row[r].tops = c->p[3] ? oc_below(io, c->p[3] + 1) : 0;
         row[r].edit0 = used;
         row[r].edits =
-            kind == EDITS || (kind == ALL && r % 3) ? edits_make(io, edit + used, vocab) : 0;
+            kind == EDITS || (kind >= ALL && r % 3) ? edits_make(io, edit + used, vocab) : 0;
+        if (kind == MASKS && r % 7) {
+            uint32_t *own = mask + masks * words;
+            mask_make(io, r, vocab, own);
+            row[r].mask = ++masks;
+            if (r % 4 == 2 && r % 3 == 1)
+                row[r].edits = ban_all(own, vocab, edit + used);
+        }
         used += row[r].edits;
     }
     oc_args(io, &a, sizeof(a));
@@ -105,7 +141,12 @@ const struct oc_case oc_cases_sample[] = {
     SAMPLE(0, 5, 32001, DRAW, 5),
     SAMPLE(0, 12, 32001, CUTS, 0),
     SAMPLE(0, 12, 32001, ALL, 20),
+    SAMPLE(0, 1, 1, MASKS, 0),
+    SAMPLE(OC_GAPS, 64, 97, MASKS, 20),
+    SAMPLE(OC_GAPS, 33, 96, MASKS, 0),
+    SAMPLE(0, 26, 32001, MASKS, 20),
     SAMPLE(OC_BENCH, 16, 128256, GREEDY, 0),
     SAMPLE(OC_BENCH, 16, 128256, CUTS, 0),
+    SAMPLE(OC_BENCH, 16, 128256, MASKS, 0),
     {0},
 };

@@ -219,7 +219,7 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
     return verdict(target, hzp_op_name(op), "a row's attention is its own", broken);
 }
 
-/* Five logits by hand: greedy with a tie; the same with edits; a given token. */
+/* Five logits by hand: greedy with a tie; the same with edits; a given token; a mask. */
 static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     static const float logits[] = {1, 2, 2, -1, 0.5f};
@@ -229,26 +229,31 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
         {.token = 0, .bias = 0.25f, .count_out = 2},        /* 1.25 - 0.5 - 2 * 0.125 = 0.5 */
         {.token = 3, .bias = 5, .seen = 1, .count_out = 8}, /* 4 / 2 - 0.5 - 1 = 0.5 */
     };
-    static const int32_t tokens[] = {1, 1, 4}, ranks[] = {1, 1, 4};
+    static const int32_t tokens[] = {1, 1, 4, 3}, ranks[] = {1, 1, 4, 5};
+    enum { ROWS = HZP_COUNT(tokens) };
     struct hzp_sample_args a = {0};
     const char *broken = NULL;
     double sum = 0;
     oc_io_reset(io, 3, false);
-    struct hzp_sample_row *row = oc_bytes(io, "row", 3 * sizeof(*row), OC_IN);
+    struct hzp_sample_row *row = oc_bytes(io, "row", ROWS * sizeof(*row), OC_IN);
+    uint32_t *mask = oc_bytes(io, "mask", sizeof(*mask), OC_IN);
     struct hzp_logit_edit *edit = oc_bytes(io, "edit", sizeof(edits), OC_IN);
     memcpy(edit, edits, sizeof(edits));
-    a.logits = oc_mat(io, "logits", 3, 5, HZP_F32, OC_SCRATCH);
+    a.logits = oc_mat(io, "logits", ROWS, 5, HZP_F32, OC_SCRATCH);
     a.row = row;
     a.edit = edit;
-    a.token = oc_array(io, "token", OC_I32, 3, OC_OUT);
-    a.logprob = oc_array(io, "logprob", OC_F32, 3, OC_OUT);
-    a.rank = oc_array(io, "rank", OC_I32, 3, OC_OUT);
-    for (int r = 0; r < 3; r++) {
+    a.mask = mask;
+    *mask = 1u << 3 | 1u << 9; /* token 3; there is no token 9 */
+    a.token = oc_array(io, "token", OC_I32, ROWS, OC_OUT);
+    a.logprob = oc_array(io, "logprob", OC_F32, ROWS, OC_OUT);
+    a.rank = oc_array(io, "rank", OC_I32, ROWS, OC_OUT);
+    for (int r = 0; r < ROWS; r++) {
         row[r] = (struct hzp_sample_row){.top_p = 1,
                                          .repetition = 2,
                                          .presence = 0.5f,
                                          .frequency = 0.125f,
                                          .given = r == 2 ? 4 : -1,
+                                         .mask = r == 3,
                                          .edits = r == 1 ? HZP_COUNT(edits) : 0};
         memcpy((float *)a.logits.ptr + 5 * r, logits, sizeof(logits));
     }
@@ -257,7 +262,7 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
     oc_args(io, &a, sizeof(a));
     if (oc_target_run(target, HZP_OP_sample, io, result) < 0)
         broken = "the device failed";
-    for (int r = 0; r < 3 && !broken; r++) {
+    for (int r = 0; r < ROWS && !broken; r++) {
         double logprob = ((float *)result_at(io, result, a.logprob))[r];
         if (((int32_t *)result_at(io, result, a.token))[r] != tokens[r])
             broken = "not the token computed by hand";
@@ -266,7 +271,7 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
         else if (!(fabs(logprob - (logits[tokens[r]] - log(sum))) < 1e-5))
             broken = "not the log-probability computed by hand";
     }
-    return verdict(target, "sample", "by hand: tie, edits, given", broken);
+    return verdict(target, "sample", "by hand: tie, edits, given, mask", broken);
 }
 
 /* With gradient, moments and decay zero an update changes nothing: the master value survives the
