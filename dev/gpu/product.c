@@ -174,7 +174,8 @@ struct serving {
 
 static void serving_open(struct bench *b, struct serving *s, int32_t pages)
 {
-    struct hzp_batch_config max = {4096, 512, 520, 512, 1};
+    struct hzp_batch_config max = {
+        .rows_max = 4096, .segs_max = 512, .page_stride = 520, .logits_max = 512, .edits_max = 1};
     const struct hzp_heads *h = &b->shape->heads;
     size_t page = (size_t)h->kv_heads * PAGE_ROWS * (size_t)h->dim * 2,
            layer = page * (size_t)pages;

@@ -40,7 +40,11 @@ static int open_serving(struct hzp_rig *rig)
     int32_t segs = c->decode_max + (c->prefill_max > 0);
     int32_t longest = c->depth_max + HZP_MAX(c->prefill_max, 1);
     int32_t stride = HZP_DIV_UP(longest, c->page_rows);
-    struct hzp_batch_config max = {c->decode_max + c->prefill_max, segs, stride, segs, 1};
+    struct hzp_batch_config max = {.rows_max = c->decode_max + c->prefill_max,
+                                   .segs_max = segs,
+                                   .page_stride = stride,
+                                   .logits_max = segs,
+                                   .edits_max = 1};
     if (!segs)
         return HZP_OK;
     int64_t pages =

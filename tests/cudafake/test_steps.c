@@ -56,7 +56,11 @@ static void world_open(struct world *w, struct hzp_device *dev)
                                       .rope_theta = 10000,
                                       .tied = true,
                                       .disk_type = HZP_BF16};
-    struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
+    struct hzp_batch_config max = {.rows_max = ROWS,
+                                   .segs_max = SEGS,
+                                   .page_stride = STRIDE,
+                                   .logits_max = SEGS,
+                                   .edits_max = 1};
     size_t page = (size_t)2 * PAGE_ROWS * 64 * 2 * PAGES;
     memset(w, 0, sizeof(*w));
     struct fixture_config fixture = {.dev = dev, .config = config, .store = {.type = HZP_BF16}};
@@ -350,7 +354,8 @@ static void test_room(void **state)
 /* The number of graphs is that of step sizes times context roundings, slots and batches. */
 static void test_count(void **state)
 {
-    struct hzp_batch_config max = {256, 8, 16, 8, 1};
+    struct hzp_batch_config max = {
+        .rows_max = 256, .segs_max = 8, .page_stride = 16, .logits_max = 8, .edits_max = 1};
     assert_int_equal(hzp_graphs_count(&max, 200, 2, 2), 4 * 2 * 2); /* 1, 2, 4, 8 */
     max.segs_max = max.logits_max = 40;
     assert_int_equal(hzp_graphs_count(&max, 256, 1, 1), 8); /* and 16, 24, 32, 40 */

@@ -239,7 +239,11 @@ static double forward_off(struct fixture *f, struct hzp_batch *batch, const stru
 
 static void test_logits(struct fixture *f)
 {
-    struct hzp_batch_config max = {ROWS_MAX, DOCS, PAGES, ROWS_MAX, 1};
+    struct hzp_batch_config max = {.rows_max = ROWS_MAX,
+                                   .segs_max = DOCS,
+                                   .page_stride = PAGES,
+                                   .logits_max = ROWS_MAX,
+                                   .edits_max = 1};
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
     int32_t layers = f->m.layout.config.layers, golden_row[ROWS_MAX];

@@ -76,7 +76,11 @@ static void set_up(struct fixture *f)
                                            .moment_type = HZP_F32,
                                            .quantum_flops = 20000,
                                            .ride_rows = ROOM};
-    struct hzp_batch_config max = {ROWS, SEGS, STRIDE, SEGS, 1};
+    struct hzp_batch_config max = {.rows_max = ROWS,
+                                   .segs_max = SEGS,
+                                   .page_stride = STRIDE,
+                                   .logits_max = SEGS,
+                                   .edits_max = 1};
     fixture_open(&f->m, &model);
     fixture_publish_dir(&f->m, f->dir);
     struct hzp_model_config config = f->m.layout.config;

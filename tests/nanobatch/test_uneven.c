@@ -103,7 +103,8 @@ static void run(struct fixture_model *f, struct hzp_plan *plan)
 /* Serves the tokens as one prompt: [ROWS][VOCAB] logits. */
 static void serve(struct fixture_model *f, float *ret)
 {
-    struct hzp_batch_config max = {ROWS, 1, 1, ROWS, 1};
+    struct hzp_batch_config max = {
+        .rows_max = ROWS, .segs_max = 1, .page_stride = 1, .logits_max = ROWS, .edits_max = 1};
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
     struct hzp_kv kv[LAYERS];

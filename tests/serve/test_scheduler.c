@@ -564,7 +564,11 @@ static void ahead_open(struct ahead *a)
 {
     struct hzp_scheduler_config config = {
         .running_max = 8, .waiting_max = 8, .waiting_tokens_max = 400, .edits_max = 200};
-    struct hzp_batch_config batch = {32, 8, POSITIONS / PAGE_ROWS, 8, 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = 8,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .edits_max = 200};
     memset(a, 0, sizeof(*a));
     rig_open(&a->rig, 40, &config, &batch);
     a->batch[0] = a->rig.batch;
@@ -625,7 +629,11 @@ static void priorities_have_a_bound(void **state)
     enum { COUNT = HZP_COUNT(row) };
     struct hzp_scheduler_config config = {
         .running_max = 1, .waiting_max = COUNT, .waiting_tokens_max = 400, .edits_max = 200};
-    struct hzp_batch_config batch = {32, 1, POSITIONS / PAGE_ROWS, 8, 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = 1,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .edits_max = 200};
     struct hzp_request *rq[COUNT];
     struct rig rig;
     rig_open(&rig, 40, &config, &batch);

@@ -75,7 +75,11 @@ static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
                                              .waiting_tokens_max = 1 << 20,
                                              .prefill_rows_max = 16,
                                              .edits_max = 400};
-    struct hzp_batch_config max = {32, 8, POSITIONS / PAGE_ROWS, 16, 400};
+    struct hzp_batch_config max = {.rows_max = 32,
+                                   .segs_max = 8,
+                                   .page_stride = POSITIONS / PAGE_ROWS,
+                                   .logits_max = 16,
+                                   .edits_max = 400};
     memset(e, 0, sizeof(*e));
     fixture_open(&e->m, &fixture);
     fixture_publish_random(&e->m, 7, 0.25f);

@@ -228,7 +228,11 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .store = {.type = HZP_F32, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1}};
     struct hzp_scheduler_config scheduler = {
         .running_max = 8, .waiting_max = 64, .waiting_tokens_max = 1 << 20, .prefill_rows_max = 16};
-    struct hzp_batch_config max = {32, 8, POSITIONS / 4, 8, 64};
+    struct hzp_batch_config max = {.rows_max = 32,
+                                   .segs_max = 8,
+                                   .page_stride = POSITIONS / 4,
+                                   .logits_max = 8,
+                                   .edits_max = 64};
     memset(b, 0, sizeof(*b));
     b->seed = seed;
     fixture_open(&b->m, &fixture);
