@@ -62,6 +62,7 @@ enum hzp_lock_rank {
     HZP_LOCK_SPLIT,     /* nanobatch/split: policy and statistics */
     HZP_LOCK_VERSIONS,  /* weights/versions: records */
     HZP_LOCK_METRICS,   /* api/http/metrics */
+    HZP_LOCK_ACCESS,    /* api/http/access: keys */
     HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
     HZP_LOCK_DOOR,      /* api/http/door: connections and their deadlines */
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */

@@ -48,10 +48,14 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(end, rq->prompt_count) - known, 0);
     s->now.recomputed_tokens += (uint64_t)(HZP_MIN(known, end) - fed);
     if (hzp_request_tells_prompt(rq))
-        for (int32_t p = fed + 1; p < rq->prompt_count && p <= end; p++, logit++)
+        for (int32_t p = fed + 1; p < rq->prompt_count && p <= end; p++, logit++) {
             read_output(results, seq, logit, p, rq->prompt_out, rq->prompt_top_token,
                         rq->prompt_top_logprob);
+            rq->not_finite |= !(rq->prompt_out[p].logprob <= LOGPROB_MAX);
+        }
     rq->computed = HZP_MAX(rq->computed, end);
+    if (rq->not_finite)
+        return HZP_REQUEST_FAILED;
     if (end < seq->prompt_end)
         return HZP_REQUEST_RUNNING;
     if (!rq->max_tokens) {
@@ -62,8 +66,8 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     int32_t n = end - rq->prompt_count;
     read_output(results, seq, logit, n, rq->out, rq->top_token, rq->top_logprob);
     HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
-    /* The log-probability of a token is at most 0, whatever was drawn, unless the logits are NaN or
-     * infinite.  No such token is shown. */
+    /* The log-probability of a token is at most 0, whatever was drawn, unless one of its logits is
+     * not finite.  No such token is shown. */
     if (!(rq->out[n].logprob <= LOGPROB_MAX)) {
         rq->not_finite = true;
         return HZP_REQUEST_FAILED;

@@ -57,6 +57,12 @@ int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_k
 int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
                        const char *value, struct hzp_err_text *reterr);
 
+/* A note: a text under a name.  ret "": there is none. */
+int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                        struct hzp_err_text *reterr);
+int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr);
+
 /* Marks samples that were given up in all their passes, because their updates were not finite. */
 int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
                         int64_t optimizer_step, struct hzp_err_text *reterr);
@@ -118,8 +124,14 @@ struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;
     char checkpoint_name[64];
+    /* The log can be read and not written, `why` says why: only the first version may be published
+     * until hzp_sample_log_mark() has succeeded. */
+    bool unmarked;
+    struct hzp_err_text why;
 };
 int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
                           struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr);
+/* Writes what resume could not write. */
+int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
 #endif

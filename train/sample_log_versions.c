@@ -180,29 +180,45 @@ static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret
     return HZP_OK;
 }
 
+static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    char sql[128];
+    sqlite3_snprintf(sizeof(sql), sql,
+                     "INSERT OR REPLACE INTO meta VALUES "
+                     "('versions_from', '%lld')",
+                     (long long)log->versions_from);
+    return hzp_sample_log_exec(log, sql, "beginning to count versions", reterr);
+}
+
+int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = write_mark(log, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
 /* Versions are journalled after they are published, so a killed process may have shown clients
  * versions that are in no table.  It left a mark: the id of its first version.  The next process
  * then skips as many ids as may have been published without being journalled, and writes its own
- * mark before it publishes anything. */
-static int choose_version_id(struct hzp_sample_log *log, int64_t newest, uint64_t *ret,
-                             struct hzp_err_text *reterr)
+ * mark before it publishes anything but its first version, whose weights it has from the log's
+ * newest checkpoint, as the next process would have. */
+static int choose_version_id(struct hzp_sample_log *log, int64_t newest,
+                             struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
 {
     int64_t mark = 0;
-    char sql[128];
     if (!log->versions_from) {
         HZP_TRY(hzp_sample_log_number(log,
                                       "SELECT max(CAST(value AS INTEGER)) FROM meta"
                                       " WHERE key = 'versions_from'",
                                       &mark, reterr));
-        int64_t next = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
-        sqlite3_snprintf(sizeof(sql), sql,
-                         "INSERT OR REPLACE INTO meta VALUES "
-                         "('versions_from', '%lld')",
-                         (long long)next);
-        HZP_TRY(hzp_sample_log_exec(log, sql, "beginning to count versions", reterr));
-        log->versions_from = next;
+        log->versions_from = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
+        int r = write_mark(log, &ret->why);
+        ret->unmarked = r == HZP_EIO;
+        if (r < 0 && r != HZP_EIO)
+            return hzp_fail(reterr, r, "%s", ret->why.text);
     }
-    *ret = (uint64_t)HZP_MAX(newest + 1, log->versions_from);
+    ret->next_version_id = (uint64_t)HZP_MAX(newest + 1, log->versions_from);
     return HZP_OK;
 }
 
@@ -224,7 +240,7 @@ static int read_resume(struct hzp_sample_log *log, uint64_t ids_used,
                                   " (SELECT ifnull(max(id), 0) FROM checkpoints))",
                                   &number, reterr));
     number = HZP_MAX(number, (int64_t)HZP_MIN(ids_used, (uint64_t)INT64_MAX / 2));
-    HZP_TRY(choose_version_id(log, number, &ret->next_version_id, reterr));
+    HZP_TRY(choose_version_id(log, number, ret, reterr));
     ret->last_sequence_number = log->last;
     return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
 }

@@ -50,7 +50,8 @@ struct hzp_version_record {
     double loss;       /* mean over the learned tokens of its updates; NaN: loaded from disk */
     uint64_t checksum; /* as the audit op defines it, over all units */
     struct hzp_learned learned; /* samples learned since the previous version */
-    int64_t learned_through; /* every sample up to this number has had all its passes; -1: none */
+    /* every sample up to this number has had all its passes or was given up; -1: none */
+    int64_t learned_through;
 };
 
 /* One set of parameters.  Its memory is the store's: see hzp_version_units. */

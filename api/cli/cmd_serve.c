@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve serve: runs engine and HTTP server until a signal.
  *
- *     SIGTERM, SIGINT   health returns 503, new requests are refused, requests in flight and the
- *                       current update finish within --drain-timeout; a checkpoint; exit 0
- *     a second signal   requests in flight fail
- *     SIGUSR1           as SIGTERM: launchers of several ranks pass it on
+ *     SIGTERM and others   health returns 503, new requests are refused, requests in flight and the
+ *                          current update finish within --drain-timeout; a checkpoint; exit 0
+ *     a second one         requests in flight fail
+ *
+ * api/cli/signals.h says what each signal means.
  */
 #include "api/cli/commands.h"
+#include "api/cli/signals.h"
 #include "api/engine/follow.h"
 #include "api/http/http.h"
 #include "base/log.h"
@@ -14,11 +16,9 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static const uint64_t SEND_NS = 5000000000ull; /* time limit for sending complete answers */
@@ -100,26 +100,59 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
     fflush(stdout);
 }
 
-/* Waits for a signal, at most wait_ns; 0: none. */
-static int next_signal(const sigset_t *set, uint64_t wait_ns)
+/* Reads the files of keys again.  One that cannot be read leaves the keys as they are. */
+static void reload(struct hzp_server *server)
 {
-    struct timespec wait = {.tv_sec = (time_t)(wait_ns / 1000000000u),
-                            .tv_nsec = (long)(wait_ns % 1000000000u)};
-    int r = sigtimedwait(set, NULL, &wait);
-    return r > 0 ? r : 0;
+    struct hzp_err_text err = {0};
+    int r = hzp_access_reload(server->access, &err);
+    if (r < 0)
+        hzp_log(HZP_LOG_ERROR, "serve", "SIGHUP: %s: the keys stay as they were", err.text);
+    else
+        hzp_log(HZP_LOG_INFO, "serve", "reloaded key_files=%d", r);
 }
 
-/* Waits for a signal, or until the engine ends by itself.  True: a signal. */
-static bool wait_for_signal(struct hzp_engine *engine, const sigset_t *set)
+/* Writes what the server is doing to the log. */
+static void log_status(const struct hzp_server *server, struct hzp_engine *engine)
+{
+    struct hzp_scheduler_stats s;
+    struct hzp_weights_stats weights;
+    struct hzp_door_stats door;
+    struct hzp_sample_queue_stats queue = {0};
+    hzp_scheduler_read_stats(engine->parts.scheduler, &s);
+    hzp_weights_read_stats(engine->parts.weights, &weights);
+    hzp_door_read_stats(server->door, &door);
+    if (engine->state)
+        hzp_sample_queue_read_stats(hzp_state_queue(engine->state), &queue);
+    hzp_log(HZP_LOG_INFO, "serve",
+            "status connections=%lld requests=%d running=%d waiting=%d version=%llu step=%lld "
+            "staleness=%lld examples_waiting=%d learned_through=%lld",
+            (long long)door.open, atomic_load(&server->active), (int)s.running, (int)s.waiting,
+            (unsigned long long)weights.serving_id, (long long)weights.serving_step,
+            (long long)weights.staleness, queue.samples, (long long)weights.learned_through);
+}
+
+/* Waits for a signal that stops the server, or until the engine ends by itself.  True: a signal. */
+static bool wait_for_signal(struct hzp_server *server, struct hzp_engine *engine,
+                            const struct hzp_signals *signals)
 {
     while (hzp_engine_running(engine))
-        if (next_signal(set, 200000000ull))
+        switch (hzp_signals_next(signals, 200000000ull)) {
+        case HZP_SIGNAL_STOP:
             return true;
+        case HZP_SIGNAL_RELOAD:
+            reload(server);
+            break;
+        case HZP_SIGNAL_STATUS:
+            log_status(server, engine);
+            break;
+        case HZP_SIGNAL_NONE:
+            break;
+        }
     return false;
 }
 
 static void drain(struct hzp_server *server, struct hzp_engine *engine, double limit,
-                  const sigset_t *set)
+                  const struct hzp_signals *signals)
 {
     hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g", atomic_load(&server->active),
             limit);
@@ -127,7 +160,10 @@ static void drain(struct hzp_server *server, struct hzp_engine *engine, double l
     hzp_engine_stop(engine, false);
     uint64_t end = hzp_now_ns() + (uint64_t)(limit * 1e9);
     while (!hzp_engine_wait(engine, 20000000ull)) {
-        bool again = next_signal(set, 1000000ull) != 0;
+        enum hzp_signal signal = hzp_signals_next(signals, 1000000ull);
+        bool again = signal == HZP_SIGNAL_STOP;
+        if (signal == HZP_SIGNAL_STATUS)
+            log_status(server, engine);
         if (again || hzp_now_ns() > end) {
             hzp_log(HZP_LOG_WARN, "serve", "stopping at once, %s: requests=%d",
                     again ? "second signal" : "drain timeout", atomic_load(&server->active));
@@ -181,7 +217,8 @@ static void log_stopped(struct hzp_engine *engine, const struct counts *before, 
 }
 
 static int serve(const struct hzp_options *options, struct hzp_port *listener,
-                 struct hzp_engine *engine, struct hzp_metrics *metrics, const sigset_t *set)
+                 struct hzp_engine *engine, struct hzp_metrics *metrics,
+                 const struct hzp_signals *signals)
 {
     struct hzp_server *server;
     struct hzp_err_text err = {0};
@@ -191,11 +228,11 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
     if (engine->state)
         hzp_state_keep(engine->state);
     print_welcome(server, &options->serve, listener->url);
-    bool asked = wait_for_signal(engine, set);
+    bool asked = wait_for_signal(server, engine, signals);
     struct counts before = count(engine);
     uint64_t began_ns = hzp_now_ns();
     if (asked)
-        drain(server, engine, (double)options->serve.drain_seconds, set);
+        drain(server, engine, (double)options->serve.drain_seconds, signals);
     else
         hzp_server_set_state(server, HZP_SERVER_FAILED);
     hzp_server_stop(server, SEND_NS);
@@ -224,7 +261,7 @@ static bool usable(const struct hzp_options *options)
 
 /* Rank 0, or the only rank. */
 static int lead(const struct hzp_options *options, const struct hzp_engine_settings *settings,
-                const struct hzp_ranks *ranks, const sigset_t *set)
+                const struct hzp_ranks *ranks, const struct hzp_signals *signals)
 {
     struct hzp_metrics *metrics = hzp_metrics_create();
     char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
@@ -246,7 +283,7 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     if (r < 0) {
         status = hzp_command_failed(r, &err);
     } else {
-        status = serve(options, &listener, engine, metrics, set);
+        status = serve(options, &listener, engine, metrics, signals);
         r = hzp_engine_finish(engine);
         if (r < 0) {
             hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
@@ -280,12 +317,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)
         return status;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGUSR1); /* what a launcher of ranks passes on (api/ranks/launch.h) */
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread starts: all inherit the mask */
+    struct hzp_signals signals;
+    hzp_signals_take(&signals);
     struct hzp_ranks ranks;
     status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
     if (status)
@@ -297,7 +330,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
     }
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
-    status = ranks.rank ? follow(&settings, &ranks) : lead(options, &settings, &ranks, &set);
+    status = ranks.rank ? follow(&settings, &ranks) : lead(options, &settings, &ranks, &signals);
     hzp_ranks_close(&ranks);
     return status;
 }

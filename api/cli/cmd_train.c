@@ -13,6 +13,7 @@
  * numbers as an uninterrupted one. */
 #include "api/learn/checkpoint.h"
 #include "api/cli/commands.h"
+#include "api/cli/signals.h"
 #include "api/engine/assembly.h"
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"
@@ -73,7 +74,9 @@ static void catch_signals(void)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL); /* what a launcher of several ranks passes on */
+    sigaction(SIGUSR1, &action, NULL);  /* what a launcher of several ranks passes on */
+    if (!hzp_signal_is_ignored(SIGHUP)) /* the terminal has closed */
+        sigaction(SIGHUP, &action, NULL);
 }
 
 static void on_update(void *ctx, const struct hzp_update_report *report)
@@ -597,6 +600,7 @@ int hzp_cmd_train(const struct hzp_options *options)
         signal(SIGINT, SIG_IGN);
         signal(SIGTERM, SIG_IGN);
         signal(SIGUSR1, SIG_IGN);
+        signal(SIGHUP, SIG_IGN);
     }
     struct hzp_engine_settings engine = options->engine;
     engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);

@@ -2,6 +2,7 @@
 #include "api/http/access.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,8 +19,11 @@ enum { KEY_BYTES_MAX = 1024, NAME_BYTES_MAX = 256 };
 
 struct hzp_access {
     const struct hzp_http_settings *settings;
-    char *api_key, *admin_key; /* NULL: none */
+    bool has_api, has_admin;
     char own_name[NAME_BYTES_MAX];
+    struct hzp_lock lock;
+    /* under lock */
+    char *api_key, *admin_key; /* NULL: none */
 };
 
 static const char *header(struct MHD_Connection *connection, const char *name)
@@ -95,27 +99,29 @@ static bool same_key(const char *key, const char *given)
 
 bool hzp_access_has_key(const struct hzp_access *access)
 {
-    return access->api_key || access->admin_key;
+    return access->has_api || access->has_admin;
 }
 
 bool hzp_access_has_admin_key(const struct hzp_access *access)
 {
-    return access->admin_key != NULL;
+    return access->has_admin;
 }
 
-const char *hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
+const char *hzp_access_check_key(struct hzp_access *access, struct MHD_Connection *connection,
                                  enum hzp_right right, struct hzp_refusal *ret)
 {
     if (right == HZP_RIGHT_NONE || !hzp_access_has_key(access))
         return "none";
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
     given = given && !strncasecmp(given, "Bearer ", 7) ? given + 7 : "";
+    hzp_lock_take(&access->lock);
     bool api = access->api_key && same_key(access->api_key, given);
     bool admin = access->admin_key && same_key(access->admin_key, given);
+    hzp_lock_release(&access->lock);
     if (!api && !admin)
         refuse(ret, MHD_HTTP_UNAUTHORIZED, "invalid_api_key",
                "Incorrect API key provided: send it as a bearer token");
-    else if (right == HZP_RIGHT_TEACH && access->admin_key && !admin)
+    else if (right == HZP_RIGHT_TEACH && access->has_admin && !admin)
         refuse(ret, MHD_HTTP_FORBIDDEN, "insufficient_permissions",
                "this key may complete; teaching and setting the policy want the admin key");
     return admin ? "admin" : api ? "api" : "none";
@@ -325,18 +331,34 @@ static bool only_loopback(const char *host)
     return is_loopback(address);
 }
 
+/* Reads both keys from where the settings say; *ret_api and *ret_admin are the caller's. */
+static int take_keys(const struct hzp_http_settings *settings, char **ret_api, char **ret_admin,
+                     struct hzp_err_text *reterr)
+{
+    char *api = NULL;
+    HZP_TRY(take_key("--api-key", "HZP_API_KEY", settings->api_key, settings->api_key_file, &api,
+                     reterr));
+    int r = take_key("--admin-key", "HZP_ADMIN_KEY", settings->admin_key, settings->admin_key_file,
+                     ret_admin, reterr);
+    if (r < 0)
+        free(api);
+    else
+        *ret_api = api;
+    return r;
+}
+
 int hzp_access_create(const struct hzp_http_settings *settings, struct hzp_access **ret,
                       struct hzp_err_text *reterr)
 {
     struct hzp_access *access = hzp_xcalloc(1, sizeof(*access));
     int r;
     access->settings = settings;
+    hzp_lock_init(&access->lock, HZP_LOCK_ACCESS);
     if (gethostname(access->own_name, sizeof(access->own_name) - 1))
         access->own_name[0] = 0;
-    HZP_TRY_GOTO(take_key("--api-key", "HZP_API_KEY", settings->api_key, settings->api_key_file,
-                          &access->api_key, reterr));
-    HZP_TRY_GOTO(take_key("--admin-key", "HZP_ADMIN_KEY", settings->admin_key,
-                          settings->admin_key_file, &access->admin_key, reterr));
+    HZP_TRY_GOTO(take_keys(settings, &access->api_key, &access->admin_key, reterr));
+    access->has_api = access->api_key != NULL;
+    access->has_admin = access->admin_key != NULL;
     if (!hzp_access_has_key(access) && !settings->no_auth && !only_loopback(settings->host)) {
         r = hzp_fail_param(reterr, HZP_EINVAL, "--host",
                            "--host %s can be reached by others: give --api-key, or --no-auth for a "
@@ -351,10 +373,26 @@ out:
     return r;
 }
 
+int hzp_access_reload(struct hzp_access *access, struct hzp_err_text *reterr)
+{
+    const struct hzp_http_settings *settings = access->settings;
+    char *api = NULL, *admin = NULL;
+    HZP_TRY(take_keys(settings, &api, &admin, reterr));
+    hzp_lock_take(&access->lock);
+    char *old_api = access->api_key, *old_admin = access->admin_key;
+    access->api_key = api;
+    access->admin_key = admin;
+    hzp_lock_release(&access->lock);
+    free(old_api);
+    free(old_admin);
+    return (settings->api_key_file != NULL) + (settings->admin_key_file != NULL);
+}
+
 void hzp_access_destroy(struct hzp_access *access)
 {
     if (!access)
         return;
+    hzp_lock_fini(&access->lock);
     free(access->api_key);
     free(access->admin_key);
     free(access);

@@ -17,7 +17,7 @@
  *
  * Permission (CORS) is given to the origins of --allow-origin only.
  *
- * Thread: any; constant once made.
+ * Thread: any; constant once made, but for the keys that come from files.
  */
 #ifndef HZP_API_HTTP_ACCESS_H
 #define HZP_API_HTTP_ACCESS_H
@@ -37,6 +37,10 @@ int hzp_access_create(const struct hzp_http_settings *settings, struct hzp_acces
                       struct hzp_err_text *reterr);
 void hzp_access_destroy(struct hzp_access *access); /* NULL: no effect */
 
+/* Reads the files of keys again; from then on their keys count.  Returns how many files there are.
+ * After an error (as of create) the keys are as they were. */
+int hzp_access_reload(struct hzp_access *access, struct hzp_err_text *reterr);
+
 bool hzp_access_has_key(const struct hzp_access *access);
 bool hzp_access_has_admin_key(const struct hzp_access *access);
 
@@ -49,7 +53,7 @@ struct hzp_refusal {
 
 /* Whether the request's key gives the right.  Returns the key's name, for the log: "api", "admin"
  * or "none". */
-const char *hzp_access_check_key(const struct hzp_access *access, struct MHD_Connection *connection,
+const char *hzp_access_check_key(struct hzp_access *access, struct MHD_Connection *connection,
                                  enum hzp_right right, struct hzp_refusal *ret);
 
 /* Whether a request that changes something may come from where it comes from, and declares a body

@@ -32,7 +32,7 @@ static void client_left(void *ctx)
     atomic_store(&w->left, true);
 }
 
-/* True: a version that has learned everything up to `last` serves. */
+/* True: a version that is done with everything up to `last` serves. */
 static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_version)
 {
     struct hzp_weights_stats stats;
@@ -205,6 +205,9 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
                                "training has stopped because the weights are not finite: restart "
                                "the server, which continues from the newest checkpoint");
+    if (hzp_state_read_only(engine->state))
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
+                               "this server cannot keep examples now: its disk cannot be written");
     bool wait;
     double timeout;
     enum MHD_Result answered;
@@ -241,9 +244,11 @@ enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
     hzp_state_read_stats(engine->state, &stats);
     hzp_weights_read_stats(engine->parts.weights, &weights);
     json_t *json =
-        json_pack("{s:s, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
+        json_pack("{s:s, s:I, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
                   (json_int_t)stats.last_sequence_number, "learned_through",
-                  (json_int_t)weights.learned_through, "failed_count", (json_int_t)stats.failed);
+                  (json_int_t)hzp_state_learned_through(engine->state, weights.learned_through),
+                  "finished_through", (json_int_t)weights.learned_through, "failed_count",
+                  (json_int_t)stats.failed);
     add_failed(engine, 1, INT64_MAX, json);
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }

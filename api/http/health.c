@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /health: 200 while requests are taken, else 503.  "degraded": a rank of the job was lost, or
- * training has stopped because the weights are not finite, so nothing is learned; requests are
- * served. */
+ * training has stopped because the weights are not finite, or the disk cannot be written, so
+ * nothing is learned; requests are served. */
 #include "api/http/http.h"
 
 enum MHD_Result hzp_route_health(struct hzp_exchange *x)
@@ -22,5 +22,11 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
         return hzp_reply_json(x, MHD_HTTP_OK,
                               json_pack("{s:s, s:s}", "status", "degraded", "reason",
                                         "training has stopped: the weights are not finite"));
+    struct hzp_state *state = x->server->engine->state;
+    if (state && hzp_state_read_only(state))
+        return hzp_reply_json(x, MHD_HTTP_OK,
+                              json_pack("{s:s, s:s}", "status", "degraded", "reason",
+                                        "nothing is accepted or learned: the disk cannot be "
+                                        "written"));
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
 }

@@ -143,7 +143,7 @@ static bool changes_something(const char *method)
 static void check_early(struct hzp_exchange *x, const char *method, const char *path, int active)
 {
     const struct hzp_http_settings *settings = x->server->settings;
-    const struct hzp_access *access = x->server->access;
+    struct hzp_access *access = x->server->access;
     x->route = find_route(method, path, &x->tail);
     if (changes_something(method))
         hzp_access_check_origin(access, x->connection, &x->refusal);

@@ -253,8 +253,13 @@ static void versions(struct page *p, struct hzp_server *server)
           "Optimizer steps by which the serving version trails.");
     gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The bound on it.");
     gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
-    gauge(p, "hzpserve_learned_through", (double)w.learned_through,
+    struct hzp_state *state = server->engine->state;
+    int64_t learned =
+        state ? hzp_state_learned_through(state, w.learned_through) : w.learned_through;
+    gauge(p, "hzpserve_learned_through", (double)learned,
           "Every example up to this number has had all its passes; -1: none.");
+    gauge(p, "hzpserve_finished_through", (double)w.learned_through,
+          "Every example up to this number was learned or has failed; -1: none.");
     counter(p, "hzpserve_weights_publications_total", (double)w.publications,
             "Versions published.");
     head(p, "hzpserve_publication_staleness", "histogram",
@@ -336,6 +341,8 @@ static void training(struct page *p, struct hzp_server *server)
             "Bodies of examples refused.");
     gauge(p, "hzpserve_examples_trained_again", (double)kept.trained_again,
           "Examples a version lost at a restart had learned from already.");
+    gauge(p, "hzpserve_state_read_only", hzp_state_read_only(server->engine->state),
+          "1: the disk could not be written at the start, so nothing is accepted or learned.");
     counter(p, "hzpserve_checkpoints_total", (double)kept.checkpoints, "Checkpoints written.");
     counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
             "Checkpoints that could not be written.");

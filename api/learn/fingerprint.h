@@ -10,6 +10,8 @@
 #include "api/text/tokenizer.h"
 #include "weights/layout.h"
 
+#include <stdatomic.h>
+
 enum { HZP_FINGERPRINT_SIZE = 128 };
 
 /* Shapes and vocabulary: they define what a token id in the log means, and which weights it belongs
@@ -21,6 +23,15 @@ void hzp_fingerprint_shapes(const struct hzp_layout *layout, struct hzp_tokenize
  * whatever files they are.  "none": there are none. */
 int hzp_fingerprint_weights(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
                             struct hzp_err_text *reterr);
+
+/* All bytes of all tensors, in whatever files they are: reads the whole model.  stop (NULL: none):
+ * raised by another thread, it ends early with HZP_ECANCELED. */
+int hzp_fingerprint_contents(const char *dir, const atomic_bool *stop,
+                             char ret[HZP_FINGERPRINT_SIZE], struct hzp_err_text *reterr);
+
+/* Names, sizes and times of the files that hold the weights in dir: if they are as they were, the
+ * contents are taken to be so too. */
+void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE]);
 
 /* The bytes of dir/tokenizer.json.  "none": there is none. */
 int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],

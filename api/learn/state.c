@@ -1,82 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/learn/state.h"
-
+/* api/learn/state.c - opening a state, restoring it, accepting examples. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
 #include "api/learn/fingerprint.h"
-#include "api/learn/outlook.h"
-#include "api/learn/update_log.h"
+#include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "weights/model_dir.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
     BACKLOG_PIECE = 256,
-    RECORDS_MAX = 4096, /* as many as the store keeps */
-    JOURNAL_PIECE = 8,
-    QUIET_S = 3, /* idle: nothing was learned for this long */
-    FAILED_PIECE = 256,
     FAILED_MAX = 1 << 20, /* of earlier runs, known by number */
     CHECKPOINTS_MAX = 64, /* looked at for one that is whole */
-    DUTY = 10,      /* an idle checkpoint waits this many times the duration of the last one */
-    STARVED_S = 60, /* training starves: no progress for this long while examples wait */
-    LOOKS = 12,     /* how often it is looked at within that time */
-};
-
-/* In the state directory: configuration and tokenizer of the model. */
-static const char texts_name[] = "model";
-
-struct hzp_state {
-    /* fixed after open */
-    struct hzp_state_config config;
-    char *dir, *model_dir, *weights_dir; /* dir NULL: nothing is saved */
-    size_t dir_existed;                  /* number of bytes of dir's path that existed before */
-    struct hzp_sample_log *log;
-    struct hzp_sample_queue *queue;
-    struct hzp_examples examples;
-    bool examples_made;
-    int64_t
-        *failed_before; /* [failed_before_count] samples that failed in earlier runs, ascending */
-    int64_t failed_before_count;
-    struct hzp_sample_log_resume resume;
-
-    /* fixed after start */
-    struct hzp_trainer *trainer;
-    const struct hzp_model *model;
-    struct hzp_loop *loop;
-    struct hzp_update_log *updates;
-    pthread_t thread;
-    bool started;
-
-    /* file thread; the engine thread once that has ended */
-    char *texts_dir;    /* where checkpoints take configuration and tokenizer from */
-    uint64_t journaled; /* newest version in the log */
-    int64_t saved_step; /* optimizer step of the newest checkpoint */
-    int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
-    uint64_t saved_ns, save_took_ns;
-    bool asked, journal_failed, starves;
-    int32_t failed_logged; /* of the queue's failed samples, how many the log has */
-
-    /* any thread */
-    atomic_bool fresh; /* remove the new state directory at close */
-    struct hzp_wake wake;
-    atomic_bool stopping;
-    _Atomic uint64_t last_update_ns;
-
-    /* under lock */
-    struct hzp_lock lock;
-    struct hzp_state_stats stats;
 };
 
 /* --- Opening ---------------------------------------------------------------------------------- */
@@ -99,6 +42,18 @@ int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
     return HZP_OK;
 }
 
+/* Examples and weights are nobody else's to read.  A directory that exists keeps its mode, because
+ * its owner may have wanted it so. */
+static void warn_of_wide_mode(const char *dir)
+{
+    struct stat st;
+    if (stat(dir, &st) == 0 && (st.st_mode & 077))
+        hzp_log(HZP_LOG_WARN, "state",
+                "%s is open to other users (mode %03o), so they may read examples and weights: "
+                "chmod 700 it",
+                dir, (unsigned)st.st_mode & 0777);
+}
+
 static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char dir[PATH_MAX];
@@ -109,7 +64,9 @@ static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
     else
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
-    return hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
+    HZP_TRY(hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr));
+    warn_of_wide_mode(dir);
+    return HZP_OK;
 }
 
 /* Checkpoints whose log is lost: their examples are not known, and new versions would take their
@@ -179,6 +136,13 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
         HZP_TRY(set_damaged_aside(s, reterr));
     HZP_TRY(hzp_sample_log_resume(s->log, s->dir ? hzp_checkpoint_newest(s->dir) : 0, &s->resume,
                                   reterr));
+    if (s->resume.unmarked) {
+        hzp_log(HZP_LOG_WARN, "state",
+                "read-only: %s; serving goes on, nothing is accepted or learned until the log can "
+                "be written",
+                s->resume.why.text);
+        atomic_store(&s->read_only, true);
+    }
     if (!s->dir || !s->resume.checkpoint_id) {
         s->weights_dir = hzp_xstrdup(s->config.model_dir);
         return HZP_OK;
@@ -277,6 +241,34 @@ static int pin(struct hzp_state *s, const char *name, const char *what, const ch
                  : HZP_OK;
 }
 
+/* Compares all of the model's bytes with those the state was begun with.  That reads the whole
+ * model, so it is done only if size or time of a file has changed since; the first time, the file
+ * thread does it. */
+static int check_contents(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char files[HZP_FINGERPRINT_SIZE], then[HZP_FINGERPRINT_SIZE];
+    char all[HZP_FINGERPRINT_SIZE], begun[HZP_FINGERPRINT_SIZE];
+    struct hzp_err_text text;
+    HZP_TRY(hzp_sample_log_note(s->log, HZP_STATE_NOTE_FILES, then, sizeof(then), reterr));
+    HZP_TRY(hzp_sample_log_note(s->log, HZP_STATE_NOTE_CONTENTS, begun, sizeof(begun), reterr));
+    hzp_fingerprint_files(s->model_dir, files);
+    s->contents_due = !*begun;
+    if (!*begun || !strcmp(files, then))
+        return HZP_OK;
+    hzp_log(HZP_LOG_INFO, "state", "%s: files have changed since the last start, reading all",
+            s->model_dir);
+    HZP_TRY(hzp_fingerprint_contents(s->model_dir, NULL, all, reterr));
+    if (strcmp(all, begun))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s/samples.db: the sample log was begun with another model (contents %s, "
+                        "now %s): use the one it was begun with, or name another directory with "
+                        "--state",
+                        s->dir, begun, all);
+    if (hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_FILES, files, &text) < 0)
+        hzp_log(HZP_LOG_WARN, "state", "%s, ignoring", text.text);
+    return HZP_OK;
+}
+
 /* Refuses another model or tokenizer than the state was begun with, also of the same shapes. */
 static int check_source(struct hzp_state *s, struct hzp_err_text *reterr)
 {
@@ -285,6 +277,8 @@ static int check_source(struct hzp_state *s, struct hzp_err_text *reterr)
         return HZP_OK;
     HZP_TRY(hzp_fingerprint_weights(s->model_dir, value, reterr));
     HZP_TRY(pin(s, "weights", "model", value, reterr));
+    if (strcmp(value, "none"))
+        HZP_TRY(check_contents(s, reterr));
     HZP_TRY(hzp_fingerprint_tokenizer(s->model_dir, value, reterr));
     return pin(s, "tokenizer", "tokenizer", value, reterr);
 }
@@ -357,7 +351,7 @@ static void remove_fresh(struct hzp_state *s)
         snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
         unlink(path);
     }
-    snprintf(path, sizeof(path), "%s/%s", s->dir, texts_name);
+    snprintf(path, sizeof(path), "%s/%s", s->dir, HZP_STATE_TEXTS);
     hzp_checkpoint_remove(path);
     hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
 }
@@ -428,265 +422,6 @@ bool hzp_state_set_aside(struct hzp_state *s, const char *why)
     return false;
 }
 
-/* --- The file thread -------------------------------------------------------------------------- */
-
-/* Marks the samples that have failed since; before a checkpoint may cover them. */
-static void log_failed(struct hzp_state *s)
-{
-    int64_t number[FAILED_PIECE];
-    struct hzp_err_text text;
-    int32_t n;
-    while ((n = hzp_sample_queue_failed(s->queue, s->failed_logged, number, FAILED_PIECE)) > 0) {
-        int r = hzp_sample_log_fail(s->log, number, n, s->tried_step, &text);
-        if (r < 0 && !s->journal_failed)
-            hzp_log(HZP_LOG_ERROR, "state", "failed examples are not marked: %s, trying again",
-                    text.text);
-        s->journal_failed = r < 0;
-        if (r < 0)
-            return;
-        s->failed_logged += n;
-    }
-}
-
-/* Writes the record to the log; says when that begins to fail and when it works again. */
-static bool journal_version(struct hzp_state *s, const struct hzp_version_record *record)
-{
-    struct hzp_err_text text;
-    int r = hzp_sample_log_version(s->log, record, &text);
-    if (r < 0 && !s->journal_failed)
-        hzp_log(HZP_LOG_ERROR, "state",
-                "version %" PRIu64 " is not journalled: %s, trying again later", record->id,
-                text.text);
-    if (r >= 0 && s->journal_failed)
-        hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
-    s->journal_failed = r < 0;
-    return r >= 0;
-}
-
-/* Journals every version that the store still remembers and the log does not have, oldest first;
- * later ones must not come before one that fails. */
-static void journal(struct hzp_state *s)
-{
-    struct hzp_version_record record[JOURNAL_PIECE];
-    int32_t n;
-    log_failed(s);
-    if (!s->dir)
-        return;
-    while ((n = hzp_weights_list_after(s->model->weights, s->journaled, record, JOURNAL_PIECE)) > 0)
-        for (int32_t i = 0; i < n; i++) {
-            if (!journal_version(s, &record[i]))
-                return;
-            s->journaled = record[i].id;
-        }
-}
-
-static void write_log(struct hzp_state *s)
-{
-    if (s->config.log_updates)
-        hzp_update_log_write(s->updates, s->model->weights);
-}
-
-static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
-{
-    struct hzp_err_text text;
-    char name[64];
-    uint64_t begin = hzp_now_ns(), id = v->record.id;
-    int64_t step = v->record.optimizer_step, through = v->record.learned_through;
-    journal(s); /* the log must have every version that it refers to */
-    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
-                                 s->config.options, NULL, &text);
-    snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
-    if (r >= 0)
-        r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
-    s->saved_ns = hzp_now_ns();
-    s->save_took_ns = s->saved_ns - begin;
-    s->tried_step = step; /* a failed attempt is repeated after further updates, and at the end */
-    s->saved_step = r >= 0 ? step : s->saved_step;
-    hzp_lock_take(&s->lock);
-    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
-    s->stats.checkpoints += r >= 0;
-    s->stats.checkpoint_failures += r < 0;
-    if (r >= 0)
-        s->stats.checkpoint_id = id;
-    hzp_lock_release(&s->lock);
-    if (r < 0) {
-        hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
-        return;
-    }
-    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly, name);
-    hzp_log(HZP_LOG_INFO, "state",
-            "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
-            " seconds=%.2f",
-            id, step, through, (double)s->save_took_ns * 1e-9);
-}
-
-static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
-{
-    struct hzp_trainer_stats trainer;
-    struct hzp_sample_queue_stats queue;
-    hzp_trainer_read_stats(s->trainer, &trainer);
-    hzp_sample_queue_read_stats(s->queue, &queue);
-    int64_t updates = trainer.step - s->tried_step;
-    *ret_later = false;
-    if (!s->dir || updates <= 0 || trainer.broken)
-        return false;
-    if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
-        return true;
-    if (queue.samples > 0)
-        return false; /* another update will follow and poke this thread */
-    *ret_later = true;
-    uint64_t now = hzp_now_ns();
-    return now - atomic_load(&s->last_update_ns) >= (uint64_t)QUIET_S * 1000000000u &&
-           now - s->saved_ns >= DUTY * s->save_took_ns;
-}
-
-/* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
- * the thread may sleep. */
-static uint64_t watch_learning(struct hzp_state *s)
-{
-    struct hzp_sample_queue_stats queue;
-    struct hzp_outlook outlook;
-    double limit = s->config.starved_s > 0 ? s->config.starved_s : STARVED_S;
-    hzp_sample_queue_read_stats(s->queue, &queue);
-    if (!queue.samples) {
-        s->starves = false;
-        return UINT64_MAX;
-    }
-    if (!hzp_outlook_read(s->trainer, s->queue, s->loop, &outlook))
-        return (uint64_t)(limit / LOOKS * 1e9);
-    bool starves = outlook.stalled_seconds >= limit && outlook.held_by;
-    if (starves && !s->starves) {
-        hzp_log(HZP_LOG_WARN, "train",
-                "starves: %d examples wait, the oldest for %.0f s, nothing was learned for %.0f s; "
-                "held back by: %s (--train-min is the share that training gets in any case)",
-                queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
-        hzp_lock_take(&s->lock);
-        s->stats.starved++;
-        hzp_lock_release(&s->lock);
-    }
-    s->starves = starves;
-    return (uint64_t)(limit / LOOKS * 1e9);
-}
-
-/* Copies configuration and tokenizer into the state directory: checkpoints have them even if the
- * model's directory vanishes meanwhile. */
-static void keep_texts(struct hzp_state *s)
-{
-    struct hzp_err_text text;
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s", s->dir ? s->dir : "", texts_name);
-    if (s->dir && hzp_model_copy_texts(path, s->model_dir, &text) < 0)
-        hzp_log(HZP_LOG_WARN, "state", "%s", text.text);
-    else if (s->dir)
-        s->texts_dir = hzp_xstrdup(path);
-    if (!s->texts_dir)
-        s->texts_dir = hzp_xstrdup(s->model_dir);
-}
-
-static void *file_main(void *arg)
-{
-    struct hzp_state *s = arg;
-    bool later = false;
-    keep_texts(s);
-    while (!atomic_load(&s->stopping)) {
-        uint64_t sleep_ns = watch_learning(s);
-        bool soon = later || s->journal_failed;
-        hzp_wake_wait(&s->wake, s->asked ? 2000000u : soon ? 500000000u : sleep_ns);
-        write_log(s);
-        journal(s);
-        if (!s->asked && checkpoint_due(s, &later)) {
-            s->asked = true;
-            hzp_trainer_freeze(s->trainer);
-            hzp_loop_poke(s->loop);
-        }
-        const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
-        if (!v)
-            continue;
-        write_checkpoint(s, v);
-        s->asked = later = false;
-        hzp_trainer_thaw(s->trainer);
-        hzp_loop_poke(s->loop);
-        hzp_wake_poke(&s->wake); /* state may have changed during the write */
-    }
-    if (s->asked)
-        hzp_trainer_thaw(s->trainer);
-    s->asked = false;
-    return NULL;
-}
-
-/* Versions of earlier processes stay listed.  A history that cannot be read is no reason not to
- * serve. */
-static void restore_history(struct hzp_state *s)
-{
-    struct hzp_err_text text;
-    struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
-    int32_t n = HZP_ENOMEM;
-    hzp_fail(&text, n, "not enough memory");
-    if (record)
-        n = hzp_sample_log_read_versions(s->log, s->resume.next_version_id, RECORDS_MAX, record,
-                                         &text);
-    if (n < 0)
-        hzp_log(HZP_LOG_WARN, "state", "versions of earlier runs are not listed: %s", text.text);
-    else
-        hzp_weights_set_history(s->model->weights, record, n);
-    free(record);
-}
-
-int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
-                    struct hzp_loop *loop)
-{
-    s->trainer = trainer;
-    s->model = model;
-    s->loop = loop;
-    s->journaled = s->resume.next_version_id - 1;
-    s->saved_ns = hzp_now_ns();
-    restore_history(s);
-    s->updates = hzp_update_log_create(s->journaled);
-    HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
-    s->started = true;
-    hzp_wake_poke(&s->wake); /* journals the first version */
-    return HZP_OK;
-}
-
-void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report)
-{
-    if (report->broken)
-        hzp_log(HZP_LOG_ERROR, "train",
-                "stopped: the weights are not finite; restart to resume from the last checkpoint");
-    else if (report->dropped)
-        hzp_log(HZP_LOG_ERROR, "train",
-                "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
-                ": not finite the second time",
-                report->step, report->samples, report->first_sequence, report->last_sequence);
-    else if (report->skipped)
-        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying again",
-                report->step);
-    if (s->updates && s->config.log_updates)
-        hzp_update_log_push(s->updates, report);
-    atomic_store(&s->last_update_ns, hzp_now_ns());
-    hzp_wake_poke(&s->wake);
-}
-
-int hzp_state_stop(struct hzp_state *s, bool save)
-{
-    if (!s->started)
-        return HZP_OK;
-    atomic_store(&s->stopping, true);
-    hzp_wake_poke(&s->wake);
-    pthread_join(s->thread, NULL);
-    s->started = false;
-    write_log(s);
-    journal(s);
-    struct hzp_version *v = hzp_weights_current(s->model->weights);
-    if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
-        hzp_trainer_idle(s->trainer)) {
-        write_checkpoint(s, v);
-        if (v->record.optimizer_step > s->saved_step)
-            return HZP_EIO;
-    }
-    return s->journal_failed ? HZP_EIO : HZP_OK;
-}
-
 /* --- Acceptance ------------------------------------------------------------------------------- */
 
 const struct hzp_examples *hzp_state_examples(const struct hzp_state *s)
@@ -743,10 +478,10 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
 static int32_t failed_now(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
                           int32_t max, int64_t *count)
 {
-    int64_t number[FAILED_PIECE];
+    int64_t number[HZP_STATE_FAILED_PIECE];
     int32_t n, found = 0;
     for (int32_t from = 0;; from += n) {
-        n = hzp_sample_queue_failed(s->queue, from, number, FAILED_PIECE);
+        n = hzp_sample_queue_failed(s->queue, from, number, HZP_STATE_FAILED_PIECE);
         for (int32_t i = 0; i < n; i++) {
             if (number[i] < first || number[i] > last)
                 continue;
@@ -754,7 +489,7 @@ static int32_t failed_now(struct hzp_state *s, int64_t first, int64_t last, int6
             if (found < max)
                 ret[found++] = number[i];
         }
-        if (n < FAILED_PIECE)
+        if (n < HZP_STATE_FAILED_PIECE)
             return found;
     }
 }
@@ -785,4 +520,24 @@ void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
     *ret = s->stats;
     hzp_lock_release(&s->lock);
     ret->failed = failed;
+}
+
+bool hzp_state_read_only(const struct hzp_state *s)
+{
+    return atomic_load(&s->read_only);
+}
+
+int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
+{
+    int64_t through = finished_through, number[HZP_STATE_FAILED_PIECE];
+    int32_t n, from = 0;
+    if (s->failed_before_count) /* ascending */
+        through = HZP_MIN(through, s->failed_before[0] - 1);
+    do {
+        n = hzp_sample_queue_failed(s->queue, from, number, HZP_STATE_FAILED_PIECE);
+        for (int32_t i = 0; i < n; i++)
+            through = HZP_MIN(through, number[i] - 1);
+        from += n;
+    } while (n == HZP_STATE_FAILED_PIECE);
+    return through > 0 ? through : -1;
 }

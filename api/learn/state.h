@@ -9,7 +9,8 @@
  * none; damaged ones are renamed to checkpoint-ID.damaged and logged.  Examples that the checkpoint
  * does not cover are queued again; those that a lost version had already learned from are counted
  * and logged ("trained again").  Checkpoints without their log are refused, and so is another model
- * or tokenizer than the state was begun with.
+ * or tokenizer than the state was begun with.  If the log cannot be written (a full disk), the
+ * state is read-only: the trainer is paused until it can be.
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
  * engine thread never waits for SQLite or the disk.  While a checkpoint is written, serving and
@@ -112,6 +113,15 @@ void hzp_state_refuse(struct hzp_state *s);
  * are.  Any thread; no disk. */
 int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
                          int32_t max, int64_t *ret_count);
+
+/* The number up to which every example was learned: finished_through, a version's learned_through,
+ * counts examples that were given up too; this one stops before the first of them.  -1: none.  Any
+ * thread. */
+int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through);
+
+/* Whether the log could not be written when the state was opened (a full disk), and cannot be yet:
+ * no example is accepted or learned.  Any thread. */
+bool hzp_state_read_only(const struct hzp_state *s);
 
 struct hzp_state_stats {
     uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */

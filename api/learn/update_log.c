@@ -72,7 +72,8 @@ static void write_update(const struct hzp_update_report *r)
             (double)r->device_ns * 1e-6, (double)r->wall_ns * 1e-6);
 }
 
-static void write_versions(struct hzp_update_log *log, struct hzp_weights *weights)
+static void write_versions(struct hzp_update_log *log, struct hzp_weights *weights,
+                           int64_t learned_most)
 {
     int32_t n = hzp_weights_list(weights, log->record, VERSIONS);
     for (int32_t i = n - 1; i >= 0; i--) {
@@ -84,12 +85,13 @@ static void write_versions(struct hzp_update_log *log, struct hzp_weights *weigh
             snprintf(loss, sizeof(loss), " loss=%.4f", v->loss);
         hzp_log(HZP_LOG_INFO, "train",
                 "version id=%" PRIu64 " step=%" PRId64 "%s learned_through=%" PRId64, v->id,
-                v->optimizer_step, loss, v->learned_through);
+                v->optimizer_step, loss, HZP_MIN(v->learned_through, learned_most));
         log->version = v->id;
     }
 }
 
-void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weights)
+void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weights,
+                          int64_t learned_most)
 {
     struct hzp_update_report report;
     uint64_t lost = 0;
@@ -98,5 +100,5 @@ void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weight
             write_update(&report);
     if (lost)
         hzp_log(HZP_LOG_WARN, "train", "updates not logged count=%" PRIu64, lost);
-    write_versions(log, weights);
+    write_versions(log, weights, learned_most);
 }

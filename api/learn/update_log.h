@@ -25,7 +25,9 @@ void hzp_update_log_destroy(struct hzp_update_log *log); /* NULL: no effect */
 
 void hzp_update_log_push(struct hzp_update_log *log, const struct hzp_update_report *report);
 
-/* Writes the reports since the last call, and the versions that have appeared. */
-void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weights);
+/* Writes the reports since the last call, and the versions that have appeared.  learned_most: no
+ * version has learned every example beyond this number (hzp_state_learned_through). */
+void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weights,
+                          int64_t learned_most);
 
 #endif

@@ -170,14 +170,14 @@ HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
 
 /* Waits for the launcher, passes signals on.  A launcher that outlives rank 0 for long waits for a
  * rank that hangs: it is told to end. */
-static int wait_for_launcher(pid_t child, const sigset_t *set, const char *path)
+static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, const char *path)
 {
     enum { LONG_S = 30 };
     struct timespec second = {.tv_sec = 1};
     int status = 0, after = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
         int number = sigtimedwait(set, NULL, &second);
-        if (number == SIGTERM || number == SIGINT)
+        if (number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal))
             kill(child, SIGUSR1);
         else if (number < 0 && reported(path) >= 0 && ++after == LONG_S)
             kill(child, SIGTERM);
@@ -234,11 +234,16 @@ int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *r
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGCHLD);
+    /* A terminal that closes is one; else the signal is for rank 0, whose keys it reads again. */
+    bool terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
+    struct sigaction hup;
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
+        sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, &before);
     pid_t child = fork();
     if (child == 0)
         become_launcher(command, &before);
-    int ended = child > 0 ? wait_for_launcher(child, &set, path) : 0;
+    int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path) : 0;
     int r = HZP_OK;
     if (child < 0)
         r = hzp_fail(reterr, HZP_EIO, "--ranks: no process: %s", strerror(errno));

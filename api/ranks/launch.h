@@ -31,9 +31,9 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
 
 /* Starts this program `ranks` times on this machine with the same arguments, by the installed
  * launcher, as root and on fewer cores, too, and waits for the end.  A rank that dies does not end
- * the others.  SIGTERM and SIGINT reach the ranks as SIGUSR1, because a launcher that gets them
- * kills its ranks a second later.  *status: what rank 0 reported (hzp_launch_report), else 1.
- * HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+ * the others.  SIGTERM and SIGINT, and SIGHUP of a terminal that closes, reach the ranks as
+ * SIGUSR1, because a launcher that gets them kills its ranks a second later.  *status: what rank 0
+ * reported (hzp_launch_report), else 1.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
 int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *reterr);
 
 /* Rank 0, at its end: the exit status, for hzp_launch_local.  No effect in other processes. */

@@ -25,9 +25,9 @@ struct hzp_drawn {
     int32_t token;
 };
 
-/* NaN counts as minus infinity everywhere. */
+/* NaN counts as minus infinity everywhere but in the log sum exp. */
 struct hzp_scan {
-    /* Largest logit, the lowest id that has it, log sum exp. */
+    /* Largest logit, the lowest id that has it, log sum exp: NaN if a logit is not finite. */
     void (*top)(const float *x, int n, float *ret_top, int *ret_at, double *ret_lse);
     int (*above)(const float *x, int n, float v);      /* number of logits > v */
     void (*maxima)(const float *x, int n, float *ret); /* of each block of HZP_MAXIMA_BLOCK */

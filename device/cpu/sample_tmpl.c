@@ -28,6 +28,7 @@ static void scan_top(const float *x, int n, float *ret_top, int *ret_at, double 
     float top = -INFINITY;
     int block = 0, at;
     double sum = 0;
+    vf odd = vzero(); /* 0 times every logit: NaN if one is not finite */
 
     for (int c0 = 0; c0 < n; c0 += SCAN_BLOCK) {
         int width = HZP_MIN(SCAN_BLOCK, n - c0);
@@ -39,15 +40,17 @@ static void scan_top(const float *x, int n, float *ret_top, int *ret_at, double 
             block = c0;
         }
         vf shift = vset(top == -INFINITY ? 0 : top);
-        EACH(c, width,
-             acc = vadd(acc, vkeep(vexp(vsub(load_clean(x + c0 + c, left), shift)), 0, left)););
+        EACH(c, width, {
+            acc = vadd(acc, vkeep(vexp(vsub(load_clean(x + c0 + c, left), shift)), 0, left));
+            odd = vfma(vload(x + c0 + c, left), vzero(), odd);
+        });
         sum += vsum(acc);
     }
     for (at = block; at < n && !(x[at] == top); at++)
         continue;
     *ret_at = at < n ? at : 0;
     *ret_top = top;
-    *ret_lse = top + log(sum);
+    *ret_lse = top + log(sum) + vsum(odd);
 }
 
 static int scan_above(const float *x, int n, float v)

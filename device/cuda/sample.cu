@@ -315,12 +315,14 @@ static __device__ void plain_make(row_state &s, uint32_t *plain)
     s.plain = plain;
 }
 
-/* log sum exp of the raw logits. */
+/* log sum exp of the raw logits; NaN if one of them is not finite. */
 static __device__ double raw_lse(const row_state &s)
 {
     float top = -INFINITY, sum = 0;
+    int odd = 0;
     for (int i = threadIdx.x; i < s.vocab; i += THREADS) {
         float x = sane(s.logit[i]);
+        odd += !isfinite(s.logit[i]);
         if (x > top) {
             sum *= expf(top - x);
             top = x;
@@ -330,7 +332,7 @@ static __device__ double raw_lse(const row_state &s)
     }
     float all = block_max(top);
     double mass = block_sum(top > -INFINITY ? (double)sum * exp((double)top - all) : 0.0);
-    return (double)all + log(mass);
+    return block_sum(odd) ? (double)NAN : (double)all + log(mass);
 }
 
 /* The likeliest tokens by the raw logits, in descending order. */

@@ -31,6 +31,16 @@ static void candidates_make(const struct hzp_mat *logits, int32_t r, struct cand
     }
 }
 
+/* Whether all logits of the row are finite: log-probabilities are NaN if one is not, so that a
+ * model with damaged weights is noticed whatever token is drawn. */
+static bool is_finite(const struct hzp_mat *logits, int32_t r)
+{
+    for (int32_t c = 0; c < logits->cols; c++)
+        if (!isfinite(ref_get(logits, r, c)))
+            return false;
+    return true;
+}
+
 static double log_sum_exp(const struct candidate *all, int32_t n)
 {
     double top = -INFINITY, sum = 0;
@@ -131,7 +141,8 @@ static int ref_sample(struct hzp_lane *lane, const void *args)
             token = draw(row, all, n);
         }
         candidates_make(&a->logits, r, all);
-        double lse = log_sum_exp(all, vocab), logit = all[token].logit;
+        double lse = is_finite(&a->logits, r) ? log_sum_exp(all, vocab) : NAN;
+        double logit = all[token].logit;
         for (int32_t i = 0; i < vocab; i++)
             rank += all[i].logit > logit;
         a->token[r] = token;

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import pty
 import re
 import resource
 import shutil
@@ -28,18 +29,20 @@ ASK, EXAMPLE = {"prompt": "Once", "max_tokens": 2}, {"text": "A dog saw a cat."}
 
 
 class Server:
-    def __init__(self, *options, env=None, state=None, model=None, before=None):
+    def __init__(self, *options, env=None, state=None, model=None, before=None, stdin=None, status=0):
         self.options, self.env, self.kept, self.model = options, env, state, model
-        self.before = before
+        self.before, self.stdin, self.status = before, stdin or subprocess.DEVNULL, status
 
     def __enter__(self):
         self.state = tempfile.TemporaryDirectory(prefix="hzpserve-test-")
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = []
         self.process = subprocess.Popen(
             [BINARY, "serve", self.model or MODEL, "--port", "0", "--state",
              self.kept or self.state.name + "/state", *self.options],
-            stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, **(self.env or {})},
-            preexec_fn=self.before, restore_signals=not self.before)
+            stdin=self.stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(self.env or {})},
+            preexec_fn=self.prepare, restore_signals=not self.before)
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
+        self.reader.start()
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at http://(\S+):(\d+)", line)
             if found:
@@ -50,16 +53,22 @@ class Server:
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
         return self
 
+    def prepare(self):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)  # they may be ignored here, as nohup does
+        if self.before:
+            self.before()
+
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.terminate()
-            assert self.process.wait(HANG) == 0, f"exit status {self.process.returncode}"
+        assert self.process.wait(HANG) == self.status, f"exit status {self.process.returncode}"
         self.state.cleanup()
 
     def said(self):
-        self.log.flush()
-        self.log.seek(0)
-        return self.log.read()
+        if self.process.poll() is not None:
+            self.reader.join(HANG)
+        return "".join(self.log)
 
     def ask(self, method, path, body=None, **headers):
         """Status, headers, body; header names with _ for -; a value None leaves the header out."""
@@ -209,6 +218,15 @@ def test_keys():
                 assert status(key, "PATCH", POLICY, {"train_max": 1}) == \
                     (200 if teach == 202 else teach), key
             assert status(None, "GET", "/health") == status(None, "GET", "/metrics") == 200
+            file.write_text("successor\n")
+            assert status("teacher", "GET", POLICY) == 200  # the file is read at SIGHUP
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: status("successor", "GET", POLICY) == 200)
+            assert status("teacher", "GET", POLICY) == 401 and status("reader", "GET", POLICY) == 200
+            file.write_text("\n")
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: "its first line is empty" in server.said())
+            assert status("successor", "GET", POLICY) == 200 and status("", "GET", POLICY) == 401
         with Server("--admin-key", "teacher", "--no-train") as server:  # then it guards everything
             assert server.ask("POST", COMPLETE, ASK)[0] == 401
             assert server.ask("POST", COMPLETE, ASK, Authorization="Bearer teacher")[0] == 200
@@ -376,25 +394,64 @@ def test_examples_arrive_in_pieces():
         until(lambda: server.metric("hzpserve_body_bytes") == 0)
 
 
+def damage(model, tensor_name, row=None):
+    """Huge weights, which are finite, of both signs: products with them overflow.  row: only that one."""
+    for file in model.glob("*.safetensors"):
+        data = bytearray(file.read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        for name, tensor in json.loads(data[8:8 + size]).items():
+            if name == tensor_name:
+                begin, end = (8 + size + at for at in tensor["data_offsets"])
+                if row is not None:
+                    bytes_of_row = (end - begin) // tensor["shape"][0]
+                    begin += bytes_of_row * row
+                    end = begin + bytes_of_row
+                assert tensor["dtype"] == "BF16", tensor
+                data[begin:end] = b"\x7f\x7f\x7f\xff" * ((end - begin) // 4)
+        file.write_bytes(data)
+
+
 def test_damaged_weights():
-    """Logits that are not finite end a request with an error, whole or streamed."""
+    """Logits that are not finite end a request with an error, whole or streamed, whether all are, or
+    only one that is not drawn."""
     with tempfile.TemporaryDirectory() as folder:
-        model = pathlib.Path(folder, "broken")
-        shutil.copytree(MODEL, model)
-        for file in model.glob("*.safetensors"):
-            data = bytearray(file.read_bytes())
-            size = int.from_bytes(data[:8], "little")
-            for name, tensor in json.loads(data[8:8 + size]).items():
-                if name == "model.norm.weight":
-                    begin, end = tensor["data_offsets"]
-                    data[8 + size + begin:8 + size + end] = b"\x7f" * (end - begin)  # huge, but finite
-            file.write_bytes(data)
-        with Server("--no-train", model=str(model)) as server:
-            for fields in ({}, {"stream": True}, {"temperature": 0}, {"n": 3, "stream": True},
-                           {"echo": True, "logprobs": 2}, {"stop": "x"}):
-                status, _, answer = server.ask("POST", COMPLETE, {**ASK, **fields})
-                assert status == 500 and answer["error"]["code"] == "not_finite", (fields, answer)
-            assert server.ask("GET", "/health")[0] == 200
+        for tensor, row in (("model.norm.weight", None), ("model.embed_tokens.weight", 2)):
+            model = pathlib.Path(folder, tensor)
+            shutil.copytree(MODEL, model)
+            damage(model, tensor, row)
+            with Server("--no-train", model=str(model)) as server:
+                for fields in ({}, {"stream": True}, {"temperature": 0}, {"n": 3, "stream": True},
+                               {"echo": True, "logprobs": 2}, {"stop": "x"},
+                               {"prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 0}):
+                    status, _, answer = server.ask("POST", COMPLETE, {**ASK, **fields})
+                    assert status == 500 and answer["error"]["code"] == "not_finite", (fields, answer)
+                assert server.ask("GET", "/health")[0] == 200
+
+
+def test_signals():
+    """A terminal that closes drains; without one SIGHUP does not stop; nohup is respected; SIGUSR2
+    logs the state; SIGQUIT ends at once."""
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for before, stops in ((None, True), (ignore, False)):
+        terminal, end = pty.openpty()
+        with Server("--no-train", stdin=end, before=before) as server:
+            server.process.send_signal(signal.SIGHUP)
+            server.process.send_signal(signal.SIGUSR2)
+            if stops:
+                assert server.process.wait(HANG) == 0
+                assert "stopped seconds" in server.said()
+            else:
+                until(lambda: "status connections=" in server.said())
+                assert server.ask("POST", COMPLETE, ASK)[0] == 200
+                assert "stopping" not in server.said()
+        os.close(terminal)
+        os.close(end)
+    with Server("--no-train", status=131) as server:
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "reloaded key_files=0" in server.said())
+        assert server.ask("POST", COMPLETE, ASK)[0] == 200
+        server.process.send_signal(signal.SIGQUIT)
+        assert server.process.wait(HANG) == 131 and "nothing was saved" in server.said()
 
 
 def test_privacy():
@@ -419,6 +476,37 @@ def test_privacy():
         assert server.ask("POST", COMPLETE, ASK)[0] == 200
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
                          (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_full_disk():
+    """A restart on a full disk serves, learns nothing and says so, until there is room again."""
+    def fill():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    with tempfile.TemporaryDirectory() as folder:
+        with Server(state=folder) as server:  # the directory was there, with another mode
+            assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
+            assert "is open to other users" not in server.said()
+        os.chmod(folder, 0o755)
+        with Server(state=folder, before=fill) as server:
+            assert f"{folder} is open to other users (mode 755)" in server.said()
+            assert "read-only: " in server.said() and "stopped" not in server.said()
+            assert server.ask("POST", COMPLETE, ASK)[0] == 200
+            status, headers, answer = server.ask("POST", TEACH, EXAMPLE)
+            assert status == 503 and answer["error"]["code"] == "read_only", answer
+            assert "retry-after" in headers
+            assert server.ask("GET", "/health")[2]["status"] == "degraded"
+            assert server.metric("hzpserve_state_read_only") == 1
+            steps = server.ask("GET", "/v1/weights")[2]["finished_step"]
+            assert steps > 0
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
+                             (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            until(lambda: server.ask("GET", "/health")[2]["status"] == "ok")
+            assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
+            after = server.ask("GET", "/v1/weights")[2]
+            assert after["finished_step"] > steps
+            assert after["learned_through"] == after["finished_through"] == 2, after
 
 
 def main():

@@ -274,6 +274,41 @@ static int fact_by_hand(struct oc_target *target, struct oc_io *io, uint8_t *res
     return verdict(target, "sample", "by hand: tie, edits, given, mask", broken);
 }
 
+/* One logit that is not finite: the row's log-probability is NaN, whatever token is drawn; those of
+ * the other rows are not. */
+static int fact_not_finite(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { COLS = 1101, KINDS = 4, AT = 3, ROWS = KINDS * AT };
+    static const float odd[KINDS] = {0, NAN, -INFINITY, INFINITY};
+    static const int32_t at[AT] = {0, 517, COLS - 1};
+    struct hzp_sample_args a = {0};
+    const char *broken = NULL;
+    oc_io_reset(io, 3, false);
+    struct hzp_sample_row *row = oc_bytes(io, "row", ROWS * sizeof(*row), OC_IN);
+    struct hzp_logit_edit *edit = oc_bytes(io, "edit", sizeof(*edit), OC_IN);
+    *edit = (struct hzp_logit_edit){.token = 3};
+    a.logits = oc_mat(io, "logits", ROWS, COLS, HZP_F32, OC_SCRATCH);
+    a.row = row;
+    a.edit = edit;
+    a.token = oc_array(io, "token", OC_I32, ROWS, OC_OUT);
+    a.logprob = oc_array(io, "logprob", OC_F32, ROWS, OC_OUT);
+    a.rank = oc_array(io, "rank", OC_I32, ROWS, OC_OUT);
+    oc_fill(io, &a.logits, 1, 10);
+    for (int r = 0; r < ROWS; r++) {
+        row[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = r % 2 ? 7 : -1};
+        row[r].temperature = r % AT ? 1 : 0;
+        if (odd[r / AT] != 0)
+            oc_put(&a.logits, r, at[r % AT], odd[r / AT]);
+    }
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_sample, io, result) < 0)
+        broken = "the device failed";
+    for (int r = 0; r < ROWS && !broken; r++)
+        if (isnan(((float *)result_at(io, result, a.logprob))[r]) != (r >= AT))
+            broken = "NaN where all logits are finite, or none where one is not";
+    return verdict(target, "sample", "logits that are not finite", broken);
+}
+
 /* With gradient, moments and decay zero an update changes nothing: the master value survives the
  * split into bf16 and residual bit for bit. */
 static int fact_master(struct oc_target *target, struct oc_io *io, uint8_t *result)
@@ -556,6 +591,7 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
         if (!slow)
             failures += fact_draws(target, io, result);
         failures += fact_by_hand(target, io, result);
+        failures += fact_not_finite(target, io, result);
         failures += fact_alone(target, io, result);
     }
     if (oc_wanted(pattern, HZP_OP_matmul))

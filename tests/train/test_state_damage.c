@@ -145,6 +145,52 @@ static void test_full_disk(void **state)
     assert_int_equal(close_server(&s, true), HZP_OK);
 }
 
+/* Files can be at most so long: what lies behind cannot be written, as on a full disk. */
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* A server that starts on a full disk has the newest weights and learns nothing, until the disk can
+ * be written; then it learns what waited, and no version takes another's number. */
+static void test_start_on_full_disk(void **state)
+{
+    struct server s;
+    struct hzp_version_record first, newest;
+    uint64_t saved = live_and_save(1);
+    open_server(&s, 0);
+    int64_t last = accept(&s, 2); /* learned by the next server */
+    close_server(&s, false);
+    for (int turn = 0; turn < 2; turn++) { /* the second time after a crash, or nearly so */
+        limit_files(0);
+        open_server(&s, 0);
+        assert_true(hzp_state_read_only(s.state));
+        hzp_weights_newest(s.weights, &first);
+        for (int i = 0; i < 20; i++)
+            hzp_loop_turn(s.loop);
+        hzp_weights_newest(s.weights, &newest);
+        assert_int_equal(newest.id, first.id);
+        assert_int_equal(newest.optimizer_step, first.optimizer_step);
+        assert_true(newest.id > saved);
+        if (turn == 0)
+            assert_int_equal(close_server(&s, true), HZP_OK); /* there is nothing to save */
+        limit_files(RLIM_INFINITY);
+    }
+    while (hzp_state_read_only(s.state))
+        usleep(1000);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    hzp_weights_newest(s.weights, &newest);
+    assert_true(newest.id > first.id);
+    assert_int_equal(newest.learned_through, last);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), newest.id);
+}
+
 static void test_stop_says_so(void **state)
 {
     struct server s;
@@ -155,6 +201,49 @@ static void test_stop_says_so(void **state)
     while (hzp_loop_turn(s.loop) > 0)
         ;
     assert_int_equal(close_server(&s, true), HZP_EIO);
+}
+
+/* Lets the file thread read the whole model, which it does once in a state's life. */
+static void read_contents(void)
+{
+    struct server s;
+    char path[4096];
+    int64_t found = 0;
+    open_server(&s, 0);
+    snprintf(path, sizeof(path), "%s", scratch_path("state/samples.db-wal"));
+    for (int i = 0; i < 100000 && !found; i++) { /* the log is locked: look for the note's name */
+        char text[65536];
+        FILE *file = fopen(path, "rb");
+        size_t n = file ? fread(text, 1, sizeof(text), file) : 0;
+        if (file)
+            fclose(file);
+        found = n && memmem(text, n, "weights_files", 13);
+        usleep(1000);
+    }
+    assert_true(found);
+    close_server(&s, false);
+}
+
+/* One byte changed anywhere in the model, in a file of the same size. */
+static void test_one_byte(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    live_and_save(1);
+    read_contents();
+    FILE *file = fopen(scratch_path("model.safetensors"), "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -333, SEEK_END), 0);
+    int byte = fgetc(file);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(fseek(file, -333, SEEK_END), 0);
+        fputc(turn ? byte : byte ^ 1, file);
+        fflush(file);
+        const struct timespec times[] = {{.tv_sec = turn + 1}, {.tv_sec = turn + 1}};
+        assert_int_equal(futimens(fileno(file), times), 0);
+        assert_int_equal(open_state(false, &text), turn ? HZP_OK : HZP_EINVAL);
+    }
+    assert_non_null(strstr(text.text, "another model"));
+    fclose(file);
 }
 
 /* Weights of the same shapes, but others. */
@@ -251,6 +340,10 @@ static void test_failed_example(void **state)
     while (hzp_loop_turn(s.loop) > 0)
         ;
     hzp_weights_newest(s.weights, &record);
+    assert_int_equal(record.learned_through, 5); /* where a checkpoint of it ends */
+    assert_int_equal(hzp_state_learned_through(s.state, record.learned_through), 2);
+    assert_int_equal(hzp_state_learned_through(s.state, 1), 1);
+    assert_int_equal(hzp_state_learned_through(s.state, -1), -1);
     for (int32_t i = 0; i < record.learned.ranges; i++)
         assert_true(record.learned.last[i] < 3 || record.learned.first[i] > 3);
     close_server(&s, false); /* without a checkpoint: everything but it is learned again */
@@ -261,6 +354,7 @@ static void test_failed_example(void **state)
     assert_int_equal(hzp_state_failed(s.state, 3, 3, failed, 64, &count), 1);
     while (hzp_loop_turn(s.loop) > 0)
         ;
+    assert_int_equal(hzp_state_learned_through(s.state, 5), 2);
     close_server(&s, true);
 }
 
@@ -272,7 +366,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_checkpoint, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_flipped_bit, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_full_disk, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_start_on_full_disk, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_stop_says_so, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_one_byte, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_another_model, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_again, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_failed_example, make_model, scratch_teardown),

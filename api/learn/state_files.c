@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/state_files.c - the file thread: the journal of versions, checkpoints, and what has to
+ * be read or written while the server runs. */
+#include "api/learn/checkpoint.h"
+#include "api/learn/fingerprint.h"
+#include "api/learn/outlook.h"
+#include "api/learn/state_private.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "weights/model_dir.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RECORDS_MAX = 4096, /* as many as the store keeps */
+    JOURNAL_PIECE = 8,
+    QUIET_S = 3,        /* idle: nothing was learned for this long */
+    DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
+    STARVED_S = 60,     /* training starves: no progress for this long while examples wait */
+    LOOKS = 12,         /* how often it is looked at within that time */
+};
+
+/* Marks the samples that have failed since; before a checkpoint may cover them. */
+static void log_failed(struct hzp_state *s)
+{
+    int64_t number[HZP_STATE_FAILED_PIECE];
+    struct hzp_err_text text;
+    int32_t n;
+    while ((n = hzp_sample_queue_failed(s->queue, s->failed_logged, number,
+                                        HZP_STATE_FAILED_PIECE)) > 0) {
+        int r = hzp_sample_log_fail(s->log, number, n, s->tried_step, &text);
+        if (r < 0 && !s->journal_failed)
+            hzp_log(HZP_LOG_ERROR, "state", "failed examples are not marked: %s, trying again",
+                    text.text);
+        s->journal_failed = r < 0;
+        if (r < 0)
+            return;
+        s->failed_logged += n;
+    }
+}
+
+/* Writes the record to the log; says when that begins to fail and when it works again. */
+static bool journal_version(struct hzp_state *s, const struct hzp_version_record *record)
+{
+    struct hzp_err_text text;
+    int r = hzp_sample_log_version(s->log, record, &text);
+    if (r < 0 && !s->journal_failed)
+        hzp_log(HZP_LOG_ERROR, "state",
+                "version %" PRIu64 " is not journalled: %s, trying again later", record->id,
+                text.text);
+    if (r >= 0 && s->journal_failed)
+        hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
+    s->journal_failed = r < 0;
+    return r >= 0;
+}
+
+/* Journals every version that the store still remembers and the log does not have, oldest first;
+ * later ones must not come before one that fails. */
+static void journal(struct hzp_state *s)
+{
+    struct hzp_version_record record[JOURNAL_PIECE];
+    int32_t n;
+    log_failed(s);
+    if (!s->dir)
+        return;
+    while ((n = hzp_weights_list_after(s->model->weights, s->journaled, record, JOURNAL_PIECE)) > 0)
+        for (int32_t i = 0; i < n; i++) {
+            if (!journal_version(s, &record[i]))
+                return;
+            s->journaled = record[i].id;
+        }
+}
+
+static void write_log(struct hzp_state *s)
+{
+    if (s->config.log_updates)
+        hzp_update_log_write(s->updates, s->model->weights,
+                             hzp_state_learned_through(s, INT64_MAX));
+}
+
+static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
+{
+    struct hzp_err_text text;
+    char name[64];
+    uint64_t begin = hzp_now_ns(), id = v->record.id;
+    int64_t step = v->record.optimizer_step, through = v->record.learned_through;
+    journal(s); /* the log must have every version that it refers to */
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
+                                 s->config.options, NULL, &text);
+    snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
+    if (r >= 0)
+        r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
+    s->saved_ns = hzp_now_ns();
+    s->save_took_ns = s->saved_ns - begin;
+    s->tried_step = step; /* a failed attempt is repeated after further updates, and at the end */
+    s->saved_step = r >= 0 ? step : s->saved_step;
+    hzp_lock_take(&s->lock);
+    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
+    s->stats.checkpoints += r >= 0;
+    s->stats.checkpoint_failures += r < 0;
+    if (r >= 0)
+        s->stats.checkpoint_id = id;
+    hzp_lock_release(&s->lock);
+    if (r < 0) {
+        hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
+        return;
+    }
+    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly, name);
+    hzp_log(HZP_LOG_INFO, "state",
+            "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
+            " seconds=%.2f",
+            id, step, hzp_state_learned_through(s, through), (double)s->save_took_ns * 1e-9);
+}
+
+static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
+{
+    struct hzp_trainer_stats trainer;
+    struct hzp_sample_queue_stats queue;
+    hzp_trainer_read_stats(s->trainer, &trainer);
+    hzp_sample_queue_read_stats(s->queue, &queue);
+    int64_t updates = trainer.step - s->tried_step;
+    *ret_later = false;
+    if (!s->dir || updates <= 0 || trainer.broken)
+        return false;
+    if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
+        return true;
+    if (queue.samples > 0)
+        return false; /* another update will follow and poke this thread */
+    *ret_later = true;
+    uint64_t now = hzp_now_ns();
+    return now - atomic_load(&s->last_update_ns) >= (uint64_t)QUIET_S * 1000000000u &&
+           now - s->saved_ns >= DUTY * s->save_took_ns;
+}
+
+/* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
+ * the thread may sleep. */
+static uint64_t watch_learning(struct hzp_state *s)
+{
+    struct hzp_sample_queue_stats queue;
+    struct hzp_outlook outlook;
+    double limit = s->config.starved_s > 0 ? s->config.starved_s : STARVED_S;
+    hzp_sample_queue_read_stats(s->queue, &queue);
+    if (!queue.samples) {
+        s->starves = false;
+        return UINT64_MAX;
+    }
+    if (!hzp_outlook_read(s->trainer, s->queue, s->loop, &outlook))
+        return (uint64_t)(limit / LOOKS * 1e9);
+    bool starves = outlook.stalled_seconds >= limit && outlook.held_by;
+    if (starves && !s->starves) {
+        hzp_log(HZP_LOG_WARN, "train",
+                "starves: %d examples wait, the oldest for %.0f s, nothing was learned for %.0f s; "
+                "held back by: %s (--train-min is the share that training gets in any case)",
+                queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
+        hzp_lock_take(&s->lock);
+        s->stats.starved++;
+        hzp_lock_release(&s->lock);
+    }
+    s->starves = starves;
+    return (uint64_t)(limit / LOOKS * 1e9);
+}
+
+/* Copies configuration and tokenizer into the state directory: checkpoints have them even if the
+ * model's directory vanishes meanwhile. */
+static void keep_texts(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", s->dir ? s->dir : "", HZP_STATE_TEXTS);
+    bool kept = s->dir && !atomic_load(&s->read_only);
+    if (kept && hzp_model_copy_texts(path, s->model_dir, &text) < 0) {
+        hzp_log(HZP_LOG_WARN, "state", "%s", text.text);
+        kept = false;
+    }
+    free(s->texts_dir);
+    s->texts_dir = hzp_xstrdup(kept ? path : s->model_dir);
+}
+
+/* The log could not be written at start: tries again, and lets the trainer begin once it can be. */
+static void try_writing(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    if (hzp_sample_log_mark(s->log, &text) < 0)
+        return;
+    hzp_log(HZP_LOG_INFO, "state", "%s can be written again: learning begins", s->dir);
+    atomic_store(&s->read_only, false);
+    hzp_trainer_pause(s->trainer, false);
+    hzp_loop_poke(s->loop);
+    keep_texts(s);
+}
+
+/* Keeps the fingerprint of all of the model's bytes, for the next start. */
+static void keep_contents(struct hzp_state *s)
+{
+    char files[HZP_FINGERPRINT_SIZE], again[HZP_FINGERPRINT_SIZE], all[HZP_FINGERPRINT_SIZE];
+    struct hzp_err_text text;
+    s->contents_due = false;
+    hzp_fingerprint_files(s->model_dir, files);
+    int r = hzp_fingerprint_contents(s->model_dir, &s->stopping, all, &text);
+    hzp_fingerprint_files(s->model_dir, again);
+    if (r == HZP_ECANCELED || (r >= 0 && strcmp(files, again)))
+        return; /* the next start tries again */
+    if (r >= 0)
+        r = hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_CONTENTS, all, &text);
+    if (r >= 0)
+        r = hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_FILES, files, &text);
+    if (r < 0)
+        hzp_log(HZP_LOG_WARN, "state", "%s: the model's contents are not recorded: %s, ignoring",
+                s->model_dir, text.text);
+}
+
+static void *file_main(void *arg)
+{
+    struct hzp_state *s = arg;
+    bool later = false;
+    keep_texts(s);
+    while (!atomic_load(&s->stopping)) {
+        uint64_t sleep_ns = watch_learning(s);
+        bool soon = later || s->journal_failed || atomic_load(&s->read_only);
+        hzp_wake_wait(&s->wake, s->asked ? 2000000u : soon ? 500000000u : sleep_ns);
+        write_log(s);
+        if (atomic_load(&s->read_only)) {
+            try_writing(s);
+            continue;
+        }
+        if (s->contents_due)
+            keep_contents(s);
+        journal(s);
+        if (!s->asked && checkpoint_due(s, &later)) {
+            s->asked = true;
+            hzp_trainer_freeze(s->trainer);
+            hzp_loop_poke(s->loop);
+        }
+        const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
+        if (!v)
+            continue;
+        write_checkpoint(s, v);
+        s->asked = later = false;
+        hzp_trainer_thaw(s->trainer);
+        hzp_loop_poke(s->loop);
+        hzp_wake_poke(&s->wake); /* state may have changed during the write */
+    }
+    if (s->asked)
+        hzp_trainer_thaw(s->trainer);
+    s->asked = false;
+    return NULL;
+}
+
+/* Versions of earlier processes stay listed.  A history that cannot be read is no reason not to
+ * serve. */
+static void restore_history(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
+    int32_t n = HZP_ENOMEM;
+    hzp_fail(&text, n, "not enough memory");
+    if (record)
+        n = hzp_sample_log_read_versions(s->log, s->resume.next_version_id, RECORDS_MAX, record,
+                                         &text);
+    if (n < 0)
+        hzp_log(HZP_LOG_WARN, "state", "versions of earlier runs are not listed: %s", text.text);
+    else
+        hzp_weights_set_history(s->model->weights, record, n);
+    free(record);
+}
+
+int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
+                    struct hzp_loop *loop)
+{
+    s->trainer = trainer;
+    s->model = model;
+    s->loop = loop;
+    s->journaled = s->resume.next_version_id - 1;
+    s->saved_ns = hzp_now_ns();
+    restore_history(s);
+    if (atomic_load(&s->read_only))
+        hzp_trainer_pause(trainer, true);
+    s->updates = hzp_update_log_create(s->journaled);
+    HZP_TRY(hzp_thread_start(&s->thread, "hzp-file", file_main, s));
+    s->started = true;
+    hzp_wake_poke(&s->wake); /* journals the first version */
+    return HZP_OK;
+}
+
+void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report)
+{
+    if (report->broken)
+        hzp_log(HZP_LOG_ERROR, "train",
+                "stopped: the weights are not finite; restart to resume from the last checkpoint");
+    else if (report->dropped)
+        hzp_log(HZP_LOG_ERROR, "train",
+                "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
+                ": not finite the second time",
+                report->step, report->samples, report->first_sequence, report->last_sequence);
+    else if (report->skipped)
+        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying again",
+                report->step);
+    if (s->updates && s->config.log_updates)
+        hzp_update_log_push(s->updates, report);
+    atomic_store(&s->last_update_ns, hzp_now_ns());
+    hzp_wake_poke(&s->wake);
+}
+
+int hzp_state_stop(struct hzp_state *s, bool save)
+{
+    if (!s->started)
+        return HZP_OK;
+    atomic_store(&s->stopping, true);
+    hzp_wake_poke(&s->wake);
+    pthread_join(s->thread, NULL);
+    s->started = false;
+    write_log(s);
+    if (atomic_load(&s->read_only))
+        return HZP_OK; /* nothing was learned */
+    journal(s);
+    struct hzp_version *v = hzp_weights_current(s->model->weights);
+    if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
+        hzp_trainer_idle(s->trainer)) {
+        write_checkpoint(s, v);
+        if (v->record.optimizer_step > s->saved_step)
+            return HZP_EIO;
+    }
+    return s->journal_failed ? HZP_EIO : HZP_OK;
+}
