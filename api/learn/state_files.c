@@ -18,10 +18,10 @@
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
     JOURNAL_PIECE = 8,
-    QUIET_S = 3,        /* idle: nothing was learned for this long */
-    DUTY = 10,          /* an idle checkpoint waits this many times the duration of the last one */
-    STARVED_S = 60,     /* training starves: no progress for this long while examples wait */
-    LOOKS = 12,         /* how often it is looked at within that time */
+    QUIET_S = 3,    /* idle: nothing was learned for this long */
+    DUTY = 10,      /* an idle checkpoint waits this many times the duration of the last one */
+    STARVED_S = 60, /* training starves: no progress for this long while examples wait */
+    LOOKS = 12,     /* how often it is looked at within that time */
 };
 
 /* Marks the samples that have failed since; before a checkpoint may cover them. */
