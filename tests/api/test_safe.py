@@ -293,6 +293,26 @@ def test_framing():
             assert answers(got) == good.count(b"POST ") + 1, (good, got)
 
 
+def test_library_errors():
+    """What the HTTP library refuses by itself ends the connection and reaches no route (API.md)."""
+    with Server("--no-train") as server:
+        get, post = b"GET /health HTTP/1.1\r\nHost: a\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        chunked = post + b"Transfer-Encoding: chunked\r\n\r\n"
+        for status, what in ((400, b"GET /health\r\n\r\n"), (400, b"GET /health FOO/1.1\r\nHost: a\r\n\r\n"),
+                             (400, get + b"no colon\r\n\r\n"), (400, post + b"Content-Length: abc\r\n\r\n"),
+                             (400, post + b"Content-Length: -1\r\n\r\n"), (400, chunked + b"xyz\r\nabc"),
+                             (400, chunked + b"3\r\nabcdef\r\n0\r\n\r\n"),
+                             (413, post + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n"),
+                             (413, chunked + b"f" * 20 + b"\r\nabc"), (414, b"GET /" + b"a" * 40000),
+                             (431, get + b"X: " + b"a" * 40000), (431, get + b"X: a\r\n" * 6000),
+                             (505, b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n")):
+            got = server.raw(what)
+            assert got.startswith(b"HTTP/1.1 %d " % status) and b"</html>" in got, (what[:80], got)
+            assert b"connection: close" in got.lower(), got
+        assert server.raw(b"GARBAGE\r\n\r\n") == b""
+        assert server.ask("GET", "/health")[0] == 200
+
+
 def test_fields():
     """A field that would change the answer is refused by name, others are counted and logged once."""
     with Server() as server:
