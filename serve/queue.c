@@ -29,6 +29,28 @@ void hzp_show_stats(struct hzp_scheduler *s)
     hzp_lock_release(&s->lock);
 }
 
+void hzp_tell_news(struct hzp_scheduler *s)
+{
+    int32_t last = s->news_count - 1;
+    while (last >= 0 && !s->news[last]->wake)
+        last--;
+    for (int32_t i = 0; i < s->news_count; i++) {
+        struct hzp_request *rq = s->news[i];
+        if (rq->wake)
+            rq->wake(rq->wake_ctx, i < last);
+        if (hzp_request_final(rq))
+            atomic_store(&rq->let_go, true);
+    }
+    s->news_count = 0;
+}
+
+void hzp_add_news(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (s->news_count == s->config.running_max)
+        hzp_tell_news(s);
+    s->news[s->news_count++] = rq;
+}
+
 /* Makes the request final; its creator owns it again once let_go is set. */
 static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
@@ -36,9 +58,7 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     s->now.finished[state]++;
     rq->finished_ns = s->clock_ns;
     atomic_store(&rq->state, state);
-    if (rq->wake)
-        rq->wake(rq->wake_ctx);
-    atomic_store(&rq->let_go, true);
+    hzp_add_news(s, rq);
 }
 
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)

@@ -61,7 +61,7 @@ void hzp_request_destroy(struct hzp_request *rq)
 {
     if (!rq)
         return;
-    /* The final state can be visible while the engine is still inside wake(). */
+    /* The final state can be visible before the engine has called wake(). */
     hzp_request_await_release(rq);
     hzp_edits_destroy(rq->edits);
     free(rq->prompt);

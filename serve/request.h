@@ -69,9 +69,10 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    /* The engine calls it after output or a final state; it may only wake a thread. wake_ctx must
-     * outlive the request: wake may still be running when the final state is already visible. */
-    void (*wake)(void *ctx);
+    /* The engine calls it after output or a final state; it may only wake a thread.  more: another
+     * request's wake follows at once, so one wakeup can serve all.  wake_ctx must outlive the
+     * request: the final state may be visible before wake is called. */
+    void (*wake)(void *ctx, bool more);
     void *wake_ctx;
 
     /* output: written by the engine */
@@ -110,7 +111,7 @@ int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_
 void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
 
 /* Returns when the engine has made its last access to a request whose state is final: at most the
- * moment in which it is inside wake(). */
+ * moment until it has delivered the step's other results and called wake(). */
 void hzp_request_await_release(const struct hzp_request *rq);
 
 /* What a server can serve at most. */

@@ -84,8 +84,8 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     }
     /* release: a thread that sees the new count also sees the output */
     atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
-    if (state == HZP_REQUEST_RUNNING && rq->wake)
-        rq->wake(rq->wake_ctx);
+    if (state == HZP_REQUEST_RUNNING)
+        hzp_add_news(s, rq);
     return state;
 }
 

@@ -38,6 +38,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
     s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
+    s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
     s->wait_room = config->waiting_max + config->running_max;
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
@@ -137,6 +138,7 @@ void hzp_scheduler_abort(struct hzp_scheduler *s)
     s->ended = UINT64_MAX;
     hzp_prefix_ended(s->prefix, s->ended);
     hzp_fail_all(s);
+    hzp_tell_news(s);
     hzp_show_stats(s);
 }
 
@@ -155,6 +157,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->page_memory);
     free(s->order);
     free(s->chosen);
+    free(s->news);
     free(s->wait);
     free(s->growth);
     hzp_admission_destroy(s->admission);
@@ -179,6 +182,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         hzp_queue_restart(s, s->version);
     }
     hzp_queue_turn(s, step->number);
+    hzp_tell_news(s);
     if (s->running && step->version)
         hzp_fill_step(s, step, room, offer);
     hzp_show_stats(s);
@@ -215,5 +219,6 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         else
             hzp_end_running(s, i, state);
     }
+    hzp_tell_news(s);
     hzp_show_stats(s);
 }

@@ -64,6 +64,8 @@ struct hzp_scheduler {
     int32_t *page_memory; /* [running_max][page_stride] */
     int32_t *order;       /* indices of running sequences, oldest first */
     int32_t *chosen;      /* [running_max] sequences that decode in the step being formed */
+    struct hzp_request **news; /* [running_max] whose wake is due */
+    int32_t news_count;
     int32_t running;
     int32_t turn; /* index in `order` of the sequence that decodes first; moves on if a step has no
                    * room for all */
@@ -147,6 +149,11 @@ bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take);
 /* Releases the sequence's pages; no in-flight step may read them. */
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);
 
+/* The request has output or is final: its wake is called by the next hzp_tell_news(). */
+void hzp_add_news(struct hzp_scheduler *s, struct hzp_request *rq);
+/* Calls them, one behind the other; final requests belong to their creators from then on. */
+void hzp_tell_news(struct hzp_scheduler *s);
+
 /* Publishes the statistics to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
@@ -164,7 +171,7 @@ struct hzp_results {
     int64_t staleness;       /* hzp_step_staleness */
 };
 
-/* Takes over the results for the sequence's rows: writes outputs and counts, and wakes the client.
+/* Takes over the results for the sequence's rows: writes outputs and counts; its wake becomes due.
  * Returns RUNNING, or how the request ended. */
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
                                         const struct hzp_seq *seq, const struct hzp_part *part);

@@ -156,7 +156,7 @@ void hzp_bench_client_close(struct hzp_bench_client *client)
     free(client->wake);
 }
 
-static void poke(void *ctx)
+static void poke(void *ctx, bool more)
 {
     hzp_wake_poke(ctx);
 }

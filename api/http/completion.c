@@ -7,14 +7,19 @@
 #include <string.h>
 
 /* Engine thread: the request has new tokens or has ended. */
-static void wake(void *ctx)
+static void wake(void *ctx, bool more)
 {
     const struct hzp_choice *choice = ctx;
     struct hzp_completion *c = choice->of;
-    if (!c->listener.notify)
+    struct hzp_notify *notify = c->listener.notify;
+    if (!notify) {
         hzp_wake_poke(&c->wake);
-    else if (!c->ends_only || hzp_request_final(choice->rq))
-        hzp_notify_post(c->listener.notify, &c->note);
+        return;
+    }
+    if (!c->ends_only || hzp_request_final(choice->rq))
+        hzp_notify_add(notify, &c->note); /* from now on c may be freed, but for a final request */
+    if (!more)
+        hzp_notify_wake(notify);
 }
 
 static bool all_final(const struct hzp_completion *c)

@@ -120,7 +120,7 @@ void hzp_notify_destroy(struct hzp_notify *n)
     free(n);
 }
 
-void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note)
+void hzp_notify_add(struct hzp_notify *n, struct hzp_note *note)
 {
     if (atomic_exchange(&note->posted, true))
         return;
@@ -128,8 +128,18 @@ void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note)
     do
         note->next = first;
     while (!atomic_compare_exchange_weak(&n->posted, &first, note));
+}
+
+void hzp_notify_wake(struct hzp_notify *n)
+{
     if (atomic_load(&n->asleep) && atomic_exchange(&n->asleep, false))
         hzp_wake_poke(&n->wake);
+}
+
+void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note)
+{
+    hzp_notify_add(n, note);
+    hzp_notify_wake(n);
 }
 
 void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note)

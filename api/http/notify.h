@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/notify.h - tells waiting requests that the engine has something for them.
  *
- * The engine thread posts a note for each request that has new tokens; posting appends to a list
- * without a lock, and wakes the notifying thread only if that sleeps.  So a step costs the engine
- * thread about one wakeup however many streams it serves.  The notifying thread calls each note's
+ * The engine thread adds a note for each request that has new tokens, which appends to a list
+ * without a lock, and wakes the notifying thread after the last one of a step if it sleeps.  So a
+ * step costs the engine thread one wakeup however many streams it serves.  The notifying thread calls each note's
  * function once, however often the note was posted since its last call.
  *
  * A note that is polled is also called every few milliseconds, for what no thread announces.
@@ -35,7 +35,11 @@ int hzp_notify_create(struct hzp_notify **ret);
  * effect. */
 void hzp_notify_destroy(struct hzp_notify *n);
 
+/* The note is called soon. */
 void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note);
+/* The two halves of it: the note is in the list; a sleeping thread looks at the list. */
+void hzp_notify_add(struct hzp_notify *n, struct hzp_note *note);
+void hzp_notify_wake(struct hzp_notify *n);
 
 /* The note is called every few milliseconds until hzp_notify_unpoll(), which its own function
  * calls, and no other thread. */

@@ -27,7 +27,7 @@ struct rig {
     struct hzp_version version;
     int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
     uint64_t steps;
-    int wakes;
+    int wakes, last_wakes; /* last: that no other one followed at once */
     struct hzp_time time;
 };
 
@@ -144,7 +144,9 @@ static bool turn(struct rig *rig, int status)
         .end_ns = step.begin_ns + 500,
         .ns = {[HZP_TENANT_SERVE] = 300 + 10 * (uint64_t)rig->batch->rows}};
     hzp_rows_learn(&rig->time.rows, rig->batch->rows, outcome.ns[HZP_TENANT_SERVE]);
+    int before = rig->last_wakes, wakes = rig->wakes;
     rig->source->deliver(rig->source, &step, &offer, &outcome);
+    assert_int_equal(rig->last_wakes - before, rig->wakes > wakes); /* one wakeup for all of them */
     return any;
 }
 
@@ -205,9 +207,10 @@ static struct hzp_request *make_request(uint64_t *seed, uint64_t id)
     return rq;
 }
 
-static void wake(void *ctx)
+static void wake(void *ctx, bool more)
 {
     ((struct rig *)ctx)->wakes++;
+    ((struct rig *)ctx)->last_wakes += !more;
 }
 
 /* First come, first served: no waiting request arrived before an admitted one. */

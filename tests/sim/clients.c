@@ -40,7 +40,7 @@ void sim_trace_read(const char *name, const char *own, struct sim_trace *ret)
 
 /* --- Requests --------------------------------------------------------------------------------- */
 
-static void on_wake(void *ctx)
+static void on_wake(void *ctx, bool more)
 {
     ((struct sim_life *)ctx)->wakes++;
 }

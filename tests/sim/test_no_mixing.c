@@ -285,7 +285,7 @@ static void tear_down(struct bench *b)
     fixture_close(&b->m);
 }
 
-static void no_wake(void *ctx)
+static void no_wake(void *ctx, bool more)
 {
 }
 
