@@ -49,6 +49,7 @@ bool hzp_thread_is_engine(void);
 
 /* A thread that holds a lock may only take one of a higher rank, so outer locks come first. */
 enum hzp_lock_rank {
+    HZP_LOCK_NOTES,     /* api/http/notify: notes that are being called */
     HZP_LOCK_POLICY,    /* api/http: one change of the policy at a time */
     HZP_LOCK_EXAMPLES,  /* api/learn/examples: commits and pushes in one order */
     HZP_LOCK_STATE,     /* api/learn/state */

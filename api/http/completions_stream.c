@@ -205,6 +205,8 @@ static ssize_t read_events(void *cls, uint64_t pos, char *buf, size_t most)
     if (a->at == a->out.bytes) {
         if (a->done)
             return MHD_CONTENT_READER_END_OF_STREAM;
+        /* Then this thread finds all that has news for this step, instead of a wakeup for each. */
+        hzp_notify_settle(a->x->server->notify);
         hzp_exchange_awake(a->x);
         make_events(a);
     }

@@ -7,12 +7,14 @@
 #include <stdlib.h>
 
 static const uint64_t POLL_NS = 5000000;
+enum { BATCH = 512 }; /* notes called before those who wait for it go on: some hundred us */
 
 struct hzp_notify {
     pthread_t thread;
     struct hzp_wake wake;
     _Atomic(struct hzp_note *) posted; /* newest first */
     _Atomic bool asleep, stop;
+    struct hzp_lock batch; /* held while notes are called */
     struct hzp_lock lock;
     /* under lock */
     struct hzp_note **polled; /* [polls] of [room] */
@@ -36,11 +38,15 @@ static bool call_posted(struct hzp_notify *n)
 {
     struct hzp_note *note = reversed(atomic_exchange(&n->posted, NULL)), *next;
     bool any = note != NULL;
-    for (; note; note = next) {
-        next = note->next;
-        /* Before the call: what is posted from now on is called again. */
-        atomic_store(&note->posted, false);
-        note->call(note->ctx);
+    while (note) {
+        hzp_lock_take(&n->batch);
+        for (int i = 0; i < BATCH && note; i++, note = next) {
+            next = note->next;
+            /* Before the call: what is posted from now on is called again. */
+            atomic_store(&note->posted, false);
+            note->call(note->ctx);
+        }
+        hzp_lock_release(&n->batch);
     }
     return any;
 }
@@ -96,8 +102,10 @@ int hzp_notify_create(struct hzp_notify **ret)
 {
     struct hzp_notify *n = hzp_xcalloc(1, sizeof(*n));
     hzp_wake_init(&n->wake);
+    hzp_lock_init(&n->batch, HZP_LOCK_NOTES);
     hzp_lock_init(&n->lock, HZP_LOCK_NOTIFY);
     if (hzp_thread_start(&n->thread, "hzp-notify", notify_main, n) < 0) {
+        hzp_lock_fini(&n->batch);
         hzp_lock_fini(&n->lock);
         hzp_wake_fini(&n->wake);
         free(n);
@@ -114,6 +122,7 @@ void hzp_notify_destroy(struct hzp_notify *n)
     atomic_store(&n->stop, true);
     hzp_wake_poke(&n->wake);
     pthread_join(n->thread, NULL);
+    hzp_lock_fini(&n->batch);
     hzp_lock_fini(&n->lock);
     hzp_wake_fini(&n->wake);
     free(n->polled);
@@ -140,6 +149,12 @@ void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note)
 {
     hzp_notify_add(n, note);
     hzp_notify_wake(n);
+}
+
+void hzp_notify_settle(struct hzp_notify *n)
+{
+    hzp_lock_take(&n->batch);
+    hzp_lock_release(&n->batch);
 }
 
 void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note)

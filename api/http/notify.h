@@ -6,6 +6,10 @@
  * step costs the engine thread one wakeup however many streams it serves.  The notifying thread calls each note's
  * function once, however often the note was posted since its last call.
  *
+ * Notes that are posted together are called together: who is woken by one of them can wait until all
+ * have been called (hzp_notify_settle), and then finds the others' wakeups instead of being woken
+ * again for each.
+ *
  * A note that is polled is also called every few milliseconds, for what no thread announces.
  *
  * Invariant: a note's memory lives until its function, called for the last time, gives it up: that
@@ -40,6 +44,10 @@ void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note);
 /* The two halves of it: the note is in the list; a sleeping thread looks at the list. */
 void hzp_notify_add(struct hzp_notify *n, struct hzp_note *note);
 void hzp_notify_wake(struct hzp_notify *n);
+
+/* Any thread, holding no lock that a note's function takes: returns when the notes that are being
+ * called have been, BATCH at a time. */
+void hzp_notify_settle(struct hzp_notify *n);
 
 /* The note is called every few milliseconds until hzp_notify_unpoll(), which its own function
  * calls, and no other thread. */
