@@ -57,27 +57,37 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s)
 
 /* ---- submitting: any thread ---- */
 
-/* Reserves a place in the queue; under the lock, so that stop and the bounds are exact. */
-static int enqueue(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_err_text *reterr)
+/* Whether the queue has room for all of them; under the lock, so that stop and the bounds are
+ * exact. */
+static int check_room(const struct hzp_scheduler *s, struct hzp_request *const *rq, int32_t count,
+                      struct hzp_err_text *reterr)
 {
+    int64_t tokens = s->waiting_tokens;
+    for (int32_t i = 0; i < count; i++)
+        tokens += rq[i]->prompt_count;
     if (s->stopping)
         return hzp_fail(reterr, HZP_ECANCELED, "the server is stopping");
-    if (s->waiting >= s->config.waiting_max)
+    if (s->waiting > s->config.waiting_max - count)
         return hzp_fail(reterr, HZP_EBUSY, "the queue is full: %d requests wait", s->waiting);
-    if (s->waiting_tokens + rq->prompt_count > s->config.waiting_tokens_max)
+    if (tokens > s->config.waiting_tokens_max)
         return hzp_fail(reterr, HZP_EBUSY, "the queue is full: %lld prompt tokens wait",
                         (long long)s->waiting_tokens);
+    return HZP_OK;
+}
+
+/* Under the lock. */
+static void enqueue(struct hzp_scheduler *s, struct hzp_request *rq)
+{
     atomic_store(&rq->let_go, false);
     atomic_store(&rq->state, HZP_REQUEST_WAITING);
     s->waiting++;
     s->waiting_tokens += rq->prompt_count;
     int r = hzp_ring_push(s->submitted, rq);
     HZP_ASSERT(r == HZP_OK); /* the ring has waiting_max places */
-    return HZP_OK;
 }
 
-int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
-                         struct hzp_err_text *reterr)
+static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
+                   struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *model = s->model->config;
     struct hzp_request_limits limits = {.model = model,
@@ -88,21 +98,39 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                                         .edits_max = s->config.edits_max};
     HZP_TRY(hzp_request_check(rq, &limits, reterr));
     struct hzp_edit_rules rules = hzp_request_edits(rq, model);
-    int r = hzp_edits_create(&rules, &rq->edits);
-    if (r < 0)
+    if (hzp_edits_create(&rules, &rq->edits) < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
     if (!rq->submitted_ns)
         rq->submitted_ns = hzp_now_ns();
-    hzp_lock_take(&s->lock);
-    r = enqueue(s, rq, reterr);
-    if (r == HZP_EBUSY)
-        s->refused++;
-    hzp_lock_release(&s->lock);
-    if (r < 0) {
-        hzp_edits_destroy(rq->edits);
-        rq->edits = NULL;
+    return HZP_OK;
+}
+
+int hzp_scheduler_submit_all(struct hzp_scheduler *s, struct hzp_request *const *rq, int32_t count,
+                             struct hzp_err_text *reterr)
+{
+    int r = HZP_OK;
+    for (int32_t i = 0; i < count && r == HZP_OK; i++)
+        r = prepare(s, rq[i], reterr);
+    if (r == HZP_OK) {
+        hzp_lock_take(&s->lock);
+        r = check_room(s, rq, count, reterr);
+        for (int32_t i = 0; i < count && r == HZP_OK; i++)
+            enqueue(s, rq[i]);
+        if (r == HZP_EBUSY)
+            s->refused += (uint64_t)count;
+        hzp_lock_release(&s->lock);
+    }
+    for (int32_t i = 0; i < count && r < 0; i++) {
+        hzp_edits_destroy(rq[i]->edits);
+        rq[i]->edits = NULL;
     }
     return r;
+}
+
+int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
+                         struct hzp_err_text *reterr)
+{
+    return hzp_scheduler_submit_all(s, &rq, 1, reterr);
 }
 
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)

@@ -93,6 +93,10 @@ struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s); /* lives as lo
 int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
                          struct hzp_err_text *reterr);
 
+/* The same for several, of which all are queued or none.  Thread: any. */
+int hzp_scheduler_submit_all(struct hzp_scheduler *s, struct hzp_request *const *rq, int32_t count,
+                             struct hzp_err_text *reterr);
+
 /* Thread: any.  From now on submit returns HZP_ECANCELED; hurry: running requests fail, too. */
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry);
 

@@ -60,10 +60,10 @@ struct hzp_scheduler {
     struct hzp_prefix *prefix;
 
     /* engine thread only */
-    struct hzp_seq *seq;  /* [running_max] */
-    int32_t *page_memory; /* [running_max][page_stride] */
-    int32_t *order;       /* indices of running sequences, oldest first */
-    int32_t *chosen;      /* [running_max] sequences that decode in the step being formed */
+    struct hzp_seq *seq;       /* [running_max] */
+    int32_t *page_memory;      /* [running_max][page_stride] */
+    int32_t *order;            /* indices of running sequences, oldest first */
+    int32_t *chosen;           /* [running_max] sequences that decode in the step being formed */
     struct hzp_request **news; /* [running_max] whose wake is due */
     int32_t news_count;
     int32_t running;

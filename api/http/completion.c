@@ -163,12 +163,17 @@ out:
 
 int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
 {
-    /* The listener may end the completion as soon as the last request is submitted. */
+    /* All or none: after an error nothing runs and nobody hears of news.  Without one the listener
+     * may end the completion before the call has returned. */
     struct hzp_engine *engine = c->engine;
-    for (int32_t i = 0, choices = c->choices; i < choices; i++)
-        HZP_TRY(hzp_scheduler_submit(engine->parts.scheduler, c->choice[i].rq, reterr));
-    hzp_loop_poke(engine->parts.loop);
-    return HZP_OK;
+    struct hzp_request **rq = hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
+    for (int32_t i = 0; i < c->choices; i++)
+        rq[i] = c->choice[i].rq;
+    int r = hzp_scheduler_submit_all(engine->parts.scheduler, rq, c->choices, reterr);
+    free(rq);
+    if (r == HZP_OK)
+        hzp_loop_poke(engine->parts.loop);
+    return r;
 }
 
 void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns)

@@ -3,12 +3,12 @@
  *
  * The engine thread adds a note for each request that has new tokens, which appends to a list
  * without a lock, and wakes the notifying thread after the last one of a step if it sleeps.  So a
- * step costs the engine thread one wakeup however many streams it serves.  The notifying thread calls each note's
- * function once, however often the note was posted since its last call.
+ * step costs the engine thread one wakeup however many streams it serves.  The notifying thread
+ * calls each note's function once, however often the note was posted since its last call.
  *
- * Notes that are posted together are called together: who is woken by one of them can wait until all
- * have been called (hzp_notify_settle), and then finds the others' wakeups instead of being woken
- * again for each.
+ * Notes that are posted together are called together: who is woken by one of them can wait until
+ * all have been called (hzp_notify_settle), and then finds the others' wakeups instead of being
+ * woken again for each.
  *
  * A note that is polled is also called every few milliseconds, for what no thread announces.
  *

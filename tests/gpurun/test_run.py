@@ -14,7 +14,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import shutil
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -124,25 +124,35 @@ def verdicts(out):
         return [step["verdict"] for step in json.load(file)["steps"]]
 
 
+def marked(mark):
+    """The processes with this in their environment: of this run, and of no other that runs beside it."""
+    found = []
+    for file in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in file.read_bytes():
+                found.append(file.parent.name)
+        except OSError:  # ended meanwhile, or another user's
+            pass
+    return found
+
+
 def killed_runs_keep_what_they_had(folder):
     """A run killed within a step: its files are complete and name the step, and the step ends, too."""
     out = folder + "/killed"
+    mark = "HZP_TEST_RUN=" + out
     child = subprocess.Popen([sys.executable, RUN, "here", folder + "/pack", out, "--trial", "--only",
-                              "devices,swap"], stdout=subprocess.PIPE, text=True)
+                              "devices,swap"], stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, "HZP_TEST_RUN": out})
     check("devices" in child.stdout.readline(), "no step ran")
     end = time.time() + HANG
-    while "begun" not in verdicts(out) and time.time() < end:
-        time.sleep(0.1)
-    time.sleep(1)
+    while ("begun" not in verdicts(out) or len(marked(mark)) < 2) and time.time() < end:
+        time.sleep(0.02)
     child.terminate()
     child.communicate()
     check(child.returncode == 143, f"ended with {child.returncode}")
     check(verdicts(out) == ["ok", "begun"], f"left behind: {verdicts(out)}")
-    with open(out + "/results.json", encoding="utf-8") as file:
-        steps = json.load(file)["steps"]
-    left = subprocess.run(["pgrep", "-f", steps[1]["command"].split(" --device")[0]], capture_output=True,
-                          text=True, check=False) if shutil.which("pgrep") else None
-    check(not left or not left.stdout.strip(), "the step goes on without the run")
+    left = marked(mark)
+    check(not left, f"the step goes on without the run: {left}")
 
 
 def figure(name, value, share=None):
