@@ -10,6 +10,7 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ struct hzp_door {
     int listening, epoll, stop;
     int port;
     pthread_t thread;
-    bool started;
+    atomic_bool started;
     bool paused; /* the listening socket is out of the epoll set */
     uint64_t paused_until, warned_ns;
     struct hzp_lock lock;
@@ -458,19 +459,19 @@ int hzp_door_start(struct hzp_door *door, struct hzp_err_text *reterr)
         epoll_ctl(door->epoll, EPOLL_CTL_ADD, door->stop, &event))
         return hzp_fail(reterr, HZP_EIO, "no descriptor left for the HTTP server");
     watch_listening(door, true);
-    if (hzp_thread_start(&door->thread, "hzp-door", door_main, door) < 0)
-        return hzp_fail(reterr, HZP_ENOMEM, "no thread left for the HTTP server");
-    door->started = true;
-    return HZP_OK;
+    atomic_store(&door->started, true); /* before the first connection can linger */
+    if (hzp_thread_start(&door->thread, "hzp-door", door_main, door) == HZP_OK)
+        return HZP_OK;
+    atomic_store(&door->started, false);
+    return hzp_fail(reterr, HZP_ENOMEM, "no thread left for the HTTP server");
 }
 
 void hzp_door_shut(struct hzp_door *door)
 {
-    if (door->started) {
+    if (atomic_exchange(&door->started, false)) {
         ssize_t n = write(door->stop, &(uint64_t){1}, sizeof(uint64_t));
         HZP_ASSERT(n == sizeof(uint64_t));
         pthread_join(door->thread, NULL);
-        door->started = false;
     }
     if (door->listening >= 0)
         close(door->listening);
@@ -549,7 +550,7 @@ void hzp_door_linger(struct hzp_door *door, int fd)
         return;
     shutdown(copy, SHUT_WR);
     hzp_lock_take(&door->lock);
-    if (door->started)
+    if (atomic_load(&door->started))
         take_lingerer(door, copy);
     else
         close(copy);
