@@ -9,15 +9,18 @@
 /* Engine thread: the request has new tokens or has ended. */
 static void wake(void *ctx, bool more)
 {
-    const struct hzp_choice *choice = ctx;
+    struct hzp_choice *choice = ctx;
     struct hzp_completion *c = choice->of;
     struct hzp_notify *notify = c->listener.notify;
     if (!notify) {
         hzp_wake_poke(&c->wake);
         return;
     }
-    if (!c->ends_only || hzp_request_final(choice->rq))
-        hzp_notify_add(notify, &c->note); /* from now on c may be freed, but for a final request */
+    bool final = hzp_request_final(choice->rq);
+    if (final)
+        atomic_store(&choice->told, true);
+    if (!c->ends_only || final)
+        hzp_notify_add(notify, &c->note);
     if (!more)
         hzp_notify_wake(notify);
 }
@@ -27,6 +30,18 @@ static bool all_final(const struct hzp_completion *c)
     for (int32_t i = 0; i < c->choices; i++) {
         const struct hzp_request *rq = c->choice[i].rq;
         if (rq && atomic_load(&rq->state) != HZP_REQUEST_NEW && !hzp_request_final(rq))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the engine has told of the end of every request: a final state is visible earlier. */
+static bool all_told(const struct hzp_completion *c)
+{
+    for (int32_t i = 0; i < c->choices; i++) {
+        const struct hzp_choice *choice = &c->choice[i];
+        if (choice->rq && atomic_load(&choice->rq->state) != HZP_REQUEST_NEW &&
+            !atomic_load(&choice->told))
             return false;
     }
     return true;
@@ -42,9 +57,9 @@ static void on_news(void *ctx)
         c->listener.news(c->listener.ctx);
         return;
     }
-    if (!all_final(c))
-        return;
-    /* The engine may still be inside the last wake(), which posts the note once more. */
+    if (!all_told(c))
+        return; /* wake() posts the note once more */
+    /* The engine may still be inside the last wake(). */
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].rq)
             hzp_request_await_release(c->choice[i].rq);

@@ -121,6 +121,7 @@ struct hzp_choice {
     int32_t codes; /* code points so far, including text that a possible stop string holds back */
     int32_t seen;  /* tokens turned into text: the count of generated tokens */
     enum hzp_finish finish;
+    _Atomic bool told;   /* the engine has told that the request is final, to a listener */
     int32_t stop_string; /* index of the stop string that ended it; -1: none */
     /* of a stream: already sent */
     size_t sent_bytes;
