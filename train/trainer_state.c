@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,19 +276,24 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
 
 struct state_source {
     const struct hzp_st_tensor *tensor;
-    int64_t at;   /* elements taken */
-    uint64_t sum; /* their checksum, as hzp_units_checksum makes it */
-    struct hzp_err_text *reterr;
+    const struct hzp_layout *layout;
+    _Atomic uint64_t sum; /* of the units read, as hzp_units_checksum makes it */
+    atomic_flag failed;
+    struct hzp_err_text *reterr; /* the first failure's */
 };
 
+/* One of several threads. */
 static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 {
     struct state_source *s = ctx;
-    int64_t n = (int64_t)host->elements;
-    HZP_TRY(hzp_safetensors_read(s->tensor, s->at, n, host->base, s->reterr));
-    s->at += n;
-    s->sum += hzp_unit_checksum(host);
-    return HZP_OK;
+    struct hzp_err_text text;
+    int r = hzp_safetensors_read(s->tensor, (int64_t)s->layout->unit[u].before,
+                                 (int64_t)host->elements, host->base, &text);
+    if (r < 0 && !atomic_flag_test_and_set(&s->failed))
+        return hzp_fail(s->reterr, r, "%s", text.text);
+    if (r >= 0)
+        atomic_fetch_add(&s->sum, hzp_unit_checksum(host));
+    return r;
 }
 
 /* Copies a tensor, which holds all units in order, to the resident parts of the units, and compares
@@ -296,11 +302,12 @@ static int get_state(struct hzp_device *dev, const struct hzp_safetensors *st, c
                      const char *key, const struct hzp_st_tensor *tensor,
                      const struct hzp_units *units, struct hzp_err_text *reterr)
 {
-    struct state_source source = {.tensor = tensor, .reterr = reterr};
+    struct state_source source = {
+        .tensor = tensor, .layout = units->layout, .failed = ATOMIC_FLAG_INIT, .reterr = reterr};
     const char *then = hzp_safetensors_meta(st, key);
     char now[32];
-    HZP_TRY(hzp_units_fill(dev, units, take_unit, &source));
-    snprintf(now, sizeof(now), "%016" PRIx64, source.sum);
+    HZP_TRY(hzp_units_fill_by(dev, units, take_unit, &source, dev->threads));
+    snprintf(now, sizeof(now), "%016" PRIx64, atomic_load(&source.sum));
     return then && strcmp(then, now)
                ? hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is damaged (checksum %s, not %s)",
                           path, tensor->name, now, then)

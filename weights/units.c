@@ -2,10 +2,14 @@
 #include "weights/units.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 #include "device/philox.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { FILLERS_MAX = 15 }; /* threads beside the caller's: more do not read faster */
 
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type)
 {
@@ -156,6 +160,47 @@ int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_un
     }
     free_host(dev, buffer);
     return r;
+}
+
+/* What threads that fill units side by side share. */
+struct filling {
+    const struct hzp_units *units;
+    hzp_unit_fill_fn *fill;
+    void *ctx;
+    _Atomic int32_t next;
+    _Atomic int result;
+};
+
+static void *fill_some(void *arg)
+{
+    struct filling *f = arg;
+    int32_t u;
+    while (atomic_load(&f->result) >= 0 &&
+           (u = atomic_fetch_add(&f->next, 1)) < f->units->layout->units) {
+        struct hzp_unit_view view = hzp_unit_view(f->units, u);
+        int r = f->fill(f->ctx, u, &view), none = HZP_OK;
+        if (r < 0)
+            atomic_compare_exchange_strong(&f->result, &none, r);
+    }
+    return NULL;
+}
+
+int hzp_units_fill_by(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
+                      void *ctx, int threads)
+{
+    struct filling f = {.units = units, .fill = fill, .ctx = ctx};
+    pthread_t helper[FILLERS_MAX];
+    int helpers = 0;
+    if (units->part || (dev && !hzp_device_host_memory(dev)))
+        return hzp_units_fill(dev, units, fill, ctx);
+    /* This thread is one; without further ones it does all. */
+    while (helpers < HZP_MIN(threads - 1, FILLERS_MAX) &&
+           hzp_thread_start(&helper[helpers], "hzp-read", fill_some, &f) == HZP_OK)
+        helpers++;
+    fill_some(&f);
+    while (helpers > 0)
+        pthread_join(helper[--helpers], NULL);
+    return atomic_load(&f.result);
 }
 
 int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to, const struct hzp_units *from)

@@ -76,6 +76,10 @@ int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, cons
 typedef int hzp_unit_fill_fn(void *ctx, int32_t u, const struct hzp_unit_view *host);
 int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
                    void *ctx);
+/* The same by so many threads at a time, each unit by one of them and in no order, where the units
+ * are whole and in host memory; elsewhere by this thread alone. */
+int hzp_units_fill_by(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
+                      void *ctx, int threads);
 
 /* Copies every unit; both are in dev's memory and have the same layout and type.  HZP_EDEVICE. */
 int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to,

@@ -318,12 +318,26 @@ bool hzp_train_space_prepare(const struct hzp_train_space *s, struct hzp_plan *c
     return true;
 }
 
+/* Whether restoring the units of a state writes all of its memory. */
+static bool restored_whole(const struct hzp_train_space *s)
+{
+    const struct hzp_layout *layout = s->m.layout;
+    if (s->m.part || !hzp_device_host_memory(s->dev))
+        return false;
+    for (int32_t u = 0; u < layout->units; u++)
+        if (layout->unit[u].room != layout->unit[u].elements)
+            return false;
+    return true;
+}
+
 int hzp_train_space_restore(struct hzp_train_space *s)
 {
     size_t grads = hzp_units_bytes(s->grads.layout, HZP_F32);
     if (!s->config.unprepared || s->zeroed_bytes == grads)
         return HZP_OK;
     s->zeroed_bytes = grads; /* they come first */
+    if (restored_whole(s))
+        return HZP_OK;
     return hzp_device_zero(s->dev, (char *)s->state + grads, s->state_bytes - grads);
 }
 

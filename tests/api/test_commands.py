@@ -396,6 +396,7 @@ def test_bench():
     fails("bench", "offline", MODEL, "--input-len", "4000", "--quick", status=2, says=["--input-len"])
     found = figures("start", MODEL)
     assert found["start, with training"] > 0 and found["start, with training over without"] > 0
+    assert found["start, from a checkpoint"] > 0 and found["start, from a checkpoint over without"] > 0
     fails("bench", "start", "/nonexistent", "--quick", says=["/nonexistent"])
 
 

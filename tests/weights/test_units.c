@@ -12,6 +12,8 @@
 #include "tests/weights/tiny_models.h"
 #include "weights/model_dir.h"
 
+#include <stdatomic.h>
+
 static const int32_t inner[] = {20, 72, 8};
 static struct hzp_layout layout; /* with the inner widths below */
 
@@ -176,12 +178,54 @@ static void test_failed_copy(void **state)
     apart_free(&units);
 }
 
+struct numbers {
+    _Atomic int calls[16];
+    int32_t bad; /* the unit that cannot be filled; -1: none */
+};
+
+static int fill_numbers(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    struct numbers *numbers = ctx;
+    atomic_fetch_add(&numbers->calls[u], 1);
+    if (u == numbers->bad)
+        return HZP_EFORMAT;
+    float *to = host->base;
+    for (size_t i = 0; i < host->elements; i++)
+        to[i] = (float)(u * 1000) + (float)(i % 1000);
+    return HZP_OK;
+}
+
+/* Several threads fill each unit once, with what one thread fills; a failure comes back. */
+static void test_fill_by(void **state)
+{
+    struct hzp_units one = apart(HZP_F32), many = apart(HZP_F32);
+    struct numbers numbers = {.bad = -1};
+    uint64_t want, sum;
+    assert_int_equal(hzp_units_fill(NULL, &one, fill_numbers, &numbers), HZP_OK);
+    assert_int_equal(hzp_units_checksum(NULL, &one, &want), HZP_OK);
+    for (int threads = 1; threads <= 20; threads++) {
+        memset(&numbers, 0, sizeof(numbers));
+        numbers.bad = -1;
+        assert_int_equal(hzp_units_fill_by(NULL, &many, fill_numbers, &numbers, threads), HZP_OK);
+        assert_int_equal(hzp_units_checksum(NULL, &many, &sum), HZP_OK);
+        assert_true(sum == want);
+        for (int32_t u = 0; u < layout.units; u++)
+            assert_int_equal(numbers.calls[u], 1);
+        numbers.bad = threads % layout.units;
+        assert_int_equal(hzp_units_fill_by(NULL, &many, fill_numbers, &numbers, threads),
+                         HZP_EFORMAT);
+    }
+    apart_free(&one);
+    apart_free(&many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_not_resident),
         cmocka_unit_test(test_same_as_side_by_side),
+        cmocka_unit_test(test_fill_by),
         cmocka_unit_test(test_on_device),
         cmocka_unit_test(test_failed_copy),
     };
