@@ -386,6 +386,19 @@ static uint64_t idle_ns(struct hzp_loop *loop)
     }
 }
 
+/* How long the thread may sleep when there is no work. */
+static uint64_t sleep_ns(struct hzp_loop *loop)
+{
+    uint64_t due = UINT64_MAX;
+    for (int32_t i = 0; i < loop->config.sources; i++) {
+        struct hzp_source *source = loop->config.source[i];
+        if (source->due_ns)
+            due = HZP_MIN(due, source->due_ns(source));
+    }
+    uint64_t now = hzp_device_now_ns(loop->config.model->dev);
+    return due == UINT64_MAX ? due : due - HZP_MIN(due, now);
+}
+
 static int run(struct hzp_loop *loop)
 {
     int r = HZP_OK;
@@ -395,7 +408,7 @@ static int run(struct hzp_loop *loop)
             return r;
         if (r == 0) {
             set_idle(loop, hzp_now_ns());
-            hzp_wake_wait(&loop->wake, UINT64_MAX);
+            hzp_wake_wait(&loop->wake, sleep_ns(loop));
             set_idle(loop, 0);
         }
     }

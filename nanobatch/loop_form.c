@@ -169,6 +169,8 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
         struct hzp_source *source = loop->config.source[i];
         int32_t slices = active->offer.slices;
         any |= source->offer(source, &active->step, &active->room, &active->offer);
+        if (active->offer.version)
+            active->step.version = active->offer.version;
         if (!planned && hzp_step_serves(active)) {
             plan_serving(loop, active, train_ns);
             planned = true;

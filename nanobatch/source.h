@@ -29,6 +29,8 @@ struct hzp_rider;
 struct hzp_step {
     uint64_t number;   /* from 1; reclaiming memory depends on it alone */
     uint64_t begin_ns; /* device clock */
+    /* The current version; a source that offers rows may choose another one (hzp_offer.version),
+     * which is then here for the sources behind it and in deliver(). */
     struct hzp_version *version;
     /* Rows of the previous step, which is still in flight; NULL: its results are known. */
     const struct hzp_batch *in_flight;
@@ -64,7 +66,10 @@ enum hzp_settle { HZP_SETTLE_NOTHING, HZP_SETTLE_SERVING, HZP_SETTLE_ALL };
 struct hzp_offer {
     struct hzp_batch *batch; /* serving's rows; empty when the step begins; NULL: no serving */
     const struct hzp_kv *kv; /* [layers], set together with rows */
-    struct hzp_waits waits;  /* set together with rows */
+    /* set together with rows: the version that they are computed by, which the source has acquired
+     * (weights/versions.h); NULL: the current one */
+    struct hzp_version *version;
+    struct hzp_waits waits; /* set together with rows */
     /* training's are issued first, then the others, each group in order */
     struct hzp_slice slice[HZP_SLICES_MAX];
     int32_t slices;
@@ -127,6 +132,10 @@ struct hzp_source {
 
     /* True while the source has work that must be done before a graceful stop. */
     bool (*busy)(struct hzp_source *source);
+
+    /* The time (device clock) at which the source wants to be asked again although there is no
+     * work; UINT64_MAX: none.  NULL: the same. */
+    uint64_t (*due_ns)(struct hzp_source *source);
 };
 
 #endif

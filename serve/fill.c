@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+/* After a swap, sequences that compute their rows again in one step, so that it leaves room for the
+ * prompts of new requests. */
+enum { RECOMPUTES_MAX = 4 };
+
 /* The step being filled. */
 struct filling {
     struct hzp_scheduler *s;
@@ -30,8 +34,8 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     *part =
         (struct hzp_part){.step = number, .pos0 = seq->fed, .rows = rows, .logit0 = batch->logits};
     if (!seq->fed)
-        seq->prompt_version = s->version;
-    seq->mixed |= seq->prompt_version != s->version;
+        seq->prompt_version = s->serves;
+    seq->mixed |= seq->prompt_version != s->serves;
     seq->fed += rows;
     seq->step = number;
     f->room->rows -= rows;
@@ -41,7 +45,7 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
 /* Hands the sequence's pages whose rows are complete to the prefix cache. */
 static void keep_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
-    if (seq->mixed || seq->alone)
+    if (seq->mixed || seq->alone || s->serves != s->version)
         return;
     struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
     int32_t whole = HZP_MIN(seq->fed, tokens.count) / s->page_rows;
@@ -123,21 +127,38 @@ static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
     return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
 }
 
+/* Where the choice of decoding sequences begins: where the step before left one out.  While steps
+ * alternate between versions, at the one of this version that has waited longest. */
+static int32_t first_choice(struct hzp_scheduler *s)
+{
+    if (!s->now.pins)
+        return s->running ? s->turn % s->running : 0;
+    int32_t first = 0;
+    uint64_t least = UINT64_MAX;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) || seq->step >= least)
+            continue;
+        least = seq->step;
+        first = i;
+    }
+    return first;
+}
+
 /* Chooses the sequences that decode, as far as the step has room; the next step starts with the
  * first sequence left out. */
 static int32_t choose_decodes(const struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_batch_config *max = &f->offer->batch->max;
-    int32_t chosen = 0, edits = f->offer->batch->edits,
-            first = s->running ? s->turn % s->running : 0;
+    int32_t chosen = 0, edits = f->offer->batch->edits, first = first_choice(s);
     int32_t room = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
         int32_t i = first + k < s->running ? first + k : first + k - s->running;
         struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!hzp_seq_decodes(seq) || hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) ||
-            awaits_token(seq, f->step))
+        if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) ||
+            hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(seq, f->step))
             continue;
         if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
             if (!left_out)
@@ -215,11 +236,16 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
     }
 }
 
-/* Whether the prompt of a running sequence still has rows to compute. */
+/* Whether the sequence has rows of its prompt to compute, in a step of this version. */
+static bool has_prompt(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return !hzp_seq_decodes(seq) && hzp_seq_version(s, seq) == s->serves;
+}
+
 static bool prompt_runs(const struct hzp_scheduler *s)
 {
     for (int32_t i = 0; i < s->running; i++)
-        if (!hzp_seq_decodes(&s->seq[s->order[i]]))
+        if (has_prompt(s, &s->seq[s->order[i]]))
             return true;
     return false;
 }
@@ -248,14 +274,20 @@ static int32_t prompt_rows(const struct filling *f, int32_t decodes)
     return decided.rows;
 }
 
+/* Whether a swap has made the sequence compute the rows of tokens it had drawn again. */
+static bool recomputes(const struct hzp_seq *seq)
+{
+    return seq->restarted && seq->rq->recomputes > 0;
+}
+
 static void add_prefills(const struct filling *f, int32_t decodes)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t room = prompt_rows(f, decodes);
+    int32_t room = prompt_rows(f, decodes), again = 0;
     for (int32_t i = 0; i < s->running && room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (hzp_seq_decodes(seq))
+        if (!has_prompt(s, seq) || (recomputes(seq) && ++again > RECOMPUTES_MAX))
             continue;
         if (batch->segs == batch->max.segs_max)
             break;
@@ -286,6 +318,7 @@ static void tell_waits(const struct filling *f)
     const struct hzp_scheduler *s = f->s;
     uint64_t number = f->step->number;
     struct hzp_waits *waits = &f->offer->waits;
+    waits->count = 0;
     waits->running = s->running;
     waits->slots = s->config.running_max;
     for (int32_t i = 0; i < s->running; i++) {
@@ -318,18 +351,22 @@ static enum hzp_settle settle_for(const struct filling *f)
 }
 
 /* True: a prompt that a swap has restarted is not finished, and gets rows in this step, or the step
- * has none for serving. */
+ * has none for serving.  In a step of another version: and had rows in the newest of its own. */
 static bool keeps_version(const struct filling *f, bool no_room)
 {
     const struct hzp_scheduler *s = f->s;
+    bool keeps = false;
     for (int32_t i = 0; i < s->running; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         const struct hzp_part *part = hzp_seq_part(seq, f->step->number);
-        bool goes_on = no_room || (part->step == f->step->number && part->rows > 0);
-        if (seq->restarted && !hzp_seq_decodes(seq) && goes_on)
-            return true;
+        bool rows = part->step == f->step->number && part->rows > 0;
+        if (!seq->restarted || hzp_seq_decodes(seq))
+            continue;
+        if (!no_room && hzp_seq_version(s, seq) == s->serves)
+            seq->passed_over = !rows;
+        keeps |= no_room || !seq->passed_over;
     }
-    return false;
+    return keeps;
 }
 
 static void count_step(struct hzp_scheduler *s, int32_t rows)
@@ -347,7 +384,19 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
     struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
     bool no_room = !room->rows;
     HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);
+    struct hzp_version *first = hzp_first_version(s, step), *version = first;
     add_prefills(&f, add_decodes(&f));
+    while (!no_room && !offer->batch->rows) {
+        struct hzp_version *next = hzp_next_version(s, step, first);
+        if (!next)
+            break;
+        version = next;
+        add_prefills(&f, add_decodes(&f));
+    }
+    if (offer->batch->rows) {
+        s->served = s->serves;
+        offer->version = version == step->version ? NULL : version;
+    }
     tell_waits(&f);
     offer->settle = HZP_MAX(offer->settle, settle_for(&f));
     offer->keep_version |= keeps_version(&f, no_room);

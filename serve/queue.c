@@ -24,6 +24,8 @@ void hzp_show_stats(struct hzp_scheduler *s)
     s->now.kv_taken = kv.taken - prefix.idle;
     s->now.kv_idle = prefix.idle;
     s->now.kv_peak = hzp_admission_peak(s->admission);
+    s->now.waiting_weights = s->later_count;
+    hzp_count_pins(s);
     hzp_lock_take(&s->lock);
     s->shown = s->now;
     hzp_lock_release(&s->lock);
@@ -56,6 +58,10 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
 {
     s->now.finished[state]++;
+    s->now.aborted += rq->changed == HZP_CHANGED_SWAP;
+    s->now.pins_ended += rq->changed == HZP_CHANGED_PIN;
+    s->bounded -= rq->demands.max_staleness >= 0;
+    hzp_unpin(s, rq);
     rq->finished_ns = s->clock_ns;
     atomic_store(&rq->state, state);
     hzp_add_news(s, rq);
@@ -101,7 +107,8 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     struct hzp_request *rq = leave_running(s, i);
     struct hzp_growth growth = growth_of(rq);
     if (state != HZP_REQUEST_FAILED)
-        hzp_admission_ended(s->admission, &growth, state == HZP_REQUEST_LENGTH);
+        hzp_admission_ended(s->admission, &growth,
+                            state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_CHANGED);
     /* Update the statistics first, so that a client that sees the end also sees the pages free. */
     hzp_show_stats(s);
     end_request(s, rq, state);
@@ -142,16 +149,26 @@ static bool overtakes(const struct hzp_request *rq, const struct hzp_request *wa
     return rq->priority < waits->priority && due(rq) < due(waits) && !waits->preempted;
 }
 
-/* Moves submitted requests into the waiting queue, which only the engine thread accesses. */
-static void absorb(struct hzp_scheduler *s)
+void hzp_wait_add(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    HZP_ASSERT(s->wait_count < s->wait_room);
+    int32_t i = s->wait_count++;
+    for (; i > 0 && overtakes(rq, hzp_wait_at(s, i - 1)); i--)
+        s->wait[(s->wait_head + i) % s->wait_room] = hzp_wait_at(s, i - 1);
+    s->wait[(s->wait_head + i) % s->wait_room] = rq;
+}
+
+/* Moves submitted requests into the waiting queue, which only the engine thread accesses, or beside
+ * it.  step NULL: none will run any more. */
+static void absorb(struct hzp_scheduler *s, const struct hzp_step *step)
 {
     struct hzp_request *rq;
     while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
-        HZP_ASSERT(s->wait_count < s->wait_room);
-        int32_t i = s->wait_count++;
-        for (; i > 0 && overtakes(rq, hzp_wait_at(s, i - 1)); i--)
-            s->wait[(s->wait_head + i) % s->wait_room] = hzp_wait_at(s, i - 1);
-        s->wait[(s->wait_head + i) % s->wait_room] = rq;
+        s->bounded += rq->demands.max_staleness >= 0;
+        if (step && hzp_demands_wait(&rq->demands))
+            hzp_later_add(s, rq, step);
+        else
+            hzp_wait_add(s, rq);
     }
 }
 
@@ -167,36 +184,53 @@ static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
     hzp_lock_release(&s->lock);
 }
 
-/* Ends waiting requests: all of them, or only the canceled ones. */
-static void cull_waiting(struct hzp_scheduler *s, bool all, enum hzp_request_state state)
+void hzp_end_waiting(struct hzp_scheduler *s, struct hzp_request *rq, enum hzp_request_state state)
+{
+    leave_queue(s, rq);
+    end_request(s, rq, state);
+}
+
+/* The state in which the request ends now; NEW: it does not. */
+static enum hzp_request_state end_of(const struct hzp_request *rq)
+{
+    /* relaxed: the flag publishes no other data */
+    bool canceled = atomic_load_explicit(&rq->cancel, memory_order_relaxed);
+    return canceled ? HZP_REQUEST_CANCELED : rq->verdict;
+}
+
+/* Ends requests that are canceled or have their verdict. */
+static void cull_waiting(struct hzp_scheduler *s)
 {
     int32_t kept = 0;
     for (int32_t i = 0; i < s->wait_count; i++) {
         struct hzp_request *rq = hzp_wait_at(s, i);
-        if (!all && !atomic_load_explicit(&rq->cancel, memory_order_relaxed)) {
-            /* relaxed: the flag publishes no other data */
+        if (end_of(rq))
+            hzp_end_waiting(s, rq, end_of(rq));
+        else
             s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
-            continue;
-        }
-        leave_queue(s, rq);
-        end_request(s, rq, state);
     }
     s->wait_count = kept;
 }
 
 static void cull_running(struct hzp_scheduler *s)
 {
-    for (int32_t i = s->running - 1; i >= 0; i--)
-        if (atomic_load_explicit(&s->seq[s->order[i]].rq->cancel, memory_order_relaxed))
-            hzp_end_running(s, i, HZP_REQUEST_CANCELED);
+    for (int32_t i = s->running - 1; i >= 0; i--) {
+        enum hzp_request_state end = end_of(s->seq[s->order[i]].rq);
+        if (end)
+            hzp_end_running(s, i, end);
+    }
 }
 
 void hzp_fail_all(struct hzp_scheduler *s)
 {
-    absorb(s);
+    absorb(s, NULL);
     while (s->running)
         hzp_end_running(s, s->running - 1, HZP_REQUEST_FAILED);
-    cull_waiting(s, true, HZP_REQUEST_FAILED);
+    for (int32_t i = 0; i < s->wait_count; i++)
+        hzp_end_waiting(s, hzp_wait_at(s, i), HZP_REQUEST_FAILED);
+    for (int32_t i = 0; i < s->later_count; i++)
+        hzp_end_waiting(s, s->later[i], HZP_REQUEST_FAILED);
+    s->wait_count = s->later_count = 0;
 }
 
 /* Recomputes the admission prediction if a sequence has left, the queue's head has changed, or
@@ -217,10 +251,14 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     hzp_admission_look(s->admission, s->growth, s->running);
 }
 
-/* Whole pages in which the rows before the last one lie: the last one is computed in any case. */
+/* Whole pages in which the rows before the last one lie: the last one is computed in any case.  The
+ * cache has pages of the current version only. */
 static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    return hzp_request_tells_prompt(rq) ? 0 : (hzp_request_tokens(rq).count - 1) / s->page_rows;
+    bool other = rq->pin && rq->pin->record.id != s->version;
+    return other || hzp_request_tells_prompt(rq)
+               ? 0
+               : (hzp_request_tokens(rq).count - 1) / s->page_rows;
 }
 
 /* Pages that the request would share with running sequences. */
@@ -293,6 +331,7 @@ static void admit(struct hzp_scheduler *s)
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
         s->order[s->running++] = i;
         leave_queue(s, rq);
+        hzp_pin(s, rq);
         if (!rq->preempted) {
             s->now.admitted++;
             s->now.prefix_queries += (uint64_t)rq->prompt_count;
@@ -335,30 +374,39 @@ static void secure_pages(struct hzp_scheduler *s)
     }
 }
 
+void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
+    seq->taken -= seq->kept;
+    memmove(seq->page, seq->page + seq->kept, (size_t)seq->taken * sizeof(*seq->page));
+    seq->fed = seq->kept = seq->spared = 0;
+    seq->prompt_end = hzp_request_tokens(seq->rq).count;
+    seq->part[0].rows = seq->part[1].rows = 0;
+    seq->restarted = true;
+    seq->mixed = seq->alone = seq->passed_over = false;
+    seq->sought = 0;
+}
+
 void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
 {
     for (int32_t i = 0; i < s->running; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!seq->fed || hzp_seq_decodes(seq) || seq->prompt_version == version)
+        if (!seq->fed || hzp_seq_decodes(seq) || seq->prompt_version == version || seq->rq->pin)
             continue;
-        hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
-        seq->taken -= seq->kept;
-        memmove(seq->page, seq->page + seq->kept, (size_t)seq->taken * sizeof(*seq->page));
-        seq->fed = seq->kept = seq->spared = 0;
-        seq->part[0].rows = seq->part[1].rows = 0;
-        seq->restarted = true;
-        seq->alone = false;
-        seq->sought = 0;
+        hzp_begin_again(s, seq);
         s->now.prompt_restarts++;
     }
 }
 
-void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number)
+void hzp_queue_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 {
-    absorb(s);
-    cull_waiting(s, false, HZP_REQUEST_CANCELED);
+    absorb(s, step);
+    hzp_later_turn(s, step);
+    hzp_look_at_pins(s);
+    cull_waiting(s);
     cull_running(s);
-    look_ahead(s, number);
+    hzp_ask_staleness(s);
+    look_ahead(s, step->number);
     admit(s);
     for (int32_t i = 0; s->version && i < s->running; i++)
         hzp_seek_prefix(s, &s->seq[s->order[i]], true);

@@ -33,6 +33,7 @@ int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_
     rq->prompt_logprobs = prompt_logprobs;
     rq->sampling = (struct hzp_sampling){.temperature = 1, .top_p = 1, .repetition = 1};
     rq->stop_token = -1;
+    rq->demands.max_staleness = -1;
     atomic_store(&rq->let_go, true);
     int32_t told = prompt_logprobs ? prompt_count : 0;
     if (!take(&rq->prompt, prompt_count, 1, sizeof(*rq->prompt)) ||

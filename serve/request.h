@@ -7,7 +7,7 @@
  * `out_count` (release); the creator reads up to it (acquire).  Once `state` is final and `let_go`
  * is set the engine never accesses the request again, and the creator destroys it.
  *
- *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CANCELED | FAILED
+ *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CHANGED | UNMET | CANCELED | FAILED
  *
  * A request that is preempted for lack of KV pages goes back to WAITING (scheduler.h); its output
  * stays and continues when it runs again.
@@ -18,6 +18,7 @@
 #define HZP_SERVE_REQUEST_H
 
 #include "device/ops.h"
+#include "serve/consistency.h"
 #include "serve/edits.h"
 #include "weights/config.h"
 
@@ -30,6 +31,8 @@ enum hzp_request_state {
     /* final states */
     HZP_REQUEST_STOPPED,  /* end of sequence or a stop token: stop_token says which */
     HZP_REQUEST_LENGTH,   /* max_tokens, or the end of the context */
+    HZP_REQUEST_CHANGED,  /* it may not go on with other weights: changed says why */
+    HZP_REQUEST_UNMET,    /* it did not get the weights it asks for: unmet says why */
     HZP_REQUEST_CANCELED, /* cancel was raised */
     HZP_REQUEST_FAILED,   /* the device failed, or the server stopped in a hurry */
 };
@@ -69,6 +72,7 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
+    struct hzp_demands demands; /* of the weights: consistency.h */
     /* The engine calls it after output or a final state; it may only wake a thread.  more: another
      * request's wake follows at once, so one wakeup can serve all.  wake_ctx must outlive the
      * request: the final state may be visible before wake is called. */
@@ -85,6 +89,9 @@ struct hzp_request {
     uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
     bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
     int32_t stop_token;        /* of STOPPED */
+    enum hzp_unmet unmet;      /* of UNMET */
+    enum hzp_changed changed;  /* of CHANGED */
+    int32_t recomputes;        /* swaps after which all its rows were computed again */
     int32_t cached;            /* prompt tokens whose rows the prefix cache had, at first; set
                                 * before the first output */
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
@@ -97,11 +104,16 @@ struct hzp_request {
     _Atomic bool cancel;
 
     /* used by the scheduler */
-    struct hzp_edits *edits; /* created at submit */
-    int32_t computed;        /* rows of its sequence computed, or found, at least once */
-    int32_t preemptions;     /* so far */
-    bool preempted;          /* it has run before and waits again */
-    _Atomic bool let_go;     /* false from submit until wake() has returned for the final state: the
+    struct hzp_edits *edits;        /* created at submit */
+    int32_t computed;               /* rows of its sequence computed, or found, at least once */
+    int32_t preemptions;            /* so far */
+    bool preempted;                 /* it has run before and waits again */
+    enum hzp_request_state verdict; /* ends with it at the next turn; NEW: it goes on */
+    uint64_t wait_until_ns;         /* for weights; step clock */
+    uint64_t seen_step;             /* the step formed when it began to wait for weights */
+    struct hzp_version *pin;        /* that it holds; NULL: none */
+    uint64_t pin_until_ns;          /* step clock; UINT64_MAX: the version is current */
+    _Atomic bool let_go; /* false from submit until wake() has returned for the final state: the
                           * engine's last access, which destroy waits for */
 };
 

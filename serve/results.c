@@ -43,6 +43,12 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
 {
     struct hzp_request *rq = seq->rq;
     int32_t fed = part->pos0, end = fed + part->rows, logit = part->logit0;
+    /* A version was published while this step of a pinned one was in flight. */
+    if (rq->pin && rq->demands.max_staleness >= 0 &&
+        results->staleness > rq->demands.max_staleness) {
+        rq->changed = HZP_CHANGED_PIN;
+        return HZP_REQUEST_CHANGED;
+    }
     int32_t known = HZP_MAX(fed, rq->computed);
     rq->staleness = HZP_MAX(rq->staleness, results->staleness);
     s->now.prompt_tokens += (uint64_t)HZP_MAX(HZP_MIN(end, rq->prompt_count) - known, 0);

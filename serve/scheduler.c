@@ -16,6 +16,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
+static uint64_t due_ns(struct hzp_source *source);
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
                          struct hzp_kvpool *pool, struct hzp_scheduler **ret)
@@ -23,8 +24,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     HZP_ASSERT(config->running_max > 0 && config->waiting_max > 0);
     HZP_ASSERT(config->prefill_rows_max >= 0);
     struct hzp_scheduler *s = hzp_xcalloc(1, sizeof(*s));
-    s->source =
-        (struct hzp_source){.name = "serve", .offer = offer, .deliver = deliver, .busy = busy};
+    s->source = (struct hzp_source){
+        .name = "serve", .offer = offer, .deliver = deliver, .busy = busy, .due_ns = due_ns};
     s->config = *config;
     s->model = model;
     s->pool = pool;
@@ -41,6 +42,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
     s->wait_room = config->waiting_max + config->running_max;
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
+    s->later = hzp_xcalloc((size_t)config->waiting_max, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
     hzp_prefix_create(pool, config->prefix_cache, &s->prefix);
@@ -97,6 +99,7 @@ static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
                                         .prompt_max = s->config.waiting_tokens_max,
                                         .edits_max = s->config.edits_max};
     HZP_TRY(hzp_request_check(rq, &limits, reterr));
+    HZP_TRY(hzp_demands_check(&rq->demands, s->model->weights, s->config.pin_ns, reterr));
     struct hzp_edit_rules rules = hzp_request_edits(rq, model);
     if (hzp_edits_create(&rules, &rq->edits) < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
@@ -160,6 +163,11 @@ static bool busy(struct hzp_source *source)
     return any;
 }
 
+static uint64_t due_ns(struct hzp_source *source)
+{
+    return hzp_later_due(HZP_CONTAINER_OF(source, struct hzp_scheduler, source));
+}
+
 void hzp_scheduler_abort(struct hzp_scheduler *s)
 {
     hzp_scheduler_stop(s, true);
@@ -187,6 +195,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->chosen);
     free(s->news);
     free(s->wait);
+    free(s->later);
     free(s->growth);
     hzp_admission_destroy(s->admission);
     free(s);
@@ -201,6 +210,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     s->clock_ns = step->begin_ns;
     hzp_lock_take(&s->lock);
     bool hurry = s->hurry;
+    s->drains = s->stopping;
     hzp_lock_release(&s->lock);
     if (hurry)
         hzp_fail_all(s);
@@ -208,8 +218,9 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         s->version = step->version->record.id;
         hzp_prefix_serve(s->prefix, s->version);
         hzp_queue_restart(s, s->version);
+        hzp_swap(s, step->version);
     }
-    hzp_queue_turn(s, step->number);
+    hzp_queue_turn(s, step);
     hzp_tell_news(s);
     if (s->running && step->version)
         hzp_fill_step(s, step, room, offer);

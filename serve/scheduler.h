@@ -38,6 +38,9 @@
  * as such prompts have rows.  (One that lacks a page may be restarted again.)  After a preemption
  * the same holds of all rows that are recomputed.
  *
+ * What a request may ask of the weights, and how steps alternate between versions where requests
+ * pin them: consistency.h.  A step serves one version; the others' sequences have no rows in it.
+ *
  * Prompts that begin alike.  Before its first row is computed, and again while all its rows were
  * found, a sequence takes the pages that the prefix cache has for its tokens.  While an older
  * prompt computes rows that it could use, it waits: pages formed in a step are found from the next
@@ -80,6 +83,8 @@ struct hzp_scheduler_config {
     enum hzp_admission_rule admission;
     bool prefix_cache; /* rows of equal beginnings of prompts are computed once (prefix.h) */
     int32_t edits_max; /* of the batch: submit refuses a request that could need more */
+    uint64_t pin_ns;   /* how long a version that is not current may be pinned; 0: requests may not
+                        * pin versions (consistency.h) */
 };
 
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
@@ -110,12 +115,17 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 /* Thread: any. */
 struct hzp_scheduler_stats {
     int32_t waiting, running; /* waiting: with preempted ones, which no bound counts */
+    int32_t waiting_weights;  /* of them: for weights they ask for */
+    int32_t pins;             /* requests that hold a version, */
+    int32_t pinned_slots;     /* and versions held that are not current any more (64 at most) */
     int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;
     uint64_t recomputed_tokens;                /* rows recomputed after preemptions and restarts */
     uint64_t prompt_restarts;                  /* prompts begun again because of a swap */
+    uint64_t recomputes;                       /* decoding sequences computed again after a swap */
+    uint64_t aborted, pins_ended;              /* requests ended by a swap, by the bound on pins */
     uint64_t prefix_queries, prefix_hits;      /* prompt tokens looked for in the cache, found */
     uint64_t found_tokens;                     /* of prompt_tokens: found, not computed */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */

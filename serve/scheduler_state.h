@@ -40,6 +40,7 @@ struct hzp_seq {
     bool restarted;          /* a swap has made it compute those rows again */
     bool mixed;              /* rows behind prompt_end were computed by another version */
     bool alone;              /* the cache has another page for its next tokens */
+    bool passed_over;        /* restarted, and the newest step of its version had no row for it */
     uint64_t sought;         /* hzp_prefix_additions() at the last search */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that accesses its pages */
@@ -71,13 +72,20 @@ struct hzp_scheduler {
                    * room for all */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
+    struct hzp_request **later; /* [waiting_max] waiting for weights, in the order of submission */
+    int32_t later_count;
+    int32_t bounded;           /* requests with max_staleness, from submission to end */
+    bool asks;                 /* their bound applies */
+    bool drains;               /* no further request is accepted */
     struct hzp_growth *growth; /* [running_max] scratch */
     uint64_t look_next; /* the step at which the admission prediction is recomputed at the latest */
     const struct hzp_request *looked_for; /* head of the queue at that time; only compared */
     bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
     uint64_t ended;    /* newest step that has ended */
-    uint64_t version;  /* that the step being formed serves from; 0: none yet */
+    uint64_t version;  /* the current one when the step is formed; 0: none yet */
+    uint64_t serves;   /* that computes the rows of the step being formed */
+    uint64_t served;   /* that computed those of the newest step that had rows */
     uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
 
@@ -118,6 +126,12 @@ static inline bool hzp_seq_decodes(const struct hzp_seq *seq)
     return seq->fed >= seq->prompt_end;
 }
 
+/* The version that computes its next row. */
+static inline uint64_t hzp_seq_version(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return seq->rq->pin ? seq->rq->pin->record.id : s->version;
+}
+
 static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 {
     return &seq->part[step % 2];
@@ -127,11 +141,19 @@ static inline struct hzp_part *hzp_seq_part(struct hzp_seq *seq, uint64_t step)
 
 /* Runs before a step is filled: ends canceled requests, admits requests that fit, and gives every
  * running sequence the page of its next row, preempting the youngest if necessary. */
-void hzp_queue_turn(struct hzp_scheduler *s, uint64_t number);
+void hzp_queue_turn(struct hzp_scheduler *s, const struct hzp_step *step);
 
 /* Runs before that: a sequence whose prompt another version has begun, and not finished, computes
  * it again from the first row (scheduler.h).  The results of its in-flight rows are discarded. */
 void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version);
+
+/* The sequence's rows, also those of tokens it has drawn, will be computed again from the first
+ * one; the results of its in-flight rows are discarded. */
+void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq);
+
+/* Puts a request into the queue, by its priority; ends one that waits and was taken from it. */
+void hzp_wait_add(struct hzp_scheduler *s, struct hzp_request *rq);
+void hzp_end_waiting(struct hzp_scheduler *s, struct hzp_request *rq, enum hzp_request_state state);
 
 /* Ends the i-th oldest running request. */
 void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state);
@@ -157,8 +179,38 @@ void hzp_tell_news(struct hzp_scheduler *s);
 /* Publishes the statistics to other threads. */
 void hzp_show_stats(struct hzp_scheduler *s);
 
+/* ---- swap.c ---- */
+
+/* The request waits beside the queue until a version meets what it asks for. */
+void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step);
+/* Those whose version serves go to the end of the queue; those whose time is over end. */
+void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step);
+/* When the time of the first of them is over; UINT64_MAX: none waits. */
+uint64_t hzp_later_due(const struct hzp_scheduler *s);
+
+/* Tells the store the smallest bound of all requests. */
+void hzp_ask_staleness(struct hzp_scheduler *s);
+
+/* An admitted request acquires the current version, if it is to be pinned; a final one releases
+ * it. */
+void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq);
+void hzp_unpin(struct hzp_scheduler *s, struct hzp_request *rq);
+/* Gives requests whose pin has lasted too long their verdict. */
+void hzp_look_at_pins(struct hzp_scheduler *s);
+void hzp_count_pins(struct hzp_scheduler *s);
+
+/* v has become current: what happens to each request that has begun.  s->version is v. */
+void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v);
+
+/* Sets s->serves: versions with sequences take turns.  next: when the step of that version had no
+ * row; `first` is where the turn began.  NULL: all were tried. */
+struct hzp_version *hzp_first_version(struct hzp_scheduler *s, const struct hzp_step *step);
+struct hzp_version *hzp_next_version(struct hzp_scheduler *s, const struct hzp_step *step,
+                                     const struct hzp_version *first);
+
 /* ---- fill.c: decode rows, prompt rows, and a report of the waiting prompts ---- */
 
+/* The step's rows are those of one version, offer->version. */
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer);
 

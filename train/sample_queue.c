@@ -357,8 +357,12 @@ static int64_t find_learned_through(const struct hzp_sample_queue *q)
     return through;
 }
 
+/* The lock is held. */
 static void note_failed(struct hzp_sample_queue *q, int64_t number)
 {
+    for (int32_t i = 0; i < q->fails; i++) /* few, or training is of no use */
+        if (q->failed[i] == number)
+            return;
     if (q->fails == q->fails_room) {
         q->fails_room = HZP_MAX(64, 2 * q->fails_room);
         q->failed = hzp_xrealloc(q->failed, (size_t)q->fails_room * sizeof(*q->failed));
@@ -398,6 +402,13 @@ static int64_t end_pass(struct hzp_sample_queue *q, bool learned)
     q->redraw = false;
     hzp_lock_release(&q->lock);
     return r;
+}
+
+void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number)
+{
+    hzp_lock_take(&q->lock);
+    note_failed(q, number);
+    hzp_lock_release(&q->lock);
 }
 
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)

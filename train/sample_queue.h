@@ -66,6 +66,9 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q);
 /* The same if the update was given up: the samples' pass is skipped.  A sample that leaves without
  * having been learned in any pass has failed. */
 int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q);
+/* A drawn sample of the log cannot be learned (it is too long, or has nothing to learn): it has
+ * failed. */
+void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number);
 /* Thread: any.  The numbers of samples of the log that have failed, in order of their failure, from
  * the one with index `from` on; returns how many were written. */
 int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_t *ret,

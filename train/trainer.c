@@ -222,8 +222,11 @@ static void pack(struct hzp_trainer *t)
     for (int32_t i = 0; i < d->count; i++) {
         int32_t rows = d->sample[i]->count - 1;
         d->bin[i] = -1;
-        if (!worth_learning(d->sample[i], doc_rows_max))
+        if (!worth_learning(d->sample[i], doc_rows_max)) {
+            if (d->sample[i]->sequence_number > 0)
+                hzp_sample_queue_fail(t->config.queue, d->sample[i]->sequence_number);
             continue;
+        }
         int32_t b = open;
         while (b < d->bins && d->bin_rows[b] + rows > rows_max)
             b++;
@@ -319,7 +322,7 @@ static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(t->config.model->weights, &stats);
-    return unpublished > 0 && unpublished > stats.max_staleness;
+    return unpublished > 0 && unpublished > stats.bound;
 }
 
 /* True: the update's chain is built.  False: it must wait; *ret_flush: wait until deliver() has
@@ -544,9 +547,23 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     return true;
 }
 
+/* Tells the store which samples have been given up, before a version covers them. */
+static void note_unlearned(struct hzp_trainer *t)
+{
+    int64_t number[64];
+    int32_t n;
+    do {
+        n = hzp_sample_queue_failed(t->config.queue, t->failed_told, number, HZP_COUNT(number));
+        for (int32_t i = 0; i < n; i++)
+            hzp_weights_add_unlearned(t->config.model->weights, number[i]);
+        t->failed_told += n;
+    } while (n);
+}
+
 static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
+    note_unlearned(t);
     struct hzp_version_record *record = &t->draft->record;
     record->optimizer_step = t->step;
     record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
@@ -629,6 +646,7 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     t->failures = 0;
     t->draws++;
     t->learned_through = hzp_sample_queue_give_up(t->config.queue);
+    note_unlearned(t);
 }
 
 /* True: publish now, because it was decided when the update began, the staleness bound was lowered

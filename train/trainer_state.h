@@ -61,6 +61,7 @@ struct hzp_trainer {
     bool publishes; /* the current update will be published when it ends */
     int64_t step, draws;
     int32_t failures;             /* consecutive failures on the current samples */
+    int32_t failed_told;          /* of the queue's failed samples, told to the store */
     struct hzp_update_report now; /* of the current update */
     double loss_sum;              /* of the current update: weighted losses of its learned tokens */
     double weight_sum;            /* weights of its learned tokens, 1 each by default */

@@ -35,6 +35,8 @@ struct hzp_weights {
     struct hzp_version *current;
     bool in_place; /* one slot: an update of the current version is in progress */
     int64_t serving_step, finished_step;
+    int64_t *unlearned; /* [unlearned_count] ascending */
+    int32_t unlearned_count, unlearned_room;
 
     /* under lock: what other threads may read */
     struct hzp_lock lock;
@@ -44,6 +46,7 @@ struct hzp_weights {
     struct hzp_weights_stats stats;
 
     _Atomic int32_t max_staleness; /* any thread */
+    _Atomic int32_t asked;         /* the smallest bound of a request; INT32_MAX: none */
     _Atomic uint64_t ended;        /* any thread: the newest step that has ended */
 };
 
@@ -83,6 +86,12 @@ static int64_t staleness(const struct hzp_weights *w)
     return w->current && w->config.slots > 1 ? w->finished_step - w->serving_step : 0;
 }
 
+/* The staleness bound in force. */
+static int32_t bound(const struct hzp_weights *w)
+{
+    return HZP_MIN(atomic_load(&w->max_staleness), atomic_load(&w->asked));
+}
+
 /* Updates the statistics that other threads read; the lock is held. */
 static void refresh_stats(struct hzp_weights *w)
 {
@@ -92,6 +101,7 @@ static void refresh_stats(struct hzp_weights *w)
     s->finished_step = w->finished_step;
     s->staleness = staleness(w);
     s->max_staleness = atomic_load(&w->max_staleness);
+    s->bound = bound(w);
     if (s->staleness > s->max_staleness)
         s->bound_step = 0;
     else if (!s->bound_step)
@@ -178,6 +188,7 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     w->layout = layout;
     w->config = *config;
     atomic_store(&w->max_staleness, config->max_staleness);
+    atomic_store(&w->asked, INT32_MAX);
     w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
     w->memory = hzp_xcalloc((size_t)config->slots, sizeof(*w->memory));
     w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
@@ -215,6 +226,7 @@ void hzp_weights_destroy(struct hzp_weights *w)
     free(w->slot);
     free(w->record);
     free(w->history);
+    free(w->unlearned);
     free(w);
 }
 
@@ -435,7 +447,7 @@ void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
     refresh_stats_locked(w);
 }
 
-/* Why the bound K = max_staleness holds whenever a step runs.  Let F be the newest finished update
+/* Why the bound K = bound() holds whenever a step runs.  Let F be the newest finished update
  * and S the update of the version that serves; one update is in progress at a time, so F grows by
  * one at its end.
  *   - It began with publishes = false: then F + 1 - S <= K was checked here; until its end only a
@@ -452,7 +464,7 @@ bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes)
         return false;
     if (publishes || w->config.slots == 1)
         return true;
-    return w->finished_step + 1 - w->serving_step <= atomic_load(&w->max_staleness);
+    return w->finished_step + 1 - w->serving_step <= bound(w);
 }
 
 int64_t hzp_weights_staleness(struct hzp_weights *w)
@@ -472,7 +484,60 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
     else if (!s->bound_step && s->staleness <= max_staleness)
         s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
     s->max_staleness = max_staleness;
+    s->bound = bound(w);
     hzp_lock_release(&w->lock);
+}
+
+void hzp_weights_ask_staleness(struct hzp_weights *w, int32_t max_staleness)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(max_staleness >= 0);
+    if (atomic_load(&w->asked) == max_staleness)
+        return;
+    atomic_store(&w->asked, max_staleness);
+    refresh_stats_locked(w);
+}
+
+uint64_t hzp_weights_ended(const struct hzp_weights *w)
+{
+    return atomic_load(&w->ended);
+}
+
+/* The index of the first number that is not smaller. */
+static int32_t unlearned_at(const struct hzp_weights *w, int64_t number)
+{
+    int32_t low = 0, high = w->unlearned_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (w->unlearned[middle] < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t number)
+{
+    hzp_assert_engine_thread();
+    int32_t i = unlearned_at(w, number);
+    return i < w->unlearned_count && w->unlearned[i] == number;
+}
+
+void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t number)
+{
+    if (hzp_weights_unlearned(w, number))
+        return;
+    if (w->unlearned_count == w->unlearned_room) {
+        w->unlearned_room = HZP_MAX(64, 2 * w->unlearned_room);
+        w->unlearned =
+            hzp_xrealloc(w->unlearned, (size_t)w->unlearned_room * sizeof(*w->unlearned));
+    }
+    int32_t i = unlearned_at(w, number);
+    memmove(w->unlearned + i + 1, w->unlearned + i,
+            (size_t)(w->unlearned_count - i) * sizeof(*w->unlearned));
+    w->unlearned[i] = number;
+    w->unlearned_count++;
 }
 
 void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_record *record,

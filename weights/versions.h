@@ -12,7 +12,8 @@
  *       +-------------------------------------------------------------+
  *
  * Staleness: an update that is finished but not published leaves the server behind.  The store
- * keeps both numbers, and hzp_weights_may_update() decides whether one more update may begin.
+ * keeps both numbers, and hzp_weights_may_update() decides whether one more update may begin.  The
+ * bound in force is the smaller one of the operator's and that of the requests being served.
  *
  * Thread: engine, except hzp_weights_list, _list_after, _newest and _stats: any.
  */
@@ -150,6 +151,18 @@ int64_t hzp_weights_staleness(struct hzp_weights *w);
  * publishes what is finished (hzp_weights_stats.bound_step). */
 void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness);
 
+/* The smallest bound that a request being served asks for; INT32_MAX: none does.  It applies like
+ * the operator's. */
+void hzp_weights_ask_staleness(struct hzp_weights *w, int32_t max_staleness);
+
+/* Every step up to this one has ended (hzp_weights_reclaim). */
+uint64_t hzp_weights_ended(const struct hzp_weights *w);
+
+/* No version will ever have learned the sample: it was given up.  Called before a version is
+ * published whose learned_through covers the sample. */
+void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t sequence_number);
+bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t sequence_number);
+
 /* Versions of earlier processes, newest first, which the list ends with; copied.  At most as many
  * as it keeps of this one.  Any thread; replaces what was set before. */
 void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_record *record,
@@ -167,7 +180,8 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 struct hzp_weights_stats {
     uint64_t serving_id, publications;
     int64_t serving_step, finished_step, staleness, learned_through;
-    int32_t max_staleness, slots, slots_free;
+    int32_t max_staleness, slots, slots_free; /* max_staleness: the operator's */
+    int32_t bound;                            /* in force: with hzp_weights_ask_staleness() */
     /* from this step of the loop on every one keeps max_staleness; 0: not yet, because it was
      * lowered and what is finished is not published */
     uint64_t bound_step;

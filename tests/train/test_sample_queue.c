@@ -121,6 +121,10 @@ static void test_failed(void **state)
     assert_int_equal(failed[0], 2);
     assert_int_equal(hzp_sample_queue_failed(q, 1, failed, 4), 0);
     assert_int_equal(hzp_sample_queue_failed(q, 9, failed, 4), 0);
+    hzp_sample_queue_fail(q, 7); /* cannot be learned; told in each pass */
+    hzp_sample_queue_fail(q, 7);
+    assert_int_equal(hzp_sample_queue_failed(q, 1, failed, 4), 1);
+    assert_int_equal(failed[0], 7);
     hzp_sample_queue_destroy(q);
 }
 

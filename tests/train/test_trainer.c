@@ -482,6 +482,9 @@ static void test_not_finite_always(void **state)
         for (int32_t i = 0; i < n; i++)
             found |= failed[i] == 13;
         assert_true(found);
+        for (int32_t i = 0; i < n; i++) /* no version is said to have learned them */
+            assert_true(hzp_weights_unlearned(t->weights, failed[i]));
+        assert_false(hzp_weights_unlearned(t->weights, record.learned_through + 1));
         assert_int_equal(record.optimizer_step, stats.step);
         assert_true(isfinite(record.loss));
         int32_t of_update = 0;

@@ -199,6 +199,19 @@ static void test_staleness(void **state)
     assert_int_equal(hzp_weights_staleness(w), 2);
     assert_false(hzp_weights_may_update(w, false));
     assert_true(hzp_weights_may_update(w, true)); /* one that publishes may */
+    hzp_weights_set_max_staleness(w, 9);
+    assert_true(hzp_weights_may_update(w, false));
+    hzp_weights_ask_staleness(w, 2); /* a request's bound counts beside the operator's */
+    assert_false(hzp_weights_may_update(w, false));
+    hzp_weights_read_stats(w, &s);
+    assert_int_equal(s.max_staleness, 9);
+    assert_int_equal(s.bound, 2);
+    hzp_weights_ask_staleness(w, INT32_MAX);
+    assert_true(hzp_weights_may_update(w, false));
+    for (int64_t n = 200; n > 0; n -= 3) /* in any order */
+        hzp_weights_add_unlearned(w, n);
+    for (int64_t n = 1; n <= 201; n++)
+        assert_int_equal(hzp_weights_unlearned(w, n), n <= 200 && n % 3 == 2);
     hzp_weights_set_max_staleness(w, 3);
     assert_true(hzp_weights_may_update(w, false));
     hzp_weights_set_max_staleness(w, 0);

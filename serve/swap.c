@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/swap.c - the scheduler's part of consistency.h: requests that wait for weights, the
+ * staleness bound they ask for, pins, swaps, and which version a step serves.
+ *
+ * Thread: engine. */
+#include "nanobatch/source.h"
+#include "serve/scheduler_state.h"
+
+/* ---- requests that wait for weights ---- */
+
+void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
+{
+    rq->wait_until_ns = rq->demands.wait_ns > UINT64_MAX - s->clock_ns
+                            ? UINT64_MAX
+                            : s->clock_ns + rq->demands.wait_ns;
+    rq->seen_step = step->number;
+    HZP_ASSERT(s->later_count < s->config.waiting_max);
+    s->later[s->later_count++] = rq;
+}
+
+/* Steps that may have been formed before the request's bound applied have ended. */
+static bool bound_applies(const struct hzp_scheduler *s, const struct hzp_request *rq)
+{
+    return rq->demands.max_staleness < 0 ||
+           hzp_weights_ended(s->model->weights) + 1 >= rq->seen_step;
+}
+
+/* How the request goes on: RUNNING: it waits in the queue from now on; WAITING: beside it; or the
+ * state in which it ends. */
+static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_request *rq,
+                                      const struct hzp_step *step)
+{
+    if (atomic_load_explicit(&rq->cancel, memory_order_relaxed)) /* publishes no other data */
+        return HZP_REQUEST_CANCELED;
+    enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, step->version);
+    if (met == HZP_MET_NEVER) {
+        rq->unmet = HZP_UNMET_UNLEARNED;
+        return HZP_REQUEST_UNMET;
+    }
+    if (met == HZP_MET && bound_applies(s, rq))
+        return HZP_REQUEST_RUNNING;
+    if (s->clock_ns >= rq->wait_until_ns) {
+        rq->unmet = HZP_UNMET_TIME;
+        return HZP_REQUEST_UNMET;
+    }
+    return s->drains ? HZP_REQUEST_FAILED : HZP_REQUEST_WAITING;
+}
+
+void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->later_count; i++) {
+        struct hzp_request *rq = s->later[i];
+        enum hzp_request_state state = look_at(s, rq, step);
+        if (state == HZP_REQUEST_WAITING)
+            s->later[kept++] = rq;
+        else if (state == HZP_REQUEST_RUNNING)
+            hzp_wait_add(s, rq);
+        else
+            hzp_end_waiting(s, rq, state);
+    }
+    s->later_count = kept;
+}
+
+uint64_t hzp_later_due(const struct hzp_scheduler *s)
+{
+    uint64_t due = UINT64_MAX;
+    for (int32_t i = 0; i < s->later_count; i++)
+        due = HZP_MIN(due, s->later[i]->wait_until_ns);
+    return due;
+}
+
+/* ---- the staleness bound ---- */
+
+static void ask(int32_t *least, const struct hzp_request *rq)
+{
+    if (rq->demands.max_staleness >= 0)
+        *least = HZP_MIN(*least, rq->demands.max_staleness);
+}
+
+void hzp_ask_staleness(struct hzp_scheduler *s)
+{
+    int32_t least = INT32_MAX;
+    if (!s->model->weights || (!s->bounded && !s->asks))
+        return;
+    for (int32_t i = 0; i < s->running; i++)
+        ask(&least, s->seq[s->order[i]].rq);
+    for (int32_t i = 0; i < s->wait_count; i++)
+        ask(&least, hzp_wait_at(s, i));
+    for (int32_t i = 0; i < s->later_count; i++)
+        ask(&least, s->later[i]);
+    s->asks = least < INT32_MAX;
+    hzp_weights_ask_staleness(s->model->weights, least);
+}
+
+/* ---- pins ---- */
+
+void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (rq->demands.mode != HZP_PINNED || rq->pin)
+        return;
+    rq->pin = hzp_weights_acquire(s->model->weights);
+    rq->pin_until_ns = UINT64_MAX;
+    s->now.pins++;
+}
+
+void hzp_unpin(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (!rq->pin)
+        return;
+    /* The loop has noted the last step that reads the version. */
+    hzp_weights_release(s->model->weights, rq->pin, 0);
+    rq->pin = NULL;
+    s->now.pins--;
+}
+
+/* Ends the request at the next turn if its version has been pinned for too long, or has fallen
+ * further behind than the request allows. */
+static void look_at_pin(const struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    struct hzp_weights *w = s->model->weights;
+    if (!rq->pin || rq->pin->record.id == s->version || rq->verdict)
+        return;
+    if (rq->pin_until_ns == UINT64_MAX)
+        rq->pin_until_ns = s->clock_ns + s->config.pin_ns;
+    int64_t behind = hzp_weights_staleness(w) + hzp_weights_current(w)->record.optimizer_step -
+                     rq->pin->record.optimizer_step;
+    bool stale = rq->demands.max_staleness >= 0 && behind > rq->demands.max_staleness;
+    if (s->clock_ns < rq->pin_until_ns && !stale)
+        return;
+    rq->changed = HZP_CHANGED_PIN;
+    rq->verdict = HZP_REQUEST_CHANGED;
+}
+
+void hzp_look_at_pins(struct hzp_scheduler *s)
+{
+    if (!s->now.pins)
+        return;
+    for (int32_t i = 0; i < s->running; i++)
+        look_at_pin(s, s->seq[s->order[i]].rq);
+    for (int32_t i = 0; i < s->wait_count; i++) /* preempted */
+        look_at_pin(s, hzp_wait_at(s, i));
+}
+
+/* ---- swaps ---- */
+
+static int32_t drawn_of(const struct hzp_request *rq)
+{
+    /* relaxed: only the engine thread writes it */
+    return atomic_load_explicit(&rq->out_count, memory_order_relaxed);
+}
+
+static enum hzp_at_swap decide(struct hzp_scheduler *s, struct hzp_request *rq,
+                               const struct hzp_version *v)
+{
+    struct hzp_weights *w = s->model->weights;
+    enum hzp_at_swap what = hzp_demands_at_swap(&rq->demands, w, v, drawn_of(rq));
+    if (what == HZP_SWAP_END && drawn_of(rq)) {
+        rq->changed = HZP_CHANGED_SWAP;
+        rq->verdict = HZP_REQUEST_CHANGED;
+    } else if (what == HZP_SWAP_END) {
+        rq->unmet = HZP_UNMET_LOST;
+        rq->verdict = HZP_REQUEST_UNMET;
+    }
+    return what;
+}
+
+void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v)
+{
+    for (int32_t i = 0; i < s->running; i++) {
+        struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (hzp_seq_complete(seq)) /* its last token is drawn already */
+            continue;
+        if (decide(s, seq->rq, v) != HZP_SWAP_RECOMPUTE || !hzp_seq_decodes(seq))
+            continue;
+        hzp_begin_again(s, seq);
+        seq->rq->recomputes++;
+        s->now.recomputes++;
+    }
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->wait_count; i++) {
+        struct hzp_request *rq = hzp_wait_at(s, i);
+        bool demands = hzp_demands_wait(&rq->demands);
+        if (demands && !rq->preempted && hzp_demands_lost(&rq->demands, s->model->weights, v)) {
+            s->later[s->later_count++] = rq;
+            continue;
+        }
+        if (rq->preempted)
+            decide(s, rq, v);
+        s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
+    }
+    s->wait_count = kept;
+}
+
+/* ---- which version a step serves ---- */
+
+/* A version with a sequence that is not complete: the one with the smallest id above `after`, or
+ * else the smallest. */
+static struct hzp_version *next_version(struct hzp_scheduler *s, const struct hzp_step *step,
+                                        uint64_t after)
+{
+    struct hzp_version *above = NULL, *least = NULL;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        struct hzp_version *v = seq->rq->pin ? seq->rq->pin : step->version;
+        if (hzp_seq_complete(seq))
+            continue;
+        if (!least || v->record.id < least->record.id)
+            least = v;
+        if (v->record.id > after && (!above || v->record.id < above->record.id))
+            above = v;
+    }
+    return above ? above : least;
+}
+
+struct hzp_version *hzp_first_version(struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    struct hzp_version *v = s->now.pins ? next_version(s, step, s->served) : NULL;
+    v = v ? v : step->version;
+    s->serves = v->record.id;
+    return v;
+}
+
+struct hzp_version *hzp_next_version(struct hzp_scheduler *s, const struct hzp_step *step,
+                                     const struct hzp_version *first)
+{
+    struct hzp_version *v = s->now.pins ? next_version(s, step, s->serves) : NULL;
+    if (!v || v == first)
+        return NULL;
+    s->serves = v->record.id;
+    return v;
+}
+
+void hzp_count_pins(struct hzp_scheduler *s)
+{
+    uint64_t seen[64];
+    int32_t n = 0;
+    for (int32_t i = 0; s->now.pins && i < s->running + s->wait_count; i++) {
+        const struct hzp_request *rq =
+            i < s->running ? s->seq[s->order[i]].rq : hzp_wait_at(s, i - s->running);
+        int32_t k = 0;
+        if (!rq->pin || rq->pin->record.id == s->version)
+            continue;
+        while (k < n && seen[k] != rq->pin->record.id)
+            k++;
+        if (k == n && n < HZP_COUNT(seen))
+            seen[n++] = rq->pin->record.id;
+    }
+    s->now.pinned_slots = n;
+}
