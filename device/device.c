@@ -8,6 +8,7 @@
 #include "device/device.h"
 
 #include "device/about.h"
+#include "device/account.h"
 #include "device/backend.h"
 #include "device/limits.h"
 
@@ -190,6 +191,8 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
             return r;
         }
     }
+    if (where == HZP_MEM_DEVICE)
+        hzp_account_add(ptr, size);
     *ret = ptr;
     return HZP_OK;
 }
@@ -207,6 +210,8 @@ int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size)
 
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr)
 {
+    if (ptr && where == HZP_MEM_DEVICE)
+        hzp_account_remove(ptr);
     if (ptr)
         dev->backend->mem_free(dev, where, ptr);
 }

@@ -11,6 +11,11 @@
 static const char *const op_name[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast"};
 static const char *const wire_name[] = {"bytes", "f32", "u64"};
 
+const char *hzp_transfer_name(enum hzp_transfer_op op)
+{
+    return op_name[op];
+}
+
 int hzp_link_rank(const struct hzp_link *link)
 {
     return link->rank;

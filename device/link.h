@@ -71,6 +71,8 @@ struct hzp_transfer {
 /* Numbers the transfers of a link, from 1; they are done in this order.  Ticket 0 is done. */
 typedef uint64_t hzp_ticket;
 
+const char *hzp_transfer_name(enum hzp_transfer_op op); /* "all-gather", ... */
+
 int hzp_link_rank(const struct hzp_link *link);
 int hzp_link_ranks(const struct hzp_link *link);
 const char *hzp_link_backend(const struct hzp_link *link); /* "local", "mpi", ... */

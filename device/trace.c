@@ -12,6 +12,7 @@
 #include <errno.h>
 
 #include "base/arena.h"
+#include "base/chrome.h"
 #include "base/log.h"
 #include "device/backend.h"
 #include "device/bf16.h"
@@ -24,6 +25,7 @@ struct trace_device {
     struct hzp_backend backend; /* the inner one's name with this file's functions */
     struct hzp_device *inner;
     FILE *file; /* NULL: no trace */
+    struct hzp_chrome chrome;
     bool wait, check;
     uint64_t begin_ns;
     int lanes, nans;
@@ -64,13 +66,17 @@ static void event(struct trace_device *dev, const struct trace_lane *lane, const
                   uint64_t begin_ns, struct hzp_cost cost)
 {
     uint64_t end_ns = hzp_device_now_ns(dev->inner);
-    if (dev->file)
-        fprintf(dev->file,
-                "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-                "\"args\":{\"bytes\":%llu,\"flops\":%llu}},\n",
-                name, lane->id, (double)(begin_ns - dev->begin_ns) / 1e3,
-                (double)(end_ns - begin_ns) / 1e3, (unsigned long long)cost.bytes,
-                (unsigned long long)cost.flops);
+    char args[80];
+    if (!dev->file)
+        return;
+    snprintf(args, sizeof(args), "\"bytes\":%llu,\"flops\":%llu", (unsigned long long)cost.bytes,
+             (unsigned long long)cost.flops);
+    hzp_chrome_span(&dev->chrome,
+                    &(struct hzp_chrome_span){.name = name,
+                                              .tid = lane->id,
+                                              .begin_us = (double)(begin_ns - dev->begin_ns) / 1e3,
+                                              .length_us = (double)(end_ns - begin_ns) / 1e3,
+                                              .args = args});
 }
 
 /* The index of the first NaN of a matrix that was copied to host memory; -1: none. */
@@ -157,7 +163,7 @@ static void trace_close(struct hzp_device *base)
 {
     struct trace_device *dev = (struct trace_device *)base;
     if (dev->file) {
-        fprintf(dev->file, "{}]\n");
+        hzp_chrome_end(&dev->chrome);
         fclose(dev->file);
     }
     hzp_device_free(dev->inner, HZP_MEM_HOST, dev->staging);
@@ -204,11 +210,11 @@ static int trace_lane_open(struct hzp_device *base, enum hzp_bound use, struct h
     HZP_TRY_GOTO(hzp_fence_open(dev->inner, &lane->fence));
     lane->id = dev->lanes++;
     lane->base.inlined = lane->inner->inlined;
-    if (dev->file)
-        fprintf(dev->file,
-                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
-                "\"args\":{\"name\":\"lane %d %s\"}},\n",
-                lane->id, lane->id, uses[use]);
+    if (dev->file) {
+        char text[32];
+        snprintf(text, sizeof(text), "lane %d %s", lane->id, uses[use]);
+        hzp_chrome_thread(&dev->chrome, 0, lane->id, text);
+    }
     *ret = &lane->base;
     return HZP_OK;
 out:
@@ -321,7 +327,6 @@ int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp
         file = file_open(path, sizeof(path));
         if (!file)
             return hzp_fail_param(reterr, HZP_EIO, "HZP_TRACE", "%s: %s", path, strerror(errno));
-        fprintf(file, "[\n"); /* the array need not be closed, so the file is valid after a crash */
     }
 
     struct trace_device *dev = hzp_xcalloc(1, sizeof(*dev));
@@ -335,6 +340,8 @@ int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp
 #undef X
     dev->inner = inner;
     dev->file = file;
+    if (file)
+        hzp_chrome_begin(&dev->chrome, file);
     dev->check = check;
     dev->wait = file || check || env_on("HZP_SYNC");
     dev->begin_ns = hzp_device_now_ns(inner);

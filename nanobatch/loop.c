@@ -96,6 +96,10 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
                   config->model->act);
     hzp_time_use_tables(&loop->time, config->tables);
     hzp_wake_init(&loop->wake);
+    if (hzp_device_computes(config->model->dev)) {
+        loop->turns = hzp_track_open("engine", HZP_TRACK_FEW, false);
+        loop->steps = hzp_track_open("steps", HZP_TRACK_FEW, true);
+    }
     int r = hzp_exec_create(config->model->dev, &loop->exec);
     bool alone = r >= 0 && hzp_exec_alone(loop->exec);
     loop->ahead =
@@ -138,6 +142,8 @@ void hzp_loop_destroy(struct hzp_loop *loop)
     hzp_plan_fini(&loop->joined);
     hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
+    hzp_track_close(loop->turns);
+    hzp_track_close(loop->steps);
     free(loop);
 }
 
@@ -204,6 +210,7 @@ static int land(struct hzp_loop *loop, struct hzp_active_step *active)
                 active->split.beside && times.end_ns[t] ? times.end_ns[t] : times.ns[t];
     hzp_split_ended(&loop->split, &active->split, &times, active->tokens_ns,
                     next_ns(loop, &active->offer));
+    hzp_track_add(loop->steps, "step", step->begin_ns, active->outcome.end_ns, step->number);
     hzp_count(&c->steps, 1);
     hzp_count(&c->serve_ns, times.ns[HZP_TENANT_SERVE]);
     hzp_count(&c->train_ns, times.ns[HZP_TENANT_TRAIN]);
@@ -333,7 +340,9 @@ int hzp_loop_turn(struct hzp_loop *loop)
 {
     const struct hzp_device *engine = loop->config.model->dev;
     hzp_thread_enter_engine(engine);
+    hzp_track_enter(loop->turns, "turn", loop->number + 1);
     int r = turn(loop);
+    hzp_track_leave(loop->turns);
     r = r < 0 ? fail(loop, r) : r;
     hzp_thread_leave_engine(engine);
     return r;

@@ -9,6 +9,7 @@
 #define HZP_NANOBATCH_LOOP_STATE_H
 
 #include "base/thread.h"
+#include "base/timeline.h"
 #include "nanobatch/build/ride.h"
 #include "nanobatch/build/step.h"
 #include "nanobatch/loop.h"
@@ -54,6 +55,8 @@ struct hzp_loop {
     struct hzp_active_step active[2]; /* of step n: active[n % 2] */
     /* numbers of the newest formed and the newest landed step; number <= landed + 2 */
     uint64_t number, landed;
+    /* turns, for seeing whether the engine thread hangs; steps; NULL: a simulated device */
+    struct hzp_track *turns, *steps;
     struct hzp_plan joined; /* scratch plan for checking two steps in flight together */
     struct hzp_time time;
     struct hzp_split split;

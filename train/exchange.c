@@ -94,6 +94,7 @@ int hzp_exchange_create(const struct hzp_exchange_config *config, struct hzp_exc
     size_t units = (size_t)config->model->layout->units;
     x->config = *config;
     hzp_transfers_init(&x->list);
+    x->list.track = hzp_track_open("tickets", HZP_TRACK_FEW, true);
     x->reduced = hzp_xcalloc(units, sizeof(*x->reduced));
     x->results = hzp_xcalloc((size_t)config->shards.groups.ranks, sizeof(*x->results));
     forget(x);

@@ -36,6 +36,8 @@ struct hzp_follower {
     /* engine thread */
     enum stage stage;
     struct hzp_plan chain;
+    struct hzp_track *track;     /* micro-batches and updates */
+    uint64_t chain_ns;           /* when the chain was built */
     int32_t at, to;              /* as in the trainer */
     int32_t bin;                 /* the first of the current round */
     struct hzp_command deal;     /* the update's */
@@ -70,6 +72,7 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
         .name = "follow", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     space.shards = config->shards;
     hzp_plan_init(&f->chain);
+    f->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     hzp_lock_init(&f->lock, HZP_LOCK_TRAINER);
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &f->space));
@@ -91,6 +94,7 @@ void hzp_follower_destroy(struct hzp_follower *f)
     hzp_micro_destroy(f->micro);
     hzp_train_space_destroy(f->space);
     hzp_plan_fini(&f->chain);
+    hzp_track_close(f->track);
     hzp_lock_fini(&f->lock);
     free(f);
 }
@@ -177,6 +181,7 @@ static void begin_micro(struct hzp_follower *f)
     if (fill_micro(f, f->bin + hzp_exchange_position(f->exchange), &any) < 0)
         return;
     hzp_plan_clear(&f->chain);
+    f->chain_ns = hzp_now_ns();
     hzp_exchange_micro(f->exchange, &f->chain, v, any ? f->micro : NULL, f->bin == 0,
                        f->bin + hzp_exchange_ranks(f->exchange) >= f->deal.bins);
     f->at = f->to = 0;
@@ -195,6 +200,7 @@ static void begin_update(struct hzp_follower *f)
     int r = hzp_weights_begin(w, &f->version);
     HZP_ASSERT(r >= 0); /* nothing else holds a slot */
     hzp_plan_clear(&f->chain);
+    f->chain_ns = hzp_now_ns();
     hzp_exchange_update(f->exchange, &f->chain, hzp_weights_current(w), f->version, &hyper);
     f->at = f->to = 0;
     f->stage = UPDATE;
@@ -290,6 +296,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 
 static void end_micro(struct hzp_follower *f)
 {
+    hzp_track_add(f->track, "micro-batch", f->chain_ns, hzp_now_ns(),
+                  (uint64_t)(f->bin + hzp_exchange_position(f->exchange)));
     hzp_lock_take(&f->lock);
     f->stats.rows += (uint64_t)f->micro->rows;
     hzp_lock_release(&f->lock);
@@ -308,6 +316,7 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
 {
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(f->space);
+    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->step + 1);
     if (!isfinite(result->sumsq)) {
         hzp_weights_abandon(w, f->version);
     } else if (result->nonfinite) {

@@ -62,6 +62,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
         .name = "train", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
+    t->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     hzp_lock_init(&t->lock, HZP_LOCK_TRAINER);
     hzp_wake_init(&t->gathered);
     t->draw.room = DRAWS_MAX;
@@ -95,6 +96,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
+    hzp_track_close(t->track);
     hzp_lock_fini(&t->lock);
     hzp_wake_fini(&t->gathered);
     free(t->draw.sample);
@@ -270,6 +272,7 @@ static void build_micro(struct hzp_trainer *t)
     hzp_micro_cut(micro, t->carried ? t->config.chunk_rows : 0);
     t->rider = (struct hzp_rider){version_read(t), micro, t->space};
     hzp_plan_clear(&t->chain);
+    t->chain_ns = hzp_now_ns();
     if (t->exchange)
         hzp_exchange_micro(t->exchange, &t->chain, version_read(t), micro, t->bin == 0,
                            t->bin + hzp_exchange_ranks(t->exchange) >= t->draw.bins);
@@ -362,6 +365,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     };
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
+    t->chain_ns = hzp_now_ns();
     if (t->exchange) {
         struct hzp_command command = {
             .kind = HZP_COMMAND_UPDATE, .step = t->step + 1, .hyper = hyper};
@@ -572,6 +576,8 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     record->learned_through = t->learned_through;
     t->draft->fp8_made = true; /* by the last items of the update's chain, which has ended */
     hzp_weights_publish(w, t->draft, step->number);
+    uint64_t now = hzp_now_ns();
+    hzp_track_add(t->track, "publish", now, now, record->id);
     t->draft = NULL;
     t->unpublished = 0;
     t->version_loss_sum = 0;
@@ -585,6 +591,7 @@ static void end_micro(struct hzp_trainer *t, uint64_t now_ns)
     int32_t end = HZP_MIN(t->bin + each, t->draw.bins);
     double loss = 0;
     uint64_t rows = 0;
+    hzp_track_add(t->track, "micro-batch", t->chain_ns, hzp_now_ns(), (uint64_t)t->bin);
     for (int32_t i = 0; i < t->micro->learned; i++)
         loss += (double)t->micro->loss.value[i];
     if (t->exchange)
@@ -682,6 +689,7 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
     t->now.step = t->step + 1;
+    hzp_track_add(t->track, "update", t->chain_ns, hzp_now_ns(), (uint64_t)t->now.step);
     for (int32_t bin = 0; t->exchange && bin < t->draw.bins; bin++)
         t->loss_sum += hzp_exchange_loss(t->exchange, bin);
     t->now.loss = t->loss_sum / t->weight_sum;

@@ -48,6 +48,8 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
+    struct hzp_track *track; /* micro-batches, updates, versions */
+    uint64_t chain_ns;       /* when the chain was built */
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;      /* in this step: publish without offering a slice */
     size_t prepared; /* bytes of the space in the chains so far */

@@ -13,6 +13,7 @@ void hzp_http_stream_init(struct hzp_http_stream *s, int (*event)(void *, const 
     s->event = event;
     s->ctx = ctx;
     s->left = -1;
+    s->body_max = HZP_HTTP_BODY_MAX;
 }
 
 void hzp_http_stream_fini(struct hzp_http_stream *s)
@@ -30,9 +31,9 @@ bool hzp_http_stream_done(const struct hzp_http_stream *s)
 
 static int keep(struct hzp_http_stream *s, const char *bytes, size_t n, struct hzp_err_text *reterr)
 {
-    if (n > HZP_HTTP_BODY_MAX - s->bytes)
-        return hzp_fail(reterr, HZP_EFORMAT, "the server sent %s of more than %d bytes",
-                        s->events ? "an event" : "an answer", HZP_HTTP_BODY_MAX);
+    if (n > s->body_max - s->bytes)
+        return hzp_fail(reterr, HZP_EFORMAT, "the server sent %s of more than %zu bytes",
+                        s->events ? "an event" : "an answer", s->body_max);
     if (s->bytes + n + 1 > s->room) {
         size_t room = HZP_MAX(s->bytes + n + 1, HZP_MAX(s->room * 2, (size_t)1024));
         char *body = realloc(s->body, room);

@@ -6,7 +6,7 @@
  * to event() line by line (the text after each `data:`; these servers send one line per event); the
  * body of any other answer is kept.
  *
- * Invariant: memory is bounded by HZP_HTTP_HEAD_MAX and HZP_HTTP_BODY_MAX, whatever the server
+ * Invariant: memory is bounded by HZP_HTTP_HEAD_MAX and body_max, whatever the server
  * sends; an answer that violates HTTP fails with HZP_EFORMAT.
  *
  * Thread: any; one at a time per stream.
@@ -19,7 +19,7 @@
 enum {
     HZP_HTTP_HEAD_MAX = 64 << 10, /* bytes of the status line and all headers */
     HZP_HTTP_LINE_MAX = 8 << 10,  /* of one of them */
-    HZP_HTTP_BODY_MAX = 4 << 20,  /* of a kept body, or of one event */
+    HZP_HTTP_BODY_MAX = 4 << 20,  /* of a kept body, or of one event, by default */
 };
 
 enum hzp_http_state {
@@ -39,6 +39,7 @@ struct hzp_http_stream {
      * feeding. */
     int (*event)(void *ctx, const char *data, size_t n);
     void *ctx;
+    size_t body_max; /* HZP_HTTP_BODY_MAX, unless the caller sets it after init */
 
     int status;  /* 0 until known */
     bool events; /* the body is a stream of events */

@@ -308,6 +308,12 @@ static int follow(const struct hzp_engine_settings *settings, const struct hzp_r
     return r < 0;
 }
 
+/* A rank was lost, and all are to be started again: rank 0 ends as by a signal. */
+static void end_job(void *ctx, int rank, const char *why)
+{
+    kill(getpid(), SIGTERM);
+}
+
 int hzp_cmd_serve(const struct hzp_options *options)
 {
     if (!usable(options))
@@ -320,7 +326,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
     struct hzp_signals signals;
     hzp_signals_take(&signals);
     struct hzp_ranks ranks;
-    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    status =
+        hzp_cmd_ranks_open(options, options->engine.ranks.restarts ? end_job : NULL, NULL, &ranks);
     if (status)
         return status;
     if (ranks.ranks > 1 && options->engine.no_train) {
@@ -331,6 +338,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     status = ranks.rank ? follow(&settings, &ranks) : lead(options, &settings, &ranks, &signals);
+    if (!ranks.rank && !status && hzp_ranks_lost(&ranks))
+        status = HZP_LAUNCH_LOST;
     hzp_ranks_close(&ranks);
     return status;
 }

@@ -575,7 +575,8 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
 
 int hzp_cmd_train(const struct hzp_options *options)
 {
-    const struct hzp_train_settings *o = &options->train;
+    struct hzp_train_settings settings = options->train;
+    const struct hzp_train_settings *o = &settings;
     const char *model = options->engine.model.dir;
     const char *wrong = !o->data  ? "no training data given; use --data FILE"
                         : !o->out ? "no output directory given; use --out DIR"
@@ -602,6 +603,8 @@ int hzp_cmd_train(const struct hzp_options *options)
         signal(SIGUSR1, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
     }
+    if (hzp_launch_again() && hzp_checkpoint_newest(o->out))
+        settings.resume = 1;
     struct hzp_engine_settings engine = options->engine;
     engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     struct run *run = hzp_xcalloc(1, sizeof(*run));
@@ -625,6 +628,10 @@ int hzp_cmd_train(const struct hzp_options *options)
     bool stopped = r >= 0 && run->stopped;
     free(run->options);
     free(run);
+    bool lost = r < 0 && hzp_ranks_lost(&ranks);
     hzp_ranks_close(&ranks);
-    return stopped ? 128 + (int)stop_asked : r == HZP_EINVAL && text.param[0] ? 2 : r < 0;
+    return lost                               ? HZP_LAUNCH_LOST
+           : stopped                          ? 128 + (int)stop_asked
+           : r == HZP_EINVAL && text.param[0] ? 2
+                                              : r < 0;
 }

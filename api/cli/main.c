@@ -13,11 +13,12 @@ static const struct {
     enum hzp_command command;
     int (*run)(const struct hzp_options *options);
 } commands[] = {
-    {HZP_COMMAND_SERVE, hzp_cmd_serve},   {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
-    {HZP_COMMAND_EVAL, hzp_cmd_eval},     {HZP_COMMAND_TRAIN, hzp_cmd_train},
-    {HZP_COMMAND_BENCH, hzp_cmd_bench},   {HZP_COMMAND_DEVICES, hzp_cmd_devices},
-    {HZP_COMMAND_CHAT, hzp_cmd_chat},     {HZP_COMMAND_PLAN, hzp_cmd_plan},
-    {HZP_COMMAND_SEARCH, hzp_cmd_search}, {HZP_COMMAND_STATE, hzp_cmd_state},
+    {HZP_COMMAND_SERVE, hzp_cmd_serve},       {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
+    {HZP_COMMAND_EVAL, hzp_cmd_eval},         {HZP_COMMAND_TRAIN, hzp_cmd_train},
+    {HZP_COMMAND_BENCH, hzp_cmd_bench},       {HZP_COMMAND_DEVICES, hzp_cmd_devices},
+    {HZP_COMMAND_CHAT, hzp_cmd_chat},         {HZP_COMMAND_PLAN, hzp_cmd_plan},
+    {HZP_COMMAND_SEARCH, hzp_cmd_search},     {HZP_COMMAND_STATE, hzp_cmd_state},
+    {HZP_COMMAND_TIMELINE, hzp_cmd_timeline},
 };
 
 /* Prints the version, the commit, and the compiled-in backends. */

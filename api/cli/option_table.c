@@ -13,6 +13,7 @@
 #define ENGINE   (SERVE | COMPLETE | BENCH)
 #define LEARN    (SERVE | TRAIN | BENCH)
 #define STATE    HZP_COMMAND_STATE
+#define TIMELINE HZP_COMMAND_TIMELINE
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -259,6 +260,9 @@ const struct hzp_option hzp_option_table[] = {
     INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH,
         "start N ranks on this machine, by mpirun; 0: as the launcher that started this process "
         "says, or one"),
+    INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
+        "with --ranks: when a rank is lost, start all again from the newest checkpoint, at most N "
+        "times"),
     SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
          "bytes a second that a rank sends at most, to see what a slower link would do; 0: as fast "
          "as it goes"),
@@ -266,6 +270,10 @@ const struct hzp_option hzp_option_table[] = {
         "with --link-rate: milliseconds added to each transfer"),
     NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH,
         "seconds without a heartbeat after which a rank counts as lost"),
+    NUM("--rank-slowness", engine.training.slowness_max, "10", 0, 1e6, SERVE | TRAIN,
+        "refuse to start when a rank is X times slower than the others in the self-test of "
+        "product, "
+        "copy and link, which warns from 3 on; 0: never"),
     NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, SERVE | TRAIN | BENCH,
         "seconds that ranks wait for each other at the start"),
 
@@ -348,6 +356,23 @@ const struct hzp_option hzp_option_table[] = {
      .help = "bearer token of the server at URL"},
     TEXT("--state", chat.state_dir, NULL, "DIR", CHAT,
          "with MODEL: state directory of the server that is started; none: nothing is kept"),
+
+    HEADING("timeline", "Timeline"),
+    {.name = "--out",
+     .kind = HZP_OPTION_FILE,
+     .field = AT(timeline.out),
+     .meta = "FILE",
+     .commands = TIMELINE,
+     .help = "file of the trace; -o is short for it"},
+    NUM("--seconds", timeline.seconds, "5", 0.001, 60, TIMELINE,
+        "how far back it reaches; what the rings of the server no longer hold is not there"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(timeline.api_key),
+     .env = "HZP_ADMIN_KEY",
+     .meta = "KEY",
+     .commands = TIMELINE,
+     .help = "operator's key of the server at URL"},
 
     HEADING("plan", "The step"),
     INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),
@@ -487,5 +512,6 @@ const struct hzp_option_alias hzp_option_alias[] = {
     {"--train-units", "--train-cores"},
     {"--train-stretch", "--train-idle-ms"},
     {"--units", "--cores"},
+    {"-o", "--out"},
 };
 const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);

@@ -349,7 +349,7 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
             options->help = true;
         } else if (!only_words && !strcmp(argv[i], "--help-all")) {
             options->help = options->help_all = true;
-        } else if (!only_words && !strncmp(argv[i], "--", 2)) {
+        } else if (!only_words && (!strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-o"))) {
             HZP_TRY(read_option(argc, argv, &i, options, reterr));
         } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
             return hzp_fail(reterr, HZP_EINVAL, "too many arguments: \"%s\"", argv[i]);

@@ -33,6 +33,7 @@ enum hzp_command {
     HZP_COMMAND_SEARCH = 128,
     HZP_COMMAND_CHAT = 256,
     HZP_COMMAND_STATE = 512,
+    HZP_COMMAND_TIMELINE = 1024,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -76,6 +77,11 @@ struct hzp_chat_settings {
     int64_t max_tokens; /* 0: the server's default */
 };
 
+struct hzp_timeline_settings {
+    const char *out, *api_key;
+    double seconds;
+};
+
 struct hzp_plan_settings {
     int64_t decode, prefill, train, depth; /* rows of the step */
     int64_t train_from, train_items;
@@ -112,6 +118,7 @@ struct hzp_options {
     struct hzp_eval_settings eval;
     struct hzp_complete_settings complete;
     struct hzp_chat_settings chat;
+    struct hzp_timeline_settings timeline;
     struct hzp_plan_settings plan;
     struct hzp_search_settings search;
 };

@@ -44,6 +44,10 @@ const struct hzp_command_info hzp_commands[] = {
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]", "measure this device; find the best plans for it",
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
+    {HZP_COMMAND_TIMELINE, 1, "timeline", "[URL] -o FILE",
+     "the last seconds of a running server and of all its ranks, as a Chrome trace",
+     "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
+     "  hzpserve timeline http://127.0.0.1:9000 --seconds 2 -o trace.json\n"},
     {HZP_COMMAND_STATE, 2, "state", "list|check|repair DIR",
      "a state directory that no server uses: what it holds, mend it",
      "  hzpserve state list ~/.local/share/hzpserve/NAME\n"
@@ -131,6 +135,8 @@ static const struct topic {
      "  hzpserve complete DIR \"Once\" --temperature 0.7 --top-p 0.95 --seed 1 --n 3\n"},
     {"chat", "how chat asks for its answers",
      "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
+    {"timeline", "what a running server did in its last seconds",
+     "  hzpserve timeline --seconds 10 -o trace.json\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
      "  hzpserve plan DIR --decode 16 --prefill 64\n"},
     {"search", "finding plans for this machine",

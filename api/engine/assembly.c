@@ -3,8 +3,10 @@
 
 #include "api/engine/fill.h"
 #include "api/engine/search_file.h"
+#include "api/engine/selftest.h"
 #include "api/engine/shards.h"
 #include "base/log.h"
+#include "device/account.h"
 #include "weights/fp8.h"
 
 #include <stdio.h>
@@ -192,6 +194,8 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_settings_device(a->is.device, &a->dev, reterr));
+    if (a->is.link && a->is.training)
+        HZP_TRY(hzp_selftest_run(a->dev, a->is.link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
     if (a->is.serving || a->is.training)
@@ -358,6 +362,14 @@ static void shape_beside(struct hzp_assembly *a)
     a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - units);
 }
 
+/* All device memory is allocated now: it should be what the plan says. */
+static void note_memory(const struct hzp_assembly *a)
+{
+    if (!a->is.quiet && a->plan.lines)
+        hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
+                a->shards.rank, hzp_account_bytes() + lane_bytes(a), a->plan.total);
+}
+
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
                            struct hzp_err_text *reterr)
 {
@@ -394,6 +406,8 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         hzp_link_set_wake(a->is.link, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->pool)
         r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
+    if (r == HZP_OK)
+        note_memory(a);
     return explain(a, r, "the loop", reterr);
 }
 

@@ -3,6 +3,7 @@
 
 #include "api/engine/fill.h"
 #include "base/arena.h"
+#include "base/log.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -78,6 +79,22 @@ static void enter(struct hzp_engine_thread *t, enum phase phase, int result)
     hzp_lock_release(&t->lock);
 }
 
+/* Whether other ranks are missing.  Their shards of the state are too, so there is no checkpoint at
+ * the end: the newest one stands, and what was learned since is learned again. */
+static bool ranks_failed(struct hzp_engine *e)
+{
+    struct hzp_trainer_stats trainer;
+    struct hzp_state_stats state;
+    hzp_trainer_read_stats(e->parts.trainer, &trainer);
+    if (!trainer.failure[0])
+        return false;
+    hzp_state_read_stats(e->state, &state);
+    hzp_log(HZP_LOG_WARN, "engine",
+            "no last checkpoint, because ranks are missing: checkpoint=%llu stands",
+            (unsigned long long)state.checkpoint_id);
+    return true;
+}
+
 static void *engine_main(void *arg)
 {
     struct hzp_engine *e = arg;
@@ -89,7 +106,7 @@ static void *engine_main(void *arg)
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
             hzp_trainer_loop_ended(e->parts.trainer);
-            int kept = hzp_state_stop(e->state, r == HZP_OK);
+            int kept = hzp_state_stop(e->state, r == HZP_OK && !ranks_failed(e));
             r = r < 0 ? r : kept;
             hzp_trainer_dismiss_ranks(e->parts.trainer);
         }

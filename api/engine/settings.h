@@ -63,6 +63,7 @@ struct hzp_training_settings {
     int64_t publish_every; /* updates per version */
     int64_t max_staleness; /* updates by which the serving version may be behind */
     int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
+    double slowness_max;   /* of a rank in the self-test (selftest.h); 0: no limit */
     int64_t ordered;       /* 1: sums in an order that does not depend on the number of ranks */
 };
 

@@ -42,6 +42,7 @@ static const struct hzp_route routes[] = {
     {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, hzp_route_tokenize, NULL},
     {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, hzp_route_detokenize, NULL},
     {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, hzp_route_tokenizer_info, NULL},
+    {"GET", "/debug/timeline", HZP_RIGHT_TEACH, true, hzp_route_timeline, NULL},
     {"GET", "/load", HZP_RIGHT_COMPLETE, false, hzp_route_load, NULL},
     {"GET", "/health", HZP_RIGHT_NONE, false, hzp_route_health, NULL},
     {"GET", "/ping", HZP_RIGHT_NONE, false, hzp_route_health, NULL},

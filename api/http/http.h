@@ -197,6 +197,7 @@ enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x);
 enum MHD_Result hzp_route_load(struct hzp_exchange *x);
 enum MHD_Result hzp_route_models(struct hzp_exchange *x);
 enum MHD_Result hzp_route_model(struct hzp_exchange *x);
+enum MHD_Result hzp_route_timeline(struct hzp_exchange *x);
 enum MHD_Result hzp_route_health(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version(struct hzp_exchange *x);
 enum MHD_Result hzp_route_openapi(struct hzp_exchange *x);

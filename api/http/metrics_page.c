@@ -6,6 +6,7 @@
 #include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/thread.h"
+#include "device/meter.h"
 #include "nanobatch/split/split.h"
 
 #include <dirent.h>
@@ -381,6 +382,28 @@ static double transfers(const struct hzp_control_state *s)
     return (double)s->done;
 }
 
+static double busy(const struct hzp_control_state *s)
+{
+    return s->doing_s;
+}
+
+static double ahead(const struct hzp_control_state *s)
+{
+    return s->ahead_s;
+}
+
+/* How much slower than the others each rank is, and in what. */
+static void slowness(struct page *p, const struct hzp_control_state *of, int ranks)
+{
+    const char *name = "hzpserve_rank_slowness";
+    head(p, name, "gauge",
+         "How much slower than the others the rank is, in what it is slowest in; 1: as fast.");
+    for (int r = 0; r < ranks; r++)
+        if (of[r].slow > 0)
+            fprintf(p->out, "%s{%s,rank=\"%d\",in=\"%s\"} %.4g\n", name, p->labels, r,
+                    hzp_meter_name(of[r].slow_at), of[r].slow);
+}
+
 static void ranks_of_job(struct page *p, struct hzp_server *server)
 {
     const struct hzp_ranks *ranks = server->engine->config.ranks;
@@ -402,6 +425,11 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
                "For how long the rank's link has waited for another rank.");
     rank_gauge(p, "hzpserve_rank_transfers", of, transfers, ranks->ranks,
                "Transfers that the rank has ended.");
+    rank_gauge(p, "hzpserve_rank_busy_seconds", of, busy, ranks->ranks,
+               "For how long a thread of the rank has been doing the same.");
+    rank_gauge(p, "hzpserve_rank_clock_ahead_seconds", of, ahead, ranks->ranks,
+               "Rank 0's clock minus the rank's.");
+    slowness(p, of, ranks->ranks);
     counter(p, "hzpserve_link_bytes_total", (double)link.wire_bytes, "Bytes that rank 0 has sent.");
     free(of);
 }

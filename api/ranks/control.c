@@ -1,77 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/ranks/control.c - the control messages, by ZeroMQ.
+/* api/ranks/control.c - the control messages, by ZeroMQ: sockets and the meeting.
  *
  * Rank 0 has a ROUTER socket, each other rank a DEALER with a random name, by which rank 0 answers.
- * One message is one frame: a letter and what belongs to it.
- *
- *     H rank ranks record   hello, to rank 0
- *     W share               welcome: all agree
- *     X text                refused: text says why
- *     B beat                heartbeat
- *     L rank text           a rank is lost
- *     G                     goodbye
+ * A message is one frame (control_state.h).
  *
  * With a key all ranks use one CURVE key pair; rank 0 accepts no other (ZAP).
  */
-#include "api/ranks/control.h"
+#include "api/ranks/control_state.h"
 
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
-
-enum { NAME_MAX_ = 16, TEXT_MAX_ = 256, MESSAGE_MAX = HZP_CONTROL_RECORD + 64 };
-static const uint64_t beat_ns = 500000000u, second_ns = 1000000000u;
-
-struct beat {
-    char letter;
-    int32_t missing;
-    uint64_t posted, done;
-};
-
-struct hello {
-    char letter, magic[7];
-    int32_t rank, ranks;
-    char record[HZP_CONTROL_RECORD];
-};
-
-struct lost {
-    char letter;
-    int32_t rank;
-    char why[TEXT_MAX_];
-};
-
-struct peer {
-    char name[NAME_MAX_]; /* of its socket; rank 0 only */
-    size_t name_size;     /* 0: not there yet */
-    bool lost, left;
-    uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
-    uint64_t warned_ns;          /* when it was last logged that it waits */
-    struct beat beat;
-};
-
-struct hzp_control {
-    struct hzp_control_config config;
-    void *context, *socket, *zap; /* zap: rank 0 with a key */
-    char public_key[HZP_CONTROL_KEY];
-    uint8_t public_bytes[32];
-    struct hello hello; /* this rank's, then scratch for the others' */
-    struct hzp_link *link;
-    pthread_t thread;
-    bool runs, told; /* told: the loss was sent to the others */
-    atomic_bool closing;
-    uint64_t turn_ns, beat_sent_ns; /* the thread's last turn and last heartbeat */
-    struct hzp_lock lock;           /* of what follows */
-    struct peer *peer;              /* [ranks] */
-    int lost_rank;                  /* -1: none */
-    char why[TEXT_MAX_];
-};
 
 static const char magic[7] = "hzpctl1";
 
@@ -120,12 +65,14 @@ static struct hzp_control *create(const struct hzp_control_config *config, int t
     for (int r = 0; r < config->ranks; r++)
         c->peer[r].beat.missing = -1;
     hzp_lock_init(&c->lock, HZP_LOCK_CONTROL);
+    hzp_wake_init(&c->told_spans);
+    hzp_stragglers_init(&c->stragglers, config->ranks);
     c->context = zmq_ctx_new();
     c->socket = c->context ? zmq_socket(c->context, type) : NULL;
     if (c->socket) {
         set_number(c->socket, ZMQ_LINGER, 1000); /* goodbyes and refusals still leave */
         set_number(c->socket, ZMQ_IPV6, 1);
-        int64_t largest = MESSAGE_MAX;
+        int64_t largest = HZP_CONTROL_MESSAGE;
         zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof(largest));
     }
     return c;
@@ -140,6 +87,11 @@ static void destroy(struct hzp_control *c)
     if (c->context)
         zmq_ctx_term(c->context);
     hzp_lock_fini(&c->lock);
+    for (int r = 0; r < c->config.ranks; r++)
+        free(c->peer[r].text);
+    hzp_wake_fini(&c->told_spans);
+    hzp_stragglers_fini(&c->stragglers);
+    free(c->out);
     free(c->peer);
     free(c);
 }
@@ -218,42 +170,40 @@ int hzp_control_connect(const struct hzp_control_config *config, const char *end
     return r;
 }
 
-/* Sends to a rank, if there is room: nothing here may wait for a rank that does not read. */
-static void send_to(struct hzp_control *c, int rank, const void *data, size_t size)
+int hzp_control_send(struct hzp_control *c, int rank, const void *data, size_t size)
 {
-    const struct peer *p = &c->peer[rank];
+    const struct hzp_peer *p = &c->peer[rank];
     if (c->config.rank == 0) {
         if (!p->name_size ||
             zmq_send(c->socket, p->name, p->name_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
-            return;
+            return HZP_EBUSY;
     }
-    zmq_send(c->socket, data, size, ZMQ_DONTWAIT);
+    return zmq_send(c->socket, data, size, ZMQ_DONTWAIT) < 0 ? HZP_EBUSY : HZP_OK;
 }
 
-static void send_all(struct hzp_control *c, const void *data, size_t size)
+void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size)
 {
     if (c->config.rank)
-        send_to(c, 0, data, size);
+        hzp_control_send(c, 0, data, size);
     else
         for (int r = 1; r < c->config.ranks; r++)
-            send_to(c, r, data, size);
+            hzp_control_send(c, r, data, size);
 }
 
-/* Reads one message, if there is one: into data, and the sender's name.  -1: none; else its size,
- * 0 if it is not one frame of at most `max` bytes. */
-static int receive(struct hzp_control *c, void *data, size_t max, char name[NAME_MAX_],
-                   size_t *name_size)
+int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name[HZP_CONTROL_NAME],
+                        size_t *name_size)
 {
     int n = 0, frames = 0, more = 1, got;
     size_t more_size = sizeof(more);
     *name_size = 0;
     while (more) {
         bool is_name = c->config.rank == 0 && frames == 0;
-        got = zmq_recv(c->socket, is_name ? name : data, is_name ? NAME_MAX_ : max, ZMQ_DONTWAIT);
+        got = zmq_recv(c->socket, is_name ? name : data, is_name ? HZP_CONTROL_NAME : max,
+                       ZMQ_DONTWAIT);
         if (got < 0)
             return -1;
         if (is_name)
-            *name_size = (size_t)got <= NAME_MAX_ ? (size_t)got : 0;
+            *name_size = (size_t)got <= HZP_CONTROL_NAME ? (size_t)got : 0;
         else
             n = (size_t)got <= max ? got : 0;
         frames++;
@@ -290,8 +240,7 @@ static void authenticate(struct hzp_control *c)
     zmq_send(c->zap, "", 0, 0);
 }
 
-/* Waits for messages at most this long. */
-static void wait_for_messages(struct hzp_control *c, long milliseconds)
+void hzp_control_poll(struct hzp_control *c, long milliseconds)
 {
     zmq_pollitem_t item[2] = {{.socket = c->socket, .events = ZMQ_POLLIN},
                               {.socket = c->zap, .events = ZMQ_POLLIN}};
@@ -321,8 +270,8 @@ static bool same_record(const char *first, const char *other, int rank, char *wh
 
 /* Rank 0: judges one hello; why is set if it cannot be accepted.  Returns the rank, -1 if it is
  * none that this job has. */
-static int judge(struct hzp_control *c, const struct hello *h, const char *record, char *why,
-                 size_t size)
+static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const char *record,
+                 char *why, size_t size)
 {
     if (h->ranks != c->config.ranks)
         snprintf(why, size, "rank %d was started as one of %d ranks, rank 0 as one of %d", h->rank,
@@ -338,12 +287,12 @@ static int judge(struct hzp_control *c, const struct hello *h, const char *recor
     return -1;
 }
 
-static void refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why)
+void hzp_control_refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why)
 {
-    char message[TEXT_MAX_ + 1];
+    char message[HZP_CONTROL_TEXT + 1];
     int n = snprintf(message, sizeof(message), "X%s", why);
     if (zmq_send(c->socket, name, name_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
-        zmq_send(c->socket, message, (size_t)HZP_MIN(n, TEXT_MAX_), ZMQ_DONTWAIT);
+        zmq_send(c->socket, message, (size_t)HZP_MIN(n, HZP_CONTROL_TEXT), ZMQ_DONTWAIT);
 }
 
 /* "ranks 1 and 3 of 4" */
@@ -360,29 +309,29 @@ static void absent(struct hzp_control *c, char *text, size_t size)
 static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_err_text *reterr)
 {
     uint64_t began = hzp_now_ns(), said = began;
-    char name[NAME_MAX_], why[TEXT_MAX_] = "", text[TEXT_MAX_];
+    char name[HZP_CONTROL_NAME], why[HZP_CONTROL_TEXT] = "", text[HZP_CONTROL_TEXT];
     size_t name_size;
     for (int here = 1; here < c->config.ranks && !why[0];) {
-        wait_for_messages(c, 100);
-        int n = receive(c, &c->hello, sizeof(c->hello), name, &name_size);
+        hzp_control_poll(c, 100);
+        int n = hzp_control_receive(c, &c->hello, sizeof(c->hello), name, &name_size);
         uint64_t now = hzp_now_ns();
         if (n < 0 && (double)(now - began) * 1e-9 > c->config.meet_s) {
             absent(c, text, sizeof(text));
             return hzp_fail(reterr, HZP_EIO, "of %d ranks these did not come within %.0f s: %s",
                             c->config.ranks, c->config.meet_s, text);
         }
-        if (n < 0 && now - said > 10 * second_ns) {
+        if (n < 0 && now - said > 10000000000u) {
             said = now;
             absent(c, text, sizeof(text));
             hzp_log(HZP_LOG_INFO, "ranks", "waiting ranks=%s", text);
         }
-        if (n <= (int)offsetof(struct hello, record) || c->hello.letter != 'H' || !name_size ||
-            memcmp(c->hello.magic, magic, sizeof(magic)))
+        if (n <= (int)offsetof(struct hzp_control_hello, record) || c->hello.letter != 'H' ||
+            !name_size || memcmp(c->hello.magic, magic, sizeof(magic)))
             continue; /* not of this program */
         ((char *)&c->hello)[n - 1] = 0;
         int rank = judge(c, &c->hello, record, why, sizeof(why));
         if (rank < 0)
-            refuse(c, name, name_size, why);
+            hzp_control_refuse(c, name, name_size, why);
         if (rank < 0)
             continue;
         memcpy(c->peer[rank].name, name, name_size);
@@ -393,7 +342,7 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
         return HZP_OK;
     for (int r = 1; r < c->config.ranks; r++)
         if (c->peer[r].name_size)
-            refuse(c, c->peer[r].name, c->peer[r].name_size, why);
+            hzp_control_refuse(c, c->peer[r].name, c->peer[r].name_size, why);
     return hzp_fail(reterr, HZP_EINVAL, "%s", why);
 }
 
@@ -404,24 +353,26 @@ static int meet_first(struct hzp_control *c, const char *record, const void *sha
     HZP_TRY(gather_hellos(c, record, reterr));
     if (size)
         memcpy(message + 1, share, size);
-    send_all(c, message, 1 + size);
+    hzp_control_send_all(c, message, 1 + size);
     return HZP_OK;
 }
 
 static int meet_other(struct hzp_control *c, const char *record, void *share, size_t size,
                       struct hzp_err_text *reterr)
 {
-    char message[TEXT_MAX_ + HZP_CONTROL_SHARE], none[NAME_MAX_];
+    char message[HZP_CONTROL_TEXT + HZP_CONTROL_SHARE], none[HZP_CONTROL_NAME];
     size_t none_size;
     uint64_t began = hzp_now_ns();
-    c->hello = (struct hello){.letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks};
+    c->hello =
+        (struct hzp_control_hello){.letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks};
     memcpy(c->hello.magic, magic, sizeof(magic));
     size_t length = strlen(record);
     memcpy(c->hello.record, record, length + 1);
-    zmq_send(c->socket, &c->hello, offsetof(struct hello, record) + length + 1, ZMQ_DONTWAIT);
+    zmq_send(c->socket, &c->hello, offsetof(struct hzp_control_hello, record) + length + 1,
+             ZMQ_DONTWAIT);
     for (;;) {
-        wait_for_messages(c, 100);
-        int n = receive(c, message, sizeof(message) - 1, none, &none_size);
+        hzp_control_poll(c, 100);
+        int n = hzp_control_receive(c, message, sizeof(message) - 1, none, &none_size);
         if (n < 0) {
             if ((double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)
                 return hzp_fail(reterr, HZP_EIO, "rank 0 did not answer within %.0f s",
@@ -439,165 +390,6 @@ static int meet_other(struct hzp_control *c, const char *record, void *share, si
     }
 }
 
-/* ---- afterwards: the thread ---- */
-
-/* Records the first loss, fails the link, calls config.lost. */
-static void lose(struct hzp_control *c, int rank, const char *why)
-{
-    hzp_lock_take(&c->lock);
-    bool first = c->lost_rank < 0;
-    if (first) {
-        c->lost_rank = rank;
-        snprintf(c->why, sizeof(c->why), "%s", why);
-    }
-    if (rank >= 0 && rank < c->config.ranks)
-        c->peer[rank].lost = true;
-    hzp_lock_release(&c->lock);
-    if (!first)
-        return;
-    hzp_log(HZP_LOG_ERROR, "ranks", "lost rank=%d: %s", rank, why);
-    if (c->link)
-        hzp_link_abort(c->link, rank, why);
-    if (c->config.lost)
-        c->config.lost(c->config.ctx, rank, why);
-}
-
-/* Tells the others of the first loss, once. */
-static void tell_loss(struct hzp_control *c)
-{
-    if (c->lost_rank < 0 || c->told)
-        return;
-    struct lost message = {.letter = 'L', .rank = c->lost_rank};
-    memcpy(message.why, c->why, sizeof(message.why));
-    send_all(c, &message, sizeof(message));
-    c->told = true;
-}
-
-static void note_beat(struct hzp_control *c, int rank, const struct beat *beat)
-{
-    struct peer *p = &c->peer[rank];
-    hzp_lock_take(&c->lock);
-    if (beat->missing < 0 || beat->missing != p->beat.missing || beat->done != p->beat.done) {
-        p->waits_ns = hzp_now_ns();
-    }
-    p->beat = *beat;
-    hzp_lock_release(&c->lock);
-}
-
-static void handle(struct hzp_control *c, int rank, const char *data, size_t size)
-{
-    hzp_lock_take(&c->lock);
-    c->peer[rank].heard_ns = hzp_now_ns();
-    if (size && data[0] == 'G')
-        c->peer[rank].left = true;
-    hzp_lock_release(&c->lock);
-    if (size == sizeof(struct beat) && data[0] == 'B') {
-        struct beat beat;
-        memcpy(&beat, data, sizeof(beat));
-        note_beat(c, rank, &beat);
-    } else if (size == sizeof(struct lost) && data[0] == 'L') {
-        struct lost message;
-        memcpy(&message, data, sizeof(message));
-        message.why[sizeof(message.why) - 1] = 0;
-        if (message.rank >= -1 && message.rank < c->config.ranks)
-            lose(c, message.rank, message.why);
-    }
-}
-
-/* Handles what has arrived. */
-static void read_all(struct hzp_control *c)
-{
-    char data[sizeof(struct lost)], name[NAME_MAX_];
-    size_t name_size;
-    for (int n; (n = receive(c, data, sizeof(data), name, &name_size)) >= 0;) {
-        int rank = 0;
-        if (c->config.rank == 0)
-            for (rank = 1; rank < c->config.ranks; rank++)
-                if (name_size && c->peer[rank].name_size == name_size &&
-                    !memcmp(c->peer[rank].name, name, name_size))
-                    break;
-        if (rank < c->config.ranks)
-            handle(c, rank, data, (size_t)n);
-        else if (n > 0 && data[0] == 'H')
-            refuse(c, name, name_size, "this job runs already");
-    }
-}
-
-/* Finds ranks that are silent.  If this thread itself was held up (a stopped machine), the time in
- * which it could not hear does not count. */
-static void check_silence(struct hzp_control *c, uint64_t now)
-{
-    uint64_t held_up = now - c->turn_ns > second_ns ? now - c->turn_ns : 0;
-    uint64_t limit = (uint64_t)(c->config.silent_s * 1e9);
-    int first = c->config.rank ? 0 : 1, end = c->config.rank ? 1 : c->config.ranks;
-    for (int r = first; r < end; r++) {
-        struct peer *p = &c->peer[r];
-        hzp_lock_take(&c->lock);
-        p->heard_ns = HZP_MIN(p->heard_ns + held_up, now);
-        uint64_t silent = now - p->heard_ns;
-        bool dead = silent > limit && !p->left && !p->lost;
-        hzp_lock_release(&c->lock);
-        if (dead) {
-            char why[TEXT_MAX_];
-            snprintf(why, sizeof(why), "no heartbeat for %.1f s: it has died, or its machine hangs",
-                     (double)silent * 1e-9);
-            lose(c, r, why);
-        }
-    }
-    c->turn_ns = now;
-}
-
-/* Names the rank that others have waited for longest, before anything times out. */
-static void watch_waiting(struct hzp_control *c, uint64_t now)
-{
-    for (int r = 0; r < c->config.ranks; r++) {
-        struct peer *p = &c->peer[r];
-        hzp_lock_take(&c->lock);
-        bool warn = p->beat.missing >= 0 && now > p->waits_ns + 4 * second_ns &&
-                    now > p->warned_ns + 30 * second_ns;
-        struct beat beat = p->beat;
-        double seconds = (double)(now - p->waits_ns) * 1e-9;
-        if (warn)
-            p->warned_ns = now;
-        hzp_lock_release(&c->lock);
-        if (warn)
-            hzp_log(HZP_LOG_WARN, "ranks", "waiting rank=%d for_rank=%d ticket=%llu seconds=%.1f",
-                    r, beat.missing, (unsigned long long)beat.done + 1, seconds);
-    }
-}
-
-static void send_beat(struct hzp_control *c, uint64_t now)
-{
-    struct hzp_link_state state = {.missing = -1};
-    if (c->link)
-        hzp_link_state(c->link, &state);
-    struct beat beat = {
-        .letter = 'B', .missing = state.missing, .posted = state.posted, .done = state.done};
-    note_beat(c, c->config.rank, &beat);
-    send_all(c, &beat, sizeof(beat));
-    c->beat_sent_ns = now;
-    if (state.failed && c->lost_rank < 0)
-        lose(c, state.failed_rank, state.why);
-}
-
-static void *thread_main(void *arg)
-{
-    struct hzp_control *c = arg;
-    while (!atomic_load(&c->closing)) {
-        wait_for_messages(c, 100);
-        read_all(c);
-        uint64_t now = hzp_now_ns();
-        check_silence(c, now);
-        if (now - c->beat_sent_ns >= beat_ns) {
-            send_beat(c, now);
-            watch_waiting(c, now);
-        }
-        tell_loss(c);
-    }
-    send_all(c, "G", 1);
-    return NULL;
-}
-
 /* ---- the interface ---- */
 
 int hzp_control_meet(struct hzp_control *c, const char *record, void *share, size_t size,
@@ -611,7 +403,7 @@ int hzp_control_meet(struct hzp_control *c, const char *record, void *share, siz
         c->peer[r].heard_ns = c->peer[r].waits_ns = now;
     c->turn_ns = now;
     c->link = link;
-    if (hzp_thread_start(&c->thread, "hzp-control", thread_main, c) < 0)
+    if (hzp_thread_start(&c->thread, "hzp-control", hzp_control_thread, c) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "cannot start the thread for control messages");
     c->runs = true;
     return HZP_OK;
@@ -623,7 +415,7 @@ void hzp_control_state(struct hzp_control *c, int rank, struct hzp_control_state
     uint64_t now = hzp_now_ns();
     bool self = rank == c->config.rank;
     hzp_lock_take(&c->lock);
-    const struct peer *p = &c->peer[rank];
+    const struct hzp_peer *p = &c->peer[rank];
     *ret = (struct hzp_control_state){
         .known = self || rank == 0 || c->config.rank == 0,
         .lost = p->lost,
@@ -631,6 +423,10 @@ void hzp_control_state(struct hzp_control *c, int rank, struct hzp_control_state
         .silent_s = self || now < p->heard_ns ? 0 : (double)(now - p->heard_ns) * 1e-9,
         .posted = p->beat.posted,
         .done = p->beat.done,
+        .ahead_s = (double)p->beat.ahead_ns * 1e-9,
+        .doing_s = p->beat.doing_s,
+        .slow = c->stragglers.slow[rank].times,
+        .slow_at = c->stragglers.slow[rank].meter,
         .missing = p->beat.missing,
         .waits_s =
             p->beat.missing < 0 || now < p->waits_ns ? 0 : (double)(now - p->waits_ns) * 1e-9,

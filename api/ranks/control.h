@@ -7,6 +7,11 @@
  * is silent for longer than the limit is *lost*: rank 0 tells all, each fails its link and calls
  * `lost`, once, with the first lost rank.  A link that failed by itself is reported the same way.
  *
+ * Heartbeats also tell what a rank's threads are doing, how fast it computes and how its clock
+ * stands; rank 0 logs, in one line each, a rank that has been silent or busy with one thing for
+ * half the limit (`silent`), ranks that wait for another (`waiting`), and a rank that has become
+ * slower than the others (`straggler`, stragglers.h).
+ *
  * Messages stay on the loopback interface, or are encrypted and authenticated with one key that
  * all ranks have (CURVE).
  *
@@ -16,6 +21,7 @@
 #ifndef HZP_API_RANKS_CONTROL_H
 #define HZP_API_RANKS_CONTROL_H
 
+#include "base/chrome.h"
 #include "base/err.h"
 #include "device/link.h"
 
@@ -65,8 +71,17 @@ struct hzp_control_state {
     uint64_t posted, done;  /* its link's tickets */
     int missing;            /* which rank its link waits for; -1: none */
     double waits_s;         /* for how long it has waited for that rank */
+    double ahead_s;         /* rank 0's clock minus its own */
+    double doing_s;         /* for how long one of its threads has been doing the same */
+    double slow;            /* how much slower than the others it is; 0: not known */
+    int slow_at;            /* in what: a meter (device/meter.h); -1: not known */
 };
 void hzp_control_state(struct hzp_control *control, int rank, struct hzp_control_state *ret);
+
+/* Rank 0: appends what all ranks have done since from_ns to a trace, a process for each rank, all
+ * by rank 0's clock.  Ranks that do not answer within some seconds are named as such.  It waits.
+ * HZP_EBUSY: another caller waits for its answer.  Any thread. */
+int hzp_control_timeline(struct hzp_control *control, uint64_t from_ns, struct hzp_chrome *chrome);
 
 /* The first lost rank and why; -1: none.  Any thread. */
 int hzp_control_lost(struct hzp_control *control, char *why, size_t size);

@@ -39,6 +39,11 @@ void hzp_control_state(struct hzp_control *control, int rank, struct hzp_control
     *ret = (struct hzp_control_state){.missing = -1};
 }
 
+int hzp_control_timeline(struct hzp_control *control, uint64_t from_ns, struct hzp_chrome *chrome)
+{
+    return HZP_EUNSUP;
+}
+
 int hzp_control_lost(struct hzp_control *control, char *why, size_t size)
 {
     return -1;

@@ -133,6 +133,18 @@ void hzp_launch_report(int status)
     fclose(file);
 }
 
+static const char again_variable[] = "HZP_RANKS_AGAIN";
+
+void hzp_launch_set_again(void)
+{
+    setenv(again_variable, "1", 1);
+}
+
+bool hzp_launch_again(void)
+{
+    return getenv(again_variable) != NULL;
+}
+
 /* What rank 0 reported; -1: nothing yet. */
 static int reported(const char *path)
 {
@@ -170,14 +182,17 @@ HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
 
 /* Waits for the launcher, passes signals on.  A launcher that outlives rank 0 for long waits for a
  * rank that hangs: it is told to end. */
-static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, const char *path)
+static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, const char *path,
+                             bool *ret_asked)
 {
     enum { LONG_S = 30 };
     struct timespec second = {.tv_sec = 1};
     int status = 0, after = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
         int number = sigtimedwait(set, NULL, &second);
-        if (number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal))
+        bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
+        *ret_asked |= ends;
+        if (ends)
             kill(child, SIGUSR1);
         else if (number < 0 && reported(path) >= 0 && ++after == LONG_S)
             kill(child, SIGTERM);
@@ -216,7 +231,8 @@ static char **command_line(char *program, char *count, char **argv)
     return command;
 }
 
-int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *reterr)
+int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
+                     struct hzp_err_text *reterr)
 {
     char program[4096], count[16], path[] = "/tmp/hzpserve-status-XXXXXX";
     ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
@@ -243,7 +259,7 @@ int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *r
     pid_t child = fork();
     if (child == 0)
         become_launcher(command, &before);
-    int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path) : 0;
+    int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path, ret_asked) : 0;
     int r = HZP_OK;
     if (child < 0)
         r = hzp_fail(reterr, HZP_EIO, "--ranks: no process: %s", strerror(errno));
@@ -251,7 +267,7 @@ int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *r
         r = hzp_fail_param(reterr, HZP_EUNSUP, "--ranks",
                            "--ranks %d: neither mpirun nor mpiexec is installed (openmpi-bin)",
                            ranks);
-    *status = reported(path) >= 0 ? reported(path) : 1;
+    *status = reported(path) >= 0 ? reported(path) : HZP_LAUNCH_LOST;
     unlink(path);
     unsetenv(status_variable);
     free(command);

@@ -33,8 +33,15 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
  * launcher, as root and on fewer cores, too, and waits for the end.  A rank that dies does not end
  * the others.  SIGTERM and SIGINT, and SIGHUP of a terminal that closes, reach the ranks as
  * SIGUSR1, because a launcher that gets them kills its ranks a second later.  *status: what rank 0
- * reported (hzp_launch_report), else 1.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
-int hzp_launch_local(int ranks, char **argv, int *status, struct hzp_err_text *reterr);
+ * reported (hzp_launch_report); HZP_LAUNCH_LOST: it ended without a report, so it was killed.
+ * *ret_asked: such a signal was passed on.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+enum { HZP_LAUNCH_LOST = 3 }; /* exit status: a rank was lost */
+int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
+                     struct hzp_err_text *reterr);
+
+/* Says in the environment that the ranks started from now on replace others that were lost. */
+void hzp_launch_set_again(void);
+bool hzp_launch_again(void);
 
 /* Rank 0, at its end: the exit status, for hzp_launch_local.  No effect in other processes. */
 void hzp_launch_report(int status);

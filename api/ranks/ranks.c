@@ -3,6 +3,8 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "base/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +18,21 @@ struct invitation {
     char endpoint[HZP_CONTROL_ENDPOINT]; /* "": it failed */
     char key[HZP_CONTROL_KEY];           /* "": none, on one machine */
 };
+
+/* Runs the job, and again where a rank was lost: the new ranks begin with the newest checkpoint. */
+static int run_job(const struct hzp_ranks_settings *settings, char **argv, int *status,
+                   struct hzp_err_text *reterr)
+{
+    for (int64_t left = settings->restarts;; left--) {
+        bool asked = false;
+        HZP_TRY(hzp_launch_local((int)settings->ranks, argv, status, &asked, reterr));
+        if (*status != HZP_LAUNCH_LOST || asked || left <= 0)
+            return HZP_OK;
+        hzp_log(HZP_LOG_WARN, "ranks", "restart ranks=%lld left=%lld: a rank was lost",
+                (long long)settings->ranks, (long long)left - 1);
+        hzp_launch_set_again();
+    }
+}
 
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr)
@@ -32,7 +49,7 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(hzp_launch_local((int)settings->ranks, argv, status, reterr));
+    HZP_TRY(run_job(settings, argv, status, reterr));
     return 1;
 }
 
@@ -108,6 +125,24 @@ static int open_control(struct hzp_ranks *ranks, struct hzp_control_config *conf
     return hzp_control_meet(ranks->control, record, NULL, 0, ranks->link, reterr);
 }
 
+/* MPI carries the data between CPU ranks, and only launchers that know MPI tell it who belongs to
+ * the job. */
+static int open_link(struct hzp_ranks *ranks, const struct hzp_link_mpi *mpi,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_err_text why = {0};
+    int r = hzp_link_open_mpi(mpi, &ranks->link, &why);
+    if (r >= 0)
+        return r;
+    if (strcmp(ranks->launch.kind, "torchrun") != 0)
+        return hzp_fail(reterr, r, "%s", why.text);
+    return hzp_fail(reterr, r,
+                    "rank %d of %d, from %s: MPI carries the data between ranks on CPUs, and what "
+                    "started this process did not start MPI; use mpirun, srun --mpi=pmix, or "
+                    "--ranks N on one machine (%s)",
+                    ranks->rank, ranks->ranks, ranks->launch.from, why.text);
+}
+
 static int open_all(const struct hzp_ranks_settings *settings, const char *record,
                     struct hzp_control_config *config, struct hzp_ranks *ret,
                     struct hzp_err_text *reterr)
@@ -126,7 +161,7 @@ static int open_all(const struct hzp_ranks_settings *settings, const char *recor
                                .ranks = ret->ranks,
                                .rate = (double)settings->link_rate,
                                .latency_ns = (uint64_t)(settings->link_latency_ms * 1e6)};
-    HZP_TRY(hzp_link_open_mpi(&mpi, &ret->link, reterr));
+    HZP_TRY(open_link(ret, &mpi, reterr));
     config->rank = ret->rank;
     config->ranks = ret->ranks;
     HZP_TRY(open_control(ret, config, record, reterr));
@@ -146,6 +181,46 @@ int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record
     if (r < 0)
         hzp_ranks_close(ret);
     return r;
+}
+
+int hzp_ranks_timeline(const struct hzp_ranks *ranks, double seconds, char **ret, size_t *ret_bytes,
+                       struct hzp_err_text *reterr)
+{
+    enum { ALONE_BYTES = 32 << 20 };
+    uint64_t now = hzp_now_ns(), back = (uint64_t)(seconds * 1e9);
+    uint64_t from = now > back ? now - back : 0;
+    struct hzp_chrome chrome;
+    *ret = NULL;
+    FILE *file = open_memstream(ret, ret_bytes);
+    if (!file)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for a trace");
+    hzp_chrome_begin(&chrome, file);
+    int r = HZP_OK;
+    if (ranks && ranks->control) {
+        r = hzp_control_timeline(ranks->control, from, &chrome);
+    } else {
+        hzp_chrome_process(&chrome, 0, "rank 0");
+        hzp_timeline_write(&chrome, 0, from, 0, ALONE_BYTES);
+    }
+    hzp_chrome_end(&chrome);
+    bool whole = !ferror(file);
+    whole &= fclose(file) == 0;
+    if (r == HZP_OK && whole)
+        return HZP_OK;
+    free(*ret);
+    *ret = NULL;
+    return r == HZP_OK ? hzp_fail(reterr, HZP_ENOMEM, "no memory for the trace")
+                       : hzp_fail(reterr, r, "another trace is being made");
+}
+
+bool hzp_ranks_lost(const struct hzp_ranks *ranks)
+{
+    char why[8];
+    struct hzp_link_state link = {.failed = false};
+    if (!ranks->control)
+        return false;
+    hzp_link_state(ranks->link, &link);
+    return link.failed || hzp_control_lost(ranks->control, why, sizeof(why)) >= 0;
 }
 
 void hzp_ranks_close(struct hzp_ranks *ranks)

@@ -18,6 +18,7 @@
 
 struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
+    int64_t restarts;        /* how often a job that lost a rank is started again */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
     double silent_s, meet_s; /* see struct hzp_control_config */
@@ -30,8 +31,9 @@ struct hzp_ranks {
     struct hzp_launch launch;
 };
 
-/* With settings->ranks > 1 and no launcher's environment: runs the job (hzp_launch_local) and
- * returns 1 with *status, this process's exit status.  HZP_OK: this process is a rank. */
+/* With settings->ranks > 1 and no launcher's environment: runs the job (hzp_launch_local), again
+ * where a rank was lost (settings->restarts), and returns 1 with *status, this process's exit
+ * status.  HZP_OK: this process is a rank. */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr);
 
@@ -41,6 +43,15 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
 int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
                    void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                    struct hzp_ranks *ret, struct hzp_err_text *reterr);
+
+/* Rank 0: the trace of all ranks' last seconds (base/timeline.h), as a whole file; ranks NULL: one
+ * rank.  It may wait for some seconds.  *ret is the caller's to free.  HZP_EBUSY: another trace is
+ * being made; HZP_ENOMEM.  Any thread. */
+int hzp_ranks_timeline(const struct hzp_ranks *ranks, double seconds, char **ret, size_t *ret_bytes,
+                       struct hzp_err_text *reterr);
+
+/* Whether a rank was lost, or the link has failed. */
+bool hzp_ranks_lost(const struct hzp_ranks *ranks);
 
 /* No effect on zeroed or closed ranks.  The link must not be used any more. */
 void hzp_ranks_close(struct hzp_ranks *ranks);

@@ -21,6 +21,8 @@
 #include "device/link/backend.h"
 
 #include "base/arena.h"
+#include "base/timeline.h"
+#include "device/meter.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -33,6 +35,7 @@ enum { TAG_HEADER = 1, TAG_DATA, TAG_ABORT, TAG_BYE };
 enum kind { KIND_TRANSFER = 0x687a7031, KIND_BYE };
 
 static const size_t scratch_bytes = 16u << 20, chunk_max = 4u << 20;
+enum { METERED_BYTES = 65536 }; /* shorter transfers measure the latency, not the rate */
 /* How long an end waits for the others: a clean one, and one after a failure. */
 static const uint64_t bye_ns = 10000000000u, bye_failed_ns = 2000000000u;
 
@@ -59,6 +62,7 @@ struct mpi_link {
     atomic_int missing;
     bool told; /* the others know of the failure */
     /* the thread's */
+    struct hzp_track *track;
     MPI_Comm comm;
     struct header mine, *theirs; /* [ranks] */
     MPI_Request *request;        /* [2 * ranks]: receives, sends */
@@ -378,13 +382,30 @@ static int throttle(struct mpi_link *link, uint64_t began_ns, uint64_t bytes)
     return HZP_OK;
 }
 
-static int transfer(struct mpi_link *link, const struct hzp_transfer *t)
+static int move_throttled(struct mpi_link *link, const struct hzp_link_group *group,
+                          const struct hzp_transfer *t)
 {
-    const struct hzp_link_group *group = &link->base.group[t->group];
-    HZP_TRY(meet(link, group, t));
+    uint64_t bytes = hzp_transfer_bytes(t->op, t->type, group->count, t->count);
     uint64_t began_ns = hzp_now_ns();
     HZP_TRY(move(link, group, t));
-    return throttle(link, began_ns, hzp_transfer_bytes(t->op, t->type, group->count, t->count));
+    HZP_TRY(throttle(link, began_ns, bytes));
+    if (bytes >= METERED_BYTES)
+        hzp_meter_add(HZP_METER_LINK, hzp_now_ns() - began_ns, bytes);
+    return HZP_OK;
+}
+
+static int transfer(struct mpi_link *link, hzp_ticket ticket)
+{
+    const struct hzp_transfer *t = &link->base.queue[ticket % HZP_LINK_TICKETS_MAX];
+    const struct hzp_link_group *group = &link->base.group[t->group];
+    uint64_t posted_ns = hzp_now_ns();
+    HZP_TRY(meet(link, group, t));
+    if (!t->idle) /* to wait long for an order is normal: that is no span */
+        hzp_track_add(link->track, "wait for ranks", posted_ns, hzp_now_ns(), ticket);
+    hzp_track_enter(link->track, hzp_transfer_name(t->op), ticket);
+    HZP_TRY(move_throttled(link, group, t));
+    hzp_track_leave(link->track);
+    return HZP_OK;
 }
 
 /* ---- the thread ---- */
@@ -479,13 +500,14 @@ static void run(struct mpi_link *link)
         hzp_ticket next = atomic_load(&base->done) + 1;
         if (next > atomic_load(&base->posted)) {
             hzp_wake_wait(&link->work, 100000000);
-        } else if (transfer(link, &base->queue[next % HZP_LINK_TICKETS_MAX]) == HZP_OK) {
+        } else if (transfer(link, next) == HZP_OK) {
             hzp_link_done(base, next);
             hzp_wake_poke(&link->arrived);
         }
     }
     if (!atomic_load(&base->failed) && atomic_load(&base->done) < atomic_load(&base->posted))
         hzp_link_fail(base, base->rank, "has closed its link");
+    hzp_track_leave(link->track); /* of a transfer that failed */
     hzp_wake_poke(&link->arrived);
     bool failed = atomic_load(&base->failed);
     if (failed && !link->told)
@@ -503,6 +525,8 @@ static void *thread_main(void *arg)
     struct mpi_link *link = arg;
     link->result = start(link, &link->err);
     bool runs = link->result == HZP_OK;
+    if (runs)
+        link->track = hzp_track_open("link", HZP_TRACK_FEW, false);
     hzp_wake_poke(&link->opened);
     if (runs)
         run(link);
@@ -538,6 +562,7 @@ static int mpi_missing(struct hzp_link *base)
 
 static void free_link(struct mpi_link *link)
 {
+    hzp_track_close(link->track);
     hzp_wake_fini(&link->work);
     hzp_wake_fini(&link->arrived);
     hzp_wake_fini(&link->opened);

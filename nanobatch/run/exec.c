@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/exec.h"
 
+#include "base/chrome.h"
 #include "base/thread.h"
+#include "device/meter.h"
+#include "nanobatch/run/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +36,7 @@ struct hzp_exec {
     uint64_t ended_ns[HZP_TENANT_COUNT]; /* when the tenant's newest item ended, as far as known */
     struct hzp_plan_ends landed;         /* last items of the newest landed plan */
     struct hzp_profile profile;
+    struct hzp_record record;
     struct hzp_op_times prior; /* used if the caller brings no op times; it learns nothing */
 };
 
@@ -83,6 +87,7 @@ void hzp_exec_destroy(struct hzp_exec *e)
         return;
     hzp_flight_close(e->own);
     hzp_graphs_destroy(e->graphs);
+    hzp_record_fini(&e->record);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         hzp_lane_close(e->lane[l]);
     free(e);
@@ -542,6 +547,20 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
     return HZP_OK;
 }
 
+/* Adds the ops of a plan without requests to the meters.  (Beside requests training has fewer
+ * cores, which says nothing of the rank.) */
+static void meter(const struct hzp_plan *plan, const struct hzp_profile_op before[HZP_OP_COUNT],
+                  const struct hzp_profile_op now[HZP_OP_COUNT])
+{
+    for (int32_t i = 0; i < plan->items; i++)
+        if (!hzp_item_only(&plan->item[i], HZP_TENANT_TRAIN))
+            return;
+    for (int op = 0; op < HZP_OP_COUNT; op++)
+        if (now[op].ns > before[op].ns)
+            hzp_meter_add(op, now[op].ns - before[op].ns,
+                          now[op].flops + now[op].bytes - before[op].flops - before[op].bytes);
+}
+
 int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_exec_times *ret)
 {
     hzp_assert_engine_thread();
@@ -571,7 +590,13 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_e
         e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
         last = HZP_MAX(last, end[t]);
     }
+    struct hzp_profile_op trained[HZP_OP_COUNT];
+    memcpy(trained, e->profile.of[HZP_TENANT_TRAIN], sizeof(trained));
     account(f, known, times, since(f, last, before), ret);
+    if (hzp_device_computes(e->dev)) { /* a simulated one has a clock of its own */
+        hzp_record_run(&e->record, f->plan, f->span);
+        meter(f->plan, trained, e->profile.of[HZP_TENANT_TRAIN]);
+    }
     return HZP_OK;
 }
 
@@ -598,24 +623,27 @@ int hzp_exec_write_trace(const struct hzp_exec *e, const struct hzp_plan *plan, 
         return HZP_EUNSUP;
     for (int32_t i = 0; i < plan->items; i++)
         begin = HZP_MIN(begin, span[i].begin_ns);
-    fprintf(out, "[\n");
+    struct hzp_chrome chrome;
+    hzp_chrome_begin(&chrome, out);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        fprintf(out,
-                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
-                "\"args\":{\"name\":\"%s\"}},\n",
-                l, hzp_lane_name_text((enum hzp_lane_name)l));
+        hzp_chrome_thread(&chrome, 0, l, hzp_lane_name_text((enum hzp_lane_name)l));
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-        fprintf(out,
-                "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
-                "\"dur\":%.3f,\"args\":{\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,"
-                "\"bytes\":%llu,\"flops\":%llu}}%s\n",
-                hzp_op_name(item->op), hzp_item_tenants_text(item), item->lane,
-                (double)(span[i].begin_ns - begin) / 1e3, (double)span_ns(&span[i]) / 1e3, i,
-                item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
-                (unsigned long long)cost.flops, i + 1 < plan->items ? "," : "");
+        char args[200];
+        snprintf(args, sizeof(args),
+                 "\"item\":%d,\"layer\":%d,\"row\":%d,\"rows\":%d,\"bytes\":%llu,\"flops\":%llu", i,
+                 item->layer, item->row0, item->rows, (unsigned long long)cost.bytes,
+                 (unsigned long long)cost.flops);
+        hzp_chrome_span(&chrome, &(struct hzp_chrome_span){
+                                     .name = hzp_op_name(item->op),
+                                     .category = hzp_item_tenants_text(item),
+                                     .tid = item->lane,
+                                     .begin_us = (double)(span[i].begin_ns - begin) / 1e3,
+                                     .length_us = (double)span_ns(&span[i]) / 1e3,
+                                     .args = args,
+                                 });
     }
-    fprintf(out, "]\n");
+    hzp_chrome_end(&chrome);
     return HZP_OK;
 }

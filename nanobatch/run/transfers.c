@@ -2,6 +2,7 @@
 #include "nanobatch/run/transfers.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ void hzp_transfers_fini(struct hzp_transfers *t)
 {
     free(t->entry);
     free(t->gate);
+    hzp_track_close(t->track);
     memset(t, 0, sizeof(*t));
 }
 
@@ -66,6 +68,9 @@ static int take_done(struct hzp_transfers *t, struct hzp_link *link, struct hzp_
         int r = hzp_link_poll(link, e->ticket, reterr);
         if (r <= 0)
             return r;
+        if (t->track)
+            hzp_track_add(t->track, hzp_transfer_name(e->what.op), e->posted_ns, hzp_now_ns(),
+                          e->ticket);
         if (e->then)
             HZP_TRY(e->then(e->ctx, reterr));
         t->done++;
@@ -91,6 +96,7 @@ int hzp_transfers_turn(struct hzp_transfers *t, struct hzp_link *link, int32_t e
         if (r == HZP_EBUSY)
             break;
         HZP_TRY(r);
+        e->posted_ns = t->track ? hzp_now_ns() : 0;
         t->posted++;
     }
     return take_done(t, link, reterr);

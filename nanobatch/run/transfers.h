@@ -19,6 +19,7 @@
 #ifndef HZP_NANOBATCH_RUN_TRANSFERS_H
 #define HZP_NANOBATCH_RUN_TRANSFERS_H
 
+#include "base/timeline.h"
 #include "device/link.h"
 
 struct hzp_transfers_entry {
@@ -32,6 +33,7 @@ struct hzp_transfers_entry {
     int (*then)(void *ctx, struct hzp_err_text *reterr);
     void *ctx;
     hzp_ticket ticket;
+    uint64_t posted_ns;
 };
 
 struct hzp_transfers_gate {
@@ -42,6 +44,7 @@ struct hzp_transfers {
     struct hzp_transfers_entry *entry;
     struct hzp_transfers_gate *gate;
     int32_t entries, entries_room, gates, gates_room;
+    struct hzp_track *track;      /* from post to done, as spans; NULL: not recorded */
     int32_t posted, done, passed; /* the first of each are posted, done; gates that are open */
 };
 

@@ -13,6 +13,7 @@
 #include "api/ranks/control.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/timeline.h"
 
 enum { RANKS = 3 };
 
@@ -129,6 +130,39 @@ static void test_meet(void **state)
         assert_int_equal(rank[0].lost_calls + rank[2].lost_calls, 0);
         close_all(RANKS);
     }
+}
+
+/* Rank 0's trace has what each rank recorded.  (All are of one process here, so each tells the same
+ * story; the clocks are one, too.) */
+static void test_timeline(void **state)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct hzp_track *track = hzp_track_open("planted", 1 << 15, false);
+    for (uint64_t i = 0; i < 1 << 15; i++) /* more than one message */
+        hzp_track_add(track, "span", hzp_now_ns(), hzp_now_ns(), i);
+    prepare(RANKS);
+    listen_and_connect(RANKS);
+    meet_all(RANKS);
+    all_met(RANKS);
+    UNTIL(state_of_1.ahead_s != 0); /* it has compared its clock, never to the nanosecond */
+    assert_true(state_of_1.ahead_s > -60 && state_of_1.ahead_s < 60);
+    FILE *file = open_memstream(&text, &size);
+    struct hzp_chrome chrome = {.out = file};
+    assert_int_equal(hzp_control_timeline(rank[0].control, 0, &chrome), HZP_OK);
+    fclose(file);
+    for (int i = 0; i < RANKS; i++) {
+        size_t spans = 0;
+        char piece[32];
+        snprintf(piece, sizeof(piece), "\"ph\":\"X\",\"pid\":%d,", i);
+        for (const char *at = text; (at = strstr(at, piece)); at++)
+            spans++;
+        assert_int_equal(spans, 1 << 15);
+    }
+    assert_null(strstr(text, "no answer"));
+    free(text);
+    hzp_track_close(track);
+    close_all(RANKS);
 }
 
 /* The link's progress is known to rank 0, and a failure of one link is told to all, once. */
@@ -291,13 +325,13 @@ static void test_strangers(void **state)
     for (size_t n = 0; n < sizeof(noise); n++)
         noise[n] = (char)(n * 37);
     for (size_t n = 0; n < 64; n++) {
-        noise[0] = "HBLGWX"[n % 6];
+        noise[0] = "HBLGWXPQSD"[n % 10];
         assert_true(zmq_send(stranger, noise, n * n, n % 5 ? 0 : ZMQ_SNDMORE) >= 0);
     }
     meet_all(2);
     all_met(2);
     for (size_t n = 0; n < 64; n++) {
-        noise[0] = "HBLGWX"[n % 6];
+        noise[0] = "HBLGWXPQSD"[n % 10];
         assert_true(zmq_send(stranger, noise, n * n, n % 5 ? 0 : ZMQ_SNDMORE) >= 0);
     }
     hzp_control_close(rank[1].control);
@@ -317,7 +351,7 @@ int main(void)
         cmocka_unit_test(test_meet),      cmocka_unit_test(test_link),
         cmocka_unit_test(test_silence),   cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_numbers),   cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_timeline),
     };
     hzp_log_set_level(HZP_LOG_WARN);
     if (hzp_control_make_key(key, NULL) < 0)

@@ -3,7 +3,7 @@
 """A server that learns on several ranks: what it learned is served; a rank that dies or stops is named, and
 serving goes on; a signal ends all ranks in order.
 
-    test_serve.py HZPSERVE MODEL [KILLS]     how often ranks are killed at random instants
+    test_serve.py HZPSERVE MODEL [KILLS [kills]]    how often ranks are killed at random instants; kills: nothing else
 """
 import json
 import os
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 serve, model = sys.argv[1:3]
@@ -41,7 +42,14 @@ class Server:
                 break
         else:
             sys.exit("the server did not come up:\n" + self.log.read_text())
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        threading.Thread(target=self.read_on, daemon=True).start()
+
+    def read_on(self):
+        """The job that replaces one which lost a rank says where it serves."""
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
+            if found:
+                self.url = found[1]
 
     def call(self, path, body=None):
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
@@ -74,13 +82,15 @@ class Server:
                 sys.exit(f"ended or hangs ({self.process.poll()}):\n{self.log.read_text()}")
             time.sleep(0.05)
 
-    def stop(self, keep=False, lost=False):
-        """The log; the status is rank 0's: 1 if the last checkpoint fails, as it does when a rank whose
-        shards are needed was lost."""
+    def stop(self, keep=False, lost=False, status=None):
+        """The log; the status is rank 0's: 3 if a rank was lost."""
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(HANG)
+        ended = self.process.wait(HANG)
         log = self.log.read_text()
-        assert status == 0 or (lost and status == 1 and "checkpoint failed" in log), (status, log)
+        if status is None:
+            status = 3 if lost else 0
+            assert lost == ("no last checkpoint, because ranks are missing" in log), log
+        assert ended == status, (ended, log)
         if not keep:
             self.scratch.cleanup()
         return log
@@ -107,9 +117,66 @@ def learns():
     done = re.findall(r'^hzpserve_rank_transfers\{.*rank="(\d)"\} (\d+)$', metrics, re.M)
     assert len(done) == 2 and all(int(n) > 10 for _, n in done), done
     server.complete()
+    timeline(server)
     log = server.stop()
     assert "serve: stopped" in log, log
+    assert re.search(r"ranks: selftest slowest_rank=[01] in=(product|copy|link) times=", log), log
     assert "lost rank" not in log, log
+
+
+def timeline(server):
+    """One trace of both ranks: ops, transfers, tickets, steps, versions; by HTTP and by the command."""
+    file = server.scratch.name + "/trace.json"
+    subprocess.run([serve, "timeline", server.url, "--seconds", "60", "-o", file], check=True, stderr=subprocess.PIPE)
+    by_http = server.call("/debug/timeline?seconds=60")
+    for text in (pathlib.Path(file).read_text(encoding="utf-8"), by_http):
+        trace = json.loads(text)
+        names = {e["args"]["name"] for e in trace if e["name"] == "process_name"}
+        assert names == {"rank 0", "rank 1"}, names
+        tracks = {(e["pid"], e["args"]["name"]) for e in trace if e["name"] == "thread_name"}
+        for rank in (0, 1):
+            for track in ("compute", "engine", "steps", "training", "tickets", "link"):
+                assert (rank, track) in tracks, (rank, track, tracks)
+            names = {e["name"] for e in trace if e["pid"] == rank and e["ph"] in "Xb"}
+            assert {"step", "turn", "update", "micro-batch", "all-gather", "wait for ranks"} <= names, names
+        assert any(e["name"] == "publish" for e in trace)
+        # One clock: an update of rank 1 overlaps the same update of rank 0.
+        updates = {rank: {e["args"]["n"]: e for e in trace if e["name"] == "update" and e["pid"] == rank}
+                   for rank in (0, 1)}
+        both = updates[0].keys() & updates[1].keys()
+        assert both, updates
+        for n in both:
+            a, b = updates[0][n], updates[1][n]
+            assert a["ts"] < b["ts"] + b["dur"] and b["ts"] < a["ts"] + a["dur"], (a, b)
+    for wrong in ("0", "61", "x", "-1", "nan"):
+        try:
+            server.call("/debug/timeline?seconds=" + wrong)
+            raise AssertionError(wrong)
+        except urllib.error.HTTPError as error:
+            assert error.code == 400 and "seconds" in error.read().decode()
+
+
+def slow():
+    """Rank 1 is stopped most of the time, as if its core were throttled: rank 0 names it."""
+    server = Server(2, "--rank-timeout", "60", "--passes", "1000000")
+    server.call("/v1/fine_tuning/examples", examples(200))
+    pid, ends = server.pid(1), threading.Event()
+
+    def throttle():
+        while not ends.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.09)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+    server.until(lambda: "straggler rank=1" in server.log.read_text())
+    slowness = re.search(r'^hzpserve_rank_slowness\{.*rank="1",in="\w+"\} (\S+)$', server.call("/metrics"), re.M)
+    assert slowness and float(slowness[1]) > 1, slowness
+    ends.set()
+    thread.join()
+    server.stop()
 
 
 def loses(how):
@@ -128,8 +195,25 @@ def loses(how):
     if how == signal.SIGSTOP:
         os.kill(pid, signal.SIGKILL)
     log = server.stop(lost=True)
+    silent = re.search(r"ranks: silent rank=1 thread=.* ticket=\d+ seconds=", log)
+    assert silent and silent.start() < log.index("lost rank=1"), log
     assert re.search(r"ranks: lost rank=1: no heartbeat", log), log
     assert "serve: stopped" in log, log
+
+
+def restarts():
+    """With --restart all ranks are started again when one is lost; what was accepted is learned."""
+    server = Server(2, "--restart", "1", "--checkpoint-every", "3")
+    server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
+    last = server.call("/v1/fine_tuning/examples", examples(24))["last"]
+    before = server.url
+    os.kill(server.pid(1), signal.SIGKILL)
+    server.until(lambda: server.url != before)
+    server.until(lambda: learned_through(server) >= last)
+    assert server.call("/health") == {"status": "ok"}
+    log = server.stop(keep=True, status=0)
+    assert log.count("ranks: restart ranks=2 left=0") == 1, log
+    server.scratch.cleanup()
 
 
 def learned_through(server):
@@ -151,8 +235,10 @@ def killed(rank, seed):
         assert server.complete()["choices"]
         server.stop(keep=True, lost=True)
     else:  # the other rank notices, and ends
-        assert server.process.wait(HANG) == 1
+        assert server.process.wait(HANG) == 3
         assert "lost rank=0: no heartbeat" in server.log.read_text(), server.log.read_text()
+    checked = subprocess.run([serve, "state", "check", server.scratch.name + "/state"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked
     again = Server(2, scratch=server.scratch)
     again.until(lambda: learned_through(again) >= last)
     assert again.call("/health") == {"status": "ok"}
@@ -162,11 +248,16 @@ def killed(rank, seed):
 if not shutil.which("mpirun"):
     print("no mpirun: skipped")
     sys.exit(77)
-print("learns", flush=True)
-learns()
-for signal_ in (signal.SIGKILL, signal.SIGSTOP):
-    print("loses", signal_.name, flush=True)
-    loses(signal_)
+if sys.argv[4:] != ["kills"]:
+    print("learns", flush=True)
+    learns()
+    print("slow", flush=True)
+    slow()
+    for signal_ in (signal.SIGKILL, signal.SIGSTOP):
+        print("loses", signal_.name, flush=True)
+        loses(signal_)
+    print("restarts", flush=True)
+    restarts()
 for number in range(KILLS):
     print("killed", number, flush=True)
     killed(number % 2, number)

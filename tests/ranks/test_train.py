@@ -8,6 +8,7 @@ rank's, whatever the groups, and a run goes on at another number of ranks where 
 import filecmp
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,15 @@ def train(out, ranks, *args, status=0):
     return done.stderr
 
 
+def memory_as_planned(said, ranks):
+    """Every rank has allocated what the lines of its memory plan add up to, within a hundredth."""
+    found = {int(r): (int(is_), int(plan)) for r, is_, plan in
+             re.findall(r"memory rank=(\d+) allocated_bytes=(\d+) planned_bytes=(\d+)", said)}
+    assert found.keys() == set(range(ranks)), said
+    for rank, (allocated, planned) in found.items():
+        assert abs(allocated - planned) <= planned / 100, (rank, allocated, planned, said)
+
+
 def same(a, b, files=FILES):
     for name in files:
         if not filecmp.cmp(os.path.join(a, name), os.path.join(b, name), shallow=False):
@@ -58,6 +68,7 @@ with tempfile.TemporaryDirectory() as top:
         out = os.path.join(top, name)
         said = train(out, ranks, "--total-steps", "6", *groups)
         assert f"groups of {ranks} ranks" in said and "; chosen" in said, said
+        memory_as_planned(said, ranks)
         same(one, out)
         if ranks == 4:  # goes on with another number of ranks, from the middle
             for other in (1, 2):
@@ -69,3 +80,5 @@ with tempfile.TemporaryDirectory() as top:
     print("refusals", flush=True)
     said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--z2", "3", status=2)
     assert "--z2 3 does not divide --ranks 2" in said, said
+    said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--rank-slowness", "0.5", status=1)
+    assert "times slower than the others (self-test: " in said and "more than --rank-slowness 0.5" in said, said

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/account.h - how much device memory this process has allocated, for comparing it with the
+ * memory plan.  What a backend takes for its lanes is not counted (hzp_lane_bytes says how much).
+ *
+ * Thread: any.
+ */
+#ifndef HZP_DEVICE_ACCOUNT_H
+#define HZP_DEVICE_ACCOUNT_H
+
+#include "base/base.h"
+
+/* For hzp_device_alloc and hzp_device_free, of HZP_MEM_DEVICE. */
+void hzp_account_add(const void *memory, size_t bytes);
+void hzp_account_remove(const void *memory);
+
+/* Bytes that are allocated now, on all devices of the process. */
+size_t hzp_account_bytes(void);
+
+#endif
