@@ -149,13 +149,11 @@ static uint64_t copy_spans(struct hzp_track *track, struct copy *to, uint64_t mo
     return n - lost;
 }
 
-static void write_track(struct hzp_chrome *chrome, struct hzp_track *track,
-                        const struct hzp_chrome_span *like, const struct copy *from, uint64_t count,
-                        int64_t ahead_ns)
+static void write_spans(struct hzp_chrome *chrome, const struct hzp_chrome_span *like,
+                        const struct copy *from, uint64_t count, int64_t ahead_ns)
 {
     struct hzp_chrome_span span = *like;
     char args[40];
-    hzp_chrome_thread(chrome, span.pid, span.tid, track->name);
     for (uint64_t i = 0; i < count; i++) {
         snprintf(args, sizeof(args), "\"n\":%llu", (unsigned long long)from[i].number);
         span.name = from[i].name;
@@ -167,29 +165,43 @@ static void write_track(struct hzp_chrome *chrome, struct hzp_track *track,
     }
 }
 
+/* Tracks that have spans. */
+static size_t tracks_used(void)
+{
+    size_t n = 0;
+    hzp_lock_take(&lock);
+    for (int i = 0; i < HZP_TRACKS_MAX; i++)
+        n += track_of[i] && atomic_load(&track_of[i]->count);
+    hzp_lock_release(&lock);
+    return n;
+}
+
 void hzp_timeline_write(struct hzp_chrome *chrome, int pid, uint64_t from_ns, int64_t ahead_ns,
                         size_t bytes)
 {
     struct copy *copy = malloc(HZP_TRACK_OPS * sizeof(*copy));
-    size_t spans = bytes / EVENT_BYTES, tracks = 0;
-    if (!copy)
-        return;
-    hzp_lock_take(&lock);
-    for (int i = 0; i < HZP_TRACKS_MAX; i++)
-        tracks += track_of[i] && atomic_load(&track_of[i]->count);
-    for (int i = 0; i < HZP_TRACKS_MAX && tracks; i++) {
+    size_t spans = bytes / EVENT_BYTES, tracks = tracks_used();
+    for (int i = 0; i < HZP_TRACKS_MAX && tracks && copy; i++) {
+        struct hzp_chrome_span like = {.pid = pid, .tid = i};
+        char name[HZP_TRACK_NAME] = "";
+        uint64_t n = 0, first = 0;
+        /* The lock is held for the copy only: threads that open tracks do not wait for the text. */
+        hzp_lock_take(&lock);
         struct hzp_track *track = track_of[i];
-        if (!track || !atomic_load(&track->count))
+        if (track && atomic_load(&track->count)) {
+            n = copy_spans(track, copy, HZP_MIN(spans / tracks, (size_t)HZP_TRACK_OPS));
+            like.overlaps = track->overlaps;
+            memcpy(name, track->name, sizeof(name));
+        }
+        hzp_lock_release(&lock);
+        if (!name[0])
             continue;
-        uint64_t n = copy_spans(track, copy, HZP_MIN(spans / tracks, (size_t)HZP_TRACK_OPS));
-        uint64_t first = 0;
         while (first < n && copy[first].end_ns < from_ns)
             first++;
-        struct hzp_chrome_span like = {.pid = pid, .tid = i, .overlaps = track->overlaps};
-        write_track(chrome, track, &like, copy + first, n - first, ahead_ns);
+        hzp_chrome_thread(chrome, pid, i, name);
+        write_spans(chrome, &like, copy + first, n - first, ahead_ns);
         spans -= HZP_MIN(spans, n - first); /* what a track does not need, the next ones get */
         tracks--;
     }
-    hzp_lock_release(&lock);
     free(copy);
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES_ALL = 64 << 20, BYTES_RANK = 16 << 20, SLACK = 1 << 20, ANSWER_S = 10 };
+enum { BYTES_ALL = 64 << 20, BYTES_RANK = 8 << 20, SLACK = 1 << 20, ANSWER_S = 10 };
 
 /* ---- other ranks ---- */
 
