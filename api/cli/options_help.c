@@ -45,7 +45,7 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
     {HZP_COMMAND_TIMELINE, 1, "timeline", "[URL] -o FILE",
-     "what a running server did in its last seconds, as a Chrome trace",
+     "a running server's last seconds, as a Chrome trace",
      "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
      "  hzpserve timeline http://127.0.0.1:9000 --seconds 2 -o trace.json\n"},
     {HZP_COMMAND_STATE, 2, "state", "list|check|repair DIR",
