@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/http.h - the HTTP server: connections, bodies, routes, answers.
  *
- * Threads.  A few I/O threads of libmicrohttpd read requests and send answers; they never block.
+ * Threads.  A few I/O threads of libmicrohttpd read requests and send answers; they never block,
+ * but for the moment in which the notes of a step are called (hzp_notify_settle).
  *
  *     api/http/door.h     accepts connections, bounds their number, ends slow ones
  *     I/O threads         headers, bodies, sockets; a route that takes no time is answered here

@@ -68,7 +68,7 @@ static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, boo
     int64_t through;
     int r = look_at(t, c->name, &through, &why);
     *ret_whole = r >= 0;
-    fprintf(t->out, "%-24s learned through %" PRId64 "%s%s\n", c->name, c->learned_through,
+    fprintf(t->out, "%-24s finished through %" PRId64 "%s%s\n", c->name, c->learned_through,
             r < 0 ? "; damaged: " : "", r < 0 ? why.text : "");
     if (r >= 0)
         return HZP_OK;

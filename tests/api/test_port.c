@@ -38,7 +38,9 @@ static int connect_to(int port)
     return -1;
 }
 
-static void a_port_is_one_servers(void **state)
+/* Returns whether the port could be opened again: between its close and that, another process may
+ * have been given it. */
+static bool close_and_reopen(void)
 {
     assert_int_equal(open_at(&first, "127.0.0.1", 0), HZP_OK);
     assert_true(first.port > 0);
@@ -59,10 +61,19 @@ static void a_port_is_one_servers(void **state)
     close(client);
     int port = first.port;
     hzp_port_close(&first);
-    assert_int_equal(open_at(&first, "127.0.0.1", port), HZP_OK);
-    assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
+    int again = open_at(&first, "127.0.0.1", port);
+    if (again == HZP_OK)
+        assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
     hzp_port_close(&first);
     hzp_port_close(&first); /* again: no effect */
+    return again == HZP_OK;
+}
+
+static void a_port_is_one_servers(void **state)
+{
+    int tries = 20;
+    while (!close_and_reopen())
+        assert_true(--tries > 0);
 }
 
 static void the_address_can_be_used(void **state)
