@@ -166,7 +166,8 @@ static const struct topic {
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
-     "  130  interrupted; 143: ended by SIGTERM (train)\n"},
+     "  130  interrupted; 143: ended by SIGTERM; 129: its terminal closed (train)\n"
+     "  131  ended by SIGQUIT (serve)\n"},
 };
 
 /* ---- options ---- */
