@@ -86,7 +86,8 @@ static int put_model(struct writer *w, const char *dir, struct hzp_err_text *ret
     return r;
 }
 
-/* Whether the option must be equal on all ranks. */
+/* Whether the option must be equal on all ranks.  What throttles a link may differ: one slow link
+ * among others. */
 static bool shared(const struct hzp_option *s, enum hzp_command command)
 {
     static const struct {
@@ -99,7 +100,9 @@ static bool shared(const struct hzp_option *s, enum hzp_command command)
         {offsetof(struct hzp_options, train), sizeof(struct hzp_train_settings)},
     };
     if (!s->name || !(s->commands & command) || s->kind == HZP_OPTION_TEXT ||
-        s->kind == HZP_OPTION_FILE || s->kind == HZP_OPTION_LIST)
+        s->kind == HZP_OPTION_FILE || s->kind == HZP_OPTION_LIST ||
+        s->field == offsetof(struct hzp_options, engine.ranks.link_rate) ||
+        s->field == offsetof(struct hzp_options, engine.ranks.link_latency_ms))
         return false;
     for (int i = 0; i < HZP_COUNT(part); i++)
         if (s->field >= part[i].begin && s->field < part[i].begin + part[i].size)

@@ -96,6 +96,27 @@ def disagreements():
         says(run(*RUN, *args, status=None), "hzpserve: " + text)
 
 
+def slow_link():
+    """Of two ranks one has a link of 4 MB/s: rank 0 names it, and in what it is slow."""
+    with tempfile.TemporaryDirectory() as top:
+        data = os.path.join(top, "data.txt")
+        with open(data, "w", encoding="utf-8") as file:
+            file.write("The keeper of the lamps writes a line in the book of the harbour.\n\n" * 60)
+        train = [serve, "train", os.path.join(models, "..", "..", "models", "world"), "--data", data, "--out",
+                 os.path.join(top, "out"), "--threads", "1", "--epochs", "1000000", "--rank-slowness", "0"]
+        job_ = subprocess.Popen([*RUN, "-n", "1", *train, ":", "-n", "1", *train, "--link-rate", "4M"],
+                                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        seen = []
+        for line in job_.stderr:
+            seen.append(line)
+            if "straggler rank=1 in=link times=" in line:
+                break
+        else:
+            sys.exit("no straggler was named:\n" + "".join(seen[-50:]))
+        job_.terminate()
+        job_.communicate()
+
+
 def losses():
     """The others name the rank that died or stopped, and go on."""
     for how in ("die", "stop"):
@@ -109,6 +130,6 @@ models = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"
 if not shutil.which("mpirun"):
     print("no mpirun: skipped")
     sys.exit(77)
-for test in (one_rank, torchrun, own_launcher, no_ssh, link_rate, disagreements, losses):
+for test in (one_rank, torchrun, own_launcher, no_ssh, link_rate, disagreements, slow_link, losses):
     print(test.__name__, flush=True)
     test()
