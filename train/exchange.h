@@ -22,7 +22,7 @@
  * Owns: the list, buffers for commands, losses and results.  Borrows: link, model, train space.
  * Device memory is given to the link as it is, so the device's memory must be the host's.
  *
- * Thread: engine.
+ * Thread: engine; error and state: also the thread for which a gather has ended.
  */
 #ifndef HZP_TRAIN_EXCHANGE_H
 #define HZP_TRAIN_EXCHANGE_H

@@ -112,6 +112,7 @@ struct hzp_train_space *hzp_follower_space(struct hzp_follower *f)
 int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,
                       bool same_recipe, struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer_saved saved;
     HZP_TRY(hzp_trainer_load_state(f->config.model, &f->config.recipe, f->space, v, dir,
                                    same_recipe, &saved, reterr));
@@ -121,6 +122,7 @@ int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char 
 
 int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v, struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_share share = {.exchange = f->exchange,
                               .model = f->config.model,
                               .space = f->space,
@@ -275,6 +277,7 @@ static bool chain_ended(const struct hzp_follower *f)
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     bool was_busy = busy(source);
     advance(f);
@@ -339,6 +342,7 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    hzp_assert_engine_thread();
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     const struct hzp_slice *slice = hzp_offer_slice(offer, &f->chain);
     if (outcome->status < 0) {

@@ -125,7 +125,7 @@ int hzp_share_send(struct hzp_share *s, struct hzp_err_text *reterr)
     struct hzp_err_text text = {{0}, {0}};
     struct header header = {.step = s->step,
                             .elements = (int64_t)s->model->layout->elements,
-                            .whole = !units->part,
+                            .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
     struct hzp_safetensors *st = NULL;
     int r;
@@ -190,7 +190,8 @@ int hzp_share_receive(struct hzp_share *s, struct hzp_err_text *reterr)
     struct hzp_err_text text = {{0}, {0}};
     struct header header;
     HZP_TRY(hzp_exchange_share(s->exchange, &header, sizeof(header), reterr));
-    if (header.elements != (int64_t)s->model->layout->elements || header.whole != !units->part)
+    if (header.elements != (int64_t)s->model->layout->elements ||
+        header.whole != hzp_units_whole(units))
         return hzp_fail(reterr, HZP_EINVAL,
                         "this rank has a model of %zu elements, rank 0 one of %" PRId64,
                         s->model->layout->elements, header.elements);

@@ -147,6 +147,7 @@ void hzp_trainer_thaw(struct hzp_trainer *t)
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
+    hzp_assert_engine_thread();
     return t->stage != HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
 }
 
@@ -491,6 +492,7 @@ static bool bound_lowered(struct hzp_trainer *t)
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a step then releases the version */
     bool keep = offer->keep_version;
@@ -735,6 +737,7 @@ static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     const struct hzp_slice *slice = hzp_offer_slice(offer, &t->chain);
     if (outcome->status < 0) {

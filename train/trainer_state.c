@@ -97,7 +97,7 @@ static int checksum_of(const struct hzp_model *model, const struct hzp_version *
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     *ret = v->record.checksum;
-    if (units->part)
+    if (!hzp_units_whole(units))
         return HZP_OK;
     int r = hzp_units_checksum(model->dev, units, ret);
     return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,

@@ -164,9 +164,10 @@ static int open_ring(struct hzp_weights *w)
     size_t size = hzp_dtype_size(w->config.type);
     HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, (m.tied + 3 * m.largest) * size, &w->ring));
     hzp_units_init(&w->gathered, layout, w->config.type, NULL);
-    for (int32_t u = 0; u < layout->units; u++)
-        w->gathered.base[u] =
-            (char *)w->ring + (u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest) * size;
+    for (int32_t u = 0; u < layout->units; u++) {
+        size_t place = u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest;
+        hzp_units_place(&w->gathered, u, (char *)w->ring + place * size);
+    }
     return HZP_OK;
 }
 
