@@ -142,7 +142,9 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
                                          .rides = a->chunk_rows > 0};
-    HZP_TRY(hzp_assembly_shards(a, &request, reterr));
+    struct hzp_shards_request shards = {
+        .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+    HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
     request.shards = a->shards;
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
