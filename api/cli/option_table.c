@@ -245,7 +245,7 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--train-min", engine.split.train_min, "0.02", 0, 1, SERVE | BENCH,
         "minimum fraction of device time for training while requests run, whatever the goals say; "
         "up to five times that when examples wait for minutes; 0: none"),
-    INT("--train-cores", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
+    INT("--train-cores", engine.split.train_cores, "0", 0, 1023, SERVE | BENCH,
         "cores (SMs of a GPU) reserved for training while requests run; 0: training and serving "
         "take turns on all of them"),
     INT("--ride", engine.split.ride, "0", 0, 65536, SERVE | BENCH,
@@ -399,7 +399,7 @@ const struct hzp_option hzp_option_table[] = {
          "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "
          "N:KIND=LANE, train=LANE; kinds product, decode, prefill, rows; lanes compute, memory, "
          "network, copy, train"),
-    TEXT("--cores", plan.units, NULL, "LIST", PLAN,
+    TEXT("--cores", plan.cores, NULL, "LIST", PLAN,
          "LANE=N: cores (SMs of a GPU) of a lane; default: equal shares"),
 
     HEADING("plan", "What to do with it"),

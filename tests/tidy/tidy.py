@@ -33,7 +33,7 @@ ROOMS = {
         "build": ["plan", "time"],
         "run": ["plan", "time", "build"],
         "split": ["plan", "time", "build", "run"],
-        "search": ["plan", "time", "build", "run"],
+        "search": ["plan", "time", "build", "run", "split"],
     },
     "api": {
         "text": [],
