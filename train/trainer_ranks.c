@@ -81,7 +81,7 @@ int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr)
                               .model = t->config.model,
                               .space = t->space,
                               .version = hzp_weights_current(t->config.model->weights),
-                              .step = t->step,
+                              .optimizer_step = t->optimizer_step,
                               .state_dir = t->loaded_dir};
     return t->exchange ? hzp_share_send(&share, reterr) : HZP_OK;
 }

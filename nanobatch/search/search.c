@@ -94,8 +94,8 @@ static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, i
 }
 
 /* How long training may run in a step of this shape, by the rules of deadline.h.  With a goal: the
- * time that serving leaves. Without one: a share of a usual step, or, for training on lanes of its own,
- * the serving time of such a step. with: the simulated step, with training or without. */
+ * time that serving leaves.  Without one: a share of a usual step, or, for training on lanes of its
+ * own, the serving time of such a step.  with: the simulated step, with training or without. */
 static double allowed_ns(const struct hzp_search *s, bool beside, const struct hzp_simulated *with)
 {
     double goal = s->config.goal_ns, serve = with->serve_end_ns;
