@@ -172,9 +172,9 @@ void hzp_trainer_loop_ended(struct hzp_trainer *t);
 void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, optimizer step, draws,
- * recipe), in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
- * bit for bit.  The file contains checksums of the weights it belongs to, of the moments and of
- * residuals.
+ * recipe), in the directory that hzp_model_save writes.  Exact: a resumed run continues the same
+ * loss curve bit for bit.  The file contains checksums of the weights it belongs to, of the moments
+ * and of residuals.
  *
  * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX

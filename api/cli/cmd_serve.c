@@ -318,7 +318,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
 {
     if (!usable(options))
         return 2;
-    /* Examples, checkpoints and logs are nobody else's to read. */
+    /* No other user may read examples, checkpoints and logs. */
     umask(077);
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)

@@ -361,8 +361,8 @@ int hzp_access_create(const struct hzp_http_settings *settings, struct hzp_acces
     access->has_admin = access->admin_key != NULL;
     if (!hzp_access_has_key(access) && !settings->no_auth && !only_loopback(settings->host)) {
         r = hzp_fail_param(reterr, HZP_EINVAL, "--host",
-                           "--host %s can be reached by others: give --api-key, or --no-auth for a "
-                           "server that everybody may use and teach",
+                           "--host %s can be reached from other machines: give --api-key, or "
+                           "--no-auth to let every client complete and teach",
                            settings->host);
         goto out;
     }

@@ -110,8 +110,8 @@ int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret
 int hzp_port_listen(struct hzp_port *l, int backlog, struct hzp_err_text *reterr)
 {
     static const int on = 1;
-    /* Now that it is to listen nobody else can bind the port; the next server may while this one's
-     * last connections are in TIME_WAIT. */
+    /* From listen() on no other process can bind the port.  With this option the next server can
+     * bind it while the last connections of this one are in TIME_WAIT. */
     setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     return listen(l->fd, backlog) < 0 ? explain(errno, l->url, l->port, reterr) : HZP_OK;
 }

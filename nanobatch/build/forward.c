@@ -189,7 +189,7 @@ static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i,
     s->append[layer.index] = paged.append;
 }
 
-/* Pieces [from, to) of strand i; the first turn of a range that has it brings the embedding. */
+/* Pieces [from, to) of strand i; the first turn includes the embedding, if the range has it. */
 static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, int32_t from,
                      int32_t to)
 {

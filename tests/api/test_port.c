@@ -44,7 +44,7 @@ static bool close_and_reopen(void)
 {
     assert_int_equal(open_at(&first, "127.0.0.1", 0), HZP_OK);
     assert_true(first.port > 0);
-    /* Nobody listens yet: the other is refused all the same, and so are clients. */
+    /* The first does not listen yet: a second one is refused all the same, and so are clients. */
     assert_int_equal(open_at(&second, "127.0.0.1", first.port), HZP_EIO);
     assert_string_equal(err.param, "--port");
     assert_non_null(strstr(err.text, "the port is in use"));

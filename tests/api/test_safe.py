@@ -248,7 +248,7 @@ def test_keys():
         assert server.ask("GET", "/v1/models", Authorization="Bearer k")[0] == 200
     with Server("--no-train", "--host", "0.0.0.0", "--no-auth") as server:
         assert server.ask("POST", COMPLETE, ASK)[0] == 200
-        assert "--no-auth: everybody" in server.said()
+        assert "--no-auth: every client" in server.said()
 
 
 def answers(got):
@@ -480,7 +480,7 @@ def test_signals():
 
 
 def test_privacy():
-    """Nobody else can read the state; errors do not name files of the server."""
+    """No other user can read the state; errors do not name files of the server."""
     with tempfile.TemporaryDirectory() as folder:
         state = pathlib.Path(folder, "a", "state")
         with Server("--checkpoint-every", "1", "--passes", "2", state=str(state)) as server:

@@ -198,7 +198,7 @@ static void lines_can_be_json(void **state)
 }
 
 /* A reader that does not read: lines are dropped, not waited for, and counted. */
-static void a_full_pipe_stops_nobody(void **state)
+static void a_full_pipe_blocks_no_thread(void **state)
 {
     int ends[2], saved = dup(STDERR_FILENO), lines = 0, lost = 0;
     static char text[1 << 20];
@@ -241,7 +241,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN); /* as the program does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(subsystems_have_levels), cmocka_unit_test(wrong_levels_change_nothing),
-        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_stops_nobody),
+        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_blocks_no_thread),
         cmocka_unit_test(failures_leave_a_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -286,7 +286,7 @@ static void test_numbers(void **state)
     close_all(1);
 }
 
-/* Without a key nothing but loopback; with another key nobody gets in. */
+/* Without a key only the loopback interface is allowed; a rank with another key is refused. */
 static void test_keys(void **state)
 {
     char other[HZP_CONTROL_KEY];
