@@ -75,7 +75,7 @@ const char *hzp_search_unusable(const struct hzp_tables *t, char *ret)
     if (part <= t->others_max)
         return NULL;
     snprintf(ret, 160,
-             "others took %.0f %% of the processors' time while it was measured (at most "
+             "other processes took %.0f %% of the processors' time while it was measured (at most "
              "%.0f %% are allowed)",
              100 * part, 100 * t->others_max);
     return ret;

@@ -122,7 +122,7 @@ static void only_whole_and_quiet_ones_serve(void **state)
     t.whole = true;
     assert_null(hzp_search_unusable(&t, why));
     t.others_ns = 31;
-    assert_non_null(strstr(hzp_search_unusable(&t, why), "others took 31 %"));
+    assert_non_null(strstr(hzp_search_unusable(&t, why), "other processes took 31 %"));
     assert_non_null(strstr(why, "at most 10 %"));
     t.others_max = 1;
     assert_null(hzp_search_unusable(&t, why));

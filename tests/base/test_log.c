@@ -67,13 +67,13 @@ static void wrong_levels_change_nothing(void **state)
 {
     static const struct {
         const char *text, *names;
-    } bad[] = {{"loud", "\"loud\" is none of error, warn, info, debug"},
-               {"", "\"\" is none of"},
-               {"debug,", "\"\" is none of"},
+    } bad[] = {{"loud", "\"loud\" is not one of error, warn, info, debug"},
+               {"", "\"\" is not one of"},
+               {"debug,", "\"\" is not one of"},
                {"debug,serve=loud", "\"loud\""},
-               {"serve=", "\"\" is none of"},
-               {"debug,sevre=info", "\"sevre\" is no subsystem; there are cuda,"},
-               {"=info", "\"\" is no subsystem"},
+               {"serve=", "\"\" is not one of"},
+               {"debug,sevre=info", "\"sevre\" is not a subsystem; these are: cuda,"},
+               {"=info", "\"\" is not a subsystem"},
                {"info debug", "\"info debug\""}};
     hzp_log_set_level(HZP_LOG_WARN);
     for (int i = 0; i < HZP_COUNT(bad); i++) {
