@@ -2,7 +2,8 @@
 /* nanobatch/source.h - the interface through which the loop gets the work of a step.
  *
  * The loop knows an array of sources, most urgent first, and nothing else about them: serve/ is the
- * first, train/ the second, and tests have sources of their own.  A step passes from phase to phase as:
+ * first, train/ the second, and tests have sources of their own.  A step passes from phase to phase
+ * as:
  *
  *     hzp_step     the step's number and the version it serves from: fixed before sources offer
  *     hzp_room     how much the step can hold: set by the loop, used up by the sources in turn
