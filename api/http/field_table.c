@@ -71,7 +71,7 @@ static const struct hzp_field sampling[] = {
     {"priority", INT(-1000000, 1000000), "0", USED,
      "lower is earlier: each unit, of at most 60, counts as a second of waiting", NULL},
     {"prompt_logprobs", INT(0, 20), NULL, USED,
-     "of each prompt token, and so many likeliest ones; not in a stream", NULL},
+     "of each prompt token, and of this many likeliest; not in a stream", NULL},
     {"repetition_penalty", NUMBER(1e-3, 1e3), "1", USED, "for tokens of prompt and answer", NULL},
     {"request_id", JSON, NULL, IGNORED, "the header x-request-id has it", NULL},
     {"return_token_ids", BOOL, "false", USED, "token_ids and prompt_token_ids in each choice",
