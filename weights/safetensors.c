@@ -426,7 +426,7 @@ static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const 
     if (next)
         hzp_fail(p->rethole, HZP_EFORMAT,
                  "%s: tensor %.120s: its data begin at byte %" PRIu64
-                 ", but those of the tensor before end at byte %" PRIu64,
+                 ", after a hole: those of the tensor before end at byte %" PRIu64,
                  p->path, next, to, from);
     else
         hzp_fail(p->rethole, HZP_EFORMAT,
