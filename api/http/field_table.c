@@ -184,7 +184,8 @@ const struct hzp_field_set hzp_fields_chat = {
 /* ---- around the tokenizer ---- */
 
 static const struct hzp_field tokenize[] = {
-    {"add_special_tokens", BOOL, NULL, USED, "default: true for a prompt, false for messages", NULL},
+    {"add_special_tokens", BOOL, NULL, USED, "default: true for a prompt, false for messages",
+     NULL},
     {"messages", JSON, NULL, USED, "the text that the chat template makes of them", MESSAGES},
     {"model", STRING, NULL, USED, "not looked at", NULL},
     {"prompt", STRING, NULL, USED, "or a text", NULL},
