@@ -226,7 +226,7 @@ def test_help():
     assert bool(got["cuda"].get("none")) != bool(got["cuda"]["devices"]), got["cuda"]
     for one in got["cuda"]["devices"]:
         assert one["device"].startswith("cuda:") and one["memory_bytes"] > 1 << 30, one
-    fails("complete", MODEL, "x", "--device", "cpu:1", status=2, says=["cpu:1", "only one"])
+    fails("complete", MODEL, "x", "--device", "cpu:1", status=2, says=["cpu:1", "only cuda"])
     fails("complete", MODEL, "x", "--device", "cuda:one", status=2, says=["cuda:one", "number"])
     state = re.sub(r"\s+", " ", run("help", "learning").stdout)
     assert re.search(r"--state DIR .{,120}\$XDG_DATA_HOME or ~/\.local/share", state), state
