@@ -319,7 +319,7 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
 {
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(f->space);
-    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->step + 1);
+    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->optimizer_step + 1);
     if (!isfinite(result->sumsq)) {
         hzp_weights_abandon(w, f->version);
     } else if (result->nonfinite) {
