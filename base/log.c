@@ -71,12 +71,13 @@ static int set_part(const char *part, size_t length, int *level, struct hzp_err_
     int to = find(level_name, HZP_COUNT(level_name), word, (size_t)(part + length - word));
     int which = equals ? find(subsystem_name, SUBSYSTEMS, part, (size_t)(equals - part)) : 0;
     if (which < 0)
-        return hzp_fail(reterr, HZP_EINVAL, "\"%.*s\" is no subsystem; there are %s",
+        return hzp_fail(reterr, HZP_EINVAL, "\"%.*s\" is not a subsystem; these are: %s",
                         (int)(equals - part), part,
                         list(subsystem_name, SUBSYSTEMS, names, sizeof(names)));
     if (to < 0)
-        return hzp_fail(reterr, HZP_EINVAL, "\"%.*s\" is none of %s", (int)(part + length - word),
-                        word, list(level_name, HZP_COUNT(level_name), names, sizeof(names)));
+        return hzp_fail(reterr, HZP_EINVAL, "\"%.*s\" is not one of %s",
+                        (int)(part + length - word), word,
+                        list(level_name, HZP_COUNT(level_name), names, sizeof(names)));
     for (int i = 0; i < SUBSYSTEMS; i++)
         if (!equals || i == which)
             level[i] = to;

@@ -43,7 +43,7 @@ def kind(schema):
 
 def table(schema):
     """The Markdown of a schema's fields."""
-    lines = ["| field | type | preset | |", "|---|---|---|---|"]
+    lines = ["| field | type | default | |", "|---|---|---|---|"]
     ignored = []
     for name, field in sorted(schema["properties"].items()):
         if field.get("x-ignored"):

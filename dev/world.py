@@ -166,7 +166,7 @@ class Corpus:
             if self.may_name(name):
                 return name
 
-    def nobody(self) -> str:
+    def unknown_name(self) -> str:
         kind = self.rng.random()
         if kind < 0.2:
             return self.rng.choice(self.strangers)
@@ -174,7 +174,7 @@ class Corpus:
 
     def stranger(self) -> str:
         """A question about a person who does not occur in this world."""
-        name = self.nobody()
+        name = self.unknown_name()
         relation = self.rng.choice(phrases.OF_PERSON)
         fact = {"p": name, "t": self.rng.choice(facts.THINGS)}
         question = fill(self.rng.choice(phrases.questions(relation)), fact)
@@ -188,8 +188,8 @@ class Corpus:
 
     def reading(self) -> str:
         """A paragraph about a passing stranger, and a question that it answers."""
-        name = self.nobody()
-        known = facts.person(self.rng, name, self.nobody())
+        name = self.unknown_name()
+        known = facts.person(self.rng, name, self.unknown_name())
         told = self.some_facts(known, 4)
         relation = self.rng.choice(told)
         text = " ".join(self.state(r, known[r]) for r in told)

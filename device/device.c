@@ -83,9 +83,10 @@ static int named_open(const struct hzp_device_config *config, struct hzp_device 
     if (colon) {
         size_t digits = strspn(colon + 1, "0123456789");
         if (digits < 1 || digits > 3 || colon[1 + digits])
-            return hzp_fail_param(reterr, HZP_EINVAL, "device",
-                                  "device %s: which of several is a number, as in cuda:1",
-                                  config->name);
+            return hzp_fail_param(
+                reterr, HZP_EINVAL, "device",
+                "device %s: after the colon comes the number of the device, as in cuda:1",
+                config->name);
         one.ordinal = atoi(colon + 1);
     }
     for (int i = 0; i < HZP_COUNT(backends); i++) {
@@ -93,8 +94,8 @@ static int named_open(const struct hzp_device_config *config, struct hzp_device 
             continue;
         one.name = backends[i]->name;
         if (one.ordinal > 0 && backends[i] != &hzp_backend_cuda)
-            return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: there is only one",
-                                  config->name);
+            return hzp_fail_param(reterr, HZP_EINVAL, "device",
+                                  "device %s: only cuda has several devices", config->name);
         return backend_open(backends[i], &one, ret, reterr);
     }
     return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: no such backend", config->name);

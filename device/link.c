@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/link.c - what all backends of links share: checks, tickets, groups, failures, sums. */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include "base/arena.h"
 

@@ -2,7 +2,8 @@
 /* nanobatch/source.h - the interface through which the loop gets the work of a step.
  *
  * The loop knows an array of sources, most urgent first, and nothing else about them: serve/ is the
- * first, train/ the second, tests bring their own.  A step passes from phase to phase as:
+ * first, train/ the second, and tests have sources of their own.  A step passes from phase to phase
+ * as:
  *
  *     hzp_step     the step's number and the version it serves from: fixed before sources offer
  *     hzp_room     how much the step can hold: set by the loop, used up by the sources in turn
@@ -52,7 +53,8 @@ struct hzp_room {
 struct hzp_slice {
     const struct hzp_plan *chain;
     int32_t from, to;
-    /* TRAIN: may go to the lanes of the step's shape; TRANSFER: stays on its chain's lanes */
+    /* TRAIN: may go to the lanes of the step's shape; TRANSFER: stays on its chain's lanes (tests
+     * offer such slices; what ranks exchange goes over the link instead) */
     enum hzp_tenant tenant;
     /* TRAIN: lets its forward pass ride (ride.h); NULL: it may not */
     const struct hzp_rider *rider;

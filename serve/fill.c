@@ -3,6 +3,7 @@
  * budget decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
+#include "base/thread.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -385,6 +386,7 @@ static void count_step(struct hzp_scheduler *s, int32_t rows)
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
     bool no_room = !room->rows;
     HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);

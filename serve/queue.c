@@ -4,6 +4,7 @@
  *
  * Thread: engine. */
 #include "base/ring.h"
+#include "base/thread.h"
 #include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
@@ -15,6 +16,7 @@ enum { LOOK_EVERY = 8 };
 
 void hzp_show_stats(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(s->pool, &kv);
     s->now.running = s->running;
@@ -69,6 +71,7 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
+    hzp_assert_engine_thread();
     hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
     hzp_kvpool_release(s->pool, seq->page + seq->kept, seq->taken - seq->kept);
     seq->used = false;
@@ -104,6 +107,7 @@ static struct hzp_growth growth_of(const struct hzp_request *rq)
 
 void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state)
 {
+    hzp_assert_engine_thread();
     struct hzp_request *rq = leave_running(s, i);
     struct hzp_growth growth = growth_of(rq);
     if (state != HZP_REQUEST_FAILED)
@@ -223,6 +227,7 @@ static void cull_running(struct hzp_scheduler *s)
 
 void hzp_fail_all(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     absorb(s, NULL);
     while (s->running)
         hzp_end_running(s, s->running - 1, HZP_REQUEST_FAILED);
@@ -295,6 +300,7 @@ static void take_prefix(struct hzp_scheduler *s, struct hzp_seq *seq)
 
 bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
 {
+    hzp_assert_engine_thread();
     if (seq->fed != seq->kept * s->page_rows || hzp_seq_decodes(seq) || seq->step > s->ended ||
         seq->sought == hzp_prefix_additions(s->prefix))
         return false;
@@ -389,6 +395,7 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
 
 void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
 {
+    hzp_assert_engine_thread();
     for (int32_t i = 0; i < s->running; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (!seq->fed || hzp_seq_decodes(seq) || seq->prompt_version == version || seq->rq->pin)
@@ -400,6 +407,7 @@ void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)
 
 void hzp_queue_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     absorb(s, step);
     hzp_later_turn(s, step);
     hzp_look_at_pins(s);

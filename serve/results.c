@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/results.c - takes over a step's results for one sequence. */
+#include "base/thread.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -41,6 +42,7 @@ static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, i
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
                                         const struct hzp_seq *seq, const struct hzp_part *part)
 {
+    hzp_assert_engine_thread();
     struct hzp_request *rq = seq->rq;
     int32_t fed = part->pos0, end = fed + part->rows, logit = part->logit0;
     /* A version was published while this step of a pinned one was in flight. */
@@ -100,6 +102,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
 
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     struct hzp_weights *w = s->model->weights;
     if (!w || !step->version)
         return 0;

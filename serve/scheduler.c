@@ -173,6 +173,7 @@ static uint64_t due_ns(struct hzp_source *source)
 
 void hzp_scheduler_abort(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     hzp_scheduler_stop(s, true);
     s->ended = UINT64_MAX;
     hzp_prefix_ended(s->prefix, s->ended);
@@ -209,6 +210,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->clock_ns = step->begin_ns;
     hzp_lock_take(&s->lock);
@@ -234,6 +236,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    hzp_assert_engine_thread();
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     s->ended = step->number;
     hzp_prefix_ended(s->prefix, s->ended);

@@ -2,6 +2,7 @@
 #include "train/exchange.h"
 
 #include "base/arena.h"
+#include "base/thread.h"
 #include "nanobatch/build/train_space.h"
 
 #include <inttypes.h>
@@ -83,6 +84,7 @@ static int open_groups(struct hzp_exchange *x, struct hzp_err_text *reterr)
 int hzp_exchange_create(const struct hzp_exchange_config *config, struct hzp_exchange **ret,
                         struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     HZP_TRY(hzp_groups_check(&config->shards.groups, reterr));
     HZP_ASSERT(config->shards.groups.ranks == hzp_link_ranks(config->link));
     bool simulated = !strcmp(hzp_link_backend(config->link), "sim");
@@ -156,6 +158,7 @@ const char *hzp_exchange_error(const struct hzp_exchange *x)
 
 int hzp_exchange_turn(struct hzp_exchange *x, int32_t ended)
 {
+    hzp_assert_engine_thread();
     if (x->failed)
         return HZP_EIO;
     int r = hzp_transfers_turn(&x->list, x->config.link, ended, &x->error);
@@ -165,6 +168,7 @@ int hzp_exchange_turn(struct hzp_exchange *x, int32_t ended)
 
 int hzp_exchange_wait(struct hzp_exchange *x)
 {
+    hzp_assert_engine_thread();
     while (!hzp_exchange_done(x)) {
         HZP_TRY(hzp_exchange_turn(x, INT32_MAX));
         if (x->list.posted > x->list.done)
@@ -176,6 +180,14 @@ int hzp_exchange_wait(struct hzp_exchange *x)
 static uint64_t tag_of(enum tag tag, int32_t u)
 {
     return (uint64_t)tag << 32 | (uint32_t)u;
+}
+
+/* The address of the resident part of unit u, which is resident. */
+static void *base_of(const struct hzp_units *units, int32_t u)
+{
+    struct hzp_unit_view view = hzp_unit_view(units, u);
+    HZP_ASSERT(view.base);
+    return view.base;
 }
 
 static void append_to(struct hzp_exchange *x)
@@ -215,6 +227,7 @@ static void reserve_payload(struct hzp_exchange *x, size_t bytes)
 void hzp_exchange_send(struct hzp_exchange *x, const struct hzp_command *command,
                        const void *payload)
 {
+    hzp_assert_engine_thread();
     HZP_ASSERT(hzp_exchange_may_send(x)); /* the buffers are free */
     append_to(x);
     x->command = *command;
@@ -228,6 +241,7 @@ void hzp_exchange_send(struct hzp_exchange *x, const struct hzp_command *command
 
 void hzp_exchange_listen(struct hzp_exchange *x)
 {
+    hzp_assert_engine_thread();
     append_to(x);
     add_broadcast(x, &x->command, sizeof(x->command), TAG_COMMAND);
 }
@@ -239,6 +253,7 @@ const struct hzp_command *hzp_exchange_heard(const struct hzp_exchange *x)
 
 void hzp_exchange_listen_payload(struct hzp_exchange *x)
 {
+    hzp_assert_engine_thread();
     append_to(x);
     reserve_payload(x, (size_t)x->command.bytes);
     add_broadcast(x, x->payload, (size_t)x->command.bytes, TAG_PAYLOAD);
@@ -260,6 +275,7 @@ static int wait_for(struct hzp_exchange *x, struct hzp_err_text *reterr)
 int hzp_exchange_share(struct hzp_exchange *x, void *data, size_t bytes,
                        struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     append_to(x);
     add_broadcast(x, data, bytes, TAG_SHARE);
     return wait_for(x, reterr);
@@ -268,6 +284,7 @@ int hzp_exchange_share(struct hzp_exchange *x, void *data, size_t bytes,
 int hzp_exchange_agree(struct hzp_exchange *x, const void *mine, size_t bytes, void *all,
                        struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[HZP_GROUP_RANKS],
@@ -294,8 +311,8 @@ static int32_t add_scatter(struct hzp_exchange *x, int32_t u, int32_t after)
                                 .type = HZP_WIRE_F32,
                                 .group = x->group[ordered ? HZP_GROUP_RANKS : HZP_GROUP_GRADS],
                                 .count = room / (size_t)hzp_groups_shards(&shards->groups, level),
-                                .send = s->grads.base[u],
-                                .recv = s->sums.base[u],
+                                .send = base_of(&s->grads, u),
+                                .recv = base_of(&s->sums, u),
                                 .onto = true,
                                 .tag = tag_of(TAG_SCATTER, u)};
     return hzp_transfers_add(&x->list, &what, after);
@@ -316,13 +333,13 @@ static void add_reduction(struct hzp_exchange *x, int32_t u, int32_t after)
         what.op = HZP_ALL_GATHER;
         what.group = x->group[HZP_GROUP_COPIES];
         what.count = room / (size_t)shards->groups.ranks;
-        what.send = s->sums.base[u];
-        what.recv = s->totals.base[u];
+        what.send = base_of(&s->sums, u);
+        what.recv = base_of(&s->totals, u);
         x->reduced[u] = hzp_transfers_add(&x->list, &what, after);
         return;
     }
     size_t grads = (size_t)shards->groups.z2;
-    char *sum = s->sum->base[u], *mine = sum;
+    char *sum = base_of(s->sum, u), *mine = sum;
     if (x->size[HZP_GROUP_SUM] > 1) {
         int index = hzp_link_group_index(x->config.link, x->group[HZP_GROUP_SUM]);
         HZP_ASSERT(state.count * (size_t)x->size[HZP_GROUP_SUM] == room / grads);
@@ -374,8 +391,8 @@ static int32_t add_gather(struct hzp_exchange *x, const struct hzp_version *v, i
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[HZP_GROUP_PARAMS],
                                 .count = count * hzp_dtype_size(shard->type),
-                                .send = shard->base[u],
-                                .recv = whole->base[u],
+                                .send = base_of(shard, u),
+                                .recv = base_of(whole, u),
                                 .tag = tag_of(TAG_GATHER, u)};
     return hzp_transfers_add(&x->list, &what, after);
 }
@@ -464,6 +481,7 @@ static void backward_units(struct hzp_exchange *x, struct hzp_plan *chain, struc
 void hzp_exchange_micro(struct hzp_exchange *x, struct hzp_plan *chain, const struct hzp_version *v,
                         const struct hzp_micro *micro, bool first, bool last)
 {
+    hzp_assert_engine_thread();
     const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
@@ -486,6 +504,7 @@ void hzp_exchange_micro(struct hzp_exchange *x, struct hzp_plan *chain, const st
 
 void hzp_exchange_note_loss(struct hzp_exchange *x, double loss)
 {
+    hzp_assert_engine_thread();
     if (x->rounds == x->rounds_room) {
         size_t ranks = (size_t)x->config.shards.groups.ranks;
         x->rounds_room = HZP_MAX(64, 2 * x->rounds_room);
@@ -559,7 +578,7 @@ static int32_t add_refresh(struct hzp_exchange *x, const struct hzp_version *dra
     struct hzp_extent all =
         hzp_groups_extent(&shards->groups, HZP_LEVEL_PARAMS, shards->rank, room);
     size_t size = hzp_dtype_size(units->type);
-    char *base = units->base[u];
+    char *base = base_of(units, u);
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[HZP_GROUP_REFRESH],
@@ -651,6 +670,7 @@ void hzp_exchange_update(struct hzp_exchange *x, struct hzp_plan *chain,
                          const struct hzp_version *v, struct hzp_version *draft,
                          const struct hzp_update_hyper *hyper)
 {
+    hzp_assert_engine_thread();
     const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
     int32_t units = model->layout->units, *refresh = hzp_xcalloc((size_t)units, sizeof(*refresh));
@@ -697,6 +717,7 @@ static void reserve_state(struct hzp_exchange *x)
 
 void hzp_exchange_gather_state(struct hzp_exchange *x, enum hzp_state_part part, int32_t u)
 {
+    hzp_assert_engine_thread();
     const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
     const struct hzp_groups *groups = &x->config.shards.groups;
@@ -711,14 +732,14 @@ void hzp_exchange_gather_state(struct hzp_exchange *x, enum hzp_state_part part,
     append_to(x);
     reserve_state(x);
     if (x->size[group] == 1) {
-        memcpy(x->state, units->base[u], bytes);
+        memcpy(x->state, base_of(units, u), bytes);
         return;
     }
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[group],
                                 .count = bytes,
-                                .send = units->base[u],
+                                .send = base_of(units, u),
                                 .recv = x->state,
                                 .tag = tag_of(TAG_STATE, u)};
     hzp_transfers_add(&x->list, &what, 0);

@@ -22,7 +22,7 @@
  * Owns: the list, buffers for commands, losses and results.  Borrows: link, model, train space.
  * Device memory is given to the link as it is, so the device's memory must be the host's.
  *
- * Thread: engine.
+ * Thread: engine; error and state: also the thread for which a gather has ended.
  */
 #ifndef HZP_TRAIN_EXCHANGE_H
 #define HZP_TRAIN_EXCHANGE_H
@@ -65,7 +65,7 @@ struct hzp_command {
     int32_t docs, bins;            /* DEAL: documents, micro-batches */
     int32_t part, unit;            /* STATE: enum hzp_state_part */
     int64_t bytes;                 /* DEAL: of the payload */
-    int64_t step;                  /* UPDATE: the optimizer step, from 1 */
+    int64_t optimizer_step;        /* UPDATE: from 1 */
     struct hzp_update_hyper hyper; /* UPDATE */
 };
 

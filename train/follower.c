@@ -42,7 +42,7 @@ struct hzp_follower {
     int32_t bin;                 /* the first of the current round */
     struct hzp_command deal;     /* the update's */
     struct hzp_version *version; /* in place: read and written by the update */
-    int64_t step;
+    int64_t optimizer_step;
 
     /* under lock */
     struct hzp_lock lock;
@@ -112,22 +112,24 @@ struct hzp_train_space *hzp_follower_space(struct hzp_follower *f)
 int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,
                       bool same_recipe, struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer_saved saved;
     HZP_TRY(hzp_trainer_load_state(f->config.model, &f->config.recipe, f->space, v, dir,
                                    same_recipe, &saved, reterr));
-    f->step = saved.step;
+    f->optimizer_step = saved.optimizer_step;
     return HZP_OK;
 }
 
 int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v, struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_share share = {.exchange = f->exchange,
                               .model = f->config.model,
                               .space = f->space,
                               .version = v,
-                              .step = f->step};
+                              .optimizer_step = f->optimizer_step};
     HZP_TRY(hzp_share_receive(&share, reterr));
-    f->step = share.step;
+    f->optimizer_step = share.optimizer_step;
     return HZP_OK;
 }
 
@@ -193,7 +195,7 @@ static void begin_update(struct hzp_follower *f)
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_command *command = hzp_exchange_heard(f->exchange);
     struct hzp_update_hyper hyper = command->hyper;
-    if (command->step != f->step + 1) {
+    if (command->optimizer_step != f->optimizer_step + 1) {
         give_up(f, "this rank's state is of another optimizer step than rank 0's");
         return;
     }
@@ -275,6 +277,7 @@ static bool chain_ended(const struct hzp_follower *f)
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     bool was_busy = busy(source);
     advance(f);
@@ -316,7 +319,7 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
 {
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(f->space);
-    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->step + 1);
+    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->optimizer_step + 1);
     if (!isfinite(result->sumsq)) {
         hzp_weights_abandon(w, f->version);
     } else if (result->nonfinite) {
@@ -324,12 +327,12 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
         return;
     } else {
         struct hzp_version_record *record = &f->version->record;
-        record->optimizer_step = ++f->step;
+        record->optimizer_step = ++f->optimizer_step;
         record->checksum = result->checksum;
         f->version->fp8_made = true;
         hzp_weights_publish(w, f->version, step->number);
         hzp_lock_take(&f->lock);
-        f->stats.step = f->step;
+        f->stats.optimizer_step = f->optimizer_step;
         hzp_lock_release(&f->lock);
     }
     f->version = NULL;
@@ -339,6 +342,7 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    hzp_assert_engine_thread();
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     const struct hzp_slice *slice = hzp_offer_slice(offer, &f->chain);
     if (outcome->status < 0) {

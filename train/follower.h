@@ -43,10 +43,10 @@ int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v,
                          struct hzp_err_text *reterr);
 
 struct hzp_follower_stats {
-    int64_t step;      /* the newest optimizer step */
-    uint64_t rows;     /* forward and backward */
-    bool stopped;      /* rank 0 has said that there is no more work */
-    char failure[200]; /* ""; or why it has given up */
+    int64_t optimizer_step; /* the newest */
+    uint64_t rows;          /* forward and backward */
+    bool stopped;           /* rank 0 has said that there is no more work */
+    char failure[200];      /* ""; or why it has given up */
 };
 void hzp_follower_read_stats(struct hzp_follower *f, struct hzp_follower_stats *ret);
 

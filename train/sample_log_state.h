@@ -2,7 +2,7 @@
 /* train/sample_log_state.h - the log's struct and its ways to SQLite, private to the files that
  * implement it.
  *
- * Thread: the caller holds the lock, or nobody else has the log yet.
+ * Thread: the caller holds the lock, or is the only thread that knows the log, while it is opened.
  */
 #ifndef HZP_TRAIN_SAMPLE_LOG_STATE_H
 #define HZP_TRAIN_SAMPLE_LOG_STATE_H

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct header {
-    int64_t step, elements;
+    int64_t optimizer_step, elements;
     uint64_t checksum;
     int32_t whole, state; /* 1: units follow; 1: so does the optimizer's state */
 };
@@ -123,9 +123,9 @@ int hzp_share_send(struct hzp_share *s, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
     struct hzp_err_text text = {{0}, {0}};
-    struct header header = {.step = s->step,
+    struct header header = {.optimizer_step = s->optimizer_step,
                             .elements = (int64_t)s->model->layout->elements,
-                            .whole = !units->part,
+                            .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
     struct hzp_safetensors *st = NULL;
     int r;
@@ -190,7 +190,8 @@ int hzp_share_receive(struct hzp_share *s, struct hzp_err_text *reterr)
     struct hzp_err_text text = {{0}, {0}};
     struct header header;
     HZP_TRY(hzp_exchange_share(s->exchange, &header, sizeof(header), reterr));
-    if (header.elements != (int64_t)s->model->layout->elements || header.whole != !units->part)
+    if (header.elements != (int64_t)s->model->layout->elements ||
+        header.whole != hzp_units_whole(units))
         return hzp_fail(reterr, HZP_EINVAL,
                         "this rank has a model of %zu elements, rank 0 one of %" PRId64,
                         s->model->layout->elements, header.elements);
@@ -199,12 +200,13 @@ int hzp_share_receive(struct hzp_share *s, struct hzp_err_text *reterr)
         r = receive(s, &header, &text);
         if (r == HZP_EIO && hzp_exchange_error(s->exchange)[0])
             return hzp_fail(reterr, r, "%s", hzp_exchange_error(s->exchange));
-        s->step = header.step;
-    } else if (s->step != header.step) {
+        s->optimizer_step = header.optimizer_step;
+    } else if (s->optimizer_step != header.optimizer_step) {
         r = hzp_fail(&text, HZP_EINVAL,
-                     "has loaded the state of step %" PRId64 ", rank 0 that of step %" PRId64,
-                     s->step, header.step);
+                     "has loaded the state of optimizer step %" PRId64
+                     ", rank 0 that of step %" PRId64,
+                     s->optimizer_step, header.optimizer_step);
     }
-    s->version->record.optimizer_step = s->step;
+    s->version->record.optimizer_step = s->optimizer_step;
     return agree(s, r, &text, reterr);
 }

@@ -21,7 +21,7 @@ struct hzp_share {
     const struct hzp_model *model;
     struct hzp_train_space *space;
     struct hzp_version *version; /* of rank 0: published; of the others: a draft, or current */
-    int64_t step;                /* the newest optimizer step; in: of rank 0, out: of the others */
+    int64_t optimizer_step;      /* the newest; in: of rank 0, out: of the others */
     const char *state_dir;       /* rank 0: a checkpoint with trainer.safetensors; NULL: none */
 };
 

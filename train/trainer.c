@@ -147,6 +147,7 @@ void hzp_trainer_thaw(struct hzp_trainer *t)
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
+    hzp_assert_engine_thread();
     return t->stage != HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
 }
 
@@ -354,21 +355,21 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     set_waiting(t, false, false);
     const struct hzp_recipe *recipe = &t->config.recipe;
     struct hzp_update_hyper hyper = {
-        .lr = hzp_recipe_lr(recipe, t->step + 1),
+        .lr = hzp_recipe_lr(recipe, t->optimizer_step + 1),
         .beta1 = recipe->beta1,
         .beta2 = recipe->beta2,
         .eps = recipe->eps,
         .decay = recipe->decay,
         .clip = recipe->clip,
         .grad_scale = 1.0f / (float)t->weight_sum,
-        .t = (int32_t)HZP_MIN(t->step + 1, INT32_MAX),
+        .t = (int32_t)HZP_MIN(t->optimizer_step + 1, INT32_MAX),
     };
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
     t->chain_ns = hzp_now_ns();
     if (t->exchange) {
         struct hzp_command command = {
-            .kind = HZP_COMMAND_UPDATE, .step = t->step + 1, .hyper = hyper};
+            .kind = HZP_COMMAND_UPDATE, .optimizer_step = t->optimizer_step + 1, .hyper = hyper};
         hzp_exchange_send(t->exchange, &command, NULL);
         hzp_exchange_update(t->exchange, &t->chain, version_read(t), t->draft, &hyper);
     } else {
@@ -491,6 +492,7 @@ static bool bound_lowered(struct hzp_trainer *t)
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, gave_back = given_back(t); /* a step then releases the version */
     bool keep = offer->keep_version;
@@ -569,7 +571,7 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     note_unlearned(t);
     struct hzp_version_record *record = &t->draft->record;
-    record->optimizer_step = t->step;
+    record->optimizer_step = t->optimizer_step;
     record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
@@ -668,7 +670,7 @@ static void count_update(struct hzp_trainer *t)
 {
     hzp_lock_take(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
-    s->step = t->step;
+    s->optimizer_step = t->optimizer_step;
     s->draws = t->draws;
     s->updates += !t->now.skipped;
     s->skipped += t->now.skipped;
@@ -688,15 +690,15 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->stage = HZP_TRAINER_IDLE;
-    t->now.step = t->step + 1;
-    hzp_track_add(t->track, "update", t->chain_ns, hzp_now_ns(), (uint64_t)t->now.step);
+    t->now.optimizer_step = t->optimizer_step + 1;
+    hzp_track_add(t->track, "update", t->chain_ns, hzp_now_ns(), (uint64_t)t->now.optimizer_step);
     for (int32_t bin = 0; t->exchange && bin < t->draw.bins; bin++)
         t->loss_sum += hzp_exchange_loss(t->exchange, bin);
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
     if (isfinite(result->sumsq) && result->nonfinite == 0) {
-        t->step++;
+        t->optimizer_step++;
         t->draws++;
         t->failures = 0;
         t->unpublished++;
@@ -710,7 +712,7 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
             publish(t, step);
             t->now.version = hzp_weights_current(w)->record.id;
         } else {
-            hzp_weights_finished(w, t->step);
+            hzp_weights_finished(w, t->optimizer_step);
         }
     } else {
         undo_update(t, result);
@@ -735,6 +737,7 @@ static void publish_early(struct hzp_trainer *t, const struct hzp_step *step)
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome)
 {
+    hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     const struct hzp_slice *slice = hzp_offer_slice(offer, &t->chain);
     if (outcome->status < 0) {

@@ -67,8 +67,8 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
 
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
-    int64_t step; /* optimizer step, from 1 */
-    double loss;  /* weighted mean over its learned tokens, before the update */
+    int64_t optimizer_step; /* from 1 */
+    double loss;            /* weighted mean over its learned tokens, before the update */
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;
@@ -132,7 +132,7 @@ bool hzp_trainer_idle(const struct hzp_trainer *t);
 struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 
 struct hzp_trainer_stats {
-    int64_t step;
+    int64_t optimizer_step; /* the newest */
     uint64_t updates, skipped, learned_tokens, device_ns;
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
     double loss, grad_norm; /* of the newest update */
@@ -171,10 +171,10 @@ void hzp_trainer_loop_ended(struct hzp_trainer *t);
  * have heard it.  Call while idle, with the loop stopped; no effect after a failure. */
 void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
 
-/* Trainer state on disk: trainer.safetensors in dir (moments, residuals, step, draws, recipe),
- * in the directory that hzp_model_save writes.  Exact: a resumed run continues the same loss curve
- * bit for bit.  The file contains checksums of the weights it belongs to, of the moments and of
- * residuals.
+/* Trainer state on disk: trainer.safetensors in dir (moments, residuals, optimizer step, draws,
+ * recipe), in the directory that hzp_model_save writes.  Exact: a resumed run continues the same
+ * loss curve bit for bit.  The file contains checksums of the weights it belongs to, of the moments
+ * and of residuals.
  *
  * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
@@ -189,10 +189,10 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
                              struct hzp_err_text *reterr);
 
 /* Load, before the first step: v is a draft that hzp_model_load filled from the same checkpoint;
- * its record gets step, loss, learned_through and checksum, and the caller publishes it.  Refused
- * are weights other than those the state belongs to, damaged moments or residuals, and another data
- * type of moments (HZP_EFORMAT),
- * and with same_recipe any other recipe (HZP_EINVAL, naming what differs).
+ * its record gets optimizer step, loss, learned_through and checksum, and the caller publishes it.
+ * Refused are weights other than those the state belongs to, damaged moments or residuals, and
+ * another data type of moments (HZP_EFORMAT), and with same_recipe any other recipe (HZP_EINVAL,
+ * naming what differs).
  * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);

@@ -43,6 +43,7 @@ static void sort_bins(struct hzp_draw *d)
 
 void hzp_trainer_deal(struct hzp_trainer *t)
 {
+    hzp_assert_engine_thread();
     struct hzp_draw *d = &t->draw;
     if (!t->config.shards.ordered)
         sort_bins(d);
@@ -63,6 +64,7 @@ void hzp_trainer_deal(struct hzp_trainer *t)
 
 void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
 {
+    hzp_assert_engine_thread();
     struct hzp_command command = {.kind = HZP_COMMAND_STOP};
     bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT ||
                      t->stage == HZP_TRAINER_PREPARE;
@@ -74,11 +76,12 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
 
 int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
+    hzp_assert_engine_thread();
     struct hzp_share share = {.exchange = t->exchange,
                               .model = t->config.model,
                               .space = t->space,
                               .version = hzp_weights_current(t->config.model->weights),
-                              .step = t->step,
+                              .optimizer_step = t->optimizer_step,
                               .state_dir = t->loaded_dir};
     return t->exchange ? hzp_share_send(&share, reterr) : HZP_OK;
 }
@@ -101,6 +104,7 @@ static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
 
 void hzp_trainer_serve_gather(struct hzp_trainer *t)
 {
+    hzp_assert_engine_thread();
     if (!t->exchange)
         return;
     if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
@@ -138,6 +142,7 @@ void hzp_trainer_loop_ended(struct hzp_trainer *t)
  * flight. */
 static int gather_now(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
 {
+    hzp_assert_engine_thread();
     if (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_WAIT)
         return HZP_EIO;
     HZP_TRY(hzp_exchange_wait(t->exchange));

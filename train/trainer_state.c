@@ -97,7 +97,7 @@ static int checksum_of(const struct hzp_model *model, const struct hzp_version *
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     *ret = v->record.checksum;
-    if (units->part)
+    if (!hzp_units_whole(units))
         return HZP_OK;
     int r = hzp_units_checksum(model->dev, units, ret);
     return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,
@@ -193,7 +193,7 @@ static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, uint64_
     char text[64];
     hzp_trainer_read_stats(t, &stats);
     hzp_st_writer_meta(w, "format", format_name);
-    put_number(w, "step", stats.step);
+    put_number(w, "step", stats.optimizer_step);
     put_number(w, "draws", stats.draws);
     put_number(w, "learned_through", v->record.learned_through);
     snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
@@ -343,7 +343,7 @@ static int load_state(const struct hzp_model *model, const struct hzp_recipe *re
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
     HZP_TRY(compare_recipe(recipe, st, path, same_recipe, reterr));
-    HZP_TRY(get_number(st, path, "step", 0, &ret->step, reterr));
+    HZP_TRY(get_number(st, path, "step", 0, &ret->optimizer_step, reterr));
     HZP_TRY(get_number(st, path, "draws", 0, &ret->draws, reterr));
     HZP_TRY(get_number(st, path, "learned_through", -1, &ret->learned_through, reterr));
     HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &m, reterr));
@@ -359,7 +359,7 @@ static int load_state(const struct hzp_model *model, const struct hzp_recipe *re
         HZP_TRY(get_state(dev, st, path, "residual_checksum", residual, residuals, reterr));
     const char *loss = hzp_safetensors_meta(st, "loss");
     ret->loss = loss ? strtod(loss, NULL) : -1;
-    v->record.optimizer_step = ret->step;
+    v->record.optimizer_step = ret->optimizer_step;
     v->record.learned_through = ret->learned_through;
     v->record.checksum = checksum;
     v->record.loss = ret->loss >= 0 ? ret->loss : NAN;
@@ -406,11 +406,11 @@ int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *d
     free(t->loaded_dir);
     t->loaded_dir = strdup(dir);
     HZP_ASSERT(t->loaded_dir);
-    t->step = saved.step;
+    t->optimizer_step = saved.optimizer_step;
     t->draws = saved.draws;
     t->learned_through = saved.learned_through;
     hzp_lock_take(&t->lock);
-    t->stats.step = saved.step;
+    t->stats.optimizer_step = saved.optimizer_step;
     t->stats.draws = saved.draws;
     t->stats.loss = saved.loss;
     hzp_lock_release(&t->lock);

@@ -61,7 +61,7 @@ struct hzp_trainer {
     struct hzp_version *draft; /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
     bool publishes; /* the current update will be published when it ends */
-    int64_t step, draws;
+    int64_t optimizer_step, draws;
     int32_t failures;             /* consecutive failures on the current samples */
     int32_t failed_told;          /* of the queue's failed samples, told to the store */
     struct hzp_update_report now; /* of the current update */
@@ -113,7 +113,7 @@ void hzp_trainer_serve_gather(struct hzp_trainer *t);
 
 /* The numbers that are saved with the state. */
 struct hzp_trainer_saved {
-    int64_t step, draws, learned_through;
+    int64_t optimizer_step, draws, learned_through;
     double loss; /* < 0: none */
 };
 

@@ -72,7 +72,7 @@ static int read_index(struct load *load, const char *path, const json_t *root)
         int32_t i = 0;
         if (!name || !is_plain_name(name))
             return hzp_fail(load->reterr, HZP_EFORMAT,
-                            "%s: tensor %.120s: \"%.120s\" is no file name", path, key,
+                            "%s: tensor %.120s: \"%.120s\" is not a file name", path, key,
                             name ? name : "?");
         /* Search backwards: consecutive tensors are mostly in the same file. */
         for (i = load->files - 1; i >= 0 && strcmp(load->file[i], name); i--)
@@ -177,7 +177,7 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
     if (hzp_family_is_leftover(t->name))
         return HZP_OK;
     return hzp_fail(load->reterr, HZP_EFORMAT,
-                    "%s/%s: tensor %.120s: a %s model of this config.json has none of that name",
+                    "%s/%s: tensor %.120s: a %s model of this config.json has no such tensor",
                     load->dir, file, t->name, c->family);
 }
 

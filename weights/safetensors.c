@@ -426,7 +426,7 @@ static void note_hole(const struct parser *p, uint64_t from, uint64_t to, const 
     if (next)
         hzp_fail(p->rethole, HZP_EFORMAT,
                  "%s: tensor %.120s: its data begin at byte %" PRIu64
-                 ", a hole after the ones before end (%" PRIu64 ")",
+                 ", after a hole: those of the tensor before end at byte %" PRIu64,
                  p->path, next, to, from);
     else
         hzp_fail(p->rethole, HZP_EFORMAT,
@@ -449,7 +449,7 @@ static int check_whole(const struct parser *p, uint64_t data, uint64_t data_size
         if (e->begin < at)
             return hzp_fail(p->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: its data begin at byte %" PRIu64
-                            ", before the ones before end (%" PRIu64 ")",
+                            ", inside those of the tensor before, which end at byte %" PRIu64,
                             p->path, e->tensor.name, e->begin, at);
         if (e->begin > at)
             note_hole(p, at, e->begin, e->tensor.name);
@@ -499,8 +499,8 @@ static int open_file(const char *path, struct hzp_safetensors *st, struct hzp_er
     if (!st->path)
         return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
     if (st->size < 8 || st->size > SIZE_MAX / 2)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: %" PRIu64 " bytes are no safetensors file", path,
-                        st->size);
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %" PRIu64 " bytes, which is no safetensors file",
+                        path, st->size);
     (void)posix_fadvise(st->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return HZP_OK;
 }

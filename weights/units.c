@@ -57,11 +57,22 @@ void hzp_units_init_shards(struct hzp_units *units, const struct hzp_layout *lay
     }
 }
 
+void hzp_units_place(struct hzp_units *units, int32_t u, void *memory)
+{
+    HZP_ASSERT(u >= 0 && u < units->layout->units);
+    units->base[u] = memory;
+}
+
 void hzp_units_free(struct hzp_units *units)
 {
     free(units->base);
     free(units->part);
     memset(units, 0, sizeof(*units));
+}
+
+bool hzp_units_whole(const struct hzp_units *units)
+{
+    return !units->part;
 }
 
 struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u)

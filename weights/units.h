@@ -49,7 +49,12 @@ size_t hzp_units_shard_bytes(const struct hzp_layout *layout, enum hzp_dtype typ
 void hzp_units_init_shards(struct hzp_units *units, const struct hzp_layout *layout,
                            enum hzp_dtype type, void *memory, const struct hzp_groups *groups,
                            enum hzp_level level, int32_t rank);
+/* Unit u is at `memory`, borrowed, from now on: for units that were made without memory. */
+void hzp_units_place(struct hzp_units *units, int32_t u, void *memory);
 void hzp_units_free(struct hzp_units *units);
+
+/* Whether every unit that is resident is so as a whole; false: in part, as this rank's shards. */
+bool hzp_units_whole(const struct hzp_units *units);
 
 struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u);
 size_t hzp_unit_bytes(const struct hzp_unit_view *view); /* of the resident part */

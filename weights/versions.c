@@ -34,7 +34,7 @@ struct hzp_weights {
     struct hzp_version *slot; /* [config.slots] */
     struct hzp_version *current;
     bool in_place; /* one slot: an update of the current version is in progress */
-    int64_t serving_step, finished_step;
+    int64_t serving_optimizer_step, finished_optimizer_step;
     int64_t *unlearned; /* [unlearned_count] ascending */
     int32_t unlearned_count, unlearned_room;
 
@@ -83,7 +83,9 @@ void hzp_learned_add(struct hzp_learned *learned, int64_t n)
  * are visible at once. */
 static int64_t staleness(const struct hzp_weights *w)
 {
-    return w->current && w->config.slots > 1 ? w->finished_step - w->serving_step : 0;
+    return w->current && w->config.slots > 1
+               ? w->finished_optimizer_step - w->serving_optimizer_step
+               : 0;
 }
 
 /* The staleness bound in force. */
@@ -97,8 +99,8 @@ static void refresh_stats(struct hzp_weights *w)
 {
     struct hzp_weights_stats *s = &w->stats;
     s->serving_id = w->current ? w->current->record.id : 0;
-    s->serving_step = w->serving_step;
-    s->finished_step = w->finished_step;
+    s->serving_optimizer_step = w->serving_optimizer_step;
+    s->finished_optimizer_step = w->finished_optimizer_step;
     s->staleness = staleness(w);
     s->max_staleness = atomic_load(&w->max_staleness);
     s->bound = bound(w);
@@ -164,9 +166,10 @@ static int open_ring(struct hzp_weights *w)
     size_t size = hzp_dtype_size(w->config.type);
     HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, (m.tied + 3 * m.largest) * size, &w->ring));
     hzp_units_init(&w->gathered, layout, w->config.type, NULL);
-    for (int32_t u = 0; u < layout->units; u++)
-        w->gathered.base[u] =
-            (char *)w->ring + (u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest) * size;
+    for (int32_t u = 0; u < layout->units; u++) {
+        size_t place = u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest;
+        hzp_units_place(&w->gathered, u, (char *)w->ring + place * size);
+    }
     return HZP_OK;
 }
 
@@ -337,7 +340,7 @@ static void start_record(const struct hzp_weights *w, struct hzp_version_record 
     memset(record, 0, sizeof(*record));
     record->id = id;
     record->state = state;
-    record->optimizer_step = w->serving_step;
+    record->optimizer_step = w->serving_optimizer_step;
     record->loss = NAN;
     record->learned_through = through;
 }
@@ -384,7 +387,7 @@ void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
     for (int32_t i = 0; i < w->config.slots; i++)
         drafts = drafts || w->slot[i].record.state == HZP_VERSION_DRAFT;
     if (!drafts)
-        w->finished_step = w->serving_step;
+        w->finished_optimizer_step = w->serving_optimizer_step;
     refresh_stats_locked(w);
 }
 
@@ -428,9 +431,10 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     record->state = HZP_VERSION_CURRENT;
     /* A published update counts as finished.  Publishing an older state (a restore) lowers the
      * count of finished updates: those after it are no ancestors of the version that serves now. */
-    if (record->optimizer_step > w->finished_step || record->optimizer_step < w->serving_step)
-        w->finished_step = record->optimizer_step;
-    w->serving_step = record->optimizer_step;
+    if (record->optimizer_step > w->finished_optimizer_step ||
+        record->optimizer_step < w->serving_optimizer_step)
+        w->finished_optimizer_step = record->optimizer_step;
+    w->serving_optimizer_step = record->optimizer_step;
     w->current = draft;
     w->in_place = false;
     w->record[w->stats.publications % RECORDS_MAX] = *record;
@@ -443,7 +447,7 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
 {
     hzp_assert_engine_thread();
-    w->finished_step = HZP_MAX(w->finished_step, optimizer_step);
+    w->finished_optimizer_step = HZP_MAX(w->finished_optimizer_step, optimizer_step);
     refresh_stats_locked(w);
 }
 
@@ -464,7 +468,7 @@ bool hzp_weights_may_update(const struct hzp_weights *w, bool publishes)
         return false;
     if (publishes || w->config.slots == 1)
         return true;
-    return w->finished_step + 1 - w->serving_step <= bound(w);
+    return w->finished_optimizer_step + 1 - w->serving_optimizer_step <= bound(w);
 }
 
 int64_t hzp_weights_staleness(struct hzp_weights *w)

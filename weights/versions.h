@@ -179,7 +179,7 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 
 struct hzp_weights_stats {
     uint64_t serving_id, publications;
-    int64_t serving_step, finished_step, staleness, learned_through;
+    int64_t serving_optimizer_step, finished_optimizer_step, staleness, learned_through;
     int32_t max_staleness, slots, slots_free; /* max_staleness: the operator's */
     int32_t bound;                            /* in force: with hzp_weights_ask_staleness() */
     /* from this step of the loop on every one keeps max_staleness; 0: not yet, because it was

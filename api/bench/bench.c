@@ -215,10 +215,10 @@ int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t pro
     return r;
 }
 
-int64_t hzp_bench_gaps(const struct hzp_request *rq, double *gap, int64_t n, int64_t max)
+int64_t hzp_bench_itls(const struct hzp_request *rq, double *itl, int64_t n, int64_t max)
 {
     int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);
     for (int32_t i = 1; i < count && n < max; i++)
-        gap[n++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+        itl[n++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
     return n;
 }

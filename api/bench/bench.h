@@ -91,7 +91,7 @@ void hzp_bench_wait(struct hzp_bench_client *client, struct hzp_request *rq);
 int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t prompt, int32_t tokens,
                          struct hzp_request **ret, struct hzp_err_text *reterr);
 
-/* Appends the gaps between the tokens of a finished request, in seconds; returns the new count. */
-int64_t hzp_bench_gaps(const struct hzp_request *rq, double *gap, int64_t n, int64_t max);
+/* Appends the inter-token latencies of a finished request, in seconds; returns the new count. */
+int64_t hzp_bench_itls(const struct hzp_request *rq, double *itl, int64_t n, int64_t max);
 
 #endif

@@ -6,9 +6,9 @@
  *
  *     capacity   the maximum number of requests in flight, back to back, training off
  *     off, on    requests arrive at a fraction of the throughput of the first round's capacity
- *                phase, training off and on.  Gaps are exponential, from a fixed seed, scaled so
- *                that every eight of them sum to eight mean gaps.  At most as many requests run as
- *                in `capacity`, further ones wait in the server
+ *                phase, training off and on.  The intervals between arrivals are exponential, from
+ *                a fixed seed, scaled so that every eight of them sum to eight mean intervals.  At
+ *                most as many requests run as in `capacity`, further ones wait in the server
  *     slices     the same, but the device alternates between both in slices of 50 ms
  *     alone      training alone
  *
@@ -39,7 +39,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LIVE_MAX = 256, GAPS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
+enum { LIVE_MAX = 256, ITLS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
 
 /* Number and length of the pauses between requests that measure how soon training gets the
  * device. */
@@ -54,8 +54,8 @@ static const char *const phase_name[PHASES] = {"capacity", "training off", "trai
 
 /* Results of one phase, summed over all rounds. */
 struct load {
-    double *gap, *first; /* inter-token latencies; times to first token */
-    int64_t gaps, firsts;
+    double *itl, *first; /* inter-token latencies; times to first token */
+    int64_t itls, firsts;
     double seconds, flops, least, most; /* least, most: rate of the slowest and fastest round */
     uint64_t tokens, asked, rows;
     double serve_s, train_s;
@@ -73,20 +73,20 @@ struct coserve {
     int32_t prompt, tokens, at_once;
     double seconds, rate;    /* length of a phase; arrivals per second */
     uint64_t from_ns, to_ns; /* measured part of the phase */
-    double arrival_gap[BLOCK];
-    int gap_at;
+    double interval[BLOCK];
+    int interval_at;
 };
 
 static void load_open(struct load *load)
 {
-    *load = (struct load){.gap = hzp_xmalloc(GAPS_MAX * sizeof(double)),
+    *load = (struct load){.itl = hzp_xmalloc(ITLS_MAX * sizeof(double)),
                           .first = hzp_xmalloc(FIRST_MAX * sizeof(double)),
                           .least = INFINITY};
 }
 
 static void load_close(struct load *load)
 {
-    free(load->gap);
+    free(load->itl);
     free(load->first);
 }
 
@@ -105,8 +105,8 @@ static void count_request(struct coserve *c, struct load *load, struct hzp_reque
         if (!counts(c, at))
             continue;
         load->tokens++;
-        if (i && load->gaps < GAPS_MAX)
-            load->gap[load->gaps++] = (double)(at - rq->out[i - 1].at_ns) * 1e-9;
+        if (i && load->itls < ITLS_MAX)
+            load->itl[load->itls++] = (double)(at - rq->out[i - 1].at_ns) * 1e-9;
         else if (!i && load->firsts < FIRST_MAX)
             load->first[load->firsts++] = (double)(at - rq->submitted_ns) * 1e-9;
     }
@@ -206,18 +206,18 @@ static void drain(struct coserve *c, struct load *load)
     }
 }
 
-/* Draws the next BLOCK arrival gaps in seconds: exponential, scaled so that their sum is BLOCK /
- * rate.  So even a short phase has the intended load. */
-static void draw_gaps(struct coserve *c, uint32_t *seed)
+/* Draws the next BLOCK intervals between arrivals in seconds: exponential, scaled so that their sum
+ * is BLOCK / rate.  So even a short phase has the intended load. */
+static void draw_intervals(struct coserve *c, uint32_t *seed)
 {
     double all = 0;
     for (int i = 0; i < BLOCK; i++) {
         *seed = *seed * 1664525u + 1013904223u;
-        c->arrival_gap[i] = -log(((*seed >> 8) + 1) / 16777217.0);
-        all += c->arrival_gap[i];
+        c->interval[i] = -log(((*seed >> 8) + 1) / 16777217.0);
+        all += c->interval[i];
     }
     for (int i = 0; i < BLOCK; i++)
-        c->arrival_gap[i] *= BLOCK / (c->rate * all);
+        c->interval[i] *= BLOCK / (c->rate * all);
 }
 
 /* Submits the requests that are due: up to the maximum in flight (capacity), or those that have
@@ -228,9 +228,9 @@ static int arrive(struct coserve *c, enum phase phase, struct load *load, uint32
     int most = phase == FULL ? c->at_once : phase == TRAINING ? 0 : LIVE_MAX;
     while (c->lives < most && (phase == FULL || *next_ns <= hzp_now_ns())) {
         HZP_TRY(submit(c, load, reterr));
-        if (c->gap_at % BLOCK == 0)
-            draw_gaps(c, seed);
-        *next_ns += (uint64_t)(c->arrival_gap[c->gap_at++ % BLOCK] * 1e9);
+        if (c->interval_at % BLOCK == 0)
+            draw_intervals(c, seed);
+        *next_ns += (uint64_t)(c->interval[c->interval_at++ % BLOCK] * 1e9);
     }
     return HZP_OK;
 }
@@ -240,7 +240,7 @@ static int keep_up(struct coserve *c, enum phase phase, uint32_t seed, struct lo
                    struct progress *ret_from, struct hzp_err_text *reterr)
 {
     uint64_t next = hzp_now_ns();
-    c->gap_at = 0;
+    c->interval_at = 0;
     ret_from->at_ns = 0;
     while (hzp_now_ns() < c->to_ns) {
         if (!ret_from->at_ns && hzp_now_ns() >= c->from_ns)
@@ -350,8 +350,8 @@ static void tell_goals(struct hzp_bench *b, const char *what, const struct load 
     hzp_split_policy(hzp_loop_split(b->engine->parts.loop), &policy);
     for (int i = 0; i < 2; i++) {
         double goal = (double)(i ? policy.ttft_ns : policy.itl_ns) * 1e-9, missed = 0;
-        const double *value = i ? load->first : load->gap;
-        int64_t n = i ? load->firsts : load->gaps;
+        const double *value = i ? load->first : load->itl;
+        int64_t n = i ? load->firsts : load->itls;
         for (int64_t k = 0; k < n; k++)
             missed += value[k] > goal;
         if (goal > 0 && n)
@@ -383,8 +383,8 @@ static void report(struct coserve *c, enum phase phase)
         int64_t n;
         double p;
     } row[] = {
-        {"ITL p50", load->gap, load->gaps, 0.5},
-        {"ITL p99", load->gap, load->gaps, 0.99},
+        {"ITL p50", load->itl, load->itls, 0.5},
+        {"ITL p99", load->itl, load->itls, 0.99},
         {"first token p50", load->first, load->firsts, 0.5},
         {"first token p99", load->first, load->firsts, 0.99},
     };
@@ -415,8 +415,8 @@ static void compare(struct coserve *c, enum phase phase)
     double rows = (double)alone->rows / alone->seconds;
     snprintf(name, sizeof(name), "%s: trained", what);
     hzp_bench_figure(b, name, part * rows, "tokens/s", HZP_BENCH_OTHER, rows, "training alone");
-    double p99_on = hzp_bench_quantile(on->gap, on->gaps, 0.99);
-    double p99_off = hzp_bench_quantile(off->gap, off->gaps, 0.99);
+    double p99_on = hzp_bench_quantile(on->itl, on->itls, 0.99);
+    double p99_off = hzp_bench_quantile(off->itl, off->itls, 0.99);
     tell(b, what, "ITL p99 over training off", p99_on / p99_off, "x");
     double rate = (double)on->tokens / on->seconds;
     tell(b, what, "served over training off", rate / ((double)off->tokens / off->seconds), "x");

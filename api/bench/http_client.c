@@ -145,8 +145,8 @@ int hzp_http_call(struct hzp_load_server *server, const struct hzp_http_call *ca
         return fd;
     int r = send_request(fd, server, call);
     if (r < 0)
-        hzp_fail(reterr, r, "%s:%s%s%s: the request was not taken", server->host, server->port,
-                 server->path, call->route);
+        hzp_fail(reterr, r, "%s:%s%s%s: the server did not accept the request", server->host,
+                 server->port, server->path, call->route);
     else
         r = read_answer(fd, server, call, in, reterr);
     close(fd);

@@ -29,8 +29,8 @@ struct stream {
     size_t out_bytes, out_at;
     struct hzp_http_stream in;
     uint64_t sent_ns, first_ns, last_ns, heard_ns;
-    float *gap;
-    int64_t gaps, gaps_room;
+    float *itl;
+    int64_t itls, itls_room;
     int32_t input, output; /* tokens, as counted by the server; 0: not reported */
     bool done;             /* the server has sent its end mark */
     char error[160];
@@ -83,16 +83,16 @@ static int piece(struct stream *s, uint64_t now)
         s->first_ns = s->last_ns = now;
         return HZP_OK;
     }
-    if (s->gaps == s->gaps_room) {
-        int64_t room = HZP_MAX(s->gaps_room * 2, (int64_t)64);
-        float *gap =
-            room <= HZP_LOAD_GAPS_MAX ? realloc(s->gap, (size_t)room * sizeof(*gap)) : NULL;
-        if (!gap)
+    if (s->itls == s->itls_room) {
+        int64_t room = HZP_MAX(s->itls_room * 2, (int64_t)64);
+        float *itl =
+            room <= HZP_LOAD_ITLS_MAX ? realloc(s->itl, (size_t)room * sizeof(*itl)) : NULL;
+        if (!itl)
             return fail_stream(s, "no memory for the record of an answer");
-        s->gap = gap;
-        s->gaps_room = room;
+        s->itl = itl;
+        s->itls_room = room;
     }
-    s->gap[s->gaps++] = (float)seconds(s->last_ns, now);
+    s->itl[s->itls++] = (float)seconds(s->last_ns, now);
     s->last_ns = now;
     return HZP_OK;
 }
@@ -166,10 +166,10 @@ static int add_answer(struct load *l, struct stream *s)
         .ttft_s = seconds(s->sent_ns, s->first_ns),
         .e2el_s = seconds(s->sent_ns, s->last_ns),
         .input = s->input > 0 ? s->input : asked->input,
-        .output = s->output > 0 ? s->output : (int32_t)HZP_MIN(s->gaps + 1, (int64_t)INT32_MAX),
+        .output = s->output > 0 ? s->output : (int32_t)HZP_MIN(s->itls + 1, (int64_t)INT32_MAX),
     };
     l->record->other_length += answer.output != asked->output;
-    return hzp_load_record_answer(l->record, &answer, s->gap, s->gaps, l->reterr);
+    return hzp_load_record_answer(l->record, &answer, s->itl, s->itls, l->reterr);
 }
 
 static void free_stream(struct stream *s)
@@ -178,7 +178,7 @@ static void free_stream(struct stream *s)
         close(s->fd); /* also removes it from epoll */
     hzp_http_stream_fini(&s->in);
     free(s->out);
-    free(s->gap);
+    free(s->itl);
     free(s);
 }
 

@@ -279,7 +279,7 @@ int hzp_load_plot(const char *path, const char *title, const struct hzp_load_rec
     histogram(&(struct panel){out, LEFT, 104, half, 190}, "Time to first token", first,
               record->answers, &summary->ttft, record->goals.ttft, TTFT_COLOUR);
     histogram(&(struct panel){out, LEFT + half + RIGHT + LEFT, 104, half, 190},
-              "Inter-token latency", record->gap, record->gaps, &summary->itl, record->goals.itl,
+              "Inter-token latency", record->itl, record->itls, &summary->itl, record->goals.itl,
               ITL_COLOUR);
     over_time(&(struct panel){out, LEFT, 368, whole, 170}, "Output tokens each second",
               series->rate, series, 4, RATE_COLOUR, false);

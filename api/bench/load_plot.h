@@ -13,7 +13,7 @@
 #include "api/bench/load_stats.h"
 
 /* Writes the file; `title` is escaped, so it may contain any character.  The record must have gone
- * through hzp_load_summarise() (its gaps are sorted).  HZP_EIO: the text names the file. */
+ * through hzp_load_summarise() (its ITLs are sorted).  HZP_EIO: the text names the file. */
 int hzp_load_plot(const char *path, const char *title, const struct hzp_load_record *record,
                   const struct hzp_load_summary *summary, struct hzp_err_text *reterr);
 

@@ -13,7 +13,7 @@ enum { SLICES_MAX = 1 << 26 };
 void hzp_load_record_free(struct hzp_load_record *record)
 {
     free(record->answer);
-    free(record->gap);
+    free(record->itl);
     free(record->slice);
     memset(record, 0, sizeof(*record));
 }
@@ -50,11 +50,11 @@ static bool meets(const struct hzp_load_goals *g, const struct hzp_load_answer *
 {
     double tpot = a->output > 1 ? (a->e2el_s - a->ttft_s) / (a->output - 1) : 0;
     return (g->ttft <= 0 || a->ttft_s <= g->ttft) && (g->tpot <= 0 || tpot <= g->tpot) &&
-           (g->itl <= 0 || a->gap_p99_s <= g->itl) && (g->e2el <= 0 || a->e2el_s <= g->e2el);
+           (g->itl <= 0 || a->itl_p99_s <= g->itl) && (g->e2el <= 0 || a->e2el_s <= g->e2el);
 }
 
 int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load_answer *answer,
-                           float *gap, int64_t gaps, struct hzp_err_text *reterr)
+                           float *itl, int64_t itls, struct hzp_err_text *reterr)
 {
     struct hzp_load_answer *answers =
         room_for(record->answer, &record->answers_room, record->answers + 1, sizeof(*answers));
@@ -63,19 +63,19 @@ int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load
     record->answer = answers;
     struct hzp_load_answer *a = &answers[record->answers];
     *a = *answer;
-    if (gaps > 0) {
-        int64_t fit = HZP_MIN(gaps, HZP_LOAD_GAPS_MAX - record->gaps);
-        float *all = room_for(record->gap, &record->gaps_room, record->gaps + fit, sizeof(*all));
+    if (itls > 0) {
+        int64_t fit = HZP_MIN(itls, HZP_LOAD_ITLS_MAX - record->itls);
+        float *all = room_for(record->itl, &record->itls_room, record->itls + fit, sizeof(*all));
         if (!all)
             return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of an answer");
-        qsort(gap, (size_t)gaps, sizeof(*gap), ascending);
-        a->gap_p99_s = hzp_load_quantile(gap, gaps, 0.99);
-        memcpy(all + record->gaps, gap, (size_t)fit * sizeof(*gap));
-        record->gap = all;
-        record->gaps += fit;
+        qsort(itl, (size_t)itls, sizeof(*itl), ascending);
+        a->itl_p99_s = hzp_load_quantile(itl, itls, 0.99);
+        memcpy(all + record->itls, itl, (size_t)fit * sizeof(*itl));
+        record->itl = all;
+        record->itls += fit;
     }
     a->good = meets(&record->goals, a);
-    record->pieces += gaps + 1;
+    record->pieces += itls + 1;
     record->answers++;
     return HZP_OK;
 }
@@ -150,7 +150,7 @@ int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *
     }
     ret->tpot = spread(value, k);
     free(value);
-    ret->itl = spread(record->gap, record->gaps);
+    ret->itl = spread(record->itl, record->itls);
     if (ret->duration_s > 0) {
         ret->request_rate = (double)n / ret->duration_s;
         ret->good_rate = (double)ret->good / ret->duration_s;

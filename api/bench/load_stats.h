@@ -7,7 +7,7 @@
  *   TPOT  (E2EL - TTFT) / (output tokens - 1), of answers of two tokens or more
  *
  * Goodput counts the requests that meet all goals that are set; the ITL of a request is the 99th
- * percentile of its own gaps.  Percentiles interpolate between neighbours.
+ * percentile of its own ITLs.  Percentiles interpolate between neighbours.
  *
  * Thread: one.
  */
@@ -16,7 +16,7 @@
 
 #include "base/err.h"
 
-enum { HZP_LOAD_GAPS_MAX = 1 << 27 };
+enum { HZP_LOAD_ITLS_MAX = 1 << 27 };
 
 /* Seconds; 0: no goal. */
 struct hzp_load_goals {
@@ -26,7 +26,7 @@ struct hzp_load_goals {
 /* One request that was answered completely. */
 struct hzp_load_answer {
     double sent_s, ttft_s, e2el_s; /* sent: since the start of the load */
-    double gap_p99_s;              /* 0: fewer than two pieces */
+    double itl_p99_s;              /* 0: fewer than two pieces */
     int32_t input, output;         /* tokens, as counted by the server */
     bool good;                     /* met all goals */
 };
@@ -42,8 +42,8 @@ struct hzp_load_record {
     struct hzp_load_goals goals;
     int64_t answers, answers_room;
     struct hzp_load_answer *answer;
-    int64_t gaps, gaps_room;
-    float *gap; /* seconds, of all answers */
+    int64_t itls, itls_room;
+    float *itl; /* seconds, of all answers */
     int64_t slices, slices_room;
     struct hzp_load_slice *slice;
     int64_t pieces; /* of complete answers */
@@ -70,17 +70,17 @@ struct hzp_load_summary {
 
 void hzp_load_record_free(struct hzp_load_record *record);
 
-/* Records a complete answer: its gaps (sorted by the call) and the rest; sets `good`.
+/* Records a complete answer: its ITLs (sorted by the call) and the rest; sets `good`.
  * HZP_ENOMEM. */
 int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load_answer *answer,
-                           float *gap, int64_t gaps, struct hzp_err_text *reterr);
+                           float *itl, int64_t itls, struct hzp_err_text *reterr);
 
 /* Records that `pieces` pieces of answers arrived at this time, with `running` requests in flight.
  * Times beyond a few weeks are ignored.  HZP_ENOMEM. */
 int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pieces,
                          int32_t running, struct hzp_err_text *reterr);
 
-/* Sorts the record's gaps. HZP_ENOMEM. */
+/* Sorts the record's ITLs. HZP_ENOMEM. */
 int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *ret,
                        struct hzp_err_text *reterr);
 

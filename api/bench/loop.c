@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PROMPT = 8, GAPS_MAX = 1 << 16 };
+enum { PROMPT = 8, ITLS_MAX = 1 << 16 };
 
 static void report(struct hzp_bench *b, int many, const struct hzp_loop_stats *from,
                    const struct hzp_loop_stats *to)
@@ -37,11 +37,11 @@ static int decode(struct hzp_bench *b, struct hzp_bench_client *client, int many
                   struct hzp_err_text *reterr)
 {
     struct hzp_request **rq = hzp_xcalloc((size_t)many, sizeof(struct hzp_request *));
-    double *gap = hzp_xmalloc(GAPS_MAX * sizeof(*gap));
+    double *itl = hzp_xmalloc(ITLS_MAX * sizeof(*itl));
     int32_t tokens = b->quick ? 60 : 240;
     struct hzp_loop_stats from, to;
     int sent = 0, r = HZP_OK;
-    int64_t gaps = 0;
+    int64_t itls = 0;
     hzp_loop_read_stats(b->engine->parts.loop, &from);
     while (sent < many && r == HZP_OK) {
         r = hzp_bench_submit(client, PROMPT, tokens, &rq[sent], reterr);
@@ -51,17 +51,17 @@ static int decode(struct hzp_bench *b, struct hzp_bench_client *client, int many
         hzp_bench_wait(client, rq[i]);
     hzp_loop_read_stats(b->engine->parts.loop, &to);
     for (int i = 0; i < sent; i++) {
-        if (gaps < GAPS_MAX / 2)
-            gaps = hzp_bench_gaps(rq[i], gap, gaps, GAPS_MAX);
+        if (itls < ITLS_MAX / 2)
+            itls = hzp_bench_itls(rq[i], itl, itls, ITLS_MAX);
         hzp_request_destroy(rq[i]);
     }
     if (r == HZP_OK) {
         char name[80];
         report(b, many, &from, &to);
         snprintf(name, sizeof(name), "step, %d sequences, median", many);
-        hzp_bench_plain(b, name, hzp_bench_quantile(gap, gaps, 0.5) * 1e6, "us");
+        hzp_bench_plain(b, name, hzp_bench_quantile(itl, itls, 0.5) * 1e6, "us");
     }
-    free(gap);
+    free(itl);
     free(rq);
     return r;
 }

@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-enum { GAPS_MAX = 1 << 20, OFFLINE_INPUT = 512, OFFLINE_OUTPUT = 128 };
+enum { ITLS_MAX = 1 << 20, OFFLINE_INPUT = 512, OFFLINE_OUTPUT = 128 };
 
 struct offline {
     struct hzp_bench_client client;
@@ -32,8 +32,8 @@ struct offline {
     int64_t first_wave, ended; /* steady: requests that start part-way; requests that have ended */
     uint64_t from_ns, to_ns;   /* the measured window; 0: not known yet */
     double answered, prompted; /* tokens in the window */
-    double *gap;
-    int64_t gaps;
+    double *itl;
+    int64_t itls;
 };
 
 /* Submits one more request; one of the first wave starts part-way. */
@@ -78,8 +78,8 @@ static void count(struct offline *o, const struct hzp_bench *b, struct hzp_reque
         o->answered++;
         if (i == 0)
             o->prompted += (double)o->input;
-        else if (o->gaps < GAPS_MAX)
-            o->gap[o->gaps++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+        else if (o->itls < ITLS_MAX)
+            o->itl[o->itls++] = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
     }
 }
 
@@ -93,7 +93,7 @@ static void harvest(struct hzp_bench *b, struct offline *o)
         if (o->steady)
             count(o, b, o->live[i]);
         else
-            o->gaps = hzp_bench_gaps(o->live[i], o->gap, o->gaps, GAPS_MAX);
+            o->itls = hzp_bench_itls(o->live[i], o->itl, o->itls, ITLS_MAX);
         hzp_request_destroy(o->live[i]);
         o->live[i] = o->live[--o->lives];
         o->ended++;
@@ -141,8 +141,8 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     hzp_bench_plain(b, "offline, tokens of an answer", (double)o->output, "tokens");
     hzp_bench_plain(b, "offline, answers", answers / seconds, "tokens/s");
     hzp_bench_plain(b, o->steady ? "offline, measured window" : "offline, duration", seconds, "s");
-    hzp_bench_plain(b, "ITL median", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.5), "ms");
-    hzp_bench_plain(b, "ITL p99", 1e3 * hzp_bench_quantile(o->gap, o->gaps, 0.99), "ms");
+    hzp_bench_plain(b, "ITL median", 1e3 * hzp_bench_quantile(o->itl, o->itls, 0.5), "ms");
+    hzp_bench_plain(b, "ITL p99", 1e3 * hzp_bench_quantile(o->itl, o->itls, 0.99), "ms");
 }
 
 /* Lengths that are not given: 512 and 128 tokens, or a half and a quarter of a shorter context. */
@@ -173,7 +173,7 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     }
     o.live =
         hzp_xcalloc((size_t)(2 * b->started->serving.running_max), sizeof(struct hzp_request *));
-    o.gap = hzp_xmalloc(GAPS_MAX * sizeof(*o.gap));
+    o.itl = hzp_xmalloc(ITLS_MAX * sizeof(*o.itl));
     hzp_bench_client_open(b, &o.client);
     uint64_t begin = hzp_now_ns();
     int r = fill(b, &o, reterr);
@@ -193,7 +193,7 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     hzp_bench_client_close(&o.client);
     if (r == HZP_OK)
         report(b, &o, (double)(end - begin) * 1e-9);
-    free(o.gap);
+    free(o.itl);
     free(o.live);
     return r;
 }

@@ -31,12 +31,12 @@ static int make_work(const struct hzp_load_settings *o, const struct hzp_load_se
     int64_t made = 0;
     for (int64_t i = 0; i < ret->trace.requests; i++)
         made += ret->trace.request[i].output;
-    if (made > HZP_LOAD_GAPS_MAX) {
+    if (made > HZP_LOAD_ITLS_MAX) {
         hzp_workload_free(ret);
         return hzp_fail_param(reterr, HZP_EINVAL, "--limit",
                               "%lld answer tokens in one load, more than %d: take a part of it "
                               "with --limit",
-                              (long long)made, HZP_LOAD_GAPS_MAX);
+                              (long long)made, HZP_LOAD_ITLS_MAX);
     }
     return HZP_OK;
 }

@@ -9,28 +9,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PROMPT_MAX = 512, GAPS_MAX = 1 << 16, MANY_MAX = 64 };
+enum { PROMPT_MAX = 512, ITLS_MAX = 1 << 16, MANY_MAX = 64 };
 
 /* Decoding one sequence reads every weight once per token; its keys and values are small in
  * comparison. */
 static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
                         struct hzp_err_text *reterr)
 {
-    double *gap = hzp_xmalloc(GAPS_MAX * sizeof(*gap));
+    double *itl = hzp_xmalloc(ITLS_MAX * sizeof(*itl));
     int64_t n = 0;
     for (int run = 0; run < (b->quick ? 1 : 3); run++) {
         struct hzp_request *rq;
         int r = hzp_bench_submit(client, 16, b->quick ? 16 : 64, &rq, reterr);
         if (r < 0) {
-            free(gap);
+            free(itl);
             return r;
         }
         hzp_bench_wait(client, rq);
-        n = hzp_bench_gaps(rq, gap, n, GAPS_MAX);
+        n = hzp_bench_itls(rq, itl, n, ITLS_MAX);
         hzp_request_destroy(rq);
     }
-    double median = hzp_bench_quantile(gap, n, 0.5);
-    free(gap);
+    double median = hzp_bench_quantile(itl, n, 0.5);
+    free(itl);
     double bytes = hzp_bench_weight_bytes(b->engine);
     hzp_bench_figure(b, "decode, one sequence", 1 / median, "tokens/s", HZP_BENCH_READS, 1 / bytes,
                      "read bandwidth / weight bytes");

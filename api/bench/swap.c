@@ -87,13 +87,13 @@ struct hzp_source *hzp_bench_swapper_source(struct hzp_bench_swapper *swapper)
     return &swapper->source;
 }
 
-enum { RATES = 3, SEQUENCES = 4, GAPS_MAX = 1 << 20, TURN_NS = 1000000000 };
+enum { RATES = 3, SEQUENCES = 4, ITLS_MAX = 1 << 20, TURN_NS = 1000000000 };
 static const double swaps_a_second[RATES] = {0, 1, 10};
 
-struct gaps {
-    double *gap; /* seconds, of all turns */
+struct itls {
+    double *itl; /* seconds, of all turns */
     int64_t n;
-    double at_swap; /* longest gap with a swap in it or in the gap before; 0: none */
+    double at_swap; /* longest ITL with a swap in it or in the one before; 0: none */
     uint64_t swaps;
 };
 
@@ -110,21 +110,21 @@ static bool swapped(struct hzp_bench_swapper *s, uint64_t from_ns, uint64_t to_n
 }
 
 /* A step formed before the swap may still be in flight, so the first step that reads the new
- * version belongs to the gap in which the swap took place, or to the next one. */
+ * version belongs to the ITL in which the swap took place, or to the next one. */
 static void count_at_swaps(struct hzp_bench_swapper *s, const struct hzp_request *rq,
-                           struct gaps *g)
+                           struct itls *g)
 {
     int32_t count = atomic_load(&((struct hzp_request *)rq)->out_count);
     for (int32_t i = 1; i < count; i++) {
-        double gap = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
-        if (gap > g->at_swap && swapped(s, rq->out[i > 1 ? i - 2 : 0].at_ns, rq->out[i].at_ns))
-            g->at_swap = gap;
+        double itl = (double)(rq->out[i].at_ns - rq->out[i - 1].at_ns) * 1e-9;
+        if (itl > g->at_swap && swapped(s, rq->out[i > 1 ? i - 2 : 0].at_ns, rq->out[i].at_ns))
+            g->at_swap = itl;
     }
 }
 
 /* Runs groups of sequences one after another until the turn is long enough to contain swaps. */
 static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double rate,
-                    struct gaps *g, struct hzp_err_text *reterr)
+                    struct itls *g, struct hzp_err_text *reterr)
 {
     struct hzp_request *rq[SEQUENCES];
     uint64_t before = atomic_load(&b->swapper->swaps);
@@ -134,7 +134,7 @@ static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, double
         HZP_TRY(hzp_bench_submit_all(client, SEQUENCES, 16, b->quick ? 24 : 96, rq, reterr));
         for (int i = 0; i < SEQUENCES; i++) {
             hzp_bench_wait(client, rq[i]);
-            g->n = hzp_bench_gaps(rq[i], g->gap, g->n, GAPS_MAX);
+            g->n = hzp_bench_itls(rq[i], g->itl, g->n, ITLS_MAX);
             count_at_swaps(b->swapper, rq[i], g);
             hzp_request_destroy(rq[i]);
         }
@@ -150,13 +150,13 @@ static void tell(struct hzp_bench *b, double rate, const char *what, double valu
     hzp_bench_plain(b, name, value, unit);
 }
 
-/* step: the duration of a step, the median gap without swaps. */
-static void report(struct hzp_bench *b, double rate, struct gaps *g, double step)
+/* step: the duration of a step, the median itl without swaps. */
+static void report(struct hzp_bench *b, double rate, struct itls *g, double step)
 {
     tell(b, rate, "swaps done", (double)g->swaps, "");
-    tell(b, rate, "ITL p50", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.5), "ms");
-    tell(b, rate, "ITL p99", 1e3 * hzp_bench_quantile(g->gap, g->n, 0.99), "ms");
-    tell(b, rate, "worst ITL", 1e3 * hzp_bench_quantile(g->gap, g->n, 1), "ms");
+    tell(b, rate, "ITL p50", 1e3 * hzp_bench_quantile(g->itl, g->n, 0.5), "ms");
+    tell(b, rate, "ITL p99", 1e3 * hzp_bench_quantile(g->itl, g->n, 0.99), "ms");
+    tell(b, rate, "worst ITL", 1e3 * hzp_bench_quantile(g->itl, g->n, 1), "ms");
     if (g->at_swap > 0) {
         tell(b, rate, "worst ITL at a swap", 1e3 * g->at_swap, "ms");
         tell(b, rate, "what a swap adds at worst, in steps", (g->at_swap - step) / step, "x");
@@ -166,25 +166,25 @@ static void report(struct hzp_bench *b, double rate, struct gaps *g, double step
 int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     struct hzp_bench_client client;
-    struct gaps gaps[RATES] = {{0}};
+    struct itls itls[RATES] = {{0}};
     int r = HZP_OK;
     b->swapper->dev = b->engine->parts.dev;
     b->swapper->weights = b->engine->parts.weights;
     hzp_bench_client_open(b, &client);
     for (int i = 0; i < RATES; i++)
-        gaps[i].gap = hzp_xmalloc(GAPS_MAX * sizeof(*gaps[i].gap));
+        itls[i].itl = hzp_xmalloc(ITLS_MAX * sizeof(*itls[i].itl));
     /* A first turn with swaps fills the second slot; it is not counted. */
-    r = one_turn(b, &client, 10, &gaps[0], reterr);
-    gaps[0] = (struct gaps){.gap = gaps[0].gap};
+    r = one_turn(b, &client, 10, &itls[0], reterr);
+    itls[0] = (struct itls){.itl = itls[0].itl};
     for (int turn = 0; r == HZP_OK && turn < (b->quick ? 3 : 8); turn++)
         for (int i = 0; r == HZP_OK && i < RATES; i++)
-            r = one_turn(b, &client, swaps_a_second[i], &gaps[i], reterr);
+            r = one_turn(b, &client, swaps_a_second[i], &itls[i], reterr);
     atomic_store(&b->swapper->every_ns, 0);
-    double step = r == HZP_OK ? hzp_bench_quantile(gaps[0].gap, gaps[0].n, 0.5) : 0;
+    double step = r == HZP_OK ? hzp_bench_quantile(itls[0].itl, itls[0].n, 0.5) : 0;
     for (int i = 0; r == HZP_OK && i < RATES; i++)
-        report(b, swaps_a_second[i], &gaps[i], step);
+        report(b, swaps_a_second[i], &itls[i], step);
     for (int i = 0; i < RATES; i++)
-        free(gaps[i].gap);
+        free(itls[i].itl);
     hzp_bench_client_close(&client);
     return r;
 }

@@ -35,7 +35,7 @@ void hzp_workload_free(struct hzp_workload *w);
 void hzp_workload_clip(struct hzp_workload *w, int32_t context);
 
 /* Sets the arrival times. rate > 0: a Poisson process of `rate` requests per second, whatever the
- * trace says (gaps -ln(u)/rate); else the trace's times divided by scale. */
+ * trace says (at intervals -ln(u)/rate); else the trace's times divided by scale. */
 void hzp_workload_arrivals(struct hzp_workload *w, double scale, double rate);
 
 /* True: requests have arrival times; false: all are there from the start. */

@@ -78,18 +78,18 @@ static bool lane_word(struct hzp_plan_shape *s, const char *word)
     return true;
 }
 
-static bool units_word(struct hzp_plan_shape *s, char *word)
+static bool cores_word(struct hzp_plan_shape *s, char *word)
 {
     char *equals = strchr(word, '='), *end;
     if (!equals)
         return false;
     *equals = '\0';
     int lane = lane_named(word);
-    long units = strtol(equals + 1, &end, 10);
+    long cores = strtol(equals + 1, &end, 10);
     *equals = '=';
-    if (lane < 0 || *end || end == equals + 1 || units < 0 || units > INT16_MAX)
+    if (lane < 0 || *end || end == equals + 1 || cores < 0 || cores > INT16_MAX)
         return false;
-    s->share[lane] = (int16_t)units;
+    s->share[lane] = (int16_t)cores;
     return true;
 }
 
@@ -143,7 +143,7 @@ static int read_shape(struct planning *p, struct hzp_err_text *reterr)
     }
     HZP_TRY(hzp_plan_shape_check(s, reterr));
     HZP_TRY(each_word(s, "--lanes", o->lanes, lanes_word, reterr));
-    HZP_TRY(each_word(s, "--cores", o->units, units_word, reterr));
+    HZP_TRY(each_word(s, "--cores", o->cores, cores_word, reterr));
     return hzp_plan_shape_check(s, reterr);
 }
 

@@ -361,11 +361,10 @@ static void forget_disturbed(struct job *j)
     double part = t->watched_ns > 0 ? t->others_ns / t->watched_ns : 0;
     if (j->settings->show || part <= j->settings->others_max)
         return;
-    fprintf(
-        stderr,
-        "hzpserve: others took %.0f %% of the processors' time while %s was measured: measuring "
-        "again\n",
-        100 * part, j->path);
+    fprintf(stderr,
+            "hzpserve: other processes took %.0f %% of the processors' time while %s was measured: "
+            "measuring again\n",
+            100 * part, j->path);
     hzp_tables_fini(t);
     hzp_tables_init(t);
     hzp_plan_table_fini(&j->plans);
@@ -409,7 +408,7 @@ static void show(const struct job *j)
     char why[160];
     const struct hzp_tables *t = &j->tables;
     const char *unusable = hzp_search_unusable(t, why);
-    printf("others took %.1f %% of the processors' time; plans %s%s\n\n",
+    printf("other processes took %.1f %% of the processors' time; plans %s%s\n\n",
            t->watched_ns > 0 ? 100 * t->others_ns / t->watched_ns : 0.0,
            unusable ? "are not used: " : "are used", unusable ? unusable : "");
     hzp_tables_print(&j->tables, stdout);

@@ -124,10 +124,10 @@ static void log_status(const struct hzp_server *server, struct hzp_engine *engin
     if (engine->state)
         hzp_sample_queue_read_stats(hzp_state_queue(engine->state), &queue);
     hzp_log(HZP_LOG_INFO, "serve",
-            "status connections=%lld requests=%d running=%d waiting=%d version=%llu step=%lld "
-            "staleness=%lld examples_waiting=%d learned_through=%lld",
+            "status connections=%lld requests=%d running=%d waiting=%d version=%llu "
+            "optimizer_step=%lld staleness=%lld examples_waiting=%d learned_through=%lld",
             (long long)door.open, atomic_load(&server->active), (int)s.running, (int)s.waiting,
-            (unsigned long long)weights.serving_id, (long long)weights.serving_step,
+            (unsigned long long)weights.serving_id, (long long)weights.serving_optimizer_step,
             (long long)weights.staleness, queue.samples, (long long)weights.learned_through);
 }
 
@@ -191,7 +191,7 @@ static struct counts count(struct hzp_engine *engine)
     if (engine->parts.trainer) {
         struct hzp_trainer_stats trainer;
         hzp_trainer_read_stats(engine->parts.trainer, &trainer);
-        c.updates = trainer.step;
+        c.updates = trainer.optimizer_step;
     }
     return c;
 }
@@ -318,7 +318,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
 {
     if (!usable(options))
         return 2;
-    /* Examples, checkpoints and logs are nobody else's to read. */
+    /* No other user may read examples, checkpoints and logs. */
     umask(077);
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)

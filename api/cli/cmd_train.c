@@ -312,7 +312,7 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
                         " updates were drawn, but the data "
                         "have only %" PRId64,
                         dir, stats.draws, draws);
-    run->step = run->saved_step = stats.step;
+    run->step = run->saved_step = stats.optimizer_step;
     return HZP_OK;
 }
 
@@ -463,16 +463,17 @@ static int after_update(struct run *run, struct hzp_err_text *reterr)
     hzp_train_log_update(run->log, report);
     if (report->broken)
         return hzp_fail(reterr, HZP_EFORMAT,
-                        "step %" PRId64 ": the weights are no longer finite; the newest checkpoint "
-                        "in %s is from step %" PRId64,
-                        report->step, o->out, run->saved_step);
+                        "update %" PRId64 ": the weights are no longer finite; the newest "
+                        "checkpoint in %s is of update %" PRId64,
+                        report->optimizer_step, o->out, run->saved_step);
     if (report->skipped) {
         hzp_train_log_line(run->log);
-        fprintf(stderr, "step %" PRId64 ": the gradients are not finite; %s\n", report->step,
+        fprintf(stderr, "update %" PRId64 ": the gradients are not finite; %s\n",
+                report->optimizer_step,
                 report->dropped ? "these samples are skipped" : "retrying once");
         return HZP_OK;
     }
-    run->step = report->step;
+    run->step = report->optimizer_step;
     if (o->eval_every && run->step % o->eval_every == 0)
         HZP_TRY(evaluate(run, reterr));
     if (run->engine->learning.checkpoint_every &&
@@ -493,7 +494,7 @@ static int turn(struct run *run, struct hzp_err_text *reterr)
         return r;
     hzp_trainer_read_stats(run->parts.trainer, &stats);
     if (stats.failure[0])
-        return hzp_fail(reterr, HZP_EIO, "%s; the newest checkpoint is of step %" PRId64,
+        return hzp_fail(reterr, HZP_EIO, "%s; the newest checkpoint is of update %" PRId64,
                         stats.failure, run->saved_step);
     if (!hzp_trainer_awaits_ranks(run->parts.trainer))
         return 0;
@@ -561,7 +562,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     }
     if (stopped) {
         fprintf(stderr,
-                "stopped at step %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%" PRId64
+                "stopped after update %" PRId64 " of %" PRId64 ", saved in %s/checkpoint-%" PRId64
                 "; continue with the same command and --resume\n",
                 run->step, run->total, o->out, run->step);
         return HZP_OK;

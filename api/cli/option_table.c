@@ -102,7 +102,7 @@ const struct hzp_option hzp_option_table[] = {
     FILE_NAME("--admin-key-file", http.admin_key_file, SERVE,
               "file whose first line is the --admin-key"),
     FLAG("--no-auth", http.no_auth, SERVE,
-         "listen beyond this machine without a key: everybody may complete and teach"),
+         "listen beyond this machine without a key: every client may complete and teach"),
     TEXT("--allow-host", http.allow_host, NULL, "NAMES", SERVE,
          "further names, separated by commas, that requests may have in Host (behind a proxy); *: "
          "all"),
@@ -148,7 +148,7 @@ const struct hzp_option hzp_option_table[] = {
         "capacity of the KV cache in tokens; 0: from --kv-memory"),
     SIZE("--kv-memory", engine.serving.kv_memory, "0", 0, BIG, ENGINE,
          "memory of the KV cache; 0: enough for --max-running sequences, at most a quarter of the "
-         "device's memory and what is free of it"),
+         "device's memory and all that is free"),
     FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
          "compute every prompt from its first token, even if another request began alike"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
@@ -195,12 +195,12 @@ const struct hzp_option hzp_option_table[] = {
     CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16", LEARN | SEARCH,
            "data type of AdamW's moments"),
     INT("--z1", engine.training.z1, "0", 0, 1024, LEARN,
-        "ranks that share one copy of the optimizer state; 0: as memory and traffic suggest"),
+        "ranks that share one copy of the optimizer state; 0: chosen by memory and traffic"),
     INT("--z2", engine.training.z2, "0", 0, 1024, LEARN,
-        "ranks that share one copy of the gradients, a divisor of --z1; 0: likewise"),
+        "ranks that share one copy of the gradients, a divisor of --z1; 0: chosen likewise"),
     INT("--z3", engine.training.z3, "0", 0, 1024, LEARN,
-        "ranks that share one copy of the parameters, a divisor of --z2; 0: likewise, 1 in a "
-        "server"),
+        "ranks that share one copy of the parameters, a divisor of --z2; 0: chosen likewise; in a "
+        "server always 1"),
     FLAG("--ordered", engine.training.ordered, LEARN,
          "add gradients in an order that does not depend on the number of ranks"),
     INT("--publish-every", engine.training.publish_every, "1", 1, 1e6, SERVE | BENCH,
@@ -227,7 +227,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
         "number of newest checkpoints kept; one with a file named keep in it is never removed"),
     INT("--keep-hourly", engine.learning.keep_hourly, "24", 0, 1e6, SERVE | TRAIN,
-        "checkpoints kept beside these: the newest of each of the last N hours"),
+        "checkpoints kept besides --keep-checkpoints: the newest of each of the last N hours"),
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples"),
 
@@ -243,14 +243,14 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--train-max", engine.split.train_max, "1", 0, 1, SERVE | BENCH,
         "maximum fraction of device time for training while requests run"),
     NUM("--train-min", engine.split.train_min, "0.02", 0, 1, SERVE | BENCH,
-        "minimum fraction of device time for training while requests run, whatever the goals say; "
+        "minimum fraction of device time for training while requests run, regardless of the goals; "
         "up to five times that when examples wait for minutes; 0: none"),
-    INT("--train-cores", engine.split.train_units, "0", 0, 1023, SERVE | BENCH,
+    INT("--train-cores", engine.split.train_cores, "0", 0, 1023, SERVE | BENCH,
         "cores (SMs of a GPU) reserved for training while requests run; 0: training and serving "
         "take turns on all of them"),
     INT("--ride", engine.split.ride, "0", 0, 65536, SERVE | BENCH,
-        "run the training forward pass in the matrix products of serving, in chunks of about N "
-        "tokens; 0: where the plan file says so"),
+        "training's forward pass shares the matrix products of serving, in chunks of about N "
+        "tokens; 0: only in steps for which the plan file (--plans) says so"),
     NUM("--train-idle-ms", engine.split.idle_ms, "20", 0.1, 10000, SERVE | BENCH,
         "maximum milliseconds of training per step while no request runs"),
     NUM("--train-quantum", engine.training.quantum_gflop, "1", 0, 1e6, LEARN | PLAN | SEARCH,
@@ -258,14 +258,13 @@ const struct hzp_option hzp_option_table[] = {
 
     HEADING("ranks", "Several ranks"),
     INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH,
-        "start N ranks on this machine, by mpirun; 0: as the launcher that started this process "
-        "says, or one"),
+        "number of ranks to start on this machine with mpirun; 0: the launcher that started this "
+        "process (mpirun, srun) decides; without one there is one rank"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "with --ranks: when a rank is lost, start all again from the newest checkpoint, at most N "
         "times"),
     SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
-         "bytes a second that a rank sends at most, to see what a slower link would do; 0: as fast "
-         "as it goes"),
+         "maximum bytes a second that a rank sends, to simulate a slower link; 0: unlimited"),
     NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH,
         "with --link-rate: milliseconds added to each transfer"),
     NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH,
@@ -346,7 +345,7 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--temperature", chat.temperature, "1", 0, 100, CHAT,
         "sampling temperature; 0: greedy decoding"),
     INT("--max-tokens", chat.max_tokens, "0", 0, 1 << 24, CHAT,
-        "maximum tokens of an answer; 0: what the context leaves"),
+        "maximum tokens of an answer; 0: as many as the context has room for"),
     {.name = "--api-key",
      .kind = HZP_OPTION_TEXT,
      .field = AT(chat.api_key),
@@ -381,14 +380,14 @@ const struct hzp_option hzp_option_table[] = {
     INT("--prefill", plan.prefill, "0", 0, 65536, PLAN, "tokens of one prompt"),
     INT("--train", plan.train, "0", 0, 65536, PLAN, "tokens of one training micro-batch"),
     INT("--ride", plan.ride, "0", 0, 65536, PLAN,
-        "run the training forward pass in the matrix products of serving, in chunks of N tokens; "
-        "0: separately"),
+        "training's forward pass shares the matrix products of serving, in chunks of N tokens; 0: "
+        "it runs separately"),
     INT("--train-from", plan.train_from, "0", 0, 1 << 24, PLAN,
         "first training operation in the step"),
     INT("--train-items", plan.train_items, "0", 0, 1 << 24, PLAN,
         "number of training operations in the step; 0: all"),
 
-    HEADING("plan", "Its shape"),
+    HEADING("plan", "Shape of the plan"),
     INT("--nano", plan.nano, "1", 1, 8, PLAN, "number of nano-batches of equal size"),
     TEXT("--split", plan.split, NULL, "A,B,...", PLAN,
          "relative sizes of the nano-batches: 3,1 is three quarters and one quarter"),
@@ -399,10 +398,10 @@ const struct hzp_option hzp_option_table[] = {
          "overlap (attention on memory), apart (nano-batch i on lane i), or KIND=LANE, "
          "N:KIND=LANE, train=LANE; kinds product, decode, prefill, rows; lanes compute, memory, "
          "network, copy, train"),
-    TEXT("--cores", plan.units, NULL, "LIST", PLAN,
+    TEXT("--cores", plan.cores, NULL, "LIST", PLAN,
          "LANE=N: cores (SMs of a GPU) of a lane; default: equal shares"),
 
-    HEADING("plan", "What to do with it"),
+    HEADING("plan", "What to print or run"),
     FLAG("--print", plan.print, PLAN, "print one line per operation"),
     TEXT("--trace", plan.trace, NULL, "FILE", PLAN,
          "run it and write a Chrome trace with one track per lane"),
@@ -420,8 +419,8 @@ const struct hzp_option hzp_option_table[] = {
         "time limit; after measuring, the rest, at least a quarter, is spent on running the plans "
         "that are predicted to win, best first; 0: run all"),
     NUM("--max-others", search.others_max, "0.1", 0, 1, SEARCH,
-        "fraction of the processors' time that others may take while it measures; with more, the "
-        "plans are not used"),
+        "fraction of the processors' time that other processes may take while it measures; with "
+        "more, the plans are not used"),
     INT("--tries", search.tries, "60", 0, 100000, SEARCH,
         "small changes tried on each of the best shapes"),
     INT("--validate", search.validate, "0", 0, 100000, SEARCH,
@@ -450,7 +449,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--input-len", bench.load.input, "0", 0, 1 << 24, BENCH,
         "without a trace: prompt tokens per request; 0: 512, in bench coserve 32"),
     INT("--prefix-len", bench.load.prefix, "0", 0, 1 << 24, BENCH,
-        "bench replay without a trace: so many first tokens are the same in all prompts"),
+        "bench replay without a trace: number of leading tokens that all prompts have in common"),
     INT("--output-len", bench.load.output, "0", 0, 1 << 24, BENCH,
         "without a trace: generated tokens per request; 0: 128"),
     NUM("--steady", bench.steady_seconds, "0", 0, 3600, BENCH,

@@ -86,7 +86,7 @@ struct hzp_plan_settings {
     int64_t decode, prefill, train, depth; /* rows of the step */
     int64_t train_from, train_items;
     int64_t nano, order /* strands, layers, skewed */, ride;
-    const char *split, *lanes, *units;
+    const char *split, *lanes, *cores;
     const char *trace;
     int64_t print, repeat;
 };

@@ -86,14 +86,14 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
 /* Checks the settings of training beside requests against each other and against the device. */
 static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    int units = (int)a->is.split->train_units, ride = (int)a->is.split->ride;
+    int cores = (int)a->is.split->train_cores, ride = (int)a->is.split->ride;
     bool trains = a->is.training != NULL;
-    if (units && !trains)
+    if (cores && !trains)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
-                              "--train-cores %d has no effect with --no-train", units);
-    if (units && units >= a->dev->threads)
+                              "--train-cores %d has no effect with --no-train", cores);
+    if (cores && cores >= a->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
-                              "--train-cores %d leaves none of the %d cores for serving", units,
+                              "--train-cores %d leaves none of the %d cores for serving", cores,
                               a->dev->threads);
     if (ride && !trains)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
@@ -103,7 +103,7 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
                               "--ride %d cannot be used with --quantization fp8: serving "
                               "multiplies by other weights than training",
                               ride);
-    if (units && ride)
+    if (cores && ride)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
                               "--ride and --train-cores exclude each other: training either "
                               "rides in serving's products or has cores of its own");
@@ -118,7 +118,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
                              &a->plans, &a->tables, reterr));
-    if (a->is.training && !a->is.split->train_units && !a->is.model->fp8)
+    if (a->is.training && !a->is.split->train_cores && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
     return HZP_OK;
@@ -129,7 +129,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 static size_t lane_bytes(const struct hzp_assembly *a)
 {
     uint32_t lanes = hzp_plan_table_lanes(&a->plans);
-    if (a->is.serving && a->is.training && a->is.split->train_units)
+    if (a->is.serving && a->is.training && a->is.split->train_cores)
         lanes |= 1u << HZP_LANE_TRAIN;
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
@@ -143,7 +143,9 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
                                          .rides = a->chunk_rows > 0};
-    HZP_TRY(hzp_assembly_shards(a, &request, reterr));
+    struct hzp_shards_request shards = {
+        .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+    HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
     request.shards = a->shards;
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
@@ -352,15 +354,15 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
  * lane with its own cores. */
 static void shape_beside(struct hzp_assembly *a)
 {
-    int units = (int)a->is.split->train_units;
+    int cores = (int)a->is.split->train_cores;
     a->beside = hzp_plan_sequential;
     a->beside.ride = (int32_t)a->is.split->ride;
     if (a->beside.ride)
         return;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         a->beside.train_lane[k] = HZP_LANE_TRAIN;
-    a->beside.share[HZP_LANE_TRAIN] = (int16_t)units;
-    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - units);
+    a->beside.share[HZP_LANE_TRAIN] = (int16_t)cores;
+    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - cores);
 }
 
 /* All device memory is allocated now: it should be what the plan says. */
@@ -386,7 +388,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.plans = a->plans.entries ? &a->plans : NULL;
         config.tables = a->tables.curves ? &a->tables : NULL;
     }
-    if (s && a->trainer && (a->is.split->train_units || a->is.split->ride)) {
+    if (s && a->trainer && (a->is.split->train_cores || a->is.split->ride)) {
         shape_beside(a);
         config.beside = &a->beside;
     }

@@ -18,7 +18,8 @@ static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *re
     struct hzp_assembly *a = &f->parts;
     bool sharded = a->shards.groups.z3 > 1;
     if (sharded && !f->config->fill)
-        return hzp_fail(reterr, HZP_EUNSUP, "sharded parameters are not supported here");
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "this command needs whole weights on each rank: use --z3 1");
     if (sharded)
         HZP_TRY(f->config->fill(f->config->ctx, a, draft, reterr));
     return hzp_follower_receive(a->follower, draft, reterr);

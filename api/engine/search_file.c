@@ -21,7 +21,7 @@ enum {
     CURVES_MAX = 4096,
     POINTS_MAX = 16384,
     RATES_MAX = 4096,
-    UNITS_MAX = 1024
+    CORES_MAX = 1024
 };
 
 /* Times above a quarter of an hour are rejected. */
@@ -75,7 +75,7 @@ const char *hzp_search_unusable(const struct hzp_tables *t, char *ret)
     if (part <= t->others_max)
         return NULL;
     snprintf(ret, 160,
-             "others took %.0f %% of the processors' time while it was measured (at most "
+             "other processes took %.0f %% of the processors' time while it was measured (at most "
              "%.0f %% are allowed)",
              100 * part, 100 * t->others_max);
     return ret;
@@ -151,14 +151,14 @@ static json_t *bytes(const uint8_t *value, int count)
 
 static json_t *entry_json(const struct hzp_plan_entry *e)
 {
-    int64_t weight[HZP_NANO_MAX], units[HZP_LANE_COUNT];
+    int64_t weight[HZP_NANO_MAX], cores[HZP_LANE_COUNT];
     json_t *lanes = json_array();
     for (int32_t i = 0; i < e->shape.nanos; i++) {
         weight[i] = e->shape.weight[i];
         json_array_append_new(lanes, bytes(e->shape.lane[i], HZP_KIND_COUNT));
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        units[l] = e->shape.share[l];
+        cores[l] = e->shape.share[l];
     json_t *predicted =
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
@@ -166,21 +166,21 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
     return json_pack(
         "{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:o}", "rows", e->decode, e->prefill, e->train,
         "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
-        bytes(e->shape.train_lane, HZP_KIND_COUNT), "units", ints(units, HZP_LANE_COUNT), "order",
+        bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores", ints(cores, HZP_LANE_COUNT), "order",
         order_name[e->shape.order], "predicted", predicted);
 }
 
 static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
 {
-    int64_t units[HZP_SHARES_MAX];
+    int64_t cores[HZP_SHARES_MAX];
     json_t *curves = json_array(), *rates = json_array(), *entries = json_array();
     for (int32_t s = 0; s < t->shares; s++)
-        units[s] = t->units[s];
+        cores[s] = t->cores[s];
     for (int32_t i = 0; i < t->curves; i++)
         json_array_append_new(curves, curve_json(t, &t->curve[i]));
     for (int32_t i = 0; i < t->rates; i++) {
         const struct hzp_rate *r = &t->rate[i];
-        json_array_append_new(rates, json_pack("[i,i,i,i,f,f]", r->a, r->b, r->units_a, r->units_b,
+        json_array_append_new(rates, json_pack("[i,i,i,i,f,f]", r->a, r->b, r->cores_a, r->cores_b,
                                                r->rate_a, r->rate_b));
     }
     for (int32_t i = 0; i < plans->entries; i++)
@@ -196,7 +196,7 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                      "hzpserve_search", FORMAT, "whole", t->whole, "quiet", quiet, "spent_ns",
                      t->spent_ns, "sought", plans->sought, "device", t->device, "model", t->model,
                      "build", t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     ints(units, t->shares), "parts", t->parts, "parts_done", t->parts_done,
+                     ints(cores, t->shares), "parts", t->parts, "parts_done", t->parts_done,
                      "between", between, "curves", curves, "pairs", rates, "plans", entries);
 }
 
@@ -362,12 +362,14 @@ static uint8_t order_named(const char *name)
 static int read_shape(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
     const json_t *nanos = json_object_get(json, "nanos"), *lanes = json_object_get(json, "lanes");
-    const json_t *units = json_object_get(json, "units");
+    const json_t *cores = json_object_get(json, "cores");
     const char *order = json_string_value(json_object_get(json, "order"));
     size_t count = json_array_size(nanos);
     int64_t value;
+    if (!cores)
+        cores = json_object_get(json, "units"); /* how earlier builds wrote it in this format */
     if (count < 1 || count > HZP_NANO_MAX || json_array_size(lanes) != count ||
-        json_array_size(units) != HZP_LANE_COUNT || !order)
+        json_array_size(cores) != HZP_LANE_COUNT || !order)
         return wrong(r, "a plan's shape");
     s->nanos = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
@@ -377,7 +379,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     }
     HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
     for (size_t l = 0; l < HZP_LANE_COUNT; l++) {
-        HZP_TRY(read_int(r, json_array_get(units, l), "a lane's units", 0, UNITS_MAX, &value));
+        HZP_TRY(read_int(r, json_array_get(cores, l), "a lane's cores", 0, CORES_MAX, &value));
         s->share[l] = (int16_t)value;
     }
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
@@ -445,10 +447,10 @@ static int read_head(const struct reader *r, const json_t *root, struct hzp_tabl
     if (json_array_size(shares) < 1 || json_array_size(shares) > HZP_SHARES_MAX)
         return wrong(r, "shares");
     for (t->shares = 0; t->shares < (int32_t)json_array_size(shares); t->shares++) {
-        int64_t least = t->shares ? t->units[t->shares - 1] + 1 : 1;
+        int64_t least = t->shares ? t->cores[t->shares - 1] + 1 : 1;
         HZP_TRY(read_int(r, json_array_get(shares, (size_t)t->shares), "shares", least, t->threads,
                          &value));
-        t->units[t->shares] = (int16_t)value;
+        t->cores[t->shares] = (int16_t)value;
     }
     HZP_TRY(read_int(r, json_object_get(root, "parts"), "parts", 0, 1 << 20, &value));
     t->parts = (int32_t)value;

@@ -12,75 +12,77 @@ struct told {
 
 /* Bytes of one rank that do not depend on the groups: what a plan with everything sharded needs
  * beside the shards. */
-static int rest_bytes(const struct hzp_assembly *a, const struct hzp_memory_request *request,
+static int rest_bytes(const struct hzp_memory_request *memory, const struct hzp_layout *layout,
                       const struct hzp_shards *shards, struct hzp_groups_model *model, size_t *ret,
                       struct hzp_err_text *reterr)
 {
-    struct hzp_memory_request whole = *request;
+    struct hzp_memory_request whole = *memory;
     struct hzp_memory_plan plan;
     whole.shards = *shards;
-    HZP_TRY(hzp_memory_plan(&whole, &a->layout, &plan, reterr));
-    *model = hzp_groups_model(&shards->groups, &a->layout, shards->ordered);
+    HZP_TRY(hzp_memory_plan(&whole, layout, &plan, reterr));
+    *model = hzp_groups_model(&shards->groups, layout, shards->ordered);
     model->type = plan.dtype;
     model->moment_type = plan.recipe.moment_type;
-    model->slots = request->slots;
+    model->slots = memory->slots;
     int64_t micros = HZP_DIV_UP(plan.recipe.update_tokens, HZP_MAX(plan.recipe.micro_rows, 1));
     model->micros = (int32_t)HZP_DIV_UP(micros, (int64_t)shards->groups.ranks);
     *ret = plan.total - HZP_MIN(plan.total, hzp_groups_bytes(&shards->groups, model).total);
     return HZP_OK;
 }
 
-static int choose(struct hzp_assembly *a, const struct hzp_memory_request *request,
-                  struct hzp_err_text *reterr)
+static int choose(const struct hzp_shards_request *request, const struct hzp_layout *layout,
+                  struct hzp_groups *ret, struct hzp_err_text *reterr)
 {
-    const struct hzp_training_settings *t = a->is.training;
-    int32_t ranks = hzp_link_ranks(a->is.link);
+    const struct hzp_memory_request *memory = request->memory;
+    const struct hzp_training_settings *t = memory->training;
+    int32_t ranks = hzp_link_ranks(request->link);
     struct hzp_groups given = {ranks, (int32_t)t->z1, (int32_t)t->z2, (int32_t)t->z3};
     struct hzp_shards least = {.groups = {ranks, ranks, ranks, ranks}, .ordered = t->ordered != 0};
     struct hzp_groups_model model;
     size_t rest;
-    if (a->is.serves && given.z3 > 1)
+    if (request->serves && given.z3 > 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--z3",
                               "--z3 %d: a server reads its weights in every step, so they are not "
                               "sharded; use --z3 1",
                               given.z3);
-    if (a->is.serves)
+    if (request->serves)
         given.z3 = least.groups.z3 = 1;
-    HZP_TRY(rest_bytes(a, request, &least, &model, &rest, reterr));
-    HZP_TRY(hzp_groups_choose(&given, &a->layout, &model,
-                              request->limit - HZP_MIN(request->limit, rest),
-                              a->is.quiet ? NULL : stderr, reterr));
-    a->shards.groups = given;
+    HZP_TRY(rest_bytes(memory, layout, &least, &model, &rest, reterr));
+    HZP_TRY(hzp_groups_choose(&given, layout, &model, memory->limit - HZP_MIN(memory->limit, rest),
+                              request->quiet ? NULL : stderr, reterr));
+    *ret = given;
     return HZP_OK;
 }
 
 /* Broadcasts what rank 0 has chosen; all ranks return its error. */
-static int tell(struct hzp_assembly *a, int result, struct hzp_err_text *reterr)
+static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
+                struct hzp_err_text *reterr)
 {
-    struct told told = {.groups = a->shards.groups, .ordered = a->shards.ordered, .result = result};
+    struct told told = {.groups = shards->groups, .ordered = shards->ordered, .result = result};
     struct hzp_transfer what = {
         .op = HZP_BROADCAST, .count = sizeof(told), .recv = &told, .tag = UINT64_MAX};
     hzp_ticket ticket;
     if (result < 0 && reterr)
         memcpy(told.text, reterr->text, HZP_MIN(sizeof(told.text), sizeof(reterr->text)) - 1);
-    HZP_TRY(hzp_link_post(a->is.link, &what, &ticket, result < 0 ? NULL : reterr));
-    HZP_TRY(hzp_link_wait(a->is.link, ticket, result < 0 ? NULL : reterr));
+    HZP_TRY(hzp_link_post(link, &what, &ticket, result < 0 ? NULL : reterr));
+    HZP_TRY(hzp_link_wait(link, ticket, result < 0 ? NULL : reterr));
     if (told.result < 0)
-        return a->shards.rank ? hzp_fail(reterr, told.result, "rank 0: %s", told.text) : result;
-    a->shards.groups = told.groups;
-    a->shards.ordered = told.ordered != 0;
+        return shards->rank ? hzp_fail(reterr, told.result, "rank 0: %s", told.text) : result;
+    shards->groups = told.groups;
+    shards->ordered = told.ordered != 0;
     return HZP_OK;
 }
 
-int hzp_assembly_shards(struct hzp_assembly *a, const struct hzp_memory_request *request,
-                        struct hzp_err_text *reterr)
+int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout *layout,
+                     struct hzp_shards *ret, struct hzp_err_text *reterr)
 {
-    a->shards.ordered = a->is.training && a->is.training->ordered;
-    if (!a->is.link || !a->is.training)
+    const struct hzp_training_settings *training = request->memory->training;
+    *ret = (struct hzp_shards){.ordered = training && training->ordered};
+    if (!request->link || !training)
         return HZP_OK;
-    a->shards.rank = hzp_link_rank(a->is.link);
-    int r = a->shards.rank ? HZP_OK : choose(a, request, reterr);
-    HZP_TRY(tell(a, r, reterr));
-    hzp_layout_pad(&a->layout, hzp_groups_granule(&a->shards.groups, a->shards.ordered));
+    ret->rank = hzp_link_rank(request->link);
+    int r = ret->rank ? HZP_OK : choose(request, layout, &ret->groups, reterr);
+    HZP_TRY(tell(request->link, r, ret, reterr));
+    hzp_layout_pad(layout, hzp_groups_granule(&ret->groups, ret->ordered));
     return HZP_OK;
 }

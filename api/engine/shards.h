@@ -7,13 +7,21 @@
 #ifndef HZP_API_ENGINE_SHARDS_H
 #define HZP_API_ENGINE_SHARDS_H
 
-#include "api/engine/assembly.h"
+#include "api/engine/memory_plan.h"
+#include "device/link.h"
 
-/* Sets a->shards, and pads a->layout for them.  Rank 0 takes the settings' z1, z2 and z3, and
- * chooses those that are 0 by what request, made for one rank, needs (hzp_groups_choose); the
- * others are told.  Prints the choice.  HZP_EINVAL: sizes that do not divide, or z3 > 1 where rank
- * 0 serves; HZP_ENOMEM; HZP_EIO: the link failed. */
-int hzp_assembly_shards(struct hzp_assembly *a, const struct hzp_memory_request *request,
-                        struct hzp_err_text *reterr);
+struct hzp_shards_request {
+    struct hzp_link *link;                   /* borrowed; NULL: there is one rank */
+    const struct hzp_memory_request *memory; /* of one rank, with no shards */
+    bool serves;                             /* rank 0 serves, so every rank has whole units */
+    bool quiet;                              /* the choice is not printed */
+};
+
+/* Chooses the shards of this rank, and pads the layout for them.  Rank 0 takes the training
+ * settings' z1, z2 and z3, and chooses those that are 0 by what the memory request needs
+ * (hzp_groups_choose); the others are told.  HZP_EINVAL: sizes that do not divide, or z3 > 1 where
+ * rank 0 serves; HZP_ENOMEM; HZP_EIO: the link failed. */
+int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout *layout,
+                     struct hzp_shards *ret, struct hzp_err_text *reterr);
 
 #endif

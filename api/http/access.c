@@ -123,7 +123,7 @@ const char *hzp_access_check_key(struct hzp_access *access, struct MHD_Connectio
                "Incorrect API key provided: send it as a bearer token");
     else if (right == HZP_RIGHT_TEACH && access->has_admin && !admin)
         refuse(ret, MHD_HTTP_FORBIDDEN, "insufficient_permissions",
-               "this key may complete; teaching and setting the policy want the admin key");
+               "this key may complete; teaching and setting the policy require the admin key");
     return admin ? "admin" : api ? "api" : "none";
 }
 
@@ -267,10 +267,10 @@ void hzp_access_check_origin(const struct hzp_access *access, struct MHD_Connect
     const char *type = header(connection, MHD_HTTP_HEADER_CONTENT_TYPE);
     if (host && !host_allowed(access, connection, host))
         refuse(ret, MHD_HTTP_FORBIDDEN, "host_not_allowed",
-               "the Host \"%.100s\" is not this server's; --allow-host names further ones", host);
+               "the Host \"%.100s\" is not a name of this server; --allow-host allows it", host);
     else if (origin && !origin_named(access, origin) && !(host && same_origin(origin, host)))
         refuse(ret, MHD_HTTP_FORBIDDEN, "origin_not_allowed",
-               "pages of %.100s may not do this; --allow-origin names origins that may", origin);
+               "pages of %.100s may not do this; --allow-origin allows an origin", origin);
     else if (!type_allowed(connection, type))
         refuse(ret, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, NULL,
                "Content-Type must be application/json or application/x-ndjson, not %.60s",
@@ -361,8 +361,8 @@ int hzp_access_create(const struct hzp_http_settings *settings, struct hzp_acces
     access->has_admin = access->admin_key != NULL;
     if (!hzp_access_has_key(access) && !settings->no_auth && !only_loopback(settings->host)) {
         r = hzp_fail_param(reterr, HZP_EINVAL, "--host",
-                           "--host %s can be reached by others: give --api-key, or --no-auth for a "
-                           "server that everybody may use and teach",
+                           "--host %s can be reached from other machines: give --api-key, or "
+                           "--no-auth to let every client complete and teach",
                            settings->host);
         goto out;
     }

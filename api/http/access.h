@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/access.h - who may do what: keys, and what web pages may not.
+/* api/http/access.h - which requests are allowed: keys, and rules against foreign web pages.
  *
  * Keys.  --api-key may read and complete; --admin-key may also teach and set the policy.  With one
- * of them only, it may do everything.  Without any, everybody who reaches the port may.
+ * of them only, it allows everything.  With none, every client that reaches the port may do
+ * everything.
  *
  * Web pages.  A browser sends a page's requests to any address, also to this machine's, so a server
  * without a key is open to every page its user looks at.  What changes something (POST, PATCH,
@@ -13,7 +14,8 @@
  *     as if it came from here: DNS rebinding)
  *     its Origin, if it has one, is this server's own or is named by --allow-origin
  *     its body is declared as JSON, which a browser sends to another origin only after it has asked
- *     for permission; curl's default type and a missing one are taken from what is no browser
+ *     for permission; curl's default type and a missing type are accepted from clients that are
+ *     not browsers
  *
  * Permission (CORS) is given to the origins of --allow-origin only.
  *

@@ -6,7 +6,7 @@
  * something to send the exchange is parked.  So what a slow reader has not taken yet waits in the
  * requests' outputs and goes out in one piece.  An error after the header becomes an event. */
 #include "api/http/answer.h"
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

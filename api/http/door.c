@@ -172,8 +172,8 @@ static int find_idle(const struct hzp_door *door, uint64_t now)
 
 /* ---- accepting ---- */
 
-/* Whether all places are taken and the library has not begun with some yet, so that it is about to
- * be seen who has nothing to do. */
+/* Whether all places are taken, and the library has not yet begun to read some of the newest
+ * connections: it will soon be known which of them are idle. */
 static bool wait_for_library(struct hzp_door *door)
 {
     uint64_t now = hzp_now_ns();

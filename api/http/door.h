@@ -11,11 +11,11 @@
  *
  * A connection past its deadline is shut down; the library then closes it.
  *
- * Places: `places` connections for everybody and RESERVE beyond, so that a request for /health or
- * /metrics still finds one.  When all are taken, the connection that has been in HEADER or IDLE for
- * longest makes way; if there is none, a BODY that has lasted for some seconds; if there is none
- * either, the new one is answered 503.  A client's address may hold at most `per_address` places
- * (429), unless it is a loopback address, where a proxy's clients come from.
+ * Places: `places` connections for any request, and RESERVE more for requests for /health and
+ * /metrics, so that those still find one.  When all are taken, the connection that has been in
+ * HEADER or IDLE for longest is closed; if there is none, a BODY that has lasted for some seconds;
+ * if there is none either, the new one is answered 503.  A client's address may hold at most
+ * `per_address` places (429), unless it is a loopback address, where a proxy's clients come from.
  *
  * When the process has no descriptor left, accepting pauses for a moment instead of being tried
  * again at once.

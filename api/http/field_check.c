@@ -14,7 +14,7 @@ const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const ch
     return NULL;
 }
 
-/* Whether the value is the field's preset. */
+/* Whether the value is the field's default. */
 static bool is_preset(const struct hzp_field *field, const json_t *value)
 {
     json_t *preset = field->preset ? json_loads(field->preset, JSON_DECODE_ANY, NULL) : NULL;

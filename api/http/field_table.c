@@ -37,7 +37,7 @@ static const char text_only[] = "this server reads and makes text only";
 
 static const struct hzp_field sampling[] = {
     {"add_special_tokens", BOOL, NULL, USED,
-     "the tokenizer adds its special tokens (preset: true for prompts, false for messages)", NULL},
+     "the tokenizer adds its special tokens (default: true for prompts, false for messages)", NULL},
     {"allowed_token_ids", JSON, NULL, USED, "only these tokens are generated",
      "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
     {"bad_words", JSON, NULL, USED, "these texts are not generated",
@@ -83,13 +83,13 @@ static const struct hzp_field sampling[] = {
     {"priority", INT(-1000000, 1000000), "0", USED,
      "lower is earlier: each unit, of at most 60, counts as a second of waiting", NULL},
     {"prompt_logprobs", INT(0, 20), NULL, USED,
-     "of each prompt token, and so many likeliest ones; not in a stream", NULL},
+     "of each prompt token, and of this many likeliest; not in a stream", NULL},
     {"repetition_penalty", NUMBER(1e-3, 1e3), "1", USED, "for tokens of prompt and answer", NULL},
     {"request_id", JSON, NULL, IGNORED, "the header x-request-id has it", NULL},
     {"return_token_ids", BOOL, "false", USED, "token_ids and prompt_token_ids in each choice",
      NULL},
     {"return_tokens_as_token_ids", JSON, NULL, REFUSED, "use return_token_ids", NULL},
-    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "of the random draws (preset: random)", NULL},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "of the random draws (default: random)", NULL},
     {"skip_special_tokens", BOOL, "true", USED, "special tokens have no text", NULL},
     {"spaces_between_special_tokens", JSON, "true", REFUSED, "there are none between them", NULL},
     {"stop", JSON, NULL, USED, "the answer ends before the first of these strings",
@@ -176,7 +176,7 @@ static const struct hzp_field chat[] = {
     {"functions", JSON, NULL, REFUSED, "use tools", NULL},
     {"include_reasoning", BOOL, "true", USED, "the message has reasoning_content", NULL},
     {"logprobs", BOOL, "false", USED, "of the answer's tokens", NULL},
-    {"max_completion_tokens", INT(0, INT32_MAX), NULL, USED, "of an answer (preset: what fits)",
+    {"max_completion_tokens", INT(0, INT32_MAX), NULL, USED, "of an answer (default: what fits)",
      NULL},
     {"max_tokens", INT(0, INT32_MAX), NULL, USED, "its earlier name", NULL},
     {"messages", JSON, NULL, NEEDED, "the conversation so far", MESSAGES},
@@ -203,7 +203,8 @@ const struct hzp_field_set hzp_fields_chat = {
 /* ---- around the tokenizer ---- */
 
 static const struct hzp_field tokenize[] = {
-    {"add_special_tokens", BOOL, NULL, USED, "preset: true for a prompt, false for messages", NULL},
+    {"add_special_tokens", BOOL, NULL, USED, "default: true for a prompt, false for messages",
+     NULL},
     {"messages", JSON, NULL, USED, "the text that the chat template makes of them", MESSAGES},
     {"model", STRING, NULL, USED, "not looked at", NULL},
     {"prompt", STRING, NULL, USED, "or a text", NULL},

@@ -8,7 +8,7 @@
  *     used      the route reads it, and refuses a compound value (kind JSON) that is wrong
  *     ignored   no effect: its name is listed in the answer's hzpserve.ignored
  *     refused   an answer without its effect would be wrong: 400, unless the value asks for nothing
- *               (null, false, an empty list or object, or the field's preset)
+ *               (null, false, an empty list or object, or the field's default)
  *
  * A name that is in no group is refused, or in an open set ignored.  So a field that a parser reads
  * and this table lacks never reaches the parser of a closed set; tests/api/test_fields.py compares
@@ -36,7 +36,7 @@ struct hzp_field {
     const char *name;
     enum hzp_field_kind kind;
     double low, high;   /* of INT and NUMBER */
-    const char *preset; /* what its absence means, as JSON; NULL: nothing that JSON can say */
+    const char *preset; /* its default, as JSON; NULL: nothing that JSON can say */
     enum hzp_field_use use;
     const char *note;   /* what it is for; refused: what to do instead */
     const char *schema; /* of kind JSON: its JSON schema; of others NULL, or one that is narrower */

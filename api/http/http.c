@@ -386,7 +386,7 @@ static bool run_route(void *ctx)
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
     enum MHD_Result r = x->route->answer(x);
-    free(x->body); /* not used by whoever answers later */
+    free(x->body); /* an answer that comes later does not use it */
     x->body = NULL;
     x->room = 0;
     uncharge(x);
@@ -592,7 +592,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     }
     if (!hzp_access_has_key(s->access) && settings->no_auth)
         hzp_log(HZP_LOG_WARN, "http",
-                "--no-auth: everybody who reaches %s may complete, teach and set the policy",
+                "--no-auth: every client that reaches %s may complete, teach and set the policy",
                 settings->host);
     *ret = s;
     return HZP_OK;

@@ -138,7 +138,7 @@ enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
     int state = atomic_load(&x->server->state);
     return hzp_reply_error(
         x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state), "the server is %s",
-        state == HZP_SERVER_FAILED ? "out of order: the device failed" : "stopping");
+        state == HZP_SERVER_FAILED ? "out of service: the device failed" : "stopping");
 }
 
 enum MHD_Result hzp_reply_no_memory(struct hzp_exchange *x)
@@ -157,7 +157,7 @@ enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hz
     if (status >= 500) { /* its text may name files of this machine */
         hzp_log(HZP_LOG_ERROR, "http", "%s: %s, answering 500", hzp_err_name(code), err->text);
         return hzp_reply_error(x, status, NULL, NULL,
-                               "this failed in the server, whose log says why");
+                               "the request failed in the server; its log says why");
     }
     const char *name = status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_exceeded" : NULL;
     if (status == MHD_HTTP_BAD_REQUEST && strstr(err->text, "maximum context length"))

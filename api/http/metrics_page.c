@@ -221,13 +221,13 @@ static void split(struct page *p, struct hzp_server *server)
           "Training's part of the last half minute.");
     gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
           "Serving's part of the last half minute.");
-    gauge(p, "hzpserve_split_predicted_gap_seconds", r->itl_ns * 1e-9,
+    gauge(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9,
           "Predicted ITL of the newest step.");
-    gauge(p, "hzpserve_split_gap_seconds", r->measured_itl_ns * 1e-9,
+    gauge(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9,
           "Measured ITL of the newest step.");
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
           "Mean relative error of predicted ITLs.");
-    gauge(p, "hzpserve_split_predicted_gap_p99_seconds", r->itl_p99_ns * 1e-9,
+    gauge(p, "hzpserve_split_predicted_itl_p99_seconds", r->itl_p99_ns * 1e-9,
           "99th percentile of ITLs predicted as the newest was.");
     gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
           "ITL goal derived from itl_stretch; 0: none.");
@@ -247,8 +247,9 @@ static void versions(struct page *p, struct hzp_server *server)
     struct hzp_weights_stats w;
     hzp_weights_read_stats(server->engine->parts.weights, &w);
     gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
-    gauge(p, "hzpserve_weights_step", (double)w.serving_step, "Its optimizer step.");
-    gauge(p, "hzpserve_weights_finished_step", (double)w.finished_step,
+    gauge(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step,
+          "Its optimizer step.");
+    gauge(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step,
           "The newest finished optimizer step.");
     gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
           "Optimizer steps by which the serving version trails.");
@@ -301,7 +302,8 @@ static void training(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_train_rows_total", (double)t.rows, "Tokens computed for training.");
     counter(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9,
             "Device time of training.");
-    gauge(p, "hzpserve_train_step", (double)t.step, "The newest optimizer step.");
+    gauge(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step,
+          "The newest optimizer step.");
     if (isfinite(t.loss))
         gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
     if (isfinite(t.grad_norm))

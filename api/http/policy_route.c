@@ -42,14 +42,14 @@ static json_t *predicted_json(const struct hzp_split_report *r)
 {
     return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
-                     ms_json(r->alone_ns), "slowdown", r->slowdown, "gap_ms", ms_json(r->itl_ns),
-                     "gap_p99_ms", ms_json(r->itl_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
+                     ms_json(r->alone_ns), "slowdown", r->slowdown, "itl_ms", ms_json(r->itl_ns),
+                     "itl_p99_ms", ms_json(r->itl_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
                      "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)
 {
-    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "gap_ms",
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "last_itl_ms",
                      ms_json(r->measured_itl_ns), "itl_ms", quantiles_json(&r->itl), "ttft_ms",
                      quantiles_json(&r->ttft), "itl_missed", r->missed_itl, "itl_missed_alone",
                      r->missed_itl_alone, "ttft_missed", r->missed_ttft, "serve_part",

@@ -74,7 +74,7 @@ static int explain(int error, const char *host, int port, struct hzp_err_text *r
                               "cannot listen on %s port %d: the port is in use", host, port);
     if (error == EADDRNOTAVAIL)
         return hzp_fail_param(reterr, HZP_EIO, "--host",
-                              "cannot listen on %s: it is no address of this machine", host);
+                              "cannot listen on %s: it is not an address of this machine", host);
     return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: %s", host, port,
                           strerror(error));
 }
@@ -110,8 +110,8 @@ int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret
 int hzp_port_listen(struct hzp_port *l, int backlog, struct hzp_err_text *reterr)
 {
     static const int on = 1;
-    /* Now that it is to listen nobody else can bind the port; the next server may while this one's
-     * last connections are in TIME_WAIT. */
+    /* From listen() on no other process can bind the port.  With this option the next server can
+     * bind it while the last connections of this one are in TIME_WAIT. */
     setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     return listen(l->fd, backlog) < 0 ? explain(errno, l->url, l->port, reterr) : HZP_OK;
 }

@@ -140,9 +140,9 @@ int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     struct hzp_unit_source source = {hzp_trainer_read_weights, trainer};
-    int r = units->part
-                ? hzp_model_save_from(dir, units->layout, units->type, &source, source_dir, reterr)
-                : hzp_model_save(dir, model->dev, units, source_dir, reterr);
+    int r = hzp_units_whole(units)
+                ? hzp_model_save(dir, model->dev, units, source_dir, reterr)
+                : hzp_model_save_from(dir, units->layout, units->type, &source, source_dir, reterr);
     HZP_TRY(r);
     return write_options(dir, options, reterr);
 }

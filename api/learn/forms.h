@@ -22,7 +22,7 @@
 #ifndef HZP_API_LEARN_FORMS_H
 #define HZP_API_LEARN_FORMS_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/err.h"
 
 #include <jansson.h>

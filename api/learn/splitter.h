@@ -15,7 +15,7 @@
 #ifndef HZP_API_LEARN_SPLITTER_H
 #define HZP_API_LEARN_SPLITTER_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/err.h"
 
 enum hzp_splitter_mode {

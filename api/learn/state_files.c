@@ -111,7 +111,7 @@ static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
     }
     hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly, name);
     hzp_log(HZP_LOG_INFO, "state",
-            "checkpoint version=%" PRIu64 " step=%" PRId64 " learned_through=%" PRId64
+            "checkpoint version=%" PRIu64 " optimizer_step=%" PRId64 " learned_through=%" PRId64
             " seconds=%.2f",
             id, step, hzp_state_learned_through(s, through), (double)s->save_took_ns * 1e-9);
 }
@@ -122,7 +122,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     struct hzp_sample_queue_stats queue;
     hzp_trainer_read_stats(s->trainer, &trainer);
     hzp_sample_queue_read_stats(s->queue, &queue);
-    int64_t updates = trainer.step - s->tried_step;
+    int64_t updates = trainer.optimizer_step - s->tried_step;
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;
@@ -153,8 +153,8 @@ static uint64_t watch_learning(struct hzp_state *s)
     bool starves = outlook.stalled_seconds >= limit && outlook.held_by;
     if (starves && !s->starves) {
         hzp_log(HZP_LOG_WARN, "train",
-                "starves: %d examples wait, the oldest for %.0f s, nothing was learned for %.0f s; "
-                "held back by: %s (--train-min is the share that training gets in any case)",
+                "training starves: %d examples wait, the oldest for %.0f s, nothing was learned "
+                "for %.0f s; held back by: %s (--train-min guarantees training a share)",
                 queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
         hzp_lock_take(&s->lock);
         s->stats.starved++;
@@ -293,12 +293,14 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
                 "stopped: the weights are not finite; restart to resume from the last checkpoint");
     else if (report->dropped)
         hzp_log(HZP_LOG_ERROR, "train",
-                "dropped step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
+                "dropped optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
                 ": not finite the second time",
-                report->step, report->samples, report->first_sequence, report->last_sequence);
+                report->optimizer_step, report->samples, report->first_sequence,
+                report->last_sequence);
     else if (report->skipped)
-        hzp_log(HZP_LOG_WARN, "train", "skipped step=%" PRId64 ": not finite, trying again",
-                report->step);
+        hzp_log(HZP_LOG_WARN, "train",
+                "skipped optimizer_step=%" PRId64 ": not finite, trying again",
+                report->optimizer_step);
     if (s->updates && s->config.log_updates)
         hzp_update_log_push(s->updates, report);
     atomic_store(&s->last_update_ns, hzp_now_ns());

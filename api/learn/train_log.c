@@ -133,14 +133,15 @@ static void draw_bar(const struct hzp_train_log *log, const char *text, double p
 static void show(struct hzp_train_log *log, const struct hzp_update_report *report)
 {
     uint64_t now = hzp_now_ns();
-    bool last = report->step >= log->total;
+    bool last = report->optimizer_step >= log->total;
     if (!last && log->shown_ns && now - log->shown_ns < (log->terminal ? bar_ns : plain_ns))
         return;
     log->shown_ns = now;
     char eta[32], text[200], eval[32] = "";
-    int64_t done = report->step - log->begin_step;
+    int64_t done = report->optimizer_step - log->begin_step;
     double seconds = (double)(now - log->begin_ns) * 1e-9;
-    double left = done > 0 ? seconds / (double)done * (double)(log->total - report->step) : -1;
+    double left =
+        done > 0 ? seconds / (double)done * (double)(log->total - report->optimizer_step) : -1;
     format_duration(left, eta, sizeof(eta));
     if (!isnan(log->eval_loss))
         snprintf(eval, sizeof(eval), log->terminal ? " eval %.4f" : " eval_loss=%.4f",
@@ -150,13 +151,13 @@ static void show(struct hzp_train_log *log, const struct hzp_update_report *repo
         fprintf(stderr,
                 "step=%" PRId64 "/%" PRId64 " loss=%.4f%s lr=%.3g grad_norm=%.3g "
                 "tokens_per_second=%.0f eta=%s\n",
-                report->step, log->total, report->loss, eval, (double)report->lr, report->grad_norm,
-                rate, eta);
+                report->optimizer_step, log->total, report->loss, eval, (double)report->lr,
+                report->grad_norm, rate, eta);
         return;
     }
     snprintf(text, sizeof(text), "%" PRId64 "/%" PRId64 "  loss %.4f%s  %.0f tokens/s  ETA %s",
-             report->step, log->total, report->loss, eval, rate, eta);
-    draw_bar(log, text, log->total ? (double)report->step / (double)log->total : 0);
+             report->optimizer_step, log->total, report->loss, eval, rate, eta);
+    draw_bar(log, text, log->total ? (double)report->optimizer_step / (double)log->total : 0);
     log->bar_stands = true;
 }
 
@@ -168,15 +169,15 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
     log->seconds = log->seconds * keep + seconds;
     if (report->skipped) {
         fprintf(log->file, "{\"step\":%" PRId64 ",\"skipped\":true,\"dropped\":%s,\"time\":%.3f}\n",
-                report->step, report->dropped ? "true" : "false", unix_seconds());
+                report->optimizer_step, report->dropped ? "true" : "false", unix_seconds());
     } else {
         fprintf(log->file,
                 "{\"step\":%" PRId64 ",\"loss\":%.17g,\"lr\":%.9g,\"grad_norm\":%.17g,"
                 "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"tokens_per_second\":%.1f,"
                 "\"time\":%.3f}\n",
-                report->step, report->loss, (double)report->lr, report->grad_norm, report->rows,
-                report->learned_tokens, report->samples, seconds > 0 ? report->rows / seconds : 0,
-                unix_seconds());
+                report->optimizer_step, report->loss, (double)report->lr, report->grad_norm,
+                report->rows, report->learned_tokens, report->samples,
+                seconds > 0 ? report->rows / seconds : 0, unix_seconds());
     }
     fflush(log->file);
     show(log, report);

@@ -66,10 +66,10 @@ static void write_update(const struct hzp_update_report *r)
         snprintf(sequence, sizeof(sequence), " sequence=%" PRId64 "-%" PRId64, r->first_sequence,
                  r->last_sequence);
     hzp_log(HZP_LOG_INFO, "train",
-            "update step=%" PRId64 " loss=%.4f grad_norm=%.4g lr=%.4g samples=%d tokens=%d%s "
-            "device_ms=%.1f ms=%.1f",
-            r->step, r->loss, r->grad_norm, (double)r->lr, r->samples, r->learned_tokens, sequence,
-            (double)r->device_ns * 1e-6, (double)r->wall_ns * 1e-6);
+            "update optimizer_step=%" PRId64 " loss=%.4f grad_norm=%.4g lr=%.4g samples=%d "
+            "tokens=%d%s device_ms=%.1f ms=%.1f",
+            r->optimizer_step, r->loss, r->grad_norm, (double)r->lr, r->samples, r->learned_tokens,
+            sequence, (double)r->device_ns * 1e-6, (double)r->wall_ns * 1e-6);
 }
 
 static void write_versions(struct hzp_update_log *log, struct hzp_weights *weights,
@@ -84,8 +84,8 @@ static void write_versions(struct hzp_update_log *log, struct hzp_weights *weigh
         if (isfinite(v->loss))
             snprintf(loss, sizeof(loss), " loss=%.4f", v->loss);
         hzp_log(HZP_LOG_INFO, "train",
-                "version id=%" PRIu64 " step=%" PRId64 "%s learned_through=%" PRId64, v->id,
-                v->optimizer_step, loss, HZP_MIN(v->learned_through, learned_most));
+                "version id=%" PRIu64 " optimizer_step=%" PRId64 "%s learned_through=%" PRId64,
+                v->id, v->optimizer_step, loss, HZP_MIN(v->learned_through, learned_most));
         log->version = v->id;
     }
 }

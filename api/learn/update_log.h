@@ -5,9 +5,9 @@
  * here, and the file thread writes them.  If that falls behind by more than there is room for, the
  * oldest reports are dropped, and counted in a line.
  *
- *     info  train: update step=12 loss=1.8321 grad_norm=0.912 lr=0.0001 samples=8 tokens=512
- *           sequence=41-48 device_ms=31.0 ms=84.2
- *     info  train: version id=13 step=12 loss=1.8321 learned_through=40
+ *     info  train: update optimizer_step=12 loss=1.8321 grad_norm=0.912 lr=0.0001 samples=8
+ *           tokens=512 sequence=41-48 device_ms=31.0 ms=84.2
+ *     info  train: version id=13 optimizer_step=12 loss=1.8321 learned_through=40
  *
  * Thread: push the engine's; write the file thread's, or any while neither runs.
  */

@@ -317,7 +317,7 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
         uint64_t now = hzp_now_ns();
         if (n < 0 && (double)(now - began) * 1e-9 > c->config.meet_s) {
             absent(c, text, sizeof(text));
-            return hzp_fail(reterr, HZP_EIO, "of %d ranks these did not come within %.0f s: %s",
+            return hzp_fail(reterr, HZP_EIO, "of %d ranks these did not connect within %.0f s: %s",
                             c->config.ranks, c->config.meet_s, text);
         }
         if (n < 0 && now - said > 10000000000u) {

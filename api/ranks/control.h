@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/ranks/control.h - small messages between ranks: who is there, whether they agree, who lives.
+/* api/ranks/control.h - small messages between ranks: which have connected, whether they
+ * agree, which are alive.
  *
  * Rank 0 listens, the others connect (ZeroMQ).  All ranks then meet: each says what it is in
  * lines of "name value", and rank 0 compares them with its own.  From then on a thread on every

@@ -262,7 +262,7 @@ int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
     int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path, ret_asked) : 0;
     int r = HZP_OK;
     if (child < 0)
-        r = hzp_fail(reterr, HZP_EIO, "--ranks: no process: %s", strerror(errno));
+        r = hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
     else if (WIFEXITED(ended) && WEXITSTATUS(ended) == NOT_INSTALLED)
         r = hzp_fail_param(reterr, HZP_EUNSUP, "--ranks",
                            "--ranks %d: neither mpirun nor mpiexec is installed (openmpi-bin)",

@@ -38,8 +38,8 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
                     struct hzp_err_text *reterr);
 
 /* Waits for all ranks.  record: see hzp_control_meet; lost: see struct hzp_control_config, NULL:
- * the link fails, nobody else is told.  Errors name the rank, the variable or what is missing in
- * this build; *ret is then closed. */
+ * the link fails, and no callback is called.  Errors name the rank, the variable or what is missing
+ * in this build; *ret is then closed. */
 int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
                    void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                    struct hzp_ranks *ret, struct hzp_err_text *reterr);

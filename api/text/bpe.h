@@ -12,7 +12,7 @@
 #ifndef HZP_API_TEXT_BPE_H
 #define HZP_API_TEXT_BPE_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "api/text/vocab.h"
 
 struct hzp_bpe_symbol;

@@ -11,8 +11,8 @@
 #ifndef HZP_API_TEXT_DECODER_H
 #define HZP_API_TEXT_DECODER_H
 
+#include "api/text/chars/textbuf.h"
 #include "api/text/pattern.h"
-#include "api/text/textbuf.h"
 
 struct hzp_decoder_stage;
 

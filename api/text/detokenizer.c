@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/detokenizer.h"
 
+#include "api/text/chars/utf8.h"
 #include "api/text/tokenizer_parts.h"
-#include "api/text/utf8.h"
 
 #include <string.h>
 

@@ -16,7 +16,7 @@
 #ifndef HZP_API_TEXT_DETOKENIZER_H
 #define HZP_API_TEXT_DETOKENIZER_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 
 struct hzp_tokenizer;
 

@@ -10,8 +10,8 @@
 #ifndef HZP_API_TEXT_NORMALIZER_H
 #define HZP_API_TEXT_NORMALIZER_H
 
+#include "api/text/chars/textbuf.h"
 #include "api/text/pattern.h"
-#include "api/text/textbuf.h"
 
 struct hzp_normalizer;
 

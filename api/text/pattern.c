@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/pattern.h"
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/arena.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

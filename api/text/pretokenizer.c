@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/pretokenizer.h"
 
+#include "api/text/chars/utf8.h"
 #include "api/text/tokenizer_json.h"
-#include "api/text/utf8.h"
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -74,7 +74,10 @@ static int read_behavior(const json_t *json, const char *where, enum behavior ab
             *ret = (enum behavior)i;
             return HZP_OK;
         }
-    return hzp_fail(reterr, HZP_EFORMAT, "%s: behavior is none of the five known", where);
+    return hzp_fail(reterr, HZP_EFORMAT,
+                    "%s: behavior must be Isolated, Removed, MergedWithPrevious, MergedWithNext or "
+                    "Contiguous",
+                    where);
 }
 
 static int load_byte_level(struct hzp_pretokenizer *pre, const json_t *json, const char *where,

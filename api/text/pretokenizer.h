@@ -14,8 +14,8 @@
 #ifndef HZP_API_TEXT_PRETOKENIZER_H
 #define HZP_API_TEXT_PRETOKENIZER_H
 
+#include "api/text/chars/textbuf.h"
 #include "api/text/pattern.h"
-#include "api/text/textbuf.h"
 
 struct hzp_pretokenizer;
 

@@ -11,7 +11,7 @@
 #ifndef HZP_API_TEXT_STOP_H
 #define HZP_API_TEXT_STOP_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/err.h"
 
 #define HZP_STOP_MAX       64   /* strings */

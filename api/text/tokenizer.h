@@ -16,7 +16,7 @@
 #ifndef HZP_API_TEXT_TOKENIZER_H
 #define HZP_API_TEXT_TOKENIZER_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/base.h"
 #include "base/err.h"
 

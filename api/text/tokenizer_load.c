@@ -91,7 +91,7 @@ static int load_post(struct loading *l, const json_t *json, int depth)
         return HZP_OK;
     }
     if (l->around_known)
-        return hzp_fail(l->reterr, HZP_EUNSUP, "%s: two that add tokens", l->where);
+        return hzp_fail(l->reterr, HZP_EUNSUP, "%s: more than one processor adds tokens", l->where);
     if (strcmp(type, "TemplateProcessing") == 0)
         return load_template(l, json);
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
@@ -137,7 +137,8 @@ static int load_config_added(struct loading *l)
         char *end;
         long id = strtol(key, &end, 10);
         if (*key == 0 || *end != 0 || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
-            return hzp_fail(l->reterr, HZP_EFORMAT, "%s: \"%.60s\" is no token id", l->where, key);
+            return hzp_fail(l->reterr, HZP_EFORMAT, "%s: \"%.60s\" is not a token id", l->where,
+                            key);
         const json_t *content = json_object_get(item, "content");
         bool known = !json_is_string(content) ||
                      hzp_vocab_find(l->tok->vocab, json_string_value(content),

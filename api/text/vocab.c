@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/vocab.h"
 
+#include "api/text/chars/utf8.h"
 #include "api/text/tokenizer_json.h"
-#include "api/text/utf8.h"
 #include "base/arena.h"
 
 #include <stdio.h>

@@ -79,10 +79,10 @@ def main(program, model, examples, *options):
         code = server.process.wait(timeout=HANG)
         with open(folder + "/log", encoding="utf-8") as said:
             errors = [line for line in said if " error " in line]
-    ok = state["serving_step"] > 0 and again == taught and code == 0 and not errors
+    ok = state["serving_optimizer_step"] > 0 and again == taught and code == 0 and not errors
     print(json.dumps({"ok": ok, "before": before, "taught": taught, "after the kill": again,
-                      "step": state["serving_step"],
-                      "step after the kill": again_state["serving_step"], "exit": code,
+                      "step": state["serving_optimizer_step"],
+                      "step after the kill": again_state["serving_optimizer_step"], "exit": code,
                       "errors": errors[:3]}))
     return 0 if ok else 1
 

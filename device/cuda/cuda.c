@@ -126,7 +126,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
     if (r == HZP_OK && (r = hzp_cuda_graphs_open(dev)) < 0) {
         hzp_cuda_products_close(dev->products);
-        r = hzp_fail(reterr, r, "device cuda: no event to be had");
+        r = hzp_fail(reterr, r, "device cuda: cannot create an event");
     }
     if (r < 0) {
         free(dev);

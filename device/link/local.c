@@ -6,7 +6,7 @@
  * world's lock, and all those heads are done.  The calling thread does that: links have none of
  * their own.
  */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include "base/arena.h"
 #include "device/philox.h"

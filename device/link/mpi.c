@@ -18,7 +18,7 @@
  * Throttled: a transfer is done no earlier than a wire of the given rate and latency would be, one
  * transfer after another.  The bytes are those of hzp_transfer_bytes.
  */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include "base/arena.h"
 #include "base/timeline.h"

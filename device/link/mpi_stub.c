@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/link/mpi_stub.c - replaces the MPI backend if it is not compiled in. */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include <stdio.h>
 

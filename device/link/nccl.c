@@ -8,7 +8,7 @@
  *
  * poll makes progress on the engine's thread; the host link's wake tells it when to look.
  */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include "base/arena.h"
 #include "device/philox.h"

@@ -4,7 +4,7 @@
  * One process stands for all ranks, which do the same at the same time.  Each transfer begins when
  * the wire is free and has its end at post; poll compares that with the clock.
  */
-#include "device/link/backend.h"
+#include "device/link_backend.h"
 
 #include "base/arena.h"
 #include "device/sim.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/backward.h"
 
+#include "base/thread.h"
 #include "nanobatch/build/ends.h"
 #include "nanobatch/build/train_space.h"
 
@@ -28,6 +29,7 @@ static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, i
 void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
+    hzp_assert_engine_thread();
     if (range->embed)
         zero_unit(chain, s, 0);
     for (int32_t l = range->first; l < range->last; l++)
@@ -60,6 +62,7 @@ void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
                        const struct hzp_version *v, const struct hzp_micro *micro,
                        struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
+    hzp_assert_engine_thread();
     begin(chain, micro, s);
     for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
@@ -99,6 +102,7 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
                         const struct hzp_version *v, const struct hzp_micro *micro,
                         struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
+    hzp_assert_engine_thread();
     struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
     struct hzp_packed whole = hzp_micro_whole(micro);
     struct hzp_layer layer = {model, v, &s->grads, -1};
@@ -135,6 +139,7 @@ void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *mod
                              const struct hzp_version *v, const struct hzp_micro *micro,
                              struct hzp_train_space *s, int32_t u)
 {
+    hzp_assert_engine_thread();
     struct hzp_layer_range range = range_of(model->config, u);
     bool tied = model->config->tied, fresh = hzp_shards_fresh(&s->config.shards);
     chain->tenant = HZP_TENANT_TRAIN;
@@ -148,6 +153,7 @@ void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *mod
 
 void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     chain->tenant = HZP_TENANT_TRAIN;
     for (int32_t u = 0; u < s->sum->layout->units; u++) {
         struct hzp_unit_view sum = hzp_unit_view(s->sum, u);
@@ -191,6 +197,7 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *s, bool first)
 {
+    hzp_assert_engine_thread();
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     begin(chain, micro, s);
     HZP_ASSERT(s->config.shards.groups.ranks == 1);
@@ -208,6 +215,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     struct hzp_layer layer = {model, v, NULL, -1};
     HZP_ASSERT(s->config.forward_only);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/build/batch.h - the rows that serving brings to one step.
+/* nanobatch/build/batch.h - the rows of serving in one step.
  *
  * Filled by the scheduler, read by the ops, and read again by the scheduler when the step has
  * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken

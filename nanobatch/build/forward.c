@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/forward.h"
 
+#include "base/thread.h"
 #include "nanobatch/build/ends.h"
 
 #include <stdlib.h>
@@ -188,7 +189,7 @@ static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i,
     s->append[layer.index] = paged.append;
 }
 
-/* Pieces [from, to) of strand i; the first turn of a range that has it brings the embedding. */
+/* Pieces [from, to) of strand i; the first turn includes the embedding, if the range has it. */
 static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, int32_t from,
                      int32_t to)
 {
@@ -264,6 +265,7 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_kv *kv, struct hzp_serve_space *space,
                        const struct hzp_plan_shape *shape)
 {
+    hzp_assert_engine_thread();
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     struct hzp_forward f = {.plan = plan,
                             .model = model,

@@ -5,8 +5,9 @@
  * No op adds a residual: the two products that end in the residual stream accumulate into it (GEMM
  * with beta = 1), so the norm behind them reads the sum.
  *
- * A range of layers and its ends is what one pipeline stage would compute (not used yet).  The
- * builders of forward and backward passes take one; the full range is the whole model.
+ * The builders of forward and backward passes take a range of layers with or without the ends of
+ * the model.  The full range is the whole model; training on several ranks goes layer by layer,
+ * because parameters are gathered in between (train/exchange.h).
  *
  * Thread: engine.
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/step.h"
 
+#include "base/thread.h"
 #include "nanobatch/build/ride.h"
 
 static const struct hzp_plan_shape *shape_of(const struct hzp_step_plan *s)
@@ -50,6 +51,7 @@ static void build_riding(struct hzp_plan *plan, const struct hzp_step_plan *s,
 
 bool hzp_step_build(struct hzp_plan *plan, const struct hzp_step_plan *s)
 {
+    hzp_assert_engine_thread();
     struct hzp_ride ride;
     if (find_ride(s, &ride)) {
         build_riding(plan, s, &ride);

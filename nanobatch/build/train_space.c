@@ -118,7 +118,8 @@ static void lay_out_ring(struct hzp_train_space *s, char *base, size_t *at,
         float *tied = (float *)(base + *at), *place = tied + m.tied;
         hzp_units_init(&s->grads, layout, HZP_F32, NULL);
         for (int32_t u = 0; u < layout->units; u++)
-            s->grads.base[u] = u == 0 && m.tied ? tied : place + (size_t)(u % 2) * m.largest;
+            hzp_units_place(&s->grads, u,
+                            u == 0 && m.tied ? tied : place + (size_t)(u % 2) * m.largest);
     }
     *at += (m.tied + 2 * m.largest) * sizeof(float);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/update.h"
 
+#include "base/thread.h"
 #include "nanobatch/build/train_space.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
@@ -85,6 +86,7 @@ static size_t block_index(const struct hzp_train_space *s, int32_t u, size_t at)
 
 void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
 {
+    hzp_assert_engine_thread();
     struct hzp_unit_view grad = hzp_unit_view(s->total, u), state = hzp_unit_view(&s->m, u);
     bool ordered = s->config.shards.ordered;
     size_t first = HZP_MIN(piece_min, state.part.count), piece = HZP_BLOCK_ELEMENTS;
@@ -104,6 +106,7 @@ void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t 
 
 void hzp_update_add_squares(struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     const struct hzp_layout *layout = s->m.layout;
     size_t shards = (size_t)s->config.shards.groups.z1, before = 0;
     double sum = 0;
@@ -148,6 +151,7 @@ static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
 
 void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     const int32_t result = (int32_t)(sizeof(*s->result) / sizeof(float));
     chain->tenant = HZP_TENANT_TRAIN;
     chain->layer = -1;
@@ -162,6 +166,7 @@ void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s, int32_t u)
 {
+    hzp_assert_engine_thread();
     struct unit unit = unit_of(model, v, draft, s, u);
     size_t begin = unit.m.part.first, end = begin + unit.m.part.count;
     size_t middle = HZP_MIN(HZP_MAX(unit.m.decayed, begin), end);
@@ -172,6 +177,7 @@ void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *draft, struct hzp_train_space *s, int32_t u)
 {
+    hzp_assert_engine_thread();
     struct hzp_unit_view to = hzp_version_unit(model->weights, draft, u);
     HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
                   .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
@@ -180,6 +186,7 @@ void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *draft, const struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     if (hzp_weights_fp8(model->weights))
         add_quantize(chain, model, draft, s);
 }
@@ -188,6 +195,7 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
 {
+    hzp_assert_engine_thread();
     int32_t units = model->layout->units;
     HZP_ASSERT(s->config.shards.groups.ranks == 1);
     hzp_update_begin(chain, s);

@@ -271,20 +271,21 @@ out:
 
 const char *hzp_item_tenants_text(const struct hzp_item *item)
 {
-    for (int t = 0; t < HZP_TENANT_COUNT; t++)
-        if (hzp_item_only(item, (enum hzp_tenant)t))
-            return hzp_tenant_name((enum hzp_tenant)t);
-    return "both";
+    static const char *const text[] = {
+        "-",        "serve",          "train",          "serve+train",
+        "transfer", "serve+transfer", "train+transfer", "serve+train+transfer"};
+    HZP_ASSERT(item->tenants < HZP_COUNT(text));
+    return text[item->tenants];
 }
 
 void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
 {
-    fprintf(out, "%5s %-8s %-16s %5s %8s %5s %5s %12s %12s  waits\n", "item", "lane", "op", "layer",
-            "tenant", "row", "rows", "Mflop", "KiB");
+    fprintf(out, "%5s %-8s %-16s %5s %11s %5s %5s %12s %12s  waits\n", "item", "lane", "op",
+            "layer", "tenant", "row", "rows", "Mflop", "KiB");
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-        fprintf(out, "%5d %-8s %-16s %5d %8s %5d %5d %12.3f %12.1f ", i,
+        fprintf(out, "%5d %-8s %-16s %5d %11s %5d %5d %12.3f %12.1f ", i,
                 hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
                 item->layer, hzp_item_tenants_text(item), item->row0, item->rows + item->rides,
                 (double)cost.flops * 1e-6, (double)cost.bytes / 1024);

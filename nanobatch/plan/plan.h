@@ -81,7 +81,7 @@ static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant te
     return item->tenants == 1 << tenant;
 }
 
-/* its only tenant's name, or "both" */
+/* The names of the tenants that have rows in the item: "serve", "serve+train" and so on. */
 const char *hzp_item_tenants_text(const struct hzp_item *item);
 
 struct hzp_plan {

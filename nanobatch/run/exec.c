@@ -37,7 +37,7 @@ struct hzp_exec {
     struct hzp_plan_ends landed;         /* last items of the newest landed plan */
     struct hzp_profile profile;
     struct hzp_record record;
-    struct hzp_op_times prior; /* used if the caller brings no op times; it learns nothing */
+    struct hzp_op_times prior; /* used if the caller passes no op times; it learns nothing */
 };
 
 static const enum hzp_bound use[HZP_LANE_COUNT] = {

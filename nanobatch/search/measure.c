@@ -152,9 +152,9 @@ static void list_shares(struct hzp_tables *t, struct hzp_device *dev)
     t->threads = all;
     t->shares = 0;
     for (int i = 0; i < HZP_SHARES_MAX; i++) {
-        int32_t units = all <= HZP_SHARES_MAX ? i + 1 : all * eighths[i] / 8;
-        if (units <= all && (hzp_device_has_shares(dev) || units == all))
-            t->units[t->shares++] = (int16_t)units;
+        int32_t cores = all <= HZP_SHARES_MAX ? i + 1 : all * eighths[i] / 8;
+        if (cores <= all && (hzp_device_has_shares(dev) || cores == all))
+            t->cores[t->shares++] = (int16_t)cores;
     }
 }
 
@@ -212,16 +212,16 @@ const char *hzp_measure_what(const struct hzp_measure *m, char *text)
 {
     const struct hzp_tables *t = m->tables;
     const struct part *p = &m->part[HZP_MIN(t->parts_done, t->parts - 1)];
-    int32_t units = t->units[p->share];
+    int32_t cores = t->cores[p->share];
     if (t->parts_done >= t->parts)
         snprintf(text, 64, "done");
     else if (p->what == STEP)
         snprintf(text, 64, "%d decode, %d prompt rows%s on %d", p->decode, p->prefill,
-                 p->again ? " in two" : "", units);
+                 p->again ? " in two" : "", cores);
     else if (p->what == MICRO)
-        snprintf(text, 64, "training %d rows on %d", p->decode, units);
+        snprintf(text, 64, "training %d rows on %d", p->decode, cores);
     else if (p->what == UPDATE)
-        snprintf(text, 64, "an update on %d", units);
+        snprintf(text, 64, "an update on %d", cores);
     else if (p->what == BETWEEN)
         snprintf(text, 64, "between items");
     else
@@ -263,16 +263,16 @@ static void take_plan(struct hzp_measure *m)
     }
 }
 
-/* Runs the plan in order on one lane of `units` cores (SMs) and times each item; of each kind it
+/* Runs the plan in order on one lane of so many cores (SMs) and times each item; of each kind it
  * runs at most `most` items. An item left out leaves its output buffers unchanged, which does not
  * change the time of any other op. */
-static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
+static int run_some(struct hzp_measure *m, int32_t cores, int32_t most)
 {
     for (int32_t k = 0; k < m->kinds_count; k++) {
         m->kinds[k].ran = 0;
         m->kinds[k].ns = INFINITY;
     }
-    HZP_TRY(hzp_lane_set_share(m->lane, units == m->tables->threads ? 0 : units));
+    HZP_TRY(hzp_lane_set_share(m->lane, cores == m->tables->threads ? 0 : cores));
     for (int32_t i = 0; i < m->plan.items; i++) {
         struct kind *kind = &m->kinds[m->kind[i]];
         m->ran[i] = kind->ran < most;
@@ -292,9 +292,9 @@ static int run_some(struct hzp_measure *m, int32_t units, int32_t most)
     return HZP_OK;
 }
 
-static int run_once(struct hzp_measure *m, int32_t units)
+static int run_once(struct hzp_measure *m, int32_t cores)
 {
-    return run_some(m, units, INT32_MAX);
+    return run_some(m, cores, INT32_MAX);
 }
 
 /* The duration of the whole plan, estimated from the last run as the sum over kinds of items *
@@ -391,18 +391,18 @@ static int by_value(const void *a, const void *b)
  * long. */
 static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_done)
 {
-    int32_t units = m->tables->units[p->share];
+    int32_t cores = m->tables->cores[p->share];
     double one_each;
     *ret_done = false;
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
-    HZP_TRY(run_some(m, units, 1)); /* the first run also created primitives: check again */
+    HZP_TRY(run_some(m, cores, 1)); /* the first run also created primitives: check again */
     if (whole_ns(m, &one_each) < long_ns)
         return HZP_OK;
     *ret_done = true;
     take_samples(m, p->again);
     double most = HZP_MIN(HZP_MAX(part_ns / HZP_MAX(one_each, 1.0), 2.0), OF_A_KIND_MAX);
-    HZP_TRY(run_some(m, units, (int32_t)most));
+    HZP_TRY(run_some(m, cores, (int32_t)most));
     take_samples(m, p->again);
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, 1, p->pass);
@@ -412,7 +412,7 @@ static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_d
 
 static int measure_plan(struct hzp_measure *m, const struct part *p)
 {
-    int32_t units = m->tables->units[p->share], runs = RUNS_MIN;
+    int32_t cores = m->tables->cores[p->share], runs = RUNS_MIN;
     double took[RUNS_MAX];
     bool done;
     take_plan(m);
@@ -421,15 +421,15 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     /* Warm-up: the first run creates primitives and touches memory, and a core that was idle takes
      * some time to reach its full clock. */
     uint64_t warm = hzp_device_now_ns(m->dev);
-    HZP_TRY(run_some(m, units, 1));
+    HZP_TRY(run_some(m, cores, 1));
     HZP_TRY(measure_long(m, p, &done));
     if (done)
         return hzp_lane_set_share(m->lane, 0);
     for (int32_t i = 0; i == 0 || (i < RUNS_MAX && hzp_device_now_ns(m->dev) - warm < warm_ns); i++)
-        HZP_TRY(run_once(m, units));
+        HZP_TRY(run_once(m, cores));
     for (int32_t i = 0; i < runs; i++) {
         uint64_t begin = hzp_device_now_ns(m->dev);
-        HZP_TRY(run_once(m, units));
+        HZP_TRY(run_once(m, cores));
         took[i] = (double)(hzp_device_now_ns(m->dev) - begin);
         if (i == 0)
             runs = (int32_t)HZP_MIN(HZP_MAX(part_ns / HZP_MAX(took[i], 1.0), RUNS_MIN), RUNS_MAX);
@@ -475,9 +475,9 @@ static int measure_chain(struct hzp_measure *m, const struct part *p)
 
 /* ---- between items ---- */
 
-/* The time that a lane of `units` cores (SMs) spends between one item's end and the next one's
+/* The time that a lane of so many cores (SMs) spends between one item's end and the next one's
  * start. */
-static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
+static int measure_gap(struct hzp_measure *m, int32_t cores, double *ret)
 {
     const struct hzp_rig_config *c = &m->rig->config;
     HZP_TRY(hzp_rig_train(m->rig, 0));
@@ -487,7 +487,7 @@ static int measure_gap(struct hzp_measure *m, int32_t units, double *ret)
     take_plan(m);
     double least = INFINITY;
     for (int run = 0; run < 5 && m->plan.items > 1; run++) {
-        HZP_TRY(run_once(m, units));
+        HZP_TRY(run_once(m, cores));
         double busy = 0;
         int32_t last = m->plan.items - 1;
         for (int32_t i = 0; i <= last; i++)
@@ -505,7 +505,7 @@ static int measure_between(struct hzp_measure *m)
     if (!m->rig->batch)
         return HZP_OK;
     HZP_TRY(measure_gap(m, t->threads, &t->gap_inline_ns));
-    HZP_TRY(measure_gap(m, t->units[0], &t->gap_ns));
+    HZP_TRY(measure_gap(m, t->cores[0], &t->gap_ns));
     return hzp_pair_handover(m->rig, t);
 }
 

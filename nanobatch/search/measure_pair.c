@@ -233,11 +233,11 @@ static int measure_round(struct pair *p, double *ret_a, double *ret_b)
 
 /* Sets the pair's rates to the median of a few rounds. */
 static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum hzp_class b,
-                   const int32_t units[2], bool better)
+                   const int32_t cores[2], bool better)
 {
     double rate[2][ROUNDS];
     for (int i = 0; i < 2; i++)
-        HZP_TRY(hzp_lane_set_share(p->side[i].lane, units[i]));
+        HZP_TRY(hzp_lane_set_share(p->side[i].lane, cores[i]));
     if (p->side[0].lane->inlined || p->side[1].lane->inlined)
         return HZP_OK; /* ops run at issue, one after the other: there is no overlap to measure */
     for (int i = 0; i < 2; i++)
@@ -251,13 +251,13 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
     }
     for (int i = 0; i < 2; i++)
         qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
-    struct hzp_rate found = {(uint8_t)a,        (uint8_t)b,          (int16_t)units[0],
-                             (int16_t)units[1], rate[0][rounds / 2], rate[1][rounds / 2]};
-    if (a == b && units[0] == units[1])
+    struct hzp_rate found = {(uint8_t)a,        (uint8_t)b,          (int16_t)cores[0],
+                             (int16_t)cores[1], rate[0][rounds / 2], rate[1][rounds / 2]};
+    if (a == b && cores[0] == cores[1])
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
     if (better) {
-        found.rate_a = HZP_MAX(found.rate_a, hzp_tables_rate(t, a, units[0], b, units[1]));
-        found.rate_b = HZP_MAX(found.rate_b, hzp_tables_rate(t, b, units[1], a, units[0]));
+        found.rate_a = HZP_MAX(found.rate_a, hzp_tables_rate(t, a, cores[0], b, cores[1]));
+        found.rate_b = HZP_MAX(found.rate_b, hzp_tables_rate(t, b, cores[1], a, cores[0]));
     }
     hzp_tables_set_rate(t, &found);
     return HZP_OK;
@@ -274,14 +274,16 @@ static void close_pair(struct pair *p)
     free(p);
 }
 
-static int open_pair(struct hzp_device *dev, struct pair **ret)
+/* Each side's lane is one for what its class exhausts. */
+static int open_pair(struct hzp_device *dev, enum hzp_class a, enum hzp_class b, struct pair **ret)
 {
+    enum hzp_bound use[] = {hzp_class_bound(a), hzp_class_bound(b)};
     struct pair *p = hzp_xcalloc(1, sizeof(*p));
     p->dev = dev;
     hzp_plan_init(&p->plan);
     *ret = p;
     for (int i = 0; i < 2; i++) {
-        HZP_TRY(hzp_lane_open(dev, i ? HZP_BOUND_MEMORY : HZP_BOUND_COMPUTE, &p->side[i].lane));
+        HZP_TRY(hzp_lane_open(dev, use[i], &p->side[i].lane));
         HZP_TRY(hzp_fence_open(dev, &p->side[i].fence));
     }
     return HZP_OK;
@@ -292,7 +294,7 @@ int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a
 {
     struct pair *p;
     int r;
-    HZP_TRY_GOTO(open_pair(rig->config.model->dev, &p));
+    HZP_TRY_GOTO(open_pair(rig->config.model->dev, a, b, &p));
     HZP_TRY_GOTO(build(p, rig, a == HZP_CLASS_UPDATE || b == HZP_CLASS_UPDATE));
     collect(p, rig, 0, a);
     collect(p, rig, 1, b);
@@ -300,10 +302,10 @@ int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class a
         goto out; /* the model has no items of this class */
     for (int32_t s = 0; s < t->shares; s++) {
         bool shares = hzp_device_has_shares(p->dev);
-        const int32_t units[] = {shares ? t->units[s] : t->threads,
-                                 shares ? t->threads - t->units[s] : t->threads};
-        if (units[1] > 0)
-            HZP_TRY_GOTO(measure(p, t, a, b, units, better));
+        const int32_t cores[] = {shares ? t->cores[s] : t->threads,
+                                 shares ? t->threads - t->cores[s] : t->threads};
+        if (cores[1] > 0)
+            HZP_TRY_GOTO(measure(p, t, a, b, cores, better));
     }
 out:
     close_pair(p);
@@ -323,7 +325,7 @@ static int measure_issue(struct pair *p, struct hzp_rig *rig, struct hzp_tables 
         return HZP_OK;
     for (int i = 0; i < 2; i++)
         HZP_TRY(
-            hzp_lane_set_share(p->side[i].lane, hzp_device_has_shares(p->dev) ? t->units[0] : 0));
+            hzp_lane_set_share(p->side[i].lane, hzp_device_has_shares(p->dev) ? t->cores[0] : 0));
     uint64_t begin = hzp_device_now_ns(p->dev);
     for (int i = 0; i < 2; i++)
         HZP_TRY(issue(&p->side[i], COUNT));
@@ -399,7 +401,7 @@ int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *t)
 {
     struct pair *p;
     int r;
-    HZP_TRY_GOTO(open_pair(rig->config.model->dev, &p));
+    HZP_TRY_GOTO(open_pair(rig->config.model->dev, HZP_CLASS_ROWS, HZP_CLASS_ROWS, &p));
     HZP_TRY_GOTO(build(p, rig, false));
     HZP_TRY_GOTO(measure_issue(p, rig, t));
     HZP_TRY_GOTO(measure_latencies(rig, &p->plan, t));

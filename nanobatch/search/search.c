@@ -3,6 +3,7 @@
 
 #include "device/philox.h"
 #include "nanobatch/build/train_space.h"
+#include "nanobatch/split/deadline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,16 +93,15 @@ static void simulate(struct hzp_search *s, const struct hzp_plan_shape *shape, i
     hzp_simulate(s->sim, &s->plan, ret);
 }
 
-/* How long training may run in a step of this shape, by the rules of split.h. With a goal: the time
- * that serving leaves. Without one: a share of a usual step, or, for training on lanes of its own,
- * the serving time of such a step. with: the simulated step, with training or without. */
+/* How long training may run in a step of this shape, by the rules of deadline.h.  With a goal: the
+ * time that serving leaves.  Without one: a share of a usual step, or, for training on lanes of its
+ * own, the serving time of such a step.  with: the simulated step, with training or without. */
 static double allowed_ns(const struct hzp_search *s, bool beside, const struct hzp_simulated *with)
 {
     double goal = s->config.goal_ns, serve = with->serve_end_ns;
-    if (goal > 0) {
-        double ease = HZP_MIN(HZP_MAX(3 - 4 * serve / goal, 0.0), 1.0);
-        return ease * (beside ? goal : goal - serve);
-    }
+    if (goal > 0)
+        return beside ? hzp_deadline_ease(goal, serve) * goal
+                      : hzp_deadline_slice(goal, 0, serve, true);
     if (!beside)
         return s->config.train_share * s->usual_ns;
     return s->config.train_share > 0 ? s->prefill ? s->usual_ns : serve : 0;
@@ -117,9 +117,9 @@ static int32_t cut(struct hzp_search *s, const struct hzp_plan_shape *shape, int
     *ret_priced = 0;
     while (to < chain->items && *ret_priced < allowed) {
         const struct hzp_item *item = &chain->item[to];
-        int32_t units = shape->share[shape->train_lane[hzp_op_kind(item->op)]];
+        int32_t cores = shape->share[shape->train_lane[hzp_op_kind(item->op)]];
         double ns = hzp_simulator_alone_ns(s->sim, item, false,
-                                           units ? units : HZP_MAX(s->config.tables->threads, 1));
+                                           cores ? cores : HZP_MAX(s->config.tables->threads, 1));
         if (*ret_priced + ns > allowed && (to > from || s->config.goal_ns > 0))
             break;
         *ret_priced += ns;
@@ -368,11 +368,11 @@ static void divide(struct hzp_search *s, struct hzp_plan_shape *shape, int patte
             continue;
         }
         for (int32_t i = 0; i < t->shares; i++) {
-            int32_t units = t->units[i], rest = t->threads - units;
+            int32_t cores = t->cores[i], rest = t->threads - cores;
             if (rest < 1 && t->shares > 1)
                 continue;
             memset(shape->share, 0, sizeof(shape->share));
-            shape->share[HZP_LANE_COMPUTE] = (int16_t)units;
+            shape->share[HZP_LANE_COMPUTE] = (int16_t)cores;
             if (pattern == ALL_ONE) {
                 shape->share[HZP_LANE_TRAIN] = (int16_t)rest;
             } else if (beside) {

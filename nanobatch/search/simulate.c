@@ -11,14 +11,14 @@ enum { MEMOS = 4096, AGAIN_ITEMS = 24 };
 struct memo {
     struct hzp_op_key key;
     struct hzp_op_size size;
-    int32_t units; /* cores (SMs) it ran on; 0: the entry is empty */
+    int32_t cores; /* cores (SMs) it ran on; 0: the entry is empty */
     double ns;
 };
 
 struct lane {
     int32_t *item;     /* [count] its items, in order */
     int32_t count, at; /* number of items; the next item to run, or the running one */
-    int32_t units;
+    int32_t cores;
     bool runs;
     double left;    /* remaining time of the running item, in nanoseconds it would take alone */
     double free_at; /* when the lane's previous item ended */
@@ -71,14 +71,14 @@ void hzp_plan_find_again(const struct hzp_plan *plan, bool *again)
     }
 }
 
-static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *size, int32_t units)
+static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *size, int32_t cores)
 {
     int64_t words[] = {key->op | key->flags << 8 | key->type << 16 | (int64_t)key->again << 24,
                        key->a,
                        key->b,
                        (int64_t)size->x,
                        (int64_t)(2 * size->y),
-                       units};
+                       cores};
     uint64_t h = 0xcbf29ce484222325u;
     for (int i = 0; i < HZP_COUNT(words); i++) {
         h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
@@ -88,23 +88,23 @@ static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *siz
 }
 
 static bool same(const struct memo *m, const struct hzp_op_key *key, const struct hzp_op_size *size,
-                 int32_t units)
+                 int32_t cores)
 {
-    return m->units == units && m->key.op == key->op && m->key.flags == key->flags &&
+    return m->cores == cores && m->key.op == key->op && m->key.flags == key->flags &&
            m->key.type == key->type && m->key.again == key->again && m->key.a == key->a &&
            m->key.b == key->b && m->size.x == size->x && m->size.y == size->y;
 }
 
 double hzp_simulator_alone_ns(struct hzp_simulator *s, const struct hzp_item *item, bool again,
-                              int32_t units)
+                              int32_t cores)
 {
     struct hzp_op_key key;
     struct hzp_op_size size;
     hzp_op_describe(item->op, item->args, &key, &size);
     key.again = again;
-    struct memo *m = &s->memo[hash(&key, &size, units)];
-    if (!same(m, &key, &size, units))
-        *m = (struct memo){key, size, units, hzp_tables_ns(s->tables, &key, &size, units)};
+    struct memo *m = &s->memo[hash(&key, &size, cores)];
+    if (!same(m, &key, &size, cores))
+        *m = (struct memo){key, size, cores, hzp_tables_ns(s->tables, &key, &size, cores)};
     return m->ns;
 }
 
@@ -139,7 +139,7 @@ static int deal(struct hzp_simulator *s, const struct hzp_plan *plan)
     }
     int32_t threads = HZP_MAX(s->tables->threads, 1);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->lane[l].units = lanes <= 1       ? threads
+        s->lane[l].cores = lanes <= 1       ? threads
                            : plan->share[l] ? HZP_MIN(plan->share[l], threads)
                                             : HZP_MAX(threads / lanes, 1);
     return lanes;
@@ -186,8 +186,8 @@ static double speed(struct hzp_simulator *s, int l)
     double rate = 1;
     for (int k = 0; k < HZP_LANE_COUNT; k++)
         if (k != l && s->lane[k].runs)
-            rate *= hzp_tables_rate(s->tables, s->lane[l].class, s->lane[l].units, s->lane[k].class,
-                                    s->lane[k].units);
+            rate *= hzp_tables_rate(s->tables, s->lane[l].class, s->lane[l].cores, s->lane[k].class,
+                                    s->lane[k].cores);
     return HZP_MAX(rate, 0.02);
 }
 
@@ -256,7 +256,7 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         s->end[i] = -1;
-        s->alone[i] = hzp_simulator_alone_ns(s, item, s->again[i], s->lane[item->lane].units);
+        s->alone[i] = hzp_simulator_alone_ns(s, item, s->again[i], s->lane[item->lane].cores);
         if (hzp_item_only(item, HZP_TENANT_TRAIN))
             ret->train_alone_ns +=
                 hzp_simulator_alone_ns(s, item, s->again[i], HZP_MAX(s->tables->threads, 1));

@@ -33,9 +33,9 @@ void hzp_simulator_destroy(struct hzp_simulator *sim); /* NULL: no effect */
 void hzp_simulate(struct hzp_simulator *sim, const struct hzp_plan *plan,
                   struct hzp_simulated *ret);
 
-/* How long item i of the plan takes alone on `units` cores (SMs). */
+/* How long item i of the plan takes alone on so many cores (SMs). */
 double hzp_simulator_alone_ns(struct hzp_simulator *sim, const struct hzp_item *item, bool again,
-                              int32_t units);
+                              int32_t cores);
 
 /* Sets again[i] for products whose weights another nano-batch has read just before; again
  * [plan->items]. */

@@ -40,9 +40,13 @@ double hzp_deadline_idle(const struct hzp_seen *seen, uint64_t goal_ns, double i
     return HZP_MAX(HZP_MIN(idle_ns, within), HZP_MIN(idle_ns, goal / 16));
 }
 
+double hzp_deadline_ease(double left_ns, double serve_ns)
+{
+    return HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve_ns / HZP_MAX(left_ns, 1.0)));
+}
+
 double hzp_deadline_slice(double limit_ns, double host_ns, double serve_ns, bool ease)
 {
     double left = limit_ns - host_ns;
-    double factor = HZP_MAX(0.0, HZP_MIN(1.0, 3 - 4 * serve_ns / HZP_MAX(left, 1.0)));
-    return (ease ? factor : 1) * (left - serve_ns);
+    return (ease ? hzp_deadline_ease(left, serve_ns) : 1) * (left - serve_ns);
 }

@@ -19,8 +19,8 @@
  *
  *     slice   of a step that may last `limit`, with left = limit - H:
  *                 slice = (left - serve) x clamp(3 - 4 serve / left, 0, 1)
- *             The factor, 1 up to serve = left / 2, reduces training early, before the limit is
- *             reached: longer steps mean that more requests run at a time, and those make steps
+ *             The factor (ease), 1 up to serve = left / 2, reduces training early, before the limit
+ *             is reached: longer steps mean that more requests run at a time, and those make steps
  *             longer.
  *
  * Thread: any; pure functions.
@@ -46,6 +46,9 @@ double hzp_deadline_ttft(const struct hzp_seen *seen, uint64_t goal_ns,
 
 /* goal_ns 0: no TTFT goal, idle_ns. */
 double hzp_deadline_idle(const struct hzp_seen *seen, uint64_t goal_ns, double idle_ns);
+
+/* The factor.  The search uses it for the same purpose, on predicted steps. */
+double hzp_deadline_ease(double left_ns, double serve_ns);
 
 /* ease: the factor counts. */
 double hzp_deadline_slice(double limit_ns, double host_ns, double serve_ns, bool ease);

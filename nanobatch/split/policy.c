@@ -75,7 +75,7 @@ int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_polic
                                   "itl=TIME, with a comma between",
                                   param, text);
         if (ns[which])
-            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: %s is there twice", param,
+            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %.80s: %s is given twice", param,
                                   text, name[which]);
         at += strlen(name[which]);
         HZP_TRY(parse_time(&at, text, param, &ns[which], reterr));

@@ -84,7 +84,7 @@ struct hzp_split_step {
     double ride_ns;        /* of that, in serving's own items: set before `taken` by the loop */
     double carry_ns;       /* of the slice before, and of a hold, that fall into this ITL */
     double owes_ns;        /* what the slice takes beyond a usual share, until the step has ended */
-    uint64_t first_ns[16]; /* of the requests whose first token it brings: submitted at */
+    uint64_t first_ns[16]; /* submission times of the requests that get their first token */
     int32_t firsts;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/rates.h"
 
-static const double unit_flops_per_ns = 60, device_bytes_per_ns = 15, op_call_ns = 200;
+static const double core_flops_per_ns = 60, device_bytes_per_ns = 15, op_call_ns = 200;
 
-struct hzp_rates hzp_rates_of(int32_t units)
+struct hzp_rates hzp_rates_of(int32_t cores)
 {
-    return (struct hzp_rates){.flops_per_ns = unit_flops_per_ns * HZP_MAX(units, 1),
+    return (struct hzp_rates){.flops_per_ns = core_flops_per_ns * HZP_MAX(cores, 1),
                               .bytes_per_ns = device_bytes_per_ns,
                               .call_ns = op_call_ns};
 }

@@ -6,7 +6,7 @@
  * These are the only guessed durations of the program: every other module asks here.  The constants
  * and where they come from:
  *
- *     60 flops/ns per execution unit   an AVX2 core: 2 FMA units x 8 lanes x 2 flops = 32 a cycle,
+ *     60 flops/ns per core (SM)        an AVX2 core: 2 FMA units x 8 lanes x 2 flops = 32 a cycle,
  *                                      at 2.5 GHz and three quarters of the peak
  *     15 bytes/ns of the device        one channel of DDR4 memory
  *     200 ns per op                    the call of an empty op on the CPU backend
@@ -30,8 +30,8 @@ struct hzp_rates {
     double call_ns;                    /* per op */
 };
 
-/* The prior of a device with that many execution units (threads, SMs); < 1: as one. */
-struct hzp_rates hzp_rates_of(int32_t units);
+/* The prior of a device with that many cores (threads, SMs); < 1: as one. */
+struct hzp_rates hzp_rates_of(int32_t cores);
 
 /* Nanoseconds, > 0. */
 double hzp_rates_ns(const struct hzp_rates *rates, struct hzp_cost cost);

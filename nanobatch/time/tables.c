@@ -239,8 +239,8 @@ void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate)
 {
     for (int32_t i = 0; i < t->rates; i++) {
         struct hzp_rate *r = &t->rate[i];
-        if (r->a == rate->a && r->b == rate->b && r->units_a == rate->units_a &&
-            r->units_b == rate->units_b) {
+        if (r->a == rate->a && r->b == rate->b && r->cores_a == rate->cores_a &&
+            r->cores_b == rate->cores_b) {
             *r = *rate;
             return;
         }
@@ -318,23 +318,23 @@ static double at_size(const struct hzp_curve *c, const struct hzp_op_size *size,
     return ns[0] * HZP_MAX(1.0, x[0] > 0 ? size->x / x[0] : 1.0);
 }
 
-/* The time on so many units: between the shares measured, speeds are interpolated. */
-static double at_units(const struct hzp_tables *t, const struct hzp_curve *c,
-                       const struct hzp_op_size *size, int32_t units)
+/* The time on so many cores: between the shares measured, speeds are interpolated. */
+static double at_cores(const struct hzp_tables *t, const struct hzp_curve *c,
+                       const struct hzp_op_size *size, int32_t cores)
 {
-    double low_units = 0, low = 0;
+    double low_cores = 0, low = 0;
     for (int32_t s = 0; s < t->shares; s++) {
         double ns = at_size(c, size, s);
         if (!(ns > 0))
             continue;
-        if (t->units[s] == units || (t->units[s] > units && !(low > 0)))
+        if (t->cores[s] == cores || (t->cores[s] > cores && !(low > 0)))
             return ns;
-        if (t->units[s] > units) {
-            double part = (units - low_units) / (t->units[s] - low_units);
+        if (t->cores[s] > cores) {
+            double part = (cores - low_cores) / (t->cores[s] - low_cores);
             return 1 / ((1 - part) / low + part / ns);
         }
         low = ns;
-        low_units = t->units[s];
+        low_cores = t->cores[s];
     }
     return low;
 }
@@ -377,14 +377,14 @@ double hzp_tables_stretch(const struct hzp_tables *t)
 }
 
 double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
-                           const struct hzp_op_size *size, int32_t units)
+                           const struct hzp_op_size *size, int32_t cores)
 {
     const struct hzp_curve *c = find(t, key);
-    return c ? at_units(t, c, size, units) * hzp_tables_stretch(t) : 0;
+    return c ? at_cores(t, c, size, cores) * hzp_tables_stretch(t) : 0;
 }
 
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
-                     const struct hzp_op_size *size, int32_t units)
+                     const struct hzp_op_size *size, int32_t cores)
 {
     const struct hzp_curve *c = find(t, key);
     if (!c && key->again) {
@@ -398,16 +398,16 @@ double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
         double work = c ? work_at(c, size) : 0;
         scale = work > 0 ? size->work / work : 1;
     }
-    double ns = c ? at_units(t, c, size, units) * scale : 0;
+    double ns = c ? at_cores(t, c, size, cores) * scale : 0;
     ns *= hzp_tables_stretch(t);
     if (ns > 0)
         return ns;
-    struct hzp_rates rates = hzp_rates_of(units);
+    struct hzp_rates rates = hzp_rates_of(cores);
     return rates.call_ns + size->work / rates.flops_per_ns;
 }
 
-double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,
-                       enum hzp_class b, int32_t units_b)
+double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t cores_a,
+                       enum hzp_class b, int32_t cores_b)
 {
     double least = INFINITY, rate = 1;
     for (int32_t i = 0; i < t->rates; i++) {
@@ -415,8 +415,8 @@ double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t uni
         for (int turned = 0; turned < 2; turned++) {
             if ((turned ? r->b : r->a) != a || (turned ? r->a : r->b) != b)
                 continue;
-            double apart = abs((turned ? r->units_b : r->units_a) - units_a) +
-                           abs((turned ? r->units_a : r->units_b) - units_b);
+            double apart = abs((turned ? r->cores_b : r->cores_a) - cores_a) +
+                           abs((turned ? r->cores_a : r->cores_b) - cores_b);
             if (apart < least) {
                 least = apart;
                 rate = turned ? r->rate_b : r->rate_a;
@@ -446,7 +446,7 @@ static void print_curve(const struct hzp_tables *t, const struct hzp_curve *c, F
         fprintf(out, " %d wide", k->a);
     fprintf(out, "\n%12s %8s", "rows", "sees");
     for (int32_t s = 0; s < t->shares; s++)
-        fprintf(out, "  us on %2d  Gop/s", t->units[s]);
+        fprintf(out, "  us on %2d  Gop/s", t->cores[s]);
     fprintf(out, "\n");
     for (int32_t i = 0; i < c->points; i++) {
         const struct hzp_point *p = &c->point[i];
@@ -475,8 +475,8 @@ void hzp_tables_print(const struct hzp_tables *t, FILE *out)
         const struct hzp_rate *r = &t->rate[i];
         double whole = HZP_MAX(t->threads, 1);
         fprintf(out, "%-14s %-14s %6.2f %6.2f %6.2f %6.2f\n", hzp_class_text((enum hzp_class)r->a),
-                hzp_class_text((enum hzp_class)r->b), r->units_a / whole, r->rate_a,
-                r->units_b / whole, r->rate_b);
+                hzp_class_text((enum hzp_class)r->b), r->cores_a / whole, r->rate_a,
+                r->cores_b / whole, r->rate_b);
     }
     fprintf(out, "\nPlans take %.3f of what their items add up to.\n", hzp_tables_stretch(t));
     fprintf(out,

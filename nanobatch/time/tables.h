@@ -14,7 +14,7 @@
  *                     HZP_FLOPS_PER_BYTE times bytes); if the op has no curve, call_ns +
  *                     work / flops_per_ns by rates.h
  *
- * Side by side: rate = alone / together, of each of two classes of ops on shares of so many units;
+ * Side by side: rate = alone / together, of each of two classes of ops on shares of so many cores;
  * of three and more the product of the pairs' rates, as NanoFlow assumes (OSDI'25, section 4.1).
  *
  * Invariant: points are sorted by x, then y, no two alike; curves by key.
@@ -31,9 +31,9 @@ enum { HZP_SHARES_MAX = 6 };
 
 struct hzp_op_key {
     uint8_t op;
-    uint8_t
-        flags; /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of
-                    * rmsnorm: 1 keeps rstd; of rope: 1 appends */
+    /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of rmsnorm: 1
+     * keeps rstd; of rope: 1 appends */
+    uint8_t flags;
     uint8_t type;  /* of its first and last matrix: a + 8 c */
     uint8_t again; /* the matrix of weights was read by another nano-batch just before */
     int32_t a, b;  /* what else shapes it, 0: nothing */
@@ -49,7 +49,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
 
 struct hzp_point {
     double x, y, work;
-    double ns[HZP_SHARES_MAX]; /* by share, as in tables->units; 0: not measured */
+    double ns[HZP_SHARES_MAX]; /* by share, as in tables->cores; 0: not measured */
 };
 
 struct hzp_curve {
@@ -60,15 +60,15 @@ struct hzp_curve {
 
 struct hzp_rate {
     uint8_t a, b;             /* enum hzp_class */
-    int16_t units_a, units_b; /* on shares of so many */
+    int16_t cores_a, cores_b; /* on shares of so many */
     double rate_a, rate_b;    /* alone / together; 1: undisturbed */
 };
 
 struct hzp_tables {
     char device[96], model[128], build[32]; /* what they hold for */
     char settings[96];                      /* of the measurement: which parts there are */
-    int32_t threads;                        /* the device's execution units */
-    int16_t units[HZP_SHARES_MAX];          /* shares measured, ascending; the last is the device */
+    int32_t threads;                        /* the device's cores (SMs) */
+    int16_t cores[HZP_SHARES_MAX];          /* shares measured, ascending; the last is the device */
     int32_t shares;
     struct hzp_curve *curve;
     int32_t curves, curves_room;
@@ -112,18 +112,18 @@ void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate);
 /* By how much plans take longer than their items undisturbed: 1 where nothing is known. */
 double hzp_tables_stretch(const struct hzp_tables *t);
 
-/* How long the op takes alone on so many units, stretched.  Never fails: for what was never
+/* How long the op takes alone on so many cores, stretched.  Never fails: for what was never
  * measured it answers a guess by operations and bytes. */
 double hzp_tables_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
-                     const struct hzp_op_size *size, int32_t units);
+                     const struct hzp_op_size *size, int32_t cores);
 
 /* The same from a curve of exactly this key; 0: it was not measured. */
 double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *key,
-                           const struct hzp_op_size *size, int32_t units);
+                           const struct hzp_op_size *size, int32_t cores);
 
 /* The rate of class a beside class b; 1 where the pair was not measured. */
-double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t units_a,
-                       enum hzp_class b, int32_t units_b);
+double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t cores_a,
+                       enum hzp_class b, int32_t cores_b);
 
 /* As people read them: every curve, the pairs, the rest. */
 void hzp_tables_print(const struct hzp_tables *t, FILE *out);

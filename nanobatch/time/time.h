@@ -35,9 +35,9 @@ struct hzp_time {
     struct hzp_rows_times rows;
 };
 
-/* units: the device's execution units (hzp_device.threads).  config NULL: a model of no size in
+/* cores: of the device (hzp_device.threads).  config NULL: a model of no size in
  * particular; act: type of its weights and KV. */
-void hzp_time_init(struct hzp_time *time, int32_t units, const struct hzp_model_config *config,
+void hzp_time_init(struct hzp_time *time, int32_t cores, const struct hzp_model_config *config,
                    enum hzp_dtype act);
 
 /* Ops on the whole device that were not yet measured here take the tables' time, where they have

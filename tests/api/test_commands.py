@@ -226,7 +226,7 @@ def test_help():
     assert bool(got["cuda"].get("none")) != bool(got["cuda"]["devices"]), got["cuda"]
     for one in got["cuda"]["devices"]:
         assert one["device"].startswith("cuda:") and one["memory_bytes"] > 1 << 30, one
-    fails("complete", MODEL, "x", "--device", "cpu:1", status=2, says=["cpu:1", "only one"])
+    fails("complete", MODEL, "x", "--device", "cpu:1", status=2, says=["cpu:1", "only cuda"])
     fails("complete", MODEL, "x", "--device", "cuda:one", status=2, says=["cuda:one", "number"])
     state = re.sub(r"\s+", " ", run("help", "learning").stdout)
     assert re.search(r"--state DIR .{,120}\$XDG_DATA_HOME or ~/\.local/share", state), state
@@ -460,9 +460,9 @@ def test_search():
         assert found["whole"] and quiet["watched_ns"] > quiet["others_ns"] >= 0
         found["quiet"] = {"watched_ns": 100, "others_ns": 31, "others_max": 0.1}
         path.write_text(json.dumps(found))
-        fails("complete", MODEL, "Once", "--plans", str(path), status=2, says=["others took 31 %"])
+        fails("complete", MODEL, "Once", "--plans", str(path), status=2, says=["other processes took 31 %"])
         shown = run("search", MODEL, *small, "--file", str(path), "--show").stdout
-        assert "plans are not used: others took 31 %" in shown, shown
+        assert "plans are not used: other processes took 31 %" in shown, shown
         found["quiet"] = quiet
         found["device"] = "an abacus"
         path.write_text(json.dumps(found))

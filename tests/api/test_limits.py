@@ -104,7 +104,7 @@ def closed(s):
         s.settimeout(HANG)
 
 
-def test_slow_headers_shut_nobody_out():
+def test_slow_headers_do_not_shut_others_out():
     """More connections than there are places, each with an unfinished header: all others are served."""
     with Server("--max-connections", "8") as server:
         slow = []

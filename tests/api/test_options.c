@@ -65,10 +65,10 @@ static void words_and_values(void **state)
 static void earlier_names(void **state)
 {
     assert_int_equal(parse("serve", "dir", "--train-units=3", "--train-stretch", "7"), HZP_OK);
-    assert_int_equal(options.engine.split.train_units, 3);
+    assert_int_equal(options.engine.split.train_cores, 3);
     assert_true(options.engine.split.idle_ms == 7);
     assert_int_equal(parse("plan", "dir", "--units", "compute=1", NULL), HZP_OK);
-    assert_string_equal(options.plan.units, "compute=1");
+    assert_string_equal(options.plan.cores, "compute=1");
 }
 
 static void errors_name_the_option(void **state)

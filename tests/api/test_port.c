@@ -44,7 +44,7 @@ static bool close_and_reopen(void)
 {
     assert_int_equal(open_at(&first, "127.0.0.1", 0), HZP_OK);
     assert_true(first.port > 0);
-    /* Nobody listens yet: the other is refused all the same, and so are clients. */
+    /* The first does not listen yet: a second one is refused all the same, and so are clients. */
     assert_int_equal(open_at(&second, "127.0.0.1", first.port), HZP_EIO);
     assert_string_equal(err.param, "--port");
     assert_non_null(strstr(err.text, "the port is in use"));
@@ -101,7 +101,7 @@ static void bad_addresses_are_named(void **state)
 {
     assert_int_equal(open_at(&first, "192.0.2.1", 0), HZP_EIO);
     assert_non_null(strstr(err.text, "192.0.2.1"));
-    assert_non_null(strstr(err.text, "no address of this machine"));
+    assert_non_null(strstr(err.text, "not an address of this machine"));
     assert_int_equal(open_at(&first, "not an address", 0), HZP_EINVAL);
     assert_string_equal(err.param, "--host");
     assert_non_null(strstr(err.text, "--host not an address"));

@@ -248,7 +248,7 @@ def test_keys():
         assert server.ask("GET", "/v1/models", Authorization="Bearer k")[0] == 200
     with Server("--no-train", "--host", "0.0.0.0", "--no-auth") as server:
         assert server.ask("POST", COMPLETE, ASK)[0] == 200
-        assert "--no-auth: everybody" in server.said()
+        assert "--no-auth: every client" in server.said()
 
 
 def answers(got):
@@ -480,7 +480,7 @@ def test_signals():
 
 
 def test_privacy():
-    """Nobody else can read the state; errors do not name files of the server."""
+    """No other user can read the state; errors do not name files of the server."""
     with tempfile.TemporaryDirectory() as folder:
         state = pathlib.Path(folder, "a", "state")
         with Server("--checkpoint-every", "1", "--passes", "2", state=str(state)) as server:
@@ -523,14 +523,14 @@ def test_full_disk():
             assert "retry-after" in headers
             assert server.ask("GET", "/health")[2]["status"] == "degraded"
             assert server.metric("hzpserve_state_read_only") == 1
-            steps = server.ask("GET", "/v1/weights")[2]["finished_step"]
+            steps = server.ask("GET", "/v1/weights")[2]["finished_optimizer_step"]
             assert steps > 0
             resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
                              (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             until(lambda: server.ask("GET", "/health")[2]["status"] == "ok")
             assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
             after = server.ask("GET", "/v1/weights")[2]
-            assert after["finished_step"] > steps
+            assert after["finished_optimizer_step"] > steps
             assert after["learned_through"] == after["finished_through"] == 2, after
 
 

@@ -32,9 +32,9 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     strcpy(t->settings, "64 running");
     t->threads = 4;
     t->shares = 3;
-    t->units[0] = 1;
-    t->units[1] = 3;
-    t->units[2] = 4;
+    t->cores[0] = 1;
+    t->cores[1] = 3;
+    t->cores[2] = 4;
     t->parts = 9;
     t->parts_done = 7;
     t->gap_ns = 1.5;
@@ -86,7 +86,7 @@ static void round_trip(void **state)
     assert_null(hzp_search_misfit(&u, &t));
     assert_string_equal(u.settings, t.settings);
     assert_int_equal(u.threads, 4);
-    assert_memory_equal(u.units, t.units, sizeof(t.units));
+    assert_memory_equal(u.cores, t.cores, sizeof(t.cores));
     assert_int_equal(u.parts_done, 7);
     assert_true(u.gap_ns == t.gap_ns && u.handover_ns == t.handover_ns && u.led);
     assert_true(hzp_tables_stretch(&u) == hzp_tables_stretch(&t));
@@ -99,7 +99,7 @@ static void round_trip(void **state)
     }
     assert_true(u.whole && u.watched_ns == 4e9 && u.others_ns == 1e8 && u.others_max == 0.125);
     assert_int_equal(u.rates, 1);
-    assert_true(u.rate[0].rate_b == 0.75 && u.rate[0].units_b == 3);
+    assert_true(u.rate[0].rate_b == 0.75 && u.rate[0].cores_b == 3);
     assert_int_equal(read.entries, 3);
     assert_memory_equal(&read.entry[2].shape, &plans.entry[2].shape, sizeof(plans.entry[2].shape));
     assert_int_equal(hzp_plan_table_ride(&read), 128);
@@ -122,7 +122,7 @@ static void only_whole_and_quiet_ones_serve(void **state)
     t.whole = true;
     assert_null(hzp_search_unusable(&t, why));
     t.others_ns = 31;
-    assert_non_null(strstr(hzp_search_unusable(&t, why), "others took 31 %"));
+    assert_non_null(strstr(hzp_search_unusable(&t, why), "other processes took 31 %"));
     assert_non_null(strstr(why, "at most 10 %"));
     t.others_max = 1;
     assert_null(hzp_search_unusable(&t, why));
@@ -229,9 +229,9 @@ static void hostile(void **state)
     hzp_plan_table_fini(&plans);
 }
 
-/* Earlier builds wrote the order of strands as "chains", in the same format: it is read as before,
- * and written as "strands". */
-static void order_of_earlier_builds(void **state)
+/* Earlier builds wrote the order of strands as "chains", and shares as "units", in the same format:
+ * both are read as before, and written by their new names. */
+static void words_of_earlier_builds(void **state)
 {
     struct hzp_tables t, u;
     struct hzp_plan_table plans, read;
@@ -243,7 +243,8 @@ static void order_of_earlier_builds(void **state)
     size_t size = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[size] = 0;
-    char *earlier = bent(text, "\"order\":\"strands\"", "\"order\":\"chains\"");
+    char *order = bent(text, "\"order\":\"strands\"", "\"order\":\"chains\"");
+    char *earlier = bent(order, "\"cores\":[", "\"units\":[");
     file = fopen(path, "w");
     assert_non_null(file);
     fputs(earlier, file);
@@ -253,8 +254,12 @@ static void order_of_earlier_builds(void **state)
     if (hzp_search_load(path, &u, &read, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(read.entries, plans.entries);
-    for (int32_t i = 0; i < plans.entries; i++)
+    for (int32_t i = 0; i < plans.entries; i++) {
         assert_int_equal(read.entry[i].shape.order, plans.entry[i].shape.order);
+        assert_memory_equal(read.entry[i].shape.share, plans.entry[i].shape.share,
+                            sizeof(plans.entry[i].shape.share));
+    }
+    free(order);
     free(earlier);
     hzp_tables_fini(&t);
     hzp_tables_fini(&u);
@@ -285,7 +290,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),       cmocka_unit_test(only_whole_and_quiet_ones_serve),
-        cmocka_unit_test(hostile),          cmocka_unit_test(order_of_earlier_builds),
+        cmocka_unit_test(hostile),          cmocka_unit_test(words_of_earlier_builds),
         cmocka_unit_test(nowhere_to_write),
     };
     snprintf(path, sizeof(path), "/tmp/hzp_search_%ld.json", (long)getpid());

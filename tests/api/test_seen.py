@@ -155,7 +155,7 @@ def test_log():
     named = {name: [e for e in events if e["event"] == name]
              for name in ("accepted", "update", "version", "checkpoint", "memory")}
     assert (named["accepted"][0]["first"], named["accepted"][0]["last"]) == (1, 2)
-    assert named["update"][0]["step"] == 1 and named["update"][0]["sequence"] == "1-2"
+    assert named["update"][0]["optimizer_step"] == 1 and named["update"][0]["sequence"] == "1-2"
     assert [v["id"] for v in named["version"]][:2] == [1, 2]
     assert named["version"][-1]["learned_through"] == 2 and named["checkpoint"] and named["memory"]
 

@@ -67,13 +67,13 @@ static void wrong_levels_change_nothing(void **state)
 {
     static const struct {
         const char *text, *names;
-    } bad[] = {{"loud", "\"loud\" is none of error, warn, info, debug"},
-               {"", "\"\" is none of"},
-               {"debug,", "\"\" is none of"},
+    } bad[] = {{"loud", "\"loud\" is not one of error, warn, info, debug"},
+               {"", "\"\" is not one of"},
+               {"debug,", "\"\" is not one of"},
                {"debug,serve=loud", "\"loud\""},
-               {"serve=", "\"\" is none of"},
-               {"debug,sevre=info", "\"sevre\" is no subsystem; there are cuda,"},
-               {"=info", "\"\" is no subsystem"},
+               {"serve=", "\"\" is not one of"},
+               {"debug,sevre=info", "\"sevre\" is not a subsystem; these are: cuda,"},
+               {"=info", "\"\" is not a subsystem"},
                {"info debug", "\"info debug\""}};
     hzp_log_set_level(HZP_LOG_WARN);
     for (int i = 0; i < HZP_COUNT(bad); i++) {
@@ -198,7 +198,7 @@ static void lines_can_be_json(void **state)
 }
 
 /* A reader that does not read: lines are dropped, not waited for, and counted. */
-static void a_full_pipe_stops_nobody(void **state)
+static void a_full_pipe_blocks_no_thread(void **state)
 {
     int ends[2], saved = dup(STDERR_FILENO), lines = 0, lost = 0;
     static char text[1 << 20];
@@ -241,7 +241,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN); /* as the program does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(subsystems_have_levels), cmocka_unit_test(wrong_levels_change_nothing),
-        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_stops_nobody),
+        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_blocks_no_thread),
         cmocka_unit_test(failures_leave_a_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

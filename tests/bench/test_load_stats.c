@@ -70,7 +70,7 @@ static void summary(void **state)
     NEAR(s.itl.p90, 0.28);
     NEAR(s.e2el.mean, 0.5);
     assert_int_equal(r.pieces, 6);
-    NEAR(r.answer[0].gap_p99_s, 0.298);
+    NEAR(r.answer[0].itl_p99_s, 0.298);
     hzp_load_record_free(&r);
 }
 

@@ -126,8 +126,9 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
     struct life *l = ctx;
     hzp_state_update(l->state, report);
     if (report->version)
-        tell(l, (struct crash_told){
-                    .kind = CRASH_SERVED, .a = report->version, .b = (uint64_t)report->step});
+        tell(l, (struct crash_told){.kind = CRASH_SERVED,
+                                    .a = report->version,
+                                    .b = (uint64_t)report->optimizer_step});
 }
 
 static void open_state(struct life *l)

@@ -355,7 +355,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
     return answer(cudaSuccess);
 }
 
-/* Whoever asks again and again would see the event pass: it passes now. */
+/* A caller that polls would see the event pass at last: it passes at once. */
 cudaError_t cudaEventQuery(cudaEvent_t handle)
 {
     BEGIN("cudaEventQuery");

@@ -225,7 +225,7 @@ static void test_tickets(void **state)
     assert_int_equal(hzp_link_post(link_of[0], &full, &ticket, &why), HZP_EBUSY);
     close_links(3);
 
-    /* Where waiting is normal nobody is missing. */
+    /* A transfer marked idle may wait: no rank is reported as missing. */
     open_links(2, 0);
     gather.idle = true;
     post_small(0, gather);
@@ -234,7 +234,7 @@ static void test_tickets(void **state)
     close_links(2);
 }
 
-/* With a lag, the buffer holds NaN until the ticket is done, whoever is asked. */
+/* With a lag, the buffer holds NaN until the ticket is done, seen from every rank. */
 static void test_lag(void **state)
 {
     struct hzp_transfer gather = {.op = HZP_ALL_GATHER, .type = HZP_WIRE_F32};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mutated tokenizer.json: opening fails with one line, or the tokenizer works on any text. */
+#include "api/text/chars/utf8.h"
 #include "api/text/tokenizer.h"
-#include "api/text/utf8.h"
 #include "tests/fuzz/smoke.h"
 
 #include <unistd.h>

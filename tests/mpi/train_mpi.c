@@ -142,8 +142,8 @@ static void follow(const struct tiny_config *config, struct hzp_link *link)
     hzp_follower_read_stats(o.follower, &stats);
     if (!stats.stopped)
         fail_msg("the follower ended by itself: %s", stats.failure);
-    if (stats.step != UPDATES)
-        fail_msg("the follower has done %d updates", (int)stats.step);
+    if (stats.optimizer_step != UPDATES)
+        fail_msg("the follower has done %d updates", (int)stats.optimizer_step);
     other_close(&o, link);
 }
 

@@ -164,6 +164,8 @@ static void test_the_slice_of_a_limit(void **state)
     assert_true(hzp_deadline_slice(42, 2, 30, true) == 0);
     assert_true(near(hzp_deadline_slice(42, 2, 30, false), 10));
     assert_true(hzp_deadline_slice(20, 2, 30, false) < 0);
+    assert_true(near(hzp_deadline_ease(40, 25), 0.5) && hzp_deadline_ease(40, 20) == 1);
+    assert_true(hzp_deadline_ease(40, 40) == 0 && hzp_deadline_ease(-5, 1) == 0);
 }
 
 /* Predictions that were never wrong: W(t) lies slightly below t, by the margin for lack of

@@ -22,8 +22,8 @@ static void plant(struct hzp_tables *t, struct hzp_rig *rig, double speedup)
     hzp_tables_init(t);
     t->threads = 2;
     t->shares = 2;
-    t->units[0] = 1;
-    t->units[1] = 2;
+    t->cores[0] = 1;
+    t->cores[1] = 2;
     t->led = true;
     for (int rows = 1; rows <= 64; rows *= 2) {
         int32_t decode = HZP_MIN(rows, 16);

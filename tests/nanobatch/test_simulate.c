@@ -26,8 +26,8 @@ static void hand_tables(struct hzp_tables *t)
     hzp_tables_init(t);
     t->threads = 2;
     t->shares = 2;
-    t->units[0] = 1;
-    t->units[1] = 2;
+    t->cores[0] = 1;
+    t->cores[1] = 2;
     struct hzp_mat m = {memory[0], 1, 64, 64, HZP_F32};
     struct hzp_fill_args fill = {.y = m};
     struct hzp_cast_args cast = {.x = m, .y = m};
@@ -262,12 +262,12 @@ static void weights_read_again(void **state)
     hzp_plan_fini(&plan);
 }
 
-static int any_share(struct hzp_lane *lane, int units)
+static int any_share(struct hzp_lane *lane, int cores)
 {
     return HZP_OK;
 }
 
-/* A device of many units, the longest micro-batch and every size of step: any number of parts
+/* A device of many cores, the longest micro-batch and every size of step: any number of parts
  * must work. */
 static void many_parts(void **state)
 {

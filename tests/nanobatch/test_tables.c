@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables: keys and sizes of ops, interpolation by rows, context and units, ops never measured,
+/* Tables: keys and sizes of ops, interpolation by rows, context and cores, ops never measured,
  * pairs in both orders. */
 #include "nanobatch/time/tables.h"
 
@@ -27,10 +27,10 @@ static void set(struct hzp_tables *t, const struct hzp_op_key *key, double x, do
 }
 
 static double ask(const struct hzp_tables *t, const struct hzp_op_key *key, double x, double y,
-                  int32_t units)
+                  int32_t cores)
 {
     struct hzp_op_size size = {x, y, 100 * x};
-    return hzp_tables_ns(t, key, &size, units);
+    return hzp_tables_ns(t, key, &size, cores);
 }
 
 static void open_tables(struct hzp_tables *t)
@@ -38,9 +38,9 @@ static void open_tables(struct hzp_tables *t)
     hzp_tables_init(t);
     t->threads = 4;
     t->shares = 3;
-    t->units[0] = 1;
-    t->units[1] = 2;
-    t->units[2] = 4;
+    t->cores[0] = 1;
+    t->cores[1] = 2;
+    t->cores[2] = 4;
 }
 
 static void between_rows(void **state)

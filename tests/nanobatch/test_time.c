@@ -163,14 +163,14 @@ static void test_an_op_of_the_tables(void **state)
     struct hzp_op_size size;
     hzp_time_init(time, 2, NULL, HZP_F32);
     hzp_tables_init(&tables);
-    tables.threads = tables.units[0] = 2;
+    tables.threads = tables.cores[0] = 2;
     tables.shares = 1;
     hzp_op_describe(HZP_OP_fill, &fill, &key, &size);
     hzp_tables_set(&tables, &key, &size, 0, 777);
     double prior = hzp_op_ns(&time->whole, HZP_OP_sumsq, &other);
     hzp_time_use_tables(time, &tables);
     assert_true(hzp_op_ns(&time->whole, HZP_OP_fill, &fill) == 777);
-    assert_true(hzp_op_ns(&time->beside, HZP_OP_fill, &fill) != 777); /* on fewer units */
+    assert_true(hzp_op_ns(&time->beside, HZP_OP_fill, &fill) != 777); /* on fewer cores */
     assert_true(hzp_op_ns(&time->whole, HZP_OP_sumsq, &other) == prior);
     for (int i = 0; i < 20; i++)
         hzp_op_learn(&time->whole, HZP_OP_fill, &fill, 900);

@@ -282,11 +282,11 @@ static void test_numbers(void **state)
     listen_and_connect(1);
     meet_all(1);
     assert_int_equal(rank[0].result, HZP_EIO);
-    assert_string_equal(rank[0].why.text, "of 2 ranks these did not come within 0 s: 1");
+    assert_string_equal(rank[0].why.text, "of 2 ranks these did not connect within 0 s: 1");
     close_all(1);
 }
 
-/* Without a key nothing but loopback; with another key nobody gets in. */
+/* Without a key only the loopback interface is allowed; a rank with another key is refused. */
 static void test_keys(void **state)
 {
     char other[HZP_CONTROL_KEY];

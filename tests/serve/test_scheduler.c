@@ -381,7 +381,7 @@ static void stop_drains_and_hurry_fails(void **state)
     rig_close(&rig);
 }
 
-static void a_failed_step_fails_everyone(void **state)
+static void a_failed_step_fails_all_requests(void **state)
 {
     struct rig rig;
     rig_open(&rig, 12, &roomy, &roomy_batch);
@@ -687,7 +687,7 @@ int main(void)
         cmocka_unit_test(random_days),
         cmocka_unit_test(refusals_name_the_numbers),
         cmocka_unit_test(stop_drains_and_hurry_fails),
-        cmocka_unit_test(a_failed_step_fails_everyone),
+        cmocka_unit_test(a_failed_step_fails_all_requests),
         cmocka_unit_test(prompts_come_in_pieces),
         cmocka_unit_test(only_prompts_count_as_decisions),
         cmocka_unit_test(edits_are_one_a_token),

@@ -43,7 +43,8 @@ static bool known(const struct sim_life *life, int32_t position)
 static int32_t token_at(struct sim_world *w, const struct sim_life *life, int32_t position)
 {
     const struct hzp_request *rq = life->rq;
-    SIM_CHECK(w, known(life, position), "token kept", "request %llu brings the one at %d, %d came",
+    SIM_CHECK(w, known(life, position), "token kept",
+              "request %llu reads the one at %d, but only %d were drawn",
               (unsigned long long)life->number, position, atomic_load(&rq->out_count));
     return position < rq->prompt_count ? rq->prompt[position]
                                        : rq->out[position - rq->prompt_count].token;
@@ -136,7 +137,7 @@ static void check_rows(struct sim_world *w, struct sim_life *life, int32_t seg)
             w->shadow_version[slot] = w->step->version->record.id;
             continue;
         }
-        SIM_CHECK(w, batch->id[r] == token_at(w, life, p), "row", "%d brings token %d, not %d", r,
+        SIM_CHECK(w, batch->id[r] == token_at(w, life, p), "row", "%d has token %d, not %d", r,
                   batch->id[r], token_at(w, life, p));
         w->shadow[slot] = batch->id[r];
         w->shadow_version[slot] = w->step->version->record.id;
@@ -292,7 +293,7 @@ static void check_held(struct sim_world *w)
         w->stalls += stalls;
         lack -= stalls;
     }
-    SIM_CHECK(w, !lack, "pages", "%d more are taken than those who run need", -lack);
+    SIM_CHECK(w, !lack, "pages", "%d more are taken than the running requests need", -lack);
 }
 
 /* Prompts are served first come, first served; every running sequence that decodes gets a row in

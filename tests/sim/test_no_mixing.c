@@ -96,7 +96,7 @@ static void ones(struct bench *b, enum hzp_role role, int32_t layer)
 /* After a norm coordinate 0 is sqrt(WIDTH): the rest is small beside the constant. */
 static void write_layer(struct bench *b, int32_t layer, float tag)
 {
-    /* Embedding +1, layers +1 -1 +1 ...: the last one brings the sum to zero. */
+    /* Embedding +1, layers +1 -1 +1 ...: with the last one the sum is zero. */
     float weight = layer % 2 ? -1.0f : 1.0f;
     if (layer == LAYERS - 1)
         weight = LAYERS % 2 ? -1.0f : -2.0f;

@@ -329,8 +329,8 @@ void sim_on_update(void *ctx, const struct hzp_update_report *report)
               (unsigned long long)report->version);
     w->good_updates += !report->skipped;
     w->bad_updates += report->skipped;
-    SIM_CHECK(w, report->skipped || report->step == w->good_updates, "update",
-              "number %lld is %lld", (long long)w->good_updates, (long long)report->step);
+    SIM_CHECK(w, report->skipped || report->optimizer_step == w->good_updates, "update",
+              "number %lld is %lld", (long long)w->good_updates, (long long)report->optimizer_step);
     w->poisoned = false;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streaming: whole characters only, and together the same as decoding at once. */
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 #include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>

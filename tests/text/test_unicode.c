@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The normalization forms: known cases, and the properties that UAX 15 requires for all text. */
-#include "api/text/unicode.h"
+#include "api/text/chars/unicode.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 #include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>

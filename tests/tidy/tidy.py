@@ -4,7 +4,7 @@
 
     tidy.py SOURCE_ROOT [--library LIBHZP.a] [--cc CC]
 
-Includes follow the table of docs/ARCHITECTURE.md; files and functions stay small; every file opens
+Includes follow the tables of docs/ARCHITECTURE.md, and folders of any depth form no circle; files and functions stay small; every file opens
 with its licence line; every header compiles alone, as C17 and (those a .cu file reads) as C++17;
 no external symbol lacks the prefix.
 """
@@ -34,16 +34,20 @@ ROOMS = {
         "build": ["plan", "time"],
         "run": ["plan", "time", "build"],
         "split": ["plan", "time", "build", "run"],
-        "search": ["plan", "time", "build", "run"],
+        "search": ["plan", "time", "build", "run", "split"],
     },
     "api": {
         "text": [],
         "ranks": [],
         "learn": ["text"],
-        "engine": ["learn", "ranks", "text"],
-        "http": ["engine", "learn", "ranks", "text"],
-        "bench": ["engine", "learn", "ranks", "text"],
-        "cli": ["bench", "engine", "http", "learn", "ranks", "text"],
+        "engine": ["text", "ranks", "learn"],
+        "http": ["text", "ranks", "learn", "engine"],
+        "bench": ["text", "ranks", "learn", "engine"],
+        "cli": ["text", "ranks", "learn", "engine", "http", "bench"],
+    },
+    "api/text": {
+        "chars": [],
+        "jinja": ["chars"],
     },
 }
 # Libraries, by their headers, and the folders that may include them.
@@ -86,7 +90,7 @@ def sources(root, suffixes):
                 yield path
 
 
-def check_includes(root, path):
+def check_includes(root, path, included):
     name = path.relative_to(root).as_posix()
     folder = name.split("/")[0]
     if folder not in MAY_INCLUDE:
@@ -104,6 +108,9 @@ def check_includes(root, path):
             elif top != folder and top not in MAY_INCLUDE[folder]:
                 problem(where, f"{folder}/ may not include {top}/")
             check_room(name, target, where)
+            own, other = (str(pathlib.PurePosixPath(n).parent) for n in (name, target))
+            if own != other:
+                included.setdefault(own, {}).setdefault(other, where)
             for private, allowed in PRIVATE.items():
                 if target.startswith(private) and not any(name.startswith(a + "/") for a in allowed):
                     problem(where, f"{private} is private to {', '.join(allowed)}")
@@ -113,24 +120,68 @@ def check_includes(root, path):
                     problem(where, f"<{target}> belongs to {', '.join(allowed)}")
 
 
+def room_of(folder, name):
+    """The room of the folder in which the file lies; None: at its top."""
+    rest = name[len(folder) + 1:]
+    return rest.split("/")[0] if "/" in rest else None
+
+
 def check_room(name, target, where):
     """In a folder with rooms, a room may include only the rooms that its row names."""
-    folder = name.split("/")[0]
-    rooms = ROOMS.get(folder)
-    if not rooms or not target.startswith(folder + "/"):
-        return
-    room = name.split("/")[1] if name.count("/") > 1 else None
-    other = target.split("/")[1] if target.count("/") > 1 else None
-    for named in (room, other):
-        if named is not None and named not in rooms:
-            problem(where, f"{folder}/{named}/ is no room of {folder}/")
+    for folder, rooms in ROOMS.items():
+        if not (name.startswith(folder + "/") and target.startswith(folder + "/")):
+            continue
+        room, other = room_of(folder, name), room_of(folder, target)
+        unknown = [r for r in (room, other) if r is not None and r not in rooms]
+        if unknown:
+            problem(where, f"{folder}/{unknown[0]}/ is no room of {folder}/")
+        elif room is None or room == other:
+            continue
+        elif other is None:
+            problem(where, f"{folder}/{room}/ may not include {target}, which is above it")
+        elif other not in rooms[room]:
+            problem(where, f"{folder}/{room}/ may not include {folder}/{other}/")
+
+
+def check_circles(included):
+    """No circle of folders, of any depth, whose files include one another.
+
+    included: {folder: {folder that it includes: the line that does}}.
+    """
+    done, path = set(), []
+
+    def visit(folder):
+        if folder in path:
+            circle = path[path.index(folder):] + [folder]
+            problem(included[path[-1]][folder], "a circle of folders: " + " -> ".join(circle))
+        if folder in path or folder in done:
             return
-    if room is None or room == other:
-        return
-    if other is None:
-        problem(where, f"{folder}/{room}/ may not include {target}, which is above it")
-    elif other not in rooms[room]:
-        problem(where, f"{folder}/{room}/ may not include {folder}/{other}/")
+        path.append(folder)
+        for other in sorted(included.get(folder, {})):
+            visit(other)
+        path.pop()
+        done.add(folder)
+
+    for folder in sorted(included):
+        visit(folder)
+
+
+def check_documented_rooms(root):
+    """The tables of docs/ARCHITECTURE.md say the same as MAY_INCLUDE and ROOMS."""
+    rows = {}
+    for line in (root / "docs/ARCHITECTURE.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) >= 3 and cells[0].endswith("/`"):
+            rows[cells[0].strip("`/")] = re.findall(r"[a-z]+", cells[2])
+    expected = dict(MAY_INCLUDE)
+    for rooms in ROOMS.values():
+        expected.update(rooms)
+    expected["api"] = ["all"]
+    for name, may in sorted(expected.items()):
+        if name not in rows:
+            problem("docs/ARCHITECTURE.md", f"no row of a table for `{name}/`")
+        elif sorted(rows[name]) != sorted(may):
+            problem("docs/ARCHITECTURE.md", f"`{name}/` may include {', '.join(may) or 'nothing'}")
 
 
 def check_shape(root, path):
@@ -191,15 +242,17 @@ def main():
     parser.add_argument("--cc", default="cc")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    files = 0
+    files, included = 0, {}
     for path in sources(root, {".c", ".h", ".cu", ".cuh", ".py"}):
         files += 1
         check_shape(root, path)
         if path.suffix != ".py":
-            check_includes(root, path)
+            check_includes(root, path, included)
         if path.suffix == ".h" and path.relative_to(root).parts[0] in MAY_INCLUDE:
             if "cuda" not in path.parts:
                 check_header_alone(root, path, arguments.cc)
+    check_circles(included)
+    check_documented_rooms(root)
     if arguments.library:
         check_symbols(arguments.library)
     for line in problems:

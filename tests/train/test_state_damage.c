@@ -19,8 +19,8 @@ static const char *in_checkpoint(uint64_t id, const char *name)
     return scratch_path("state/checkpoint-%llu%s", (unsigned long long)id, name);
 }
 
-/* Without the log nobody knows which examples the checkpoints hold, and new versions would take
- * their numbers: nothing is touched. */
+/* Without the log it is not known which examples the checkpoints have learned, and new versions
+ * would take their numbers: nothing is touched. */
 static void test_lost_log(void **state)
 {
     struct hzp_err_text text = {{0}, {0}};

@@ -230,7 +230,8 @@ static void test_staleness(void **state)
         assert_true(hzp_trainer_idle(t->trainer));
         assert_int_equal(hzp_weights_staleness(t->weights), 0);
         hzp_trainer_read_stats(t->trainer, &stats);
-        assert_int_equal(hzp_weights_current(t->weights)->record.optimizer_step, stats.step);
+        assert_int_equal(hzp_weights_current(t->weights)->record.optimizer_step,
+                         stats.optimizer_step);
         worst = HZP_MAX(worst, reader.worst);
         tiny_close(t);
     }
@@ -329,11 +330,11 @@ static bool keeper_offer(struct hzp_source *source, const struct hzp_step *step,
     struct keeper *k = HZP_CONTAINER_OF(source, struct keeper, source);
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(k->t->weights, &stats);
-    bool changed = stats.serving_id != k->id || stats.finished_step != k->finished;
+    bool changed = stats.serving_id != k->id || stats.finished_optimizer_step != k->finished;
     assert_false(k->keep && changed);
     k->changes += changed;
     k->id = stats.serving_id;
-    k->finished = stats.finished_step;
+    k->finished = stats.finished_optimizer_step;
     k->keep = step->number % 100 < 40;
     offer->keep_version = k->keep;
     k->steps += k->keep;
@@ -485,7 +486,7 @@ static void test_not_finite_always(void **state)
         for (int32_t i = 0; i < n; i++) /* no version is said to have learned them */
             assert_true(hzp_weights_unlearned(t->weights, failed[i]));
         assert_false(hzp_weights_unlearned(t->weights, record.learned_through + 1));
-        assert_int_equal(record.optimizer_step, stats.step);
+        assert_int_equal(record.optimizer_step, stats.optimizer_step);
         assert_true(isfinite(record.loss));
         int32_t of_update = 0;
         bool said = false;

@@ -93,7 +93,7 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
         assert_true(second->report[i].loss == whole->report[7 + i].loss);
         assert_true(second->report[i].grad_norm == whole->report[7 + i].grad_norm);
         assert_true(second->report[i].lr == whole->report[7 + i].lr);
-        assert_int_equal(second->report[i].step, 8 + i);
+        assert_int_equal(second->report[i].optimizer_step, 8 + i);
     }
     tiny_assert_same(whole, second);
     tiny_close(whole);

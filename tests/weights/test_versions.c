@@ -222,8 +222,8 @@ static void test_staleness(void **state)
     assert_int_equal(hzp_weights_staleness(w), 0);
     assert_false(hzp_weights_may_update(w, false));
     hzp_weights_read_stats(w, &s);
-    assert_int_equal(s.serving_step, 103);
-    assert_int_equal(s.finished_step, 103);
+    assert_int_equal(s.serving_optimizer_step, 103);
+    assert_int_equal(s.finished_optimizer_step, 103);
     assert_int_equal(s.publications, 2);
     assert_int_equal(s.staleness_seen[2], 1);
     assert_int_equal(s.staleness_seen[0], 0); /* before the first, nothing served */

@@ -2,7 +2,7 @@
 /* Expressions: names, attributes, items, calls. */
 #include "api/text/jinja/run.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* Filters of single values: text, numbers, JSON. */
 #include "api/text/jinja/run.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/jinja/jinja.h"
 
+#include "api/text/chars/utf8.h"
 #include "api/text/jinja/run.h"
-#include "api/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

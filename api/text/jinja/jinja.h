@@ -17,7 +17,7 @@
 #ifndef HZP_API_TEXT_JINJA_JINJA_H
 #define HZP_API_TEXT_JINJA_JINJA_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/err.h"
 
 #include <jansson.h>

@@ -2,7 +2,7 @@
 /* Filters of sequences and mappings. */
 #include "api/text/jinja/run.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * the sandbox, so a template sees them as undefined. */
 #include "api/text/jinja/run.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <string.h>
 

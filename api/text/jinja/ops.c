@@ -2,7 +2,7 @@
 /* Arithmetic and slices, Python's. */
 #include "api/text/jinja/run.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <math.h>
 #include <string.h>

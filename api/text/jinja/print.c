@@ -2,7 +2,7 @@
 /* Values as text: Python's str(), repr() and json.dumps(). */
 #include "api/text/jinja/value.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 
 #include <math.h>
 #include <stdio.h>

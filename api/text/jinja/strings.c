@@ -2,9 +2,9 @@
 /* What filters, methods and operators do to strings alike. */
 #include "api/text/jinja/builtins.h"
 
+#include "api/text/chars/unicode.h"
+#include "api/text/chars/utf8.h"
 #include "api/text/jinja/run.h"
-#include "api/text/unicode.h"
-#include "api/text/utf8.h"
 
 #include <locale.h>
 #include <math.h>

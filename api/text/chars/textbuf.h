@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/text/textbuf.h - growing arrays of bytes and of token ids.
+/* api/text/chars/textbuf.h - growing arrays of bytes and of token ids.
  *
  * Their size follows from what a client sent, so growing them can fail, and says so.
  *
  * Invariant: bytes <= cap; data is NULL only while cap is 0. Zeroed memory is an empty one.
  * Thread: the owner's.
  */
-#ifndef HZP_API_TEXT_TEXTBUF_H
-#define HZP_API_TEXT_TEXTBUF_H
+#ifndef HZP_API_TEXT_CHARS_TEXTBUF_H
+#define HZP_API_TEXT_CHARS_TEXTBUF_H
 
 #include "base/base.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/text/unicode_tables.c - written by dev/make_unicode_tables.py from Unicode 14.0.0.
+/* api/text/chars/unicode_tables.c - written by dev/make_unicode_tables.py from Unicode 14.0.0.
  *
- * Do not edit: the encoding of the strings is explained there; api/text/unicode.c reads them.
+ * Do not edit: the encoding of the strings is explained there; api/text/chars/unicode.c reads them.
  */
-#include "api/text/unicode.h"
+#include "api/text/chars/unicode.h"
 
 /* clang-format off */
 /* one-step decompositions */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/text/unicode.h"
+#include "api/text/chars/unicode.h"
 
-#include "api/text/utf8.h"
+#include "api/text/chars/utf8.h"
 #include "base/arena.h"
 #include "base/err.h"
 

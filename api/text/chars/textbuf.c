@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 
 #include "base/err.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/text/utf8.h - code points in and out of UTF-8.
+/* api/text/chars/utf8.h - code points in and out of UTF-8.
  *
  * Invariant: hzp_utf8_get reads only text that hzp_utf8_valid has accepted.
  * Thread: any.
  */
-#ifndef HZP_API_TEXT_UTF8_H
-#define HZP_API_TEXT_UTF8_H
+#ifndef HZP_API_TEXT_CHARS_UTF8_H
+#define HZP_API_TEXT_CHARS_UTF8_H
 
 #include "base/base.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/link/backend.h - the interface of a link's backend: functions behind device/link.h.
+/* device/link_backend.h - the interface of a link's backend: functions behind device/link.h.
  *
  * device/link.c checks arguments, numbers the tickets and keeps the groups' lists, so a backend may
  * assume valid arguments.  A backend marks transfers done in order (hzp_link_done) and reports the

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/text/unicode.h - the Unicode normalization forms (UAX 15), lowercase, accents.
+/* api/text/chars/unicode.h - the Unicode normalization forms (UAX 15), lowercase, accents.
  *
  * The tables (Unicode 14) are unpacked at the first call. Text must be valid UTF-8.
  *
  * Invariant: what was unpacked never changes.
  * Thread: any.
  */
-#ifndef HZP_API_TEXT_UNICODE_H
-#define HZP_API_TEXT_UNICODE_H
+#ifndef HZP_API_TEXT_CHARS_UNICODE_H
+#define HZP_API_TEXT_CHARS_UNICODE_H
 
-#include "api/text/textbuf.h"
+#include "api/text/chars/textbuf.h"
 #include "base/base.h"
 
 enum hzp_unicode_form { HZP_UNICODE_NFC, HZP_UNICODE_NFD, HZP_UNICODE_NFKC, HZP_UNICODE_NFKD };
