@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct entry {
     struct hzp_logit_edit edit;
@@ -17,6 +18,16 @@ struct hzp_edits {
     uint32_t mask;
     struct entry *entry; /* [room], in order of appearance */
     int32_t *slot;       /* [mask + 1] hash from token to entry + 1; 0: empty */
+
+    /* which tokens may be drawn; tokens NULL: any */
+    const struct hzp_token_rules *tokens;
+    int32_t words;
+    uint32_t *fixed, *now; /* [words] before the first token, for the next draw */
+    uint32_t *ends;        /* [words] tokens that end a text; with a grammar */
+    struct hzp_grammar_run *run;
+    int32_t last[HZP_BAD_TOKENS_MAX]; /* the newest tokens, newest first */
+    int32_t lasts;
+    bool sequences; /* bad sequences of several tokens */
 };
 
 int32_t hzp_edits_needed(const struct hzp_edit_rules *rules)
@@ -44,33 +55,142 @@ static struct entry *entry_of(struct hzp_edits *edits, int32_t token)
     return entry;
 }
 
+/* ---- the tokens that may be drawn ---- */
+
+static void set(uint32_t *mask, int32_t token)
+{
+    mask[token / 32] |= 1u << token % 32;
+}
+
+static void clear(uint32_t *mask, int32_t token)
+{
+    mask[token / 32] &= ~(1u << token % 32);
+}
+
+static bool has(const uint32_t *mask, int32_t token)
+{
+    return mask[token / 32] >> token % 32 & 1;
+}
+
+/* Removes the last tokens of bad sequences whose tokens before it are the newest ones. */
+static void remove_bad(const struct hzp_edits *edits, uint32_t *mask)
+{
+    const struct hzp_token_rules *rules = edits->tokens;
+    for (int32_t i = 0; i < rules->bads; i++) {
+        const int32_t *bad = rules->bad + rules->bad_at[i];
+        int32_t before = rules->bad_at[i + 1] - rules->bad_at[i] - 1, same = 0;
+        while (same < before && same < edits->lasts && edits->last[same] == bad[before - 1 - same])
+            same++;
+        if (same == before)
+            clear(mask, bad[before]);
+    }
+}
+
+/* Makes the mask of the next draw.  False: it has no token. */
+static bool mask_make(struct hzp_edits *edits)
+{
+    size_t words = (size_t)edits->words;
+    if (edits->run) {
+        memset(edits->now, 0, words * sizeof(*edits->now));
+        hzp_grammar_run_mask(edits->run, edits->now);
+        bool ends = hzp_grammar_run_may_end(edits->run);
+        for (size_t w = 0; w < words; w++)
+            edits->now[w] = (edits->now[w] | (ends ? edits->ends[w] : 0)) & edits->fixed[w];
+    } else {
+        memcpy(edits->now, edits->fixed, words * sizeof(*edits->now));
+    }
+    remove_bad(edits, edits->now);
+    for (size_t w = 0; w < words; w++)
+        if (edits->now[w])
+            return true;
+    return false;
+}
+
+static int tokens_create(struct hzp_edits *edits, const struct hzp_edit_rules *rules)
+{
+    const struct hzp_token_rules *tokens = rules->tokens;
+    edits->tokens = tokens;
+    edits->words = hzp_mask_words(rules->vocab);
+    size_t bytes = (size_t)edits->words * sizeof(*edits->now);
+    edits->fixed = calloc(1, bytes);
+    edits->now = calloc(1, bytes);
+    edits->ends = calloc(1, bytes);
+    if (!edits->fixed || !edits->now || !edits->ends)
+        return HZP_ENOMEM;
+    for (int32_t t = 0; t < rules->vocab && !tokens->allowed; t++)
+        set(edits->fixed, t);
+    for (int32_t i = 0; i < tokens->alloweds && tokens->allowed; i++)
+        set(edits->fixed, tokens->allowed[i]);
+    for (int list = 0; list < HZP_COUNT(rules->end); list++)
+        for (int32_t i = 0; i < rules->ends[list]; i++)
+            set(edits->ends, rules->end[list][i]);
+    for (int32_t i = 0; i < tokens->bads; i++)
+        edits->sequences |= tokens->bad_at[i + 1] - tokens->bad_at[i] > 1;
+    if (tokens->grammar)
+        edits->run = hzp_grammar_run_create(tokens->grammar);
+    return mask_make(edits) ? HZP_OK : HZP_EINVAL;
+}
+
+static enum hzp_edits_after tokens_after(struct hzp_edits *edits, int32_t token, bool stops)
+{
+    if (stops)
+        return HZP_AFTER_MORE;
+    if (edits->run && !hzp_grammar_run_token(edits->run, token)) {
+        bool ends = hzp_grammar_run_may_end(edits->run) && has(edits->ends, token);
+        return ends ? HZP_AFTER_ENDED : HZP_AFTER_STUCK;
+    }
+    if (edits->run && !hzp_grammar_run_may_go_on(edits->run))
+        return HZP_AFTER_WHOLE;
+    memmove(edits->last + 1, edits->last, (HZP_BAD_TOKENS_MAX - 1) * sizeof(*edits->last));
+    edits->last[0] = token;
+    edits->lasts = HZP_MIN(edits->lasts + 1, (int32_t)HZP_BAD_TOKENS_MAX);
+    if ((edits->run || edits->sequences) && !mask_make(edits))
+        return HZP_AFTER_STUCK;
+    return HZP_AFTER_MORE;
+}
+
+const uint32_t *hzp_edits_mask(const struct hzp_edits *edits)
+{
+    return edits && edits->tokens ? edits->now : NULL;
+}
+
+/* ---- all of it ---- */
+
+static int list_create(struct hzp_edits *edits, int32_t room)
+{
+    uint32_t slots = 8;
+    while (slots < 2 * (uint32_t)room)
+        slots *= 2;
+    edits->entry = calloc((size_t)HZP_MAX(room, 1), sizeof(*edits->entry));
+    edits->slot = calloc(slots, sizeof(*edits->slot));
+    edits->room = room;
+    edits->mask = slots - 1;
+    return edits->entry && edits->slot ? HZP_OK : HZP_ENOMEM;
+}
+
 int hzp_edits_create(const struct hzp_edit_rules *rules, struct hzp_edits **ret)
 {
     *ret = NULL;
     int32_t room = hzp_edits_needed(rules);
-    if (!room)
+    if (!room && !rules->tokens)
         return HZP_OK;
-    uint32_t slots = 8;
-    while (slots < 2 * (uint32_t)room)
-        slots *= 2;
     struct hzp_edits *edits = calloc(1, sizeof(*edits));
     if (!edits)
         return HZP_ENOMEM;
-    edits->entry = calloc((size_t)room, sizeof(*edits->entry));
-    edits->slot = calloc(slots, sizeof(*edits->slot));
-    if (!edits->entry || !edits->slot) {
+    int r = list_create(edits, room);
+    if (r == HZP_OK && rules->tokens)
+        r = tokens_create(edits, rules);
+    if (r < 0) {
         hzp_edits_destroy(edits);
-        return HZP_ENOMEM;
+        return r;
     }
-    edits->room = room;
-    edits->mask = slots - 1;
     edits->penalties = rules->penalties;
 
     for (int32_t i = 0; i < rules->biases; i++)
         entry_of(edits, rules->bias_token[i])->edit.bias = rules->bias[i];
-    for (int list = 0; list < HZP_COUNT(rules->ban); list++)
+    for (int list = 0; list < HZP_COUNT(rules->end); list++)
         for (int32_t i = 0; i < rules->bans[list]; i++)
-            entry_of(edits, rules->ban[list][i])->stops = true;
+            entry_of(edits, rules->end[list][i])->stops = true;
     for (int32_t i = 0; i < rules->prompt_count && edits->penalties; i++)
         entry_of(edits, rules->prompt[i])->edit.seen = 1;
     *ret = edits;
@@ -81,6 +201,10 @@ void hzp_edits_destroy(struct hzp_edits *edits)
 {
     if (!edits)
         return;
+    hzp_grammar_run_destroy(edits->run);
+    free(edits->fixed);
+    free(edits->now);
+    free(edits->ends);
     free(edits->entry);
     free(edits->slot);
     free(edits);
@@ -93,16 +217,19 @@ int32_t hzp_edits_count(const struct hzp_edits *edits)
 
 bool hzp_edits_grow(const struct hzp_edits *edits)
 {
-    return edits && edits->penalties;
+    return edits && (edits->penalties || edits->run || edits->sequences);
 }
 
-void hzp_edits_generated(struct hzp_edits *edits, int32_t token)
+enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token, bool stops)
 {
-    if (!edits || !edits->penalties)
-        return;
-    struct entry *entry = entry_of(edits, token);
-    entry->edit.count_out++;
-    entry->edit.seen = 1;
+    if (!edits)
+        return HZP_AFTER_MORE;
+    if (edits->penalties) {
+        struct entry *entry = entry_of(edits, token);
+        entry->edit.count_out++;
+        entry->edit.seen = 1;
+    }
+    return edits->tokens ? tokens_after(edits, token, stops) : HZP_AFTER_MORE;
 }
 
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/edits.h - the per-token logit edits of one sequence: its biases, the generated tokens its
- * penalties count, and the stop ids that min_tokens still bans.
+/* serve/edits.h - what changes the logits of one sequence: its biases, the generated tokens its
+ * penalties count, the stop ids that min_tokens still bans, and which tokens it may draw at all.
  *
- * A sparse list with at most one edit per token, updated after every generated token; a step copies
- * it into the batch.  Memory for the worst case is allocated at create, so no step allocates.
+ * Biases, counts and bans are a sparse list with at most one edit per token; the tokens that may be
+ * drawn are a mask over the vocabulary, where a request limits them (struct hzp_token_rules).  Both
+ * are updated after every generated token, and a step copies them into the batch.  Memory for the
+ * worst case of the list is allocated at create.
  *
  * Thread: create: the submitting thread; the rest: engine.
  */
@@ -11,8 +13,23 @@
 #define HZP_SERVE_EDITS_H
 
 #include "device/ops.h"
+#include "grammar/grammar.h"
 
 struct hzp_edits;
+
+enum { HZP_BAD_TOKENS_MAX = 64 };
+
+/* Which tokens a request may draw.  Constant while a request uses it. */
+struct hzp_token_rules {
+    const int32_t *allowed; /* [alloweds] only these; NULL: any */
+    int32_t alloweds;
+    /* sequences that must not be generated whole: the i-th is bad[bad_at[i]] up to
+     * bad[bad_at[i + 1]], of 1 .. HZP_BAD_TOKENS_MAX tokens */
+    const int32_t *bad, *bad_at;
+    int32_t bads;
+    struct hzp_grammar *grammar; /* what the text looks like; NULL: anything.  Where it may end, the
+                                  * end-of-sequence tokens and stop ids are allowed */
+};
 
 /* What edits follow from; all pointers are borrowed for the call only. */
 struct hzp_edit_rules {
@@ -20,10 +37,12 @@ struct hzp_edit_rules {
     const int32_t *bias_token; /* [biases] */
     const float *bias;
     int32_t biases;
-    const int32_t *ban[2]; /* [bans[i]] ids that may be banned: stop ids, end-of-sequence ids */
-    int32_t bans[2];
-    bool penalties;        /* tokens of the prompt and generated ones are counted: */
-    const int32_t *prompt; /* [prompt_count] */
+    const int32_t *end[2]; /* [ends[i]] stop ids, end-of-sequence ids */
+    int32_t ends[2];
+    int32_t bans[2];                      /* of these, how many may be banned: ends[i] or none */
+    const struct hzp_token_rules *tokens; /* NULL: any; borrowed as long as the edits exist */
+    bool penalties;                       /* tokens of the prompt and generated ones are counted: */
+    const int32_t *prompt;                /* [prompt_count] */
     int32_t prompt_count, max_tokens;
 };
 
@@ -31,7 +50,7 @@ struct hzp_edit_rules {
  * NULL. */
 int32_t hzp_edits_needed(const struct hzp_edit_rules *rules);
 
-/* HZP_ENOMEM.  *ret is NULL if none are needed. */
+/* HZP_ENOMEM; HZP_EINVAL: no token may be drawn at all.  *ret is NULL if none are needed. */
 int hzp_edits_create(const struct hzp_edit_rules *rules, struct hzp_edits **ret);
 void hzp_edits_destroy(struct hzp_edits *edits); /* NULL: no effect */
 
@@ -40,8 +59,19 @@ int32_t hzp_edits_count(const struct hzp_edits *edits); /* NULL: 0 */
 /* True: the edits of a draw depend on the tokens drawn before it.  NULL: false. */
 bool hzp_edits_grow(const struct hzp_edits *edits);
 
-/* The sequence generated this token.  NULL: no effect. */
-void hzp_edits_generated(struct hzp_edits *edits, int32_t token);
+enum hzp_edits_after {
+    HZP_AFTER_MORE,  /* the sequence goes on */
+    HZP_AFTER_ENDED, /* the token ends the text of a grammar and is no part of it */
+    HZP_AFTER_WHOLE, /* the text is complete with this token: nothing may follow */
+    HZP_AFTER_STUCK, /* no token may follow, though the text is not complete */
+};
+
+/* The sequence generated this token; stops: it ends the sequence in any case.  NULL: no effect. */
+enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token, bool stops);
+
+/* The mask of the next draw, hzp_mask_words(vocab) words with at least one token; NULL: any token
+ * may be drawn. */
+const uint32_t *hzp_edits_mask(const struct hzp_edits *edits);
 
 /* Writes the list, hzp_edits_count() entries; ban: stop ids are forbidden in this draw. */
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret);

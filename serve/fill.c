@@ -92,6 +92,10 @@ static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_p
         .given = -1,
         .tops = rq->tops,
     };
+    const uint32_t *mask = hzp_edits_mask(rq->edits);
+    if (mask)
+        memcpy(hzp_batch_add_mask(batch, &sample->mask), mask,
+               (size_t)batch->max.mask_words * sizeof(*mask));
     hzp_edits_write(rq->edits, drawn < rq->min_tokens, batch->edit + batch->edits);
     batch->edits += sample->edits;
     batch->tops_wanted |= rq->tops > 0;
@@ -119,9 +123,9 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
     return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
-/* Penalties count every token drawn so far, so a sequence with penalties gets no row until the
- * results of the in-flight step, which draws its last token, are there: it decodes one step later,
- * other sequences are not held up. */
+/* Penalties count every token drawn so far, and a grammar's mask follows from them, so such a
+ * sequence gets no row until the results of the in-flight step, which draws its last token, are
+ * there: it decodes one step later, other sequences are not held up. */
 static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
 {
     return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
@@ -331,10 +335,10 @@ static void tell_waits(const struct filling *f)
         tell_wait(waits, hzp_wait_at(s, i), hzp_wait_at(s, i)->prompt_count, 0);
 }
 
-/* A sequence with penalties that draws in this step cannot have a row in the next one, if that is
- * formed before the results are there: it decodes in every second step, and holds up no other.  If
- * all running sequences have penalties, there is no other: the loop waits for the results, and each
- * decodes in every step. */
+/* A sequence whose edits grow and that draws in this step cannot have a row in the next one, if
+ * that is formed before the results are there: it decodes in every second step, and holds up no
+ * other.  If all running sequences are of that kind, there is no other: the loop waits for the
+ * results, and each decodes in every step. */
 static enum hzp_settle settle_for(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;

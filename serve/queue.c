@@ -95,7 +95,7 @@ static struct hzp_growth growth_of(const struct hzp_request *rq)
 {
     /* relaxed: only this thread writes it */
     int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_relaxed);
-    bool all = rq->ignore_eos && !rq->stop_ids;
+    bool all = rq->ignore_eos && !rq->stop_ids && !rq->tokens;
     return (struct hzp_growth){.rows = rq->prompt_count + drawn,
                                .drawn = drawn,
                                .least = all ? rq->max_tokens : rq->min_tokens,

@@ -118,6 +118,9 @@ int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_lim
     HZP_TRY(check_tokens("prompt", rq->prompt, rq->prompt_count, vocab, reterr));
     HZP_TRY(check_tokens("logit_bias", rq->bias_token, rq->biases, vocab, reterr));
     HZP_TRY(check_tokens("stop_token_ids", rq->stop_id, rq->stop_ids, vocab, reterr));
+    if (rq->tokens && rq->tokens->allowed)
+        HZP_TRY(check_tokens("allowed_token_ids", rq->tokens->allowed, rq->tokens->alloweds, vocab,
+                             reterr));
     struct hzp_edit_rules rules = hzp_request_edits(rq, limits->model);
     int32_t edits = hzp_edits_needed(&rules);
     if (edits > limits->edits_max)
@@ -138,7 +141,9 @@ struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
         .bias_token = rq->bias_token,
         .bias = rq->bias,
         .biases = rq->biases,
-        .ban = {rq->stop_id, model->eos},
+        .end = {rq->stop_id, model->eos},
+        .ends = {rq->stop_ids, model->eos_count},
+        .tokens = rq->tokens,
         .bans = {bans ? rq->stop_ids : 0, bans && !rq->ignore_eos ? model->eos_count : 0},
         .penalties = s->repetition != 1 || s->presence != 0 || s->frequency != 0,
         .prompt = rq->prompt,

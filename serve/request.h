@@ -29,8 +29,8 @@ enum hzp_request_state {
     HZP_REQUEST_WAITING,
     HZP_REQUEST_RUNNING,
     /* final states */
-    HZP_REQUEST_STOPPED,  /* end of sequence or a stop token: stop_token says which */
-    HZP_REQUEST_LENGTH,   /* max_tokens, or the end of the context */
+    HZP_REQUEST_STOPPED,  /* end of sequence, a stop token, or the end of its grammar's text */
+    HZP_REQUEST_LENGTH,   /* max_tokens, the end of the context, or no token may follow */
     HZP_REQUEST_CHANGED,  /* it may not go on with other weights: changed says why */
     HZP_REQUEST_UNMET,    /* it did not get the weights it asks for: unmet says why */
     HZP_REQUEST_CANCELED, /* cancel was raised */
@@ -73,6 +73,7 @@ struct hzp_request {
     float bias[HZP_BIASES_MAX];
     int32_t biases;
     struct hzp_demands demands; /* of the weights: consistency.h */
+    const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */
     /* The engine calls it after output or a final state; it may only wake a thread.  more: another
      * request's wake follows at once, so one wakeup can serve all.  wake_ctx must outlive the
      * request: the final state may be visible before wake is called. */
@@ -88,7 +89,8 @@ struct hzp_request {
     float *prompt_top_logprob;
     uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
     bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
-    int32_t stop_token;        /* of STOPPED */
+    int32_t stop_token;        /* of STOPPED: the last token if it ended the text and is no part of
+                                * it; -1: the text of a grammar is complete with its last token */
     enum hzp_unmet unmet;      /* of UNMET */
     enum hzp_changed changed;  /* of CHANGED */
     int32_t recomputes;        /* swaps after which all its rows were computed again */

@@ -80,12 +80,15 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     }
     int32_t token = rq->out[n].token;
     s->now.generated_tokens++;
-    hzp_edits_generated(rq->edits, token);
+    bool ends = stops(s, rq, token) && n + 1 > rq->min_tokens;
+    enum hzp_edits_after after = hzp_edits_generated(rq->edits, token, ends);
     enum hzp_request_state state = HZP_REQUEST_RUNNING;
-    if (stops(s, rq, token) && n + 1 > rq->min_tokens) {
+    if (ends || after == HZP_AFTER_ENDED) {
         rq->stop_token = token;
         state = HZP_REQUEST_STOPPED;
-    } else if (n + 1 == rq->max_tokens) {
+    } else if (after == HZP_AFTER_WHOLE) {
+        state = HZP_REQUEST_STOPPED;
+    } else if (n + 1 == rq->max_tokens || after == HZP_AFTER_STUCK) {
         state = HZP_REQUEST_LENGTH;
     }
     /* release: a thread that sees the new count also sees the output */

@@ -101,7 +101,10 @@ static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
     HZP_TRY(hzp_request_check(rq, &limits, reterr));
     HZP_TRY(hzp_demands_check(&rq->demands, s->model->weights, s->config.pin_ns, reterr));
     struct hzp_edit_rules rules = hzp_request_edits(rq, model);
-    if (hzp_edits_create(&rules, &rq->edits) < 0)
+    int r = hzp_edits_create(&rules, &rq->edits);
+    if (r == HZP_EINVAL)
+        return hzp_fail(reterr, r, "no token of the vocabulary may begin the answer");
+    if (r < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
     if (!rq->submitted_ns)
         rq->submitted_ns = hzp_now_ns();

@@ -16,8 +16,8 @@
  * (docs/ARCHITECTURE.md, device/cpu/matmul.c).
  *
  * A step may be formed while the one before it is in flight.  A sequence whose next draw depends on
- * its last token (penalties) then has no row in it: it decodes in every second step.  If all
- * running ones are of that kind, the loop waits for the results instead (hzp_offer.settle).
+ * its last token (penalties, a grammar) then has no row in it: it decodes in every second step.  If
+ * all running ones are of that kind, the loop waits for the results instead (hzp_offer.settle).
  *
  * Admission is in the order of the queue, when the KV pages are predicted to suffice (admission.h).
  * The queue is first come, first served among requests of one priority; each unit of priority, of

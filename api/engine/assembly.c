@@ -59,6 +59,7 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s/tokenizer.json: has token ids up to %d, the model's vocabulary is %d",
                         a->source_dir, vocab - 1, a->config.vocab);
+    hzp_structures_open(a->tok, a->config.vocab, &a->structures);
     return hzp_chat_open(a->source_dir, a->is.model->chat_template, &a->chat, reterr);
 }
 
@@ -448,9 +449,11 @@ void hzp_assembly_close(struct hzp_assembly *a)
     hzp_assembly_close_device(a);
     if (a->layout_made)
         hzp_layout_free(&a->layout);
+    hzp_structures_close(a->structures);
     hzp_tokenizer_close(a->tok);
     hzp_chat_close(a->chat);
     a->layout_made = false;
+    a->structures = NULL;
     a->tok = NULL;
     a->chat = NULL;
 }

@@ -29,6 +29,7 @@
 #include "api/engine/memory_plan.h"
 #include "api/engine/settings.h"
 #include "api/text/chat.h"
+#include "api/text/structure.h"
 #include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/search/rig.h"
@@ -79,6 +80,7 @@ struct hzp_assembly {
     bool layout_made;
     struct hzp_tokenizer *tok;
     struct hzp_chat *chat; /* NULL: the model has no chat template */
+    struct hzp_structures *structures;
     /* open */
     struct hzp_device *dev;
     struct hzp_plan_table plans; /* as the serving settings say; empty: none */

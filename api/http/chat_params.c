@@ -14,16 +14,11 @@ static void ignore(struct hzp_completion_params *params, const char *name)
     json_array_append_new(params->ignored, json_string(name));
 }
 
-/* response_format may only ask for text, modalities for text. */
+/* modalities may only ask for text. */
 static int check_output(const json_t *body, struct hzp_err_text *reterr)
 {
-    const json_t *format = json_object_get(body, "response_format"), *each;
-    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *modalities = json_object_get(body, "modalities"), *each;
     size_t i;
-    if (format && !json_is_null(format) && (!type || strcmp(type, "text")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
-                              "response_format: only {\"type\": \"text\"} is supported");
-    const json_t *modalities = json_object_get(body, "modalities");
     if (modalities && !json_is_null(modalities) && !json_is_array(modalities))
         return hzp_fail_param(reterr, HZP_EINVAL, "modalities", "modalities must be a list, not %s",
                               hzp_json_kind(modalities));
@@ -44,6 +39,8 @@ struct prompt {
     json_t *messages, *more; /* owned */
     struct hzp_jinja_output text;
     bool echo;
+    bool must_call;        /* tool_choice: the answer is a call */
+    const char *must_name; /* borrowed: of this tool; NULL: of any */
 };
 
 /* A field that is absent, or of this type; NULL in *ret: absent. */
@@ -59,6 +56,29 @@ static int typed(const json_t *body, const char *name, json_type type, const cha
                               hzp_json_kind(value));
     *ret = value;
     return HZP_OK;
+}
+
+/* tool_choice, where it is not a word: {"type": "function", "function": {"name": ...}}. */
+static int read_named_tool(const json_t *choice, const json_t *tools, struct prompt *p,
+                           struct hzp_err_text *reterr)
+{
+    const json_t *function = json_object_get(choice, "function"), *tool;
+    const char *name = json_string_value(json_object_get(function, "name"));
+    size_t i;
+    if (!name)
+        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                              "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": "
+                              "\"function\", \"function\": {\"name\": ...}}");
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *own = json_object_get(json_object_get(tool, "function"), "name");
+        if (!strcmp(json_string_value(own), name))
+            p->must_name = name;
+    }
+    p->must_call = true;
+    return p->must_name ? HZP_OK
+                        : hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                                         "tool_choice: no tool is named \"%.64s\"", name);
 }
 
 /* tools, and whether tool_choice leaves them to the model. */
@@ -78,13 +98,15 @@ static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text 
     }
     if (choice && !json_is_null(choice)) {
         const char *name = json_string_value(choice);
+        p->must_call = name && !strcmp(name, "required");
         if (name && !strcmp(name, "none"))
             tools = NULL;
-        else if (!name || strcmp(name, "auto"))
-            return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
-                                  "tool_choice: only \"auto\" and \"none\" are supported: this "
-                                  "server cannot constrain what is generated");
+        else if (!p->must_call && (!name || strcmp(name, "auto")))
+            HZP_TRY(read_named_tool(choice, tools, p, reterr));
     }
+    if (p->must_call && !json_array_size(tools))
+        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                              "tool_choice asks for a call, but there are no tools");
     p->request.tools = json_array_size(tools) ? tools : NULL;
     return HZP_OK;
 }
@@ -208,6 +230,22 @@ static int read_rules(const json_t *body, const struct hzp_chat *chat, const str
     return HZP_OK;
 }
 
+/* What the answer may be: a call, text of a certain structure, or one of both. */
+static int read_structure(const json_t *body, const struct hzp_engine *engine,
+                          const struct prompt *p, struct hzp_completion_params *params,
+                          struct hzp_err_text *reterr)
+{
+    const struct hzp_reply_rules *rules = &params->reply;
+    struct hzp_structure structure = {.calls = rules->calls,
+                                      .one_call = rules->one_call || p->must_name,
+                                      .tool = p->must_name,
+                                      .reasoning = rules->reasoning,
+                                      .inside = rules->inside};
+    if (p->must_call || rules->calls != HZP_CALLS_NONE)
+        structure.tools = p->request.tools;
+    return hzp_structure_parse(body, engine, &structure, p->must_call, params, reterr);
+}
+
 static void end_prompt(struct prompt *p)
 {
     json_decref(p->messages);
@@ -252,6 +290,7 @@ static int read_body(const json_t *body, const struct hzp_engine *engine, struct
     HZP_TRY(read_prompt(body, chat, p, ret, reterr));
     HZP_TRY(read_echo(p, ret, reterr));
     HZP_TRY(read_rules(body, chat, p, ret, reterr));
+    HZP_TRY(read_structure(body, engine, p, ret, reterr));
     const struct hzp_textbuf *text = &p->text.text;
     ret->max_tokens = 0;
     int r =

@@ -122,6 +122,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     rq->biases = p->biases;
     memcpy(rq->bias_token, p->bias_token, (size_t)p->biases * sizeof(*p->bias_token));
     memcpy(rq->bias, p->bias, (size_t)p->biases * sizeof(*p->bias));
+    rq->tokens = p->limited ? &p->tokens : NULL;
     rq->wake = wake;
     rq->wake_ctx = choice;
     return HZP_OK;
@@ -277,7 +278,8 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
     int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
     bool news = choice->seen < count;
     for (int32_t n = choice->seen; n < count; n++) {
-        bool last = state == HZP_REQUEST_STOPPED && n == count - 1;
+        /* without a stop token the last one is text */
+        bool last = state == HZP_REQUEST_STOPPED && rq->stop_token >= 0 && n == count - 1;
         if (take_token(c, choice, n, last && !c->params.include_stop)) {
             atomic_store(&rq->cancel, true);
             hzp_loop_poke(c->engine->parts.loop);

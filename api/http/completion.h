@@ -69,7 +69,9 @@ struct hzp_completion_params {
     int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;
     int32_t bias_token[HZP_BIASES_MAX], biases;
     float bias[HZP_BIASES_MAX];
-    char *stop[HZP_STOPS_MAX]; /* owned */
+    bool limited;                  /* `tokens` says which tokens may be generated: */
+    struct hzp_token_rules tokens; /* its arrays and its grammar are owned */
+    char *stop[HZP_STOPS_MAX];     /* owned */
     size_t stop_bytes[HZP_STOPS_MAX];
     int32_t stops;
     bool echo, ignore_eos, include_stop, skip_special, return_ids, add_special;
@@ -94,6 +96,14 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
  * biases, stream and its options, flags. */
 int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *engine,
                                 struct hzp_completion_params *params, struct hzp_err_text *reterr);
+/* Fields that say what the answer may be: allowed_token_ids, bad_words, response_format,
+ * structured_outputs and its relatives.  chat: NULL, or what is known of a chat's answer;
+ * must_call: its tools have to be called; else they only may be, where a field asks for a
+ * structure.  Errors as above. */
+int hzp_structure_parse(const json_t *body, const struct hzp_engine *engine,
+                        const struct hzp_structure *chat, bool must_call,
+                        struct hzp_completion_params *params, struct hzp_err_text *reterr);
+void hzp_structure_params_fini(struct hzp_completion_params *params);
 /* n, min_tokens; max_tokens is checked against min_tokens later. */
 int hzp_completion_check_choices(const struct hzp_completion_params *params,
                                  struct hzp_err_text *reterr);

@@ -37,6 +37,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
     json_decref(params->ignored);
     hzp_reply_rules_fini(&params->reply);
     free(params->begun);
+    hzp_structure_params_fini(params);
     memset(params, 0, sizeof(*params));
 }
 
@@ -401,6 +402,7 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
     HZP_TRY_GOTO(hzp_fields_check(&hzp_fields_completions, body, &ret->ignored, reterr));
     HZP_TRY_GOTO(read_numbers(body, ret, reterr));
     HZP_TRY_GOTO(hzp_completion_parse_common(body, engine, ret, reterr));
+    HZP_TRY_GOTO(hzp_structure_parse(body, engine, NULL, false, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
     HZP_TRY_GOTO(hzp_completion_check_choices(ret, reterr));
     return HZP_OK;

@@ -20,17 +20,29 @@
     }
 
 static const char beams[] = "there is no beam search";
-static const char constrain[] = "this server cannot constrain what is generated";
 static const char sampler[] = "this sampler does not exist here";
 static const char text_only[] = "this server reads and makes text only";
 
 /* ---- completions and chat ---- */
 
+#define SCHEMA "{\"anyOf\": [{\"type\": \"object\"}, {\"type\": \"boolean\"}]}"
+#define CHOICES                                                                                    \
+    "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"string\", \"minLength\": 1}}"
+#define FORMAT_NOTE "json_object, json_schema: the answer is JSON"
+#define FORMAT                                                                                     \
+    "{\"type\": \"object\", \"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": "      \
+    "[\"text\", \"json_object\", \"json_schema\"]}, \"json_schema\": {\"type\": \"object\", "      \
+    "\"required\": [\"schema\"], \"properties\": {\"name\": {\"type\": \"string\"}, \"schema\": "  \
+    "{\"type\": \"object\"}, \"strict\": {\"type\": [\"boolean\", \"null\"]}}}}}"
+
 static const struct hzp_field sampling[] = {
     {"add_special_tokens", BOOL, NULL, USED,
      "the tokenizer adds its special tokens (preset: true for prompts, false for messages)", NULL},
-    {"allowed_token_ids", JSON, NULL, REFUSED, constrain, NULL},
-    {"bad_words", JSON, NULL, REFUSED, constrain, NULL},
+    {"allowed_token_ids", JSON, NULL, USED, "only these tokens are generated",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    {"bad_words", JSON, NULL, USED, "these texts are not generated",
+     ("{\"type\": \"array\", \"maxItems\": 256, \"items\": {\"type\": \"string\","
+      " \"minLength\": 1}}")},
     {"cache_salt", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
     {"cfg_scale", JSON, "1", REFUSED, sampler, NULL},
     {"dynatemp_range", JSON, "0", REFUSED, sampler, NULL},
@@ -38,19 +50,19 @@ static const struct hzp_field sampling[] = {
     {"echo", BOOL, "false", USED, "the answer begins with the prompt, or with the last message",
      NULL},
     {"frequency_penalty", NUMBER(-2, 2), "0", USED, "for each time a token was generated", NULL},
-    {"grammar", JSON, "\"\"", REFUSED, constrain, NULL},
-    {"guided_choice", JSON, NULL, REFUSED, constrain, NULL},
-    {"guided_decoding", JSON, NULL, REFUSED, constrain, NULL},
+    {"grammar", STRING, "\"\"", USED, "as structured_outputs.grammar", NULL},
+    {"guided_choice", JSON, NULL, USED, "as structured_outputs.choice", CHOICES},
+    {"guided_decoding", JSON, NULL, REFUSED, "use structured_outputs", NULL},
     {"guided_decoding_backend", JSON, NULL, IGNORED, "of guided_*", NULL},
-    {"guided_grammar", JSON, NULL, REFUSED, constrain, NULL},
-    {"guided_json", JSON, NULL, REFUSED, constrain, NULL},
-    {"guided_regex", JSON, NULL, REFUSED, constrain, NULL},
+    {"guided_grammar", STRING, NULL, USED, "as structured_outputs.grammar", NULL},
+    {"guided_json", JSON, NULL, USED, "as structured_outputs.json", SCHEMA},
+    {"guided_regex", STRING, NULL, USED, "as structured_outputs.regex", NULL},
     {"guided_whitespace_pattern", JSON, NULL, IGNORED, "of guided_*", NULL},
     {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
     {"images", JSON, NULL, REFUSED, text_only, NULL},
     {"include_stop_str_in_output", BOOL, "false", USED, "the stop string is part of the answer",
      NULL},
-    {"json_schema", JSON, NULL, REFUSED, constrain, NULL},
+    {"json_schema", JSON, NULL, USED, "as structured_outputs.json", SCHEMA},
     {"kv_transfer_params", JSON, NULL, REFUSED, "keys and values are not handed over", NULL},
     {"length_penalty", JSON, "1", REFUSED, beams, NULL},
     {"logit_bias", JSON, NULL, USED, "added to the logits of these tokens; -100 bans",
@@ -91,9 +103,14 @@ static const struct hzp_field sampling[] = {
      ("{\"type\": \"object\", \"properties\": {\"include_usage\": {\"type\": [\"boolean\", "
       "\"null\"]},"
       " \"continuous_usage_stats\": {\"type\": [\"boolean\", \"null\"]}}}")},
-    {"structured_outputs", JSON, NULL, REFUSED, constrain, NULL},
+    {"structured_outputs", JSON, NULL, USED,
+     "what the answer's text must be: one of json (a schema), json_object, regex, choice, grammar",
+     ("{\"type\": \"object\", \"maxProperties\": 1, \"additionalProperties\": false,"
+      " \"properties\": {\"json\": " SCHEMA ", \"json_object\": {\"type\": \"boolean\"},"
+      " \"regex\": {\"type\": \"string\"}, \"choice\": " CHOICES
+      ", \"grammar\": {\"type\": \"string\"}}}")},
     {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
-    {"thinking_token_budget", JSON, NULL, REFUSED, constrain, NULL},
+    {"thinking_token_budget", JSON, NULL, REFUSED, "reasoning has no bound of its own", NULL},
     {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
     {"top_p", NUMBER(0, 1), "1", USED, "of the likeliest tokens together",
      "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
@@ -117,7 +134,7 @@ static const struct hzp_field completions[] = {
       " \"items\": {\"type\": \"integer\", \"minimum\": 0}}, {\"type\": \"array\", \"minItems\": 1,"
       " \"items\": {\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\","
       " \"minimum\": 0}}}]}")},
-    {"response_format", JSON, "{\"type\": \"text\"}", REFUSED, constrain, NULL},
+    {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
     {"suffix", STRING, NULL, USED, "only an empty one", NULL},
     {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
     {"tools", JSON, NULL, REFUSED, "use /v1/chat/completions", NULL},
@@ -131,8 +148,12 @@ static const struct hzp_field template[] = {
     {"continue_final_message", BOOL, "false", USED, "the last message is continued", NULL},
     {"documents", JSON, NULL, USED, "for the template", "{\"type\": \"array\"}"},
     {"reasoning_effort", JSON, NULL, USED, "for the template, where it reads that", "{}"},
-    {"tool_choice", JSON, "\"auto\"", USED, "none: the template gets no tools",
-     "{\"enum\": [\"auto\", \"none\"]}"},
+    {"tool_choice", JSON, "\"auto\"", USED,
+     "none: the template gets no tools; required, or a tool's name: the answer is a call",
+     ("{\"anyOf\": [{\"enum\": [\"auto\", \"none\", \"required\"]}, {\"type\": \"object\","
+      " \"required\": [\"type\", \"function\"], \"properties\": {\"function\": {\"type\":"
+      " \"object\", \"required\": [\"name\"], \"properties\": {\"name\": {\"type\":"
+      " \"string\"}}}}}]}")},
     {"tools", JSON, NULL, USED, "what the answer may call",
      ("{\"type\": \"array\", \"items\": {\"type\": \"object\", \"required\": [\"function\"],"
       " \"properties\": {\"function\": {\"type\": \"object\", \"required\": [\"name\"],"
@@ -165,9 +186,7 @@ static const struct hzp_field chat[] = {
     {"prediction", JSON, NULL, IGNORED, "nothing is speculated", NULL},
     {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
     {"prompt_cache_retention", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
-    {"response_format", JSON, NULL, USED, "only text",
-     ("{\"type\": \"object\", \"required\": [\"type\"], \"properties\": {\"type\": {\"const\": "
-      "\"text\"}}}")},
+    {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
     {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
     {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
     {"store", JSON, NULL, IGNORED, "nothing is stored", NULL},

@@ -14,6 +14,7 @@ import tempfile
 
 import test_api as base
 from check_fields import *  # noqa: F401,F403 - its tests run on the same server
+from check_structure import *  # noqa: F401,F403
 from test_api import Server, raises
 
 TEMPLATE = """
@@ -187,8 +188,9 @@ def test_fields(server):
     assert chat(server, response_format={"type": "text"}).choices
     tools = [{"type": "function", "function": {"name": "f"}}]
     for field, value in (
-            ("response_format", {"type": "json_object"}), ("structured_outputs", {"regex": "a"}),
+            ("response_format", {"type": "xml"}), ("structured_outputs", {"regex": "("}),
             ("functions", [{"name": "f"}]), ("tool_choice", "required"), ("nonsense", 1),
+            ("tool_choice", {"type": "function", "function": {"name": "g"}}), ("tool_choice", "any"),
             ("chat_template", "x"), ("use_beam_search", True), ("logprobs", 3), ("n", 0),
             ("modalities", ["audio"]), ("temperature", "hot"), ("tools", "f"), ("stop", 5),
             ("tools", [{"type": "function"}]), ("chat_template_kwargs", []), ("documents", {}),
@@ -257,6 +259,40 @@ CALLS = """
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
+def check_required(server, asked):
+    """tool_choice required, or of a name: the answer is a call of the tool's schema."""
+    at = {"type": "object", "properties": {"at": {"enum": ["Tarn", "Zorin"]}}, "required": ["at"],
+          "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": at}},
+             {"type": "function", "function": {"name": "count", "parameters": {
+                 "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
+                 "additionalProperties": False}}}]
+    named = {"type": "function", "function": {"name": "count"}}
+    for choice, names in (("required", {"look", "count"}), (named, {"count"})):
+        for stream in (False, True):
+            fields = {"max_tokens": 250, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False,
+                      "extra": {"ignore_eos": False}, "stream": stream}
+            if stream:
+                calls, end = [], None
+                for chunk in chat(server, asked, **fields):
+                    calls += [c.function for c in chunk.choices[0].delta.tool_calls or []]
+                    end = chunk.choices[0].finish_reason or end
+            else:
+                answer = chat(server, asked, **fields).choices[0]
+                calls, end = [c.function for c in answer.message.tool_calls], answer.finish_reason
+            assert end == "tool_calls" and len(calls) == 1 and calls[0].name in names, (choice, calls, end)
+            made = json.loads(calls[0].arguments)
+            assert made in ({"at": "Tarn"}, {"at": "Zorin"}) if calls[0].name == "look" \
+                else isinstance(made["n"], int), calls
+    status, _, body = server.post("/v1/chat/completions", {
+        "messages": asked, "tools": tools, "tool_choice": "required", "response_format": {"type": "json_object"}})
+    assert status == 400 and "exclude" in body["error"]["message"], body
+    tools[1]["function"]["parameters"]["not"] = {}
+    status, _, body = server.post("/v1/chat/completions", {
+        "messages": asked, "tools": tools, "tool_choice": "required"})
+    assert status == 400 and body["error"]["param"] == "tool_choice", body
+
+
 def test_tools():
     """The model is taught an answer with reasoning and a call; both are split off its text."""
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
@@ -292,6 +328,7 @@ def test_tools():
             hidden = chat(server, asked, **{**fields, "extra": {"include_reasoning": False,
                                                                 "ignore_eos": False}})
             assert not hasattr(hidden.choices[0].message, "reasoning_content")
+            check_required(server, asked)
             # without tools, or with others, the call is text
             plain = chat(server, asked, max_tokens=150, extra={"ignore_eos": False}).choices[0]
             assert plain.finish_reason == "stop" and "<tool_call>" in plain.message.content

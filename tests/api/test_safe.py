@@ -321,8 +321,8 @@ def test_library_errors():
 def test_fields():
     """A field that would change the answer is refused by name, others are counted and logged once."""
     with Server() as server:
-        for name, value in (("response_format", {"type": "json_object"}), ("structured_outputs", {"json": {}}),
-                            ("allowed_token_ids", [1]), ("bad_words", ["a"]), ("guided_regex", "a+"),
+        for name, value in (("response_format", {"type": "xml"}), ("structured_outputs", {"structural_tag": {}}),
+                            ("allowed_token_ids", [-1]), ("bad_words", [1]), ("guided_decoding", "a+"),
                             ("use_beam_search", True), ("length_penalty", 1.5), ("typical_p", 0.5)):
             status, _, answer = server.ask("POST", COMPLETE, {**ASK, name: value})
             assert status == 400 and answer["error"]["param"] == name, (name, status, answer)

@@ -6,6 +6,7 @@
  *
  * Where memory runs out while the loop is created, creation fails cleanly and leaves what it had
  * borrowed intact. */
+#include "grammar/regex.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
@@ -79,7 +80,9 @@ static void open_engine(struct engine *e, enum hzp_run_ahead ahead)
                                    .segs_max = 8,
                                    .page_stride = POSITIONS / PAGE_ROWS,
                                    .logits_max = 16,
-                                   .edits_max = 400};
+                                   .edits_max = 400,
+                                   .masks_max = 8,
+                                   .mask_words = hzp_mask_words(VOCAB)};
     memset(e, 0, sizeof(*e));
     fixture_open(&e->m, &fixture);
     fixture_publish_random(&e->m, 7, 0.25f);
@@ -130,8 +133,50 @@ static struct hzp_request *make_request(int i)
     return rq;
 }
 
-/* Which requests have penalties; SOME: about every fifth, as in make_request. */
-enum penalties { NONE, SOME, ALL };
+/* Which requests have penalties; SOME: about every fifth, as in make_request; GRAMMARS: none, and
+ * every fourth has a grammar. */
+enum penalties { NONE, SOME, ALL, GRAMMARS };
+
+/* Tokens below HALF and others in turn, from the first one on. */
+enum { HALF = VOCAB / 2 };
+static struct hzp_lexicon *lexicon;
+static struct hzp_token_rules in_turn;
+
+static void open_grammar(void)
+{
+    static const char regex[] = "(?:[A-X][Y-p])+"; /* token t is the byte 'A' + t */
+    static char byte[VOCAB];
+    struct hzp_token_text text[VOCAB];
+    int32_t to;
+    for (int i = 0; i < VOCAB; i++) {
+        byte[i] = (char)('A' + i);
+        text[i] = (struct hzp_token_text){&byte[i], 1, false};
+    }
+    hzp_lexicon_create(text, VOCAB, &lexicon);
+    struct hzp_rules *rules = hzp_rules_create();
+    int32_t root = hzp_rules_add(rules, "root", 4);
+    assert_int_equal(hzp_regex_rules(rules, rules->rule[root].first, regex, sizeof(regex) - 1,
+                                     HZP_SPELL_PLAIN, false, &to, NULL),
+                     0);
+    hzp_rules_empty(rules, to, rules->rule[root].last);
+    assert_int_equal(hzp_grammar_create(rules, root, lexicon, &in_turn.grammar, NULL), 0);
+    hzp_rules_destroy(rules);
+}
+
+static void close_grammar(void)
+{
+    hzp_grammar_unref(in_turn.grammar);
+    hzp_lexicon_destroy(lexicon);
+}
+
+static void check_in_turn(const struct hzp_request *rq)
+{
+    int32_t n = atomic_load(&rq->out_count);
+    if (atomic_load(&rq->state) == HZP_REQUEST_STOPPED)
+        n--; /* the stop id or the end */
+    for (int32_t i = 0; i < n && rq->tokens; i++)
+        assert_int_equal(rq->out[i].token >= HALF, i % 2);
+}
 
 /* Returns how many requests a token stopped. */
 static int answer_all(enum hzp_run_ahead ahead, enum penalties penalties, struct hzp_request **rq,
@@ -144,7 +189,9 @@ static int answer_all(enum hzp_run_ahead ahead, enum penalties penalties, struct
         /* Requests arrive one at a time, independently of the turns of either loop. */
         for (; sent < REQUESTS && sent < ended + 6; sent++) {
             rq[sent] = make_request(sent);
-            if (penalties == NONE) {
+            if (penalties == GRAMMARS && sent % 4 == 1)
+                rq[sent]->tokens = &in_turn;
+            if (penalties == NONE || penalties == GRAMMARS) {
                 rq[sent]->sampling.presence = 0;
                 rq[sent]->sampling.repetition = 1;
             } else if (penalties == ALL) {
@@ -202,6 +249,7 @@ static void compare(enum penalties penalties)
     assert_int_equal(stats.ahead_steps, 0);
     for (int i = 0; i < REQUESTS; i++) {
         check_same(with[i], without[i]);
+        check_in_turn(with[i]);
         shown += (uint64_t)atomic_load(&with[i]->out_count);
         hzp_request_destroy(with[i]);
         hzp_request_destroy(without[i]);
@@ -220,6 +268,14 @@ static void the_same_with_penalties(void **state)
 {
     compare(SOME);
     compare(ALL);
+}
+
+/* Only the rows that have a grammar wait for their tokens. */
+static void the_same_with_grammars(void **state)
+{
+    open_grammar();
+    compare(GRAMMARS);
+    close_grammar();
 }
 
 /* Wrappers of the functions through which a loop takes memory, and of the one that must not free
@@ -286,8 +342,8 @@ static void no_memory_for_a_loop(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_tokens),
-                                       cmocka_unit_test(the_same_with_penalties),
-                                       cmocka_unit_test(no_memory_for_a_loop)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_tokens), cmocka_unit_test(the_same_with_penalties),
+        cmocka_unit_test(the_same_with_grammars), cmocka_unit_test(no_memory_for_a_loop)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

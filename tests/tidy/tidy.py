@@ -17,12 +17,13 @@ import sys
 # The folders that each folder may include.  A folder may always include itself.
 MAY_INCLUDE = {
     "base": [],
+    "grammar": ["base"],
     "device": ["base"],
     "weights": ["base", "device"],
     "nanobatch": ["base", "device", "weights"],
-    "serve": ["base", "device", "weights", "nanobatch"],
+    "serve": ["base", "grammar", "device", "weights", "nanobatch"],
     "train": ["base", "device", "weights", "nanobatch"],
-    "api": ["base", "device", "weights", "nanobatch", "serve", "train"],
+    "api": ["base", "grammar", "device", "weights", "nanobatch", "serve", "train"],
 }
 # The rooms of a folder: which other rooms each may include.  Files at the top of the folder (the
 # loop, and what sources implement) may include every room, and no room includes them.
@@ -47,7 +48,7 @@ ROOMS = {
 }
 # Libraries, by their headers, and the folders that may include them.
 LIBRARY = {
-    "jansson.h": ["weights", "api"],
+    "jansson.h": ["grammar", "weights", "api"],
     "sqlite3.h": ["train"],
     "microhttpd.h": ["api"],
     "pcre2.h": ["api/text"],

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/text/structure.h - the grammars that requests ask for, over a model's vocabulary: made on
+ * demand and kept.
+ *
+ * A grammar is made by the thread that asks, which may take seconds at the bounds of
+ * grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped above
+ * HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  The lexicon is made with the first grammar.
+ *
+ * Invariant: a grammar that was handed out stays valid as long as it has an owner and the
+ * structures are open.
+ * Thread: open and close the owner's; get: any but the engine's.
+ */
+#ifndef HZP_API_TEXT_STRUCTURE_H
+#define HZP_API_TEXT_STRUCTURE_H
+
+#include "api/text/reply.h"
+#include "api/text/tokenizer.h"
+#include "grammar/grammar.h"
+
+struct hzp_structures;
+
+#define HZP_STRUCTURES_BYTES ((int64_t)256 << 20)
+enum {
+    HZP_STRUCTURES_MAX = 64,
+    HZP_STRUCTURE_CALLS_MAX = 16,       /* in one answer */
+    HZP_STRUCTURE_CHOICES_MAX = 4096,   /* of `choice` */
+    HZP_STRUCTURE_SOURCE_MAX = 1 << 18, /* bytes of what is asked, as JSON */
+};
+
+/* What is asked; JSON and text are borrowed for the call.  At most one of object, schema, regex,
+ * gbnf and choice; calls may stand alone or beside it (then the answer is one or the other). */
+struct hzp_structure {
+    bool object; /* any JSON object */
+    const json_t *schema, *choice;
+    const char *regex, *gbnf;
+    /* Calls of tools in the model's own form. */
+    const json_t *tools; /* NULL: none */
+    const char *tool;    /* the only one that may be called; NULL: any of them */
+    enum hzp_reply_calls calls;
+    bool one_call;
+    /* The answer may begin with reasoning, or (inside) goes on with it, up to </think>. */
+    bool reasoning, inside;
+};
+
+/* vocab: the model's; tok is borrowed. */
+void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, struct hzp_structures **ret);
+void hzp_structures_close(struct hzp_structures *s); /* all grammars are let go; NULL: no effect */
+
+/* *ret: the caller becomes one more owner (hzp_grammar_unref).  HZP_EINVAL: it cannot be honoured;
+ * reterr says what. */
+int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
+                       struct hzp_grammar **ret, struct hzp_err_text *reterr);
+
+#endif
