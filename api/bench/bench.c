@@ -179,6 +179,7 @@ int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t to
     rq->ignore_eos = true;
     rq->wake = poke;
     rq->wake_ctx = client->wake;
+    rq->demands.mode = (enum hzp_consistency)engine->config.settings->serving.consistency;
     r = hzp_scheduler_submit(engine->parts.scheduler, rq, reterr);
     if (r < 0) {
         hzp_request_destroy(rq);

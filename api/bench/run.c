@@ -94,7 +94,8 @@ static void adapt(const struct hzp_bench *b, const struct what *what, struct hzp
 static int run_with_engine(struct hzp_bench *b, const struct what *what,
                            struct hzp_engine_settings *settings, struct hzp_err_text *reterr)
 {
-    bool own_slots = what->run == hzp_bench_train && settings->serving.kv_memory;
+    bool own_slots = (what->run == hzp_bench_train && settings->serving.kv_memory) ||
+                     what->run == hzp_bench_swap;
     adapt(b, what, settings);
     b->reports = hzp_bench_reports_create();
     b->swapper = hzp_bench_swapper_create();

@@ -2,9 +2,10 @@
 /* api/bench/swap.c - measures what a swap of versions costs the running requests.
  *
  * Four sequences decode while 0, 1 or 10 versions per second are published, interleaved, so that
- * slow changes of the machine affect all three rates alike.  Both slots hold the same weights, so a
+ * slow changes of the machine affect all three rates alike.  All slots hold the same weights, so a
  * publication is the same as in production, a flip between two steps, but without the training
- * before it.
+ * before it.  --consistency says what a swap does to the sequences; with pinned ones (--slots 3 or
+ * more) a publication that finds no slot is made later.
  */
 #include "api/bench/bench.h"
 
@@ -17,14 +18,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWAPS_KEPT = 256 }; /* more than one turn makes */
+enum { SWAPS_KEPT = 256 /* more than one turn makes */, SLOTS_MAX = 16 };
 
 struct hzp_bench_swapper {
     struct hzp_source source;
     struct hzp_device *dev;
     struct hzp_weights *weights;
     /* engine thread */
-    bool prepared; /* every slot holds the same weights */
+    const struct hzp_version *prepared[SLOTS_MAX]; /* slots that hold the same weights */
+    const struct hzp_version *first;               /* the one loaded at the start */
+    int slots;
     uint64_t next_ns;
     /* any thread */
     _Atomic uint64_t every_ns; /* 0: no swaps */
@@ -35,6 +38,16 @@ struct hzp_bench_swapper {
 static bool no_offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                      struct hzp_offer *offer)
 {
+    return false;
+}
+
+static bool is_prepared(const struct hzp_bench_swapper *s, const struct hzp_version *draft)
+{
+    if (draft == s->first)
+        return true;
+    for (int i = 0; i < s->slots; i++)
+        if (s->prepared[i] == draft)
+            return true;
     return false;
 }
 
@@ -50,14 +63,16 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     if (now < s->next_ns || hzp_weights_begin(s->weights, &draft) < 0)
         return;
     const struct hzp_version *current = hzp_weights_current(s->weights);
-    if (!s->prepared) {
+    if (!s->first)
+        s->first = current;
+    if (!is_prepared(s, draft)) {
         if (hzp_units_copy(s->dev, hzp_version_units(s->weights, draft),
                            hzp_version_units(s->weights, current)) < 0 ||
             hzp_version_quantize(s->weights, draft) < 0) {
             hzp_weights_abandon(s->weights, draft);
             return;
         }
-        s->prepared = true;
+        s->prepared[s->slots++] = draft;
     }
     draft->fp8_made = true; /* both slots' e4m3 copies are made and stay valid */
     draft->record.optimizer_step = current->record.optimizer_step;

@@ -184,9 +184,10 @@ static struct counts count(struct hzp_engine *engine)
 {
     struct hzp_scheduler_stats s;
     hzp_scheduler_read_stats(engine->parts.scheduler, &s);
-    struct counts c = {.finished = s.finished[HZP_REQUEST_STOPPED] + s.finished[HZP_REQUEST_LENGTH],
+    struct counts c = {.finished = s.finished[HZP_REQUEST_STOPPED] +
+                                   s.finished[HZP_REQUEST_LENGTH] + s.finished[HZP_REQUEST_CHANGED],
                        .left = s.finished[HZP_REQUEST_CANCELED],
-                       .failed = s.finished[HZP_REQUEST_FAILED],
+                       .failed = s.finished[HZP_REQUEST_FAILED] + s.finished[HZP_REQUEST_UNMET],
                        .open = (int64_t)s.waiting + s.running};
     if (engine->parts.trainer) {
         struct hzp_trainer_stats trainer;

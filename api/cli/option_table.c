@@ -156,7 +156,17 @@ const struct hzp_option hzp_option_table[] = {
     INT("--max-edits", engine.serving.edits_max, "0", 0, 1 << 24, ENGINE,
         "maximum logit edits (biases, penalties) per step; 0: enough for four sequences"),
     INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
-        "versions of the weights held in memory"),
+        "versions of the weights held in memory; pinned requests need 3 or more"),
+    CHOICE("--consistency", engine.serving.consistency, "continue",
+           "continue|abort|recompute|pinned", ENGINE,
+           "what happens to running requests, unless they say, when a new version serves: they go "
+           "on with it, end, compute their rows again first, or keep the version they began with"),
+    NUM("--pin-seconds", engine.serving.pin_seconds, "30", 0, 86400, ENGINE,
+        "how long a request may keep a version after a newer one serves; 0: requests cannot be "
+        "pinned"),
+    NUM("--weights-timeout", engine.serving.weights_timeout, "60", 0, 86400, ENGINE,
+        "how long a request may wait for weights that it asks for, at most and by default, in "
+        "seconds"),
     CHOICE("--run-ahead", engine.serving.run_ahead, "auto", "auto|0|1", ENGINE,
            "1: prepare a step while the previous one runs (on a GPU; on CPUs with --train-cores or "
            "plans of several lanes); auto: on a GPU"),

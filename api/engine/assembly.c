@@ -300,6 +300,7 @@ static int open_serving(struct hzp_assembly *a)
                                           .waiting_tokens_max = s->waiting_tokens,
                                           .prefill_rows_max = (int32_t)s->prefill_rows,
                                           .prefix_cache = !s->no_prefix_cache,
+                                          .pin_ns = (uint64_t)(s->pin_seconds * 1e9),
                                           .admission = s->admission ? HZP_ADMIT_WORST_CASE
                                                                     : HZP_ADMIT_PREDICTED,
                                           .edits_max = batch->edits_max};

@@ -169,6 +169,10 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     int32_t slots = e->config.slots;
     if (!slots)
         slots = s->no_train ? 1 : (int32_t)s->serving.slots;
+    bool replaced = slots > 1, pins = slots > 2 && s->serving.pin_seconds > 0;
+    if (s->serving.consistency == HZP_PINNED && replaced && !pins)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--consistency",
+                              "--consistency pinned needs --slots 3 or more, and --pin-seconds");
     struct hzp_assembly_config config = {.device = &s->device,
                                          .model = &s->model,
                                          .serving = &s->serving,

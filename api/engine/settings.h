@@ -47,6 +47,9 @@ struct hzp_serving_settings {
     int64_t edits_max;            /* maximum logit edits; 0: from the context's length */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
+    int64_t consistency;          /* enum hzp_consistency of requests that name none */
+    double pin_seconds;           /* how long a version that is not current may be pinned */
+    double weights_timeout;       /* how long requests may wait for weights at most */
     int64_t run_ahead;            /* enum hzp_run_ahead */
     int64_t check_plans;          /* 1: verify each step to be free of data races */
     const char *plans;            /* a plan file, "auto" or "off"; NULL: "auto" */

@@ -116,6 +116,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     rq->min_tokens = p->min_tokens;
     rq->ignore_eos = p->ignore_eos;
     rq->sampling = p->sampling;
+    rq->demands = p->demands;
     rq->sampling.choice = (uint32_t)(index % p->n);
     rq->stop_ids = p->stop_ids;
     memcpy(rq->stop_id, p->stop_id, (size_t)p->stop_ids * sizeof(*p->stop_id));
@@ -251,7 +252,8 @@ static bool take_token(struct hzp_completion *c, struct hzp_choice *choice, int3
 /* The request is final and all its tokens have been turned into text. */
 static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int state)
 {
-    if (state == HZP_REQUEST_CANCELED || state == HZP_REQUEST_FAILED) {
+    if (state == HZP_REQUEST_CANCELED || state == HZP_REQUEST_FAILED ||
+        state == HZP_REQUEST_UNMET) {
         finish(c, choice, HZP_FINISH_FAILED);
         return;
     }
@@ -265,7 +267,10 @@ static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int st
         finish(c, choice, HZP_FINISH_FAILED);
         return;
     }
-    finish(c, choice, state == HZP_REQUEST_STOPPED ? HZP_FINISH_STOP : HZP_FINISH_LENGTH);
+    finish(c, choice,
+           state == HZP_REQUEST_STOPPED   ? HZP_FINISH_STOP
+           : state == HZP_REQUEST_CHANGED ? HZP_FINISH_CHANGED
+                                          : HZP_FINISH_LENGTH);
 }
 
 static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)

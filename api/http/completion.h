@@ -66,6 +66,7 @@ struct hzp_completion_params {
     int32_t logprobs;        /* -1: none */
     int32_t prompt_logprobs; /* -1: none */
     struct hzp_sampling sampling;
+    struct hzp_demands demands; /* of the weights */
     int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;
     int32_t bias_token[HZP_BIASES_MAX], biases;
     float bias[HZP_BIASES_MAX];
@@ -117,7 +118,13 @@ int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
 int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
                     struct hzp_err_text *reterr);
 
-enum hzp_finish { HZP_FINISH_NONE, HZP_FINISH_STOP, HZP_FINISH_LENGTH, HZP_FINISH_FAILED };
+enum hzp_finish {
+    HZP_FINISH_NONE,
+    HZP_FINISH_STOP,
+    HZP_FINISH_LENGTH,
+    HZP_FINISH_CHANGED, /* it may not go on with other weights: rq->changed says why */
+    HZP_FINISH_FAILED
+};
 
 struct hzp_choice {
     struct hzp_completion *of;
@@ -207,7 +214,8 @@ int64_t hzp_completion_staleness(const struct hzp_completion *c);
 enum { HZP_FINGERPRINT_MAX = 64 };
 const char *hzp_fingerprint(uint64_t version, char ret[HZP_FINGERPRINT_MAX]);
 
-/* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness"} */
+/* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness",
+ * "consistency", "recomputes"}; the last is 0 until the request is final. */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */

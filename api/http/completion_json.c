@@ -101,8 +101,10 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
                                                (json_int_t)rq->out[from].prompt_version));
     }
     json_t *json =
-        json_pack("{s:I, s:o, s:I}", "weights_version", (json_int_t)hzp_choice_version(c, choice),
-                  "spans", spans, "staleness", (json_int_t)rq->staleness);
+        json_pack("{s:I, s:o, s:I, s:s, s:i}", "weights_version",
+                  (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
+                  (json_int_t)rq->staleness, "consistency", hzp_consistency_name(rq->demands.mode),
+                  "recomputes", hzp_request_final(rq) ? rq->recomputes : 0);
     if (c->params.ignored)
         json_object_set(json, "ignored", c->params.ignored);
     return json;
@@ -318,6 +320,9 @@ json_t *hzp_finish_json(const struct hzp_choice *choice)
         return json_string("stop");
     case HZP_FINISH_LENGTH:
         return json_string("length");
+    case HZP_FINISH_CHANGED:
+        return json_string(choice->rq->changed == HZP_CHANGED_PIN ? "pin_expired"
+                                                                  : "weights_changed");
     default:
         return json_null();
     }

@@ -18,6 +18,7 @@ void hzp_completion_defaults(struct hzp_completion_params *params)
     params->n = 1;
     params->max_tokens = 16;
     params->logprobs = params->prompt_logprobs = -1;
+    params->demands.max_staleness = -1;
     params->sampling = (struct hzp_sampling){.temperature = 1, .top_p = 1, .repetition = 1};
     params->skip_special = params->add_special = true;
     if (getrandom(&params->sampling.seed, sizeof(params->sampling.seed), 0) < 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /v1/completions and /v1/chat/completions. */
 #include "api/http/answer.h"
+#include "api/http/demands.h"
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "base/arena.h"
@@ -62,6 +63,16 @@ static void on_ended(void *ctx)
 
 json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
 {
+    for (int32_t i = 0; i < a->c->choices; i++) {
+        const struct hzp_request *rq = a->c->choice[i].rq;
+        if (atomic_load(&rq->state) != HZP_REQUEST_UNMET)
+            continue;
+        *ret_status = MHD_HTTP_CONFLICT;
+        json_t *json = hzp_unmet_json(rq);
+        json_object_set_new(json_object_get(json, "error"), "request_id",
+                            json_string(a->x->info.id));
+        return json;
+    }
     int state = atomic_load(&a->x->server->state);
     bool stops = state == HZP_SERVER_DRAINING, damaged = false;
     for (int32_t i = 0; i < a->c->choices; i++)
@@ -87,7 +98,7 @@ static enum MHD_Result reply_failed(struct hzp_answer *a)
         return MHD_NO;
     int status;
     json_t *error = hzp_answer_failure(a, &status);
-    return hzp_reply_json(a->x, status, error);
+    return hzp_reply_unmet(a->x, status, error);
 }
 
 /* ---- whole answers ---- */
@@ -229,6 +240,17 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
 typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
+/* The body, and what it and the headers ask of the weights. */
+static int parse_whole(struct hzp_exchange *x, parse_fn parse, const json_t *body,
+                       struct hzp_completion_params *ret, struct hzp_err_text *reterr)
+{
+    HZP_TRY(parse(body, x->server->engine, ret, reterr));
+    int r = hzp_demands_read(x, body, &ret->demands, reterr);
+    if (r < 0)
+        hzp_completion_params_fini(ret);
+    return r;
+}
+
 /* Counts the fields that no route of this kind has. */
 static void count_unknown(struct hzp_unknown *u, const struct hzp_field_set *fields,
                           const json_t *body)
@@ -253,10 +275,14 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
     int code = HZP_OK;
     bool refused = wrong_model(x, body, &r);
     if (!refused)
-        code = parse(body, x->server->engine, &params, &err);
+        code = parse_whole(x, parse, body, &params, &err);
     if (!refused && code == HZP_OK)
         count_unknown(&x->server->unknown, fields, body);
     json_decref(body);
+    if (!refused && code == HZP_OK && hzp_demands_refused(x, &params.demands, &r)) {
+        hzp_completion_params_fini(&params);
+        refused = true;
+    }
     if (refused)
         return r;
     if (code == HZP_OK)

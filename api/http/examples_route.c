@@ -4,6 +4,7 @@
  * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http/http.h"
+#include "api/http/taught.h"
 #include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/decimal.h"
@@ -77,6 +78,8 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
                              (json_int_t)version);
+    char after[HZP_AFTER_BYTES];
+    json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
     add_outlook(x->server->engine, done, json);
     if (add_failed(x->server->engine, first, last, json) > 0)
         json_object_set_new(json, "served", json_false());
@@ -215,8 +218,10 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return answered;
 
     int64_t first = 0, last = 0;
-    const char *key;
+    const char *key, *session = hzp_exchange_header(x, "x-hzpserve-session");
     struct hzp_err_text err = {0};
+    if (session && hzp_session_check(session, &err) < 0)
+        return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!read_key(x, &key, &answered))
         return answered;
     int r = hzp_state_accept_read(engine->state, x->later, key, &first, &last, &err);
@@ -224,6 +229,8 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     drop_reader(x);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
+    if (session)
+        hzp_session_note(x->server->taught, session, last);
     hzp_loop_poke(engine->parts.loop);
 
     if (wait)

@@ -38,6 +38,7 @@ static const char text_only[] = "this server reads and makes text only";
 static const struct hzp_field sampling[] = {
     {"add_special_tokens", BOOL, NULL, USED,
      "the tokenizer adds its special tokens (default: true for prompts, false for messages)", NULL},
+    {"after", STRING, NULL, USED, "a teaching answer's: by weights that have learned it", NULL},
     {"allowed_token_ids", JSON, NULL, USED, "only these tokens are generated",
      "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
     {"bad_words", JSON, NULL, USED, "these texts are not generated",
@@ -45,6 +46,9 @@ static const struct hzp_field sampling[] = {
       " \"minLength\": 1}}")},
     {"cache_salt", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
     {"cfg_scale", JSON, "1", REFUSED, sampler, NULL},
+    {"consistency", STRING, NULL, USED,
+     "what a new version of the weights does to this request (preset: --consistency)",
+     "{\"enum\": [\"continue\", \"abort\", \"recompute\", \"pinned\"]}"},
     {"dynatemp_range", JSON, "0", REFUSED, sampler, NULL},
     {"early_stopping", JSON, NULL, REFUSED, beams, NULL},
     {"echo", BOOL, "false", USED, "the answer begins with the prompt, or with the last message",
@@ -71,9 +75,13 @@ static const struct hzp_field sampling[] = {
     {"logits_processors", JSON, NULL, REFUSED, sampler, NULL},
     {"lora", JSON, NULL, REFUSED, "there are no adapters", NULL},
     {"lora_request", JSON, NULL, REFUSED, "there are no adapters", NULL},
+    {"max_staleness", INT(0, 1000000), NULL, USED,
+     "updates by which the weights may be behind while it runs (preset: the policy's)", NULL},
     {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
     {"min_p", NUMBER(0, 1), "0", USED, "of the likeliest token's probability", NULL},
+    {"min_sequence", INT(0, 0x1p62), "0", USED, "an example that the weights have learned", NULL},
     {"min_tokens", INT(0, INT32_MAX), "0", USED, "before an end or stop counts", NULL},
+    {"min_version", INT(0, 0x1p62), "0", USED, "the oldest version that may answer", NULL},
     {"mirostat", JSON, "0", REFUSED, sampler, NULL},
     {"model", STRING, NULL, USED, "the served model's name", NULL},
     {"n", INT(1, 128), "1", USED, "choices for each prompt", NULL},
@@ -119,6 +127,8 @@ static const struct hzp_field sampling[] = {
     {"typical_p", JSON, "1", REFUSED, sampler, NULL},
     {"use_beam_search", JSON, NULL, REFUSED, beams, NULL},
     {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"weights_timeout", NUMBER(0, 86400), NULL, USED,
+     "seconds to wait for such weights (preset and maximum: --weights-timeout)", NULL},
     END};
 
 static const struct hzp_field completions[] = {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/http.h"
 
+#include "api/http/taught.h"
+#include "api/learn/fingerprint.h"
 #include "api/http/framing.h"
 #include "base/arena.h"
 #include "base/log.h"
@@ -562,6 +564,16 @@ static void name_model(struct hzp_server *s)
     free(path);
 }
 
+static struct hzp_taught *open_taught(const struct hzp_engine *engine)
+{
+    char model[HZP_FINGERPRINT_SIZE];
+    struct hzp_state_stats stats = {0};
+    hzp_fingerprint_shapes(&engine->parts.layout, engine->parts.tok, model);
+    if (engine->state)
+        hzp_state_read_stats(engine->state, &stats);
+    return hzp_taught_create(model, stats.last_sequence_number);
+}
+
 int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
                      struct hzp_engine *engine, struct hzp_metrics *metrics,
                      struct hzp_server **ret, struct hzp_err_text *reterr)
@@ -573,6 +585,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     s->created = time(NULL);
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     hzp_unknown_init(&s->unknown);
+    s->taught = open_taught(engine);
     name_model(s);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
@@ -629,5 +642,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     hzp_access_destroy(server->access);
     hzp_lock_fini(&server->policy_lock);
     hzp_unknown_fini(&server->unknown);
+    hzp_taught_destroy(server->taught);
     free(server);
 }

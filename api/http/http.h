@@ -56,6 +56,7 @@ struct hzp_server {
     struct hzp_pool *pool;
     struct MHD_Daemon *daemon;
     struct hzp_unknown unknown;
+    struct hzp_taught *taught;
     char model[128];             /* the name in requests and answers */
     int64_t created;             /* unix seconds */
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */

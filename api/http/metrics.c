@@ -40,6 +40,9 @@ struct hzp_metrics *hzp_metrics_create(void)
     m->reason[1].name = "length";
     m->reason[2].name = "abort";
     m->reason[3].name = "error";
+    m->reason[4].name = "weights_changed";
+    m->reason[5].name = "pin_expired";
+    m->reason[6].name = "unmet";
     return m;
 }
 
@@ -69,7 +72,7 @@ static double seconds(uint64_t from, uint64_t to)
 void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason)
 {
-    bool aborted = !strcmp(reason, "abort") || !strcmp(reason, "error");
+    bool aborted = !strcmp(reason, "abort") || !strcmp(reason, "error") || !strcmp(reason, "unmet");
     hzp_lock_take(&m->lock);
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         if (!strcmp(m->reason[i].name, reason))

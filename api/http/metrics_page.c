@@ -94,17 +94,36 @@ static void label_text(const char *text, char *out, size_t size)
     out[n] = 0;
 }
 
+/* What requests ask of the weights, and what became of it. */
+static void asked_weights(struct page *p, const struct hzp_scheduler_stats *s)
+{
+    gauge(p, "hzpserve_requests_waiting_for_weights", s->waiting_weights,
+          "Requests in the queue that wait for weights they ask for.");
+    gauge(p, "hzpserve_pins", s->pins, "Requests that hold the version they began with.");
+    gauge(p, "hzpserve_pinned_slots", s->pinned_slots,
+          "Versions held by such requests that are not current any more.");
+    counter(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET],
+            "Requests ended because the weights they asked for did not serve.");
+    counter(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted,
+            "Requests ended by a version swap.");
+    counter(p, "hzpserve_pins_expired_total", (double)s->pins_ended,
+            "Requests ended because their version was held for --pin-seconds.");
+    counter(p, "hzpserve_sequence_recomputes_total", (double)s->recomputes,
+            "Decoding sequences computed again because of a version swap.");
+}
+
 static void serving(struct page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
     hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
     gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
+    asked_weights(p, &s);
     gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
     head(p, "vllm:num_requests_waiting_by_reason", "gauge", "Requests in the queue, by reason.");
     fprintf(p->out,
             "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
-            "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} 0\n",
-            p->labels, s.waiting, p->labels);
+            "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n",
+            p->labels, s.waiting - s.waiting_weights, p->labels, s.waiting_weights);
     head(p, "vllm:engine_sleep_state", "gauge", "1: the state that the engine is in.");
     fprintf(p->out,
             "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n"
@@ -254,6 +273,8 @@ static void versions(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
           "Optimizer steps by which the serving version trails.");
     gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The bound on it.");
+    gauge(p, "hzpserve_weights_staleness_bound", w.bound,
+          "The bound in force: the smallest of it and of those that requests ask for.");
     gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
     struct hzp_state *state = server->engine->state;
     int64_t learned =

@@ -41,7 +41,7 @@ struct hzp_metrics {
     struct hzp_lock lock;
     struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
         generated, longest, n, max_tokens, per_token;
-    struct hzp_reason_count reason[4];
+    struct hzp_reason_count reason[7];
     struct hzp_http_count http[128];
     int https;
     struct hzp_http_time time[32];

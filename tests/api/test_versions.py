@@ -105,6 +105,115 @@ def test_bound_lowered():
                 assert server.complete(max_tokens=8).hzpserve["staleness"] <= bound
 
 
+def ask(server, headers=None, **fields):
+    body = {"prompt": "A dog", "max_tokens": 8, "temperature": 0, "ignore_eos": True, **fields}
+    return server.post("/v1/completions", body, headers)
+
+
+def learned_through(server, version):
+    return next(v["learned_through"] for v in json.loads(server.get("/v1/weights"))["data"]
+                if v["id"] == version)
+
+
+def test_asked_weights():
+    """A request that names an example or a version is answered by weights that have it, or refused."""
+    with Server("--passes", "1", "--weights-timeout", "1000") as server:
+        newest = 0
+        for turn in range(6):
+            status, _, taught = server.post(EXAMPLES, {"text": f"A dog saw {turn} cats. " * 4},
+                                            {"x-hzpserve-session": "mine"})
+            assert status in (200, 202) and taught["after"].startswith(f"{taught['last']}-"), taught
+            newest = taught["last"]
+            how = ({"after": taught["after"]}, {"min_sequence": newest}, {})[turn % 3]
+            headers = ({}, {"x-hzpserve-after": taught["after"]}, {"x-hzpserve-session": "mine"})[turn % 3]
+            status, _, got = ask(server, headers, **how)
+            assert status == 200, got
+            assert all(learned_through(server, s["version"]) >= newest
+                       for s in got["hzpserve"]["spans"]), got
+            assert got["hzpserve"]["consistency"] == "continue" and got["hzpserve"]["recomputes"] == 0
+        version = got["hzpserve"]["weights_version"]
+        for fields, headers in (({"min_version": version}, None),
+                                ({}, {"x-hzpserve-min-version": str(version)}),
+                                ({}, {"x-hzpserve-session": "another"}),
+                                ({"max_staleness": 0}, None),
+                                ({}, {"x-hzpserve-max-staleness": "3"})):
+            status, _, got = ask(server, headers, **fields)
+            assert status == 200 and got["hzpserve"]["staleness"] <= 0, got
+        for param, fields in (("min_sequence", {"min_sequence": newest + 1}), ("after", {"after": "7"}),
+                              ("after", {"after": "1-00000000"}),
+                              ("min_version", {"min_version": version + 100000}),
+                              ("consistency", {"consistency": "strict"}),
+                              ("consistency", {"consistency": "pinned"}),  # two slots
+                              ("weights_timeout", {"weights_timeout": 1001})):
+            status, _, got = ask(server, **fields)
+            assert status == 400 and got["error"]["param"] == param, got
+        for header, value in (("min-version", "x"), ("min-sequence", "-1"), ("weights-timeout", "1s"),
+                              ("session", "n" * 129)):
+            status, _, got = ask(server, {"x-hzpserve-" + header: value})
+            assert status == 400 and got["error"]["param"] == "x-hzpserve-" + header, got
+        # No version comes while nothing is taught: the request waits, holds up no other, and ends.
+        for stream in (False, True):
+            status, head, got = ask(server, min_version=version + 1, weights_timeout=0.05, stream=stream)
+            assert status == 409 and head["x-should-retry"] == "false", (status, got)
+            assert got["error"]["code"] == "weights_not_served", got
+        assert server.metric("hzpserve_requests_unmet_total") == 2
+        late = []
+        waits = threading.Thread(target=lambda: late.append(ask(server, min_version=version + 1)))
+        waits.start()
+        until(lambda: server.metric("hzpserve_requests_waiting_for_weights") == 1)
+        assert ask(server)[0] == 200
+        assert server.post(EXAMPLES, {"text": "A cat saw a dog."})[0] == 202
+        waits.join()
+        assert late[0][0] == 200 and late[0][2]["hzpserve"]["spans"][0]["version"] > version, late
+        assert server.metric("hzpserve_requests_waiting_for_weights") == 0
+    with Server("--no-train") as server:
+        assert ask(server, min_sequence=1)[2]["error"]["param"] == "min_sequence"
+        assert ask(server, min_version=2)[2]["error"]["param"] == "min_version"
+        assert ask(server, min_version=1, consistency="pinned", max_staleness=0)[0] == 200
+
+
+def test_modes_at_a_swap():
+    """What a swap does to a request: each mode, on a server that swaps all the time."""
+    with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1", "--itl-stretch", "0",
+                "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        until(lambda: server.metric("hzpserve_weights_version") > 3)
+        seen = {"aborted": 0, "recomputed": 0, "pinned": 0, "continued": 0}
+        for asked in range(100):
+            if min(seen.values()) >= 3:
+                break
+            got = {}
+
+            def run(mode):
+                got[mode] = ask(server, max_tokens=server.long, **({"consistency": mode} if mode else {}))[2]
+
+            threads = [threading.Thread(target=run, args=(m,))
+                       for m in ("continue", "recompute", "pinned", None)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            spans = {mode: answer["hzpserve"]["spans"] for mode, answer in got.items()}
+            assert got[None]["hzpserve"]["consistency"] == "abort"
+            assert len(spans[None]) == 1
+            aborted = got[None]["choices"][0]["finish_reason"]
+            assert aborted == ("length" if spans[None][0]["end"] == server.long else "weights_changed")
+            assert len(spans["pinned"]) == 1 and spans["pinned"][0]["end"] == server.long
+            assert all(s["prompt_version"] == s["version"] for s in spans["recompute"])
+            again = got["recompute"]["hzpserve"]["recomputes"]
+            assert len(spans["recompute"]) == 1 or again >= 1
+            assert spans["recompute"][-1]["end"] == spans["continue"][-1]["end"] == server.long
+            seen["aborted"] += aborted == "weights_changed"
+            seen["recomputed"] += again > 0
+            seen["pinned"] += got["pinned"]["hzpserve"]["staleness"] > 1
+            seen["continued"] += len(spans["continue"]) > 1
+        assert min(seen.values()) >= 3, seen
+        assert server.metric("hzpserve_requests_aborted_by_swap_total") >= 3
+        assert server.metric("hzpserve_sequence_recomputes_total") >= 3
+        assert server.metric("hzpserve_pins") == 0 == server.metric("hzpserve_pinned_slots")
+        print(seen)
+
+
 def test_history_and_checkpoint():
     """A restart lists the versions of the run before it; a checkpoint is served under the model's
     name."""
