@@ -113,7 +113,10 @@ const char *hzp_access_check_key(struct hzp_access *access, struct MHD_Connectio
     if (right == HZP_RIGHT_NONE || !hzp_access_has_key(access))
         return "none";
     const char *given = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
-    given = given && !strncasecmp(given, "Bearer ", 7) ? given + 7 : "";
+    given = given && !strncasecmp(given, "Bearer ", 7) ? given + 7 : NULL;
+    if (!given) /* Anthropic's clients */
+        given = header(connection, "x-api-key");
+    given = given ? given : "";
     hzp_lock_take(&access->lock);
     bool api = access->api_key && same_key(access->api_key, given);
     bool admin = access->admin_key && same_key(access->admin_key, given);

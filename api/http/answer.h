@@ -18,6 +18,16 @@
 #include "api/http/completion.h"
 #include "api/http/http.h"
 
+enum hzp_block_kind { HZP_BLOCK_NONE, HZP_BLOCK_REASONING, HZP_BLOCK_TEXT, HZP_BLOCK_CALL };
+
+/* The block that is open (blocks.h). */
+struct hzp_block {
+    enum hzp_block_kind kind;
+    int index; /* blocks before it */
+    char call_id[32], name[256];
+    struct hzp_textbuf text;
+};
+
 struct hzp_answer {
     struct hzp_exchange *x;
     struct hzp_completion *c;
@@ -31,10 +41,18 @@ struct hzp_answer {
     struct hzp_textbuf head; /* how every event with tokens of head_version begins */
     uint64_t head_version;
     bool done;
+    /* of blocks */
+    struct hzp_block block;
+    int64_t sequence; /* events so far, or whether there were any */
+    json_t *blocks;   /* owned while it streams: those that are closed */
+    json_t *(*make_block)(const struct hzp_answer *a);
 };
 
 /* Begins the answer of a stream whose first tokens are there.  I/O thread. */
 enum MHD_Result hzp_stream_begin(struct hzp_answer *a);
+
+/* Appends `event: name` and the object to what is sent; takes over json. */
+void hzp_stream_event(struct hzp_answer *a, const char *name, json_t *json);
 
 /* Counts the choices in the metrics and logs the request, once. */
 void hzp_answer_count(struct hzp_answer *a);

@@ -67,8 +67,7 @@ static json_t *content_json(const struct hzp_completion *c, const struct hzp_cho
     return json;
 }
 
-/* Gives the reply the text that it has not seen. */
-static void read_reply(const struct hzp_choice *choice)
+void hzp_choice_read_reply(const struct hzp_choice *choice)
 {
     struct hzp_reply *reply = choice->reply;
     size_t n = choice->text.bytes - reply->fed;
@@ -81,7 +80,7 @@ static json_t *delta_json(const struct hzp_completion *c, const struct hzp_choic
 {
     json_t *delta;
     if (choice->reply) {
-        read_reply(choice);
+        hzp_choice_read_reply(choice);
         delta = hzp_reply_delta(choice->reply);
         if (first && !json_object_get(delta, "content"))
             json_object_set_new(delta, "content", json_string(""));
@@ -115,7 +114,7 @@ static json_t *chat_whole(const struct hzp_completion *c, const struct hzp_choic
 {
     json_t *json = json_object(), *message;
     if (choice->reply) {
-        read_reply(choice);
+        hzp_choice_read_reply(choice);
         message = hzp_reply_message(choice->reply);
     } else {
         message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",

@@ -225,6 +225,7 @@ static int read_rules(const json_t *body, const struct hzp_chat *chat, const str
                         p->request.tools);
     params->reply.one_call = !parallel;
     params->reply.hide = !show;
+    params->reply.live = params->stream;
     if (hzp_reply_rules_special(&params->reply))
         params->skip_special = false; /* the marks of calls are special tokens */
     return HZP_OK;

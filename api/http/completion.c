@@ -108,7 +108,8 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
     HZP_TRY(hzp_stop_init(&choice->stop, (const char *const *)p->stop, p->stop_bytes, p->stops,
                           p->include_stop, reterr));
     HZP_TRY(continue_prompt(c, choice, reterr));
-    if (hzp_reply_rules_on(&p->reply) && hzp_reply_create(&p->reply, &choice->reply) < 0)
+    if ((hzp_reply_rules_on(&p->reply) || p->form->reads) &&
+        hzp_reply_create(&p->reply, &choice->reply) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
 
     struct hzp_request *rq = choice->rq;

@@ -32,6 +32,7 @@ enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
 
 struct hzp_completion;
 struct hzp_choice;
+struct hzp_answer;
 
 /* How answers of a route look: the texts of completions, the messages of a chat. */
 struct hzp_answer_form {
@@ -45,14 +46,21 @@ struct hzp_answer_form {
     /* Around the text of a chunk that has nothing else, in JSON. */
     const char *before_text, *behind_text;
     bool first_is_plain; /* also the first chunk */
+    /* Instead of these: the object of a whole answer, whose choices have ended; the events of what
+     * is new in a stream (api/http/blocks.h). */
+    json_t *(*answer)(struct hzp_answer *a);
+    void (*events)(struct hzp_answer *a);
+    bool reads; /* every choice has a reply */
 };
-extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat;
+extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat, hzp_answer_responses,
+    hzp_answer_messages;
 
 /* The parameters of a completion. */
 struct hzp_completion_params {
     const struct hzp_answer_form *form;
     json_t *ignored;              /* owned: names of the fields that had no effect; NULL: none */
     struct hzp_reply_rules reply; /* of a chat */
+    json_t *asked;                /* owned: what the answer repeats of the request; NULL: nothing */
     char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
 
     struct hzp_tokens *prompt; /* [prompts], owned */
@@ -215,6 +223,8 @@ json_t *hzp_text_json(const char *text, size_t bytes);
 /* The bytes of a token, a special one as it is spelled; borrowed from the tokenizer. */
 const char *hzp_token_bytes(const struct hzp_completion *c, int32_t id, size_t *ret_bytes);
 json_t *hzp_logprob_json(float logprob);
+/* Gives the choice's reply the text that it has not seen. */
+void hzp_choice_read_reply(const struct hzp_choice *choice);
 /* finish_reason, stop_reason. */
 json_t *hzp_finish_json(const struct hzp_choice *choice);
 json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);

@@ -35,6 +35,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
     for (int32_t i = 0; i < params->stops; i++)
         free(params->stop[i]);
     json_decref(params->ignored);
+    json_decref(params->asked);
     hzp_reply_rules_fini(&params->reply);
     free(params->begun);
     hzp_structure_params_fini(params);

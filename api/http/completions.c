@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POST /v1/completions and /v1/chat/completions. */
-#include "api/http/answer.h"
+/* POST /v1/completions, /v1/chat/completions, /v1/responses and /v1/messages. */
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
+#include "api/http/blocks.h"
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -56,6 +56,8 @@ static void on_ended(void *ctx)
     struct hzp_exchange *x = a->x;
     hzp_textbuf_fini(&a->out);
     hzp_textbuf_fini(&a->head);
+    hzp_textbuf_fini(&a->block.text);
+    json_decref(a->blocks);
     free(a);
     hzp_exchange_release(x);
 }
@@ -100,6 +102,11 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].finish == HZP_FINISH_FAILED)
             return reply_failed(a);
+    if (c->params.form->answer) {
+        x->version = hzp_choice_version(c, &c->choice[0]);
+        x->staleness = hzp_completion_staleness(c);
+        return hzp_reply_json(x, MHD_HTTP_OK, c->params.form->answer(a));
+    }
     hzp_completion_choose(c);
     json_t *choices = json_array();
     const struct hzp_choice *choice;
@@ -272,4 +279,14 @@ enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
 enum MHD_Result hzp_route_chat(struct hzp_exchange *x)
 {
     return route(x, hzp_chat_parse, &hzp_fields_chat);
+}
+
+enum MHD_Result hzp_route_responses(struct hzp_exchange *x)
+{
+    return route(x, hzp_responses_parse, &hzp_fields_responses);
+}
+
+enum MHD_Result hzp_route_messages(struct hzp_exchange *x)
+{
+    return route(x, hzp_messages_parse, &hzp_fields_messages);
 }

@@ -35,6 +35,14 @@ static void add_event(struct hzp_answer *a, json_t *json)
     free(text);
 }
 
+void hzp_stream_event(struct hzp_answer *a, const char *name, json_t *json)
+{
+    if (append_text(&a->out, "event: ") < 0 || append_text(&a->out, name) < 0 ||
+        append_text(&a->out, "\n") < 0)
+        give_up(a);
+    add_event(a, json);
+}
+
 /* version: of the newest token in it.  choice NULL: the list of choices is empty. */
 static json_t *chunk_json(struct hzp_answer *a, uint64_t version, json_t *choice)
 {
@@ -188,11 +196,32 @@ static void add_end(struct hzp_answer *a)
     hzp_answer_count(a);
 }
 
+/* The events of a form that has its own. */
+static void make_own_events(struct hzp_answer *a)
+{
+    int status;
+    if (a->c->choice[0].finish == HZP_FINISH_FAILED) {
+        json_t *error = hzp_answer_failure(a, &status);
+        json_object_set_new(error, "type", json_string("error"));
+        hzp_stream_event(a, "error", error);
+    } else {
+        a->c->params.form->events(a);
+    }
+    if (a->c->open)
+        return;
+    a->done = true;
+    hzp_answer_count(a);
+}
+
 /* Formats what is new. */
 static void make_events(struct hzp_answer *a)
 {
     a->out.bytes = a->at = 0;
     hzp_completion_pump(a->c);
+    if (a->c->params.form->events) {
+        make_own_events(a);
+        return;
+    }
     for (int32_t i = 0; i < a->c->choices; i++)
         add_choice(a, &a->c->choice[i]);
     if (!a->c->open)
@@ -233,9 +262,9 @@ enum MHD_Result hzp_stream_begin(struct hzp_answer *a)
     uint64_t version = 0;
     for (int32_t i = 0; i < a->c->choices; i++)
         version = HZP_MAX(version, hzp_choice_version(a->c, &a->c->choice[i]));
-    struct MHD_Response *response =
-        make_head(a, version) < 0 ? NULL
-                                  : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,
+    if (!a->c->params.form->events && make_head(a, version) < 0)
+        return MHD_NO;
+    struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,
                                                                       read_events, a, free_stream);
     if (!response)
         return MHD_NO;

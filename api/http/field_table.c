@@ -200,6 +200,78 @@ const struct hzp_field_set hzp_fields_completions = {
 const struct hzp_field_set hzp_fields_chat = {
     "ChatRequest", {chat, template, sampling}, false, false};
 
+/* ---- responses and messages, which are translated into a chat ---- */
+
+static const char nothing_stored[] = "this server stores no answers";
+
+static const struct hzp_field responses[] = {
+    {"background", BOOL, "false", REFUSED, nothing_stored, NULL},
+    {"conversation", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
+    {"include", JSON, NULL, IGNORED, "there is nothing to include", NULL},
+    {"input", JSON, NULL, NEEDED, "a text, or items: messages, function_call, function_call_output",
+     "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1}]}"},
+    {"instructions", STRING, NULL, USED, "the system's message", NULL},
+    {"max_output_tokens", INT(0, INT32_MAX), NULL, USED, "of the answer (preset: what fits)", NULL},
+    {"max_tool_calls", JSON, NULL, IGNORED, "calls are made by the client", NULL},
+    {"metadata", JSON, "{}", USED, "repeated in the answer", "{}"},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
+    {"previous_response_id", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
+    {"prompt", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"reasoning", JSON, NULL, USED, "effort: for the template, where it reads that",
+     "{\"type\": \"object\"}"},
+    {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "of the random draws (preset: random)", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"store", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"stream_options", JSON, NULL, IGNORED, "there is nothing to choose", NULL},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"text", JSON, NULL, USED, "format: as a chat's response_format", "{\"type\": \"object\"}"},
+    {"tool_choice", JSON, "\"auto\"", USED, "as a chat's; a named tool: {type, name}",
+     "{\"type\": [\"string\", \"object\"]}"},
+    {"tools", JSON, NULL, USED, "functions", "{\"type\": \"array\"}"},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_logprobs", JSON, "0", REFUSED, "use /v1/chat/completions", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED, "of the likeliest tokens together",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    {"truncation", JSON, "\"disabled\"", REFUSED, "a longer input is an error", NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    END};
+
+static const struct hzp_field messages[] = {
+    {"container", JSON, NULL, REFUSED, "there are no containers", NULL},
+    {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"max_tokens", INT(1, INT32_MAX), NULL, NEEDED, "of the answer", NULL},
+    {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
+    {"messages", JSON, NULL, NEEDED, "of user and assistant: text, or blocks",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
+    {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"stop_sequences", JSON, NULL, USED, "the answer ends before the first of these",
+     "{\"type\": \"array\", \"maxItems\": 16, \"items\": {\"type\": \"string\", \"minLength\": "
+     "1}}"},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"system", JSON, NULL, USED, "the system's message: text, or blocks of text",
+     "{\"type\": [\"string\", \"array\"]}"},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"thinking", JSON, NULL, USED, "type disabled: enable_thinking is false for the template",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tool_choice", JSON, NULL, USED, "type auto, any, none, or tool with a name",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED, "of the likeliest tokens together",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    END};
+
+const struct hzp_field_set hzp_fields_responses = {"ResponsesRequest", {responses}, false, false};
+const struct hzp_field_set hzp_fields_messages = {"MessagesRequest", {messages}, false, false};
+
 /* ---- around the tokenizer ---- */
 
 static const struct hzp_field tokenize[] = {
@@ -280,6 +352,16 @@ static const struct hzp_route_fields rows[] = {
      .path = "/v1/chat/completions",
      .summary = "Answer a conversation",
      .body = &hzp_fields_chat,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/responses",
+     .summary = "Answer a conversation, in items",
+     .body = &hzp_fields_responses,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/messages",
+     .summary = "Answer a conversation, in Anthropic's shape",
+     .body = &hzp_fields_messages,
      .streams = true},
     {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
     {.method = "GET", .path = "/v1/models/", .summary = "The one model"},

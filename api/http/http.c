@@ -31,6 +31,8 @@ enum park { RUNNING, PARKED, NEWS };
 static const struct hzp_route routes[] = {
     {"POST", "/v1/completions", HZP_RIGHT_COMPLETE, true, hzp_route_completions, NULL},
     {"POST", "/v1/chat/completions", HZP_RIGHT_COMPLETE, true, hzp_route_chat, NULL},
+    {"POST", "/v1/responses", HZP_RIGHT_COMPLETE, true, hzp_route_responses, NULL},
+    {"POST", "/v1/messages", HZP_RIGHT_COMPLETE, true, hzp_route_messages, NULL},
     {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models, NULL},
     {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model, NULL},
     {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights, NULL},

@@ -192,6 +192,8 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 
 enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
 enum MHD_Result hzp_route_chat(struct hzp_exchange *x);
+enum MHD_Result hzp_route_responses(struct hzp_exchange *x);
+enum MHD_Result hzp_route_messages(struct hzp_exchange *x);
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x);
 enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x);
 enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x);

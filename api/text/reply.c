@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/text/reply.h"
+#include "api/text/reply_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 
 static const char think[] = "<think>", think_end[] = "</think>";
 static const char hermes[] = "<tool_call>", hermes_end[] = "</tool_call>";
-static const char mistral[] = "[TOOL_CALLS]", python_tag[] = "<|python_tag|>";
+static const char python_tag[] = "<|python_tag|>", channel[] = "<|channel|>";
 
 /* ---- rules ---- */
 
 static enum hzp_reply_calls calls_of(const char *source)
 {
-    if (strstr(source, mistral))
+    if (strstr(source, hzp_reply_mistral))
         return HZP_CALLS_MISTRAL;
+    if (strstr(source, hermes) && strstr(source, "<arg_key>"))
+        return HZP_CALLS_GLM;
     if (strstr(source, hermes) && !strstr(source, "<arg_key>") && !strstr(source, "<function="))
         return HZP_CALLS_HERMES;
     if (strstr(source, "<|start_header_id|>") && strstr(source, "\"parameters\": "))
@@ -40,20 +39,22 @@ void hzp_reply_rules_set(struct hzp_reply_rules *ret, const struct hzp_chat *cha
     const json_t *tool;
     size_t i;
     memset(ret, 0, sizeof(*ret));
-    ret->reasoning = strstr(source, think_end) != NULL;
+    ret->channels = strstr(source, channel) && strstr(source, "<|message|>");
+    ret->reasoning = !ret->channels && strstr(source, think_end) != NULL;
     ret->inside = ret->reasoning && ends_with(prompt, bytes, think);
     if (ret->reasoning && ends_with(prompt, bytes, think_end))
         ret->reasoning = false; /* the template has ended it already */
     if (!tools)
         return;
-    ret->calls = calls_of(source);
+    ret->calls = ret->channels ? HZP_CALLS_CHANNELS : calls_of(source);
     ret->names = json_object();
     json_array_foreach(tools, i, tool)
     {
-        const char *name =
-            json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        json_t *function = json_object_get(tool, "function");
+        json_t *parameters = json_object_get(function, "parameters");
+        const char *name = json_string_value(json_object_get(function, "name"));
         if (name)
-            json_object_set_new(ret->names, name, json_true());
+            json_object_set(ret->names, name, parameters ? parameters : json_true());
     }
 }
 
@@ -65,12 +66,12 @@ void hzp_reply_rules_fini(struct hzp_reply_rules *rules)
 
 bool hzp_reply_rules_on(const struct hzp_reply_rules *rules)
 {
-    return rules->calls != HZP_CALLS_NONE || rules->reasoning;
+    return rules->calls != HZP_CALLS_NONE || rules->reasoning || rules->channels;
 }
 
 bool hzp_reply_rules_special(const struct hzp_reply_rules *rules)
 {
-    return rules->calls == HZP_CALLS_LLAMA || rules->calls == HZP_CALLS_MISTRAL;
+    return rules->calls == HZP_CALLS_LLAMA || rules->calls == HZP_CALLS_MISTRAL || rules->channels;
 }
 
 int hzp_reply_create(const struct hzp_reply_rules *rules, struct hzp_reply **ret)
@@ -79,7 +80,8 @@ int hzp_reply_create(const struct hzp_reply_rules *rules, struct hzp_reply **ret
     if (!reply)
         return HZP_ENOMEM;
     reply->rules = rules;
-    reply->state = rules->inside      ? HZP_REPLY_REASONING
+    reply->state = rules->channels    ? HZP_REPLY_HEADER
+                   : rules->inside    ? HZP_REPLY_REASONING
                    : rules->reasoning ? HZP_REPLY_BEGIN
                                       : HZP_REPLY_CONTENT;
     reply->after_mark = rules->inside;
@@ -91,152 +93,16 @@ void hzp_reply_destroy(struct hzp_reply *reply)
 {
     if (!reply)
         return;
-    for (int i = 0; i < reply->calls; i++) {
-        free(reply->call[i].name);
-        free(reply->call[i].arguments);
-    }
+    hzp_reply_calls_drop(reply, 0);
     hzp_textbuf_fini(&reply->reasoning);
     hzp_textbuf_fini(&reply->content);
     hzp_textbuf_fini(&reply->held);
     free(reply);
 }
 
-/* ---- calls ---- */
-
-static void make_id(const struct hzp_reply *reply, char *id, size_t size)
-{
-    uint64_t word[2] = {(uint64_t)clock(), (uintptr_t)reply};
-    if (getrandom(word, sizeof(word), 0) < 0)
-        word[0] ^= (uint64_t)time(NULL);
-    /* Mistral's templates want nine letters or digits. */
-    if (reply->rules->calls == HZP_CALLS_MISTRAL)
-        snprintf(id, size, "%09llx", (unsigned long long)(word[0] & 0xFFFFFFFFFull));
-    else
-        snprintf(id, size, "call_%016llx%08x", (unsigned long long)word[0], (unsigned)word[1]);
-}
-
-/* arguments: an object, or its JSON as a string; NULL: none.  False: that is no call. */
-static bool add_call(struct hzp_reply *reply, const char *name, const json_t *arguments)
-{
-    json_t *parsed = NULL;
-    char *text = NULL;
-    if (!name || reply->calls == HZP_REPLY_CALLS_MAX ||
-        (reply->rules->names && !json_object_get(reply->rules->names, name)))
-        return false;
-    if (json_is_string(arguments))
-        parsed = json_loads(json_string_value(arguments), 0, NULL);
-    const json_t *object = json_is_string(arguments) ? parsed : arguments;
-    if (!arguments || json_is_null(arguments))
-        text = strdup("{}");
-    else if (json_is_object(object))
-        text = hzp_chat_dumps(object);
-    json_decref(parsed);
-    if (!text)
-        return false;
-    if (reply->rules->one_call && reply->calls) {
-        free(text);
-        return true; /* left out */
-    }
-    struct hzp_reply_call *call = &reply->call[reply->calls];
-    call->name = strdup(name);
-    call->arguments = text;
-    make_id(reply, call->id, sizeof(call->id));
-    reply->calls++;
-    return true;
-}
-
-/* {"name": ..., "arguments" or "parameters": ...} */
-static bool add_object(struct hzp_reply *reply, const json_t *object)
-{
-    const json_t *arguments = json_object_get(object, "arguments");
-    if (!arguments)
-        arguments = json_object_get(object, "parameters");
-    return add_call(reply, json_string_value(json_object_get(object, "name")), arguments);
-}
-
-static void drop_calls(struct hzp_reply *reply, int from)
-{
-    while (reply->calls > from) {
-        struct hzp_reply_call *call = &reply->call[--reply->calls];
-        free(call->name);
-        free(call->arguments);
-        memset(call, 0, sizeof(*call));
-    }
-}
-
-static const char *skip_blanks(const char *p, const char *end)
-{
-    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
-        p++;
-    return p;
-}
-
-/* One JSON value at *at, which moves behind it; NULL: there is none. */
-static json_t *next_value(const char **at, const char *end)
-{
-    json_error_t error;
-    json_t *json = json_loadb(*at, (size_t)(end - *at), JSON_DISABLE_EOF_CHECK, &error);
-    if (json)
-        *at += error.position;
-    return json;
-}
-
-/* Objects divided by `by` (0: blanks), or one list of them, and nothing else. */
-static bool read_objects(struct hzp_reply *reply, const char *p, const char *end, char by)
-{
-    int before = reply->calls;
-    bool fits = true, any = false;
-    for (p = skip_blanks(p, end); fits && p < end; p = skip_blanks(p, end)) {
-        json_t *json = next_value(&p, end), *each;
-        size_t i;
-        fits = json_is_object(json) ? add_object(reply, json)
-                                    : json_is_array(json) && json_array_size(json) && !any;
-        if (json_is_array(json))
-            json_array_foreach(json, i, each) fits = fits && add_object(reply, each);
-        json_decref(json);
-        any = true;
-        p = skip_blanks(p, end);
-        if (p < end && by && *p == by)
-            p++;
-    }
-    if (!fits)
-        drop_calls(reply, before);
-    return fits && any;
-}
-
-/* name[ARGS]{...}, perhaps several with the mark between; or a list of objects. */
-static bool read_mistral(struct hzp_reply *reply, const char *p, const char *end)
-{
-    static const char args[] = "[ARGS]";
-    int before = reply->calls;
-    p = skip_blanks(p, end);
-    if (p < end && (*p == '[' || *p == '{'))
-        return read_objects(reply, p, end, 0);
-    while (p < end) {
-        char name[256];
-        const char *at = memmem(p, (size_t)(end - p), args, sizeof(args) - 1);
-        bool fits = at && (size_t)(at - p) < sizeof(name);
-        if (fits) {
-            snprintf(name, sizeof(name), "%.*s", (int)(at - p), p);
-            p = at + sizeof(args) - 1;
-            json_t *json = next_value(&p, end);
-            fits = json && add_call(reply, name, json);
-            json_decref(json);
-        }
-        if (!fits) {
-            drop_calls(reply, before);
-            return false;
-        }
-        p = skip_blanks(p, end);
-        if ((size_t)(end - p) >= sizeof(mistral) - 1 && !memcmp(p, mistral, sizeof(mistral) - 1))
-            p = skip_blanks(p + sizeof(mistral) - 1, end);
-    }
-    return reply->calls > before;
-}
-
 /* ---- reading ---- */
 
-static int keep_from(struct hzp_reply *reply, size_t from)
+int hzp_reply_keep_from(struct hzp_reply *reply, size_t from)
 {
     if (from) {
         memmove(reply->held.data, reply->held.data + from, reply->held.bytes - from);
@@ -245,8 +111,8 @@ static int keep_from(struct hzp_reply *reply, size_t from)
     return HZP_OK;
 }
 
-/* Moves the first n held bytes to a text, without blanks right behind a mark. */
-static int release(struct hzp_reply *reply, size_t n, struct hzp_textbuf *to)
+/* Without blanks right behind a mark. */
+int hzp_reply_release(struct hzp_reply *reply, size_t n, struct hzp_textbuf *to)
 {
     size_t skip = 0;
     while (reply->after_mark && skip < n && strchr("\n\r \t", reply->held.data[skip]) &&
@@ -256,7 +122,7 @@ static int release(struct hzp_reply *reply, size_t n, struct hzp_textbuf *to)
         reply->after_mark = false;
         HZP_TRY(hzp_textbuf_append(to, reply->held.data + skip, n - skip));
     }
-    return n ? keep_from(reply, n) : HZP_OK;
+    return n ? hzp_reply_keep_from(reply, n) : HZP_OK;
 }
 
 /* Where the mark begins in the held text; bytes: it does not.  *ret_safe: the bytes before it, or
@@ -282,10 +148,10 @@ static bool find_mark(const struct hzp_reply *reply, const char *mark, size_t *r
 static int step_begin(struct hzp_reply *reply, bool end)
 {
     const char *p = reply->held.data, *stop = p + reply->held.bytes;
-    const char *at = reply->held.bytes ? skip_blanks(p, stop) : p;
+    const char *at = reply->held.bytes ? hzp_reply_blanks(p, stop) : p;
     size_t n = (size_t)(stop - at), mark = sizeof(think) - 1;
     if (n >= mark && !memcmp(at, think, mark)) {
-        keep_from(reply, (size_t)(at - p) + mark);
+        hzp_reply_keep_from(reply, (size_t)(at - p) + mark);
         reply->state = HZP_REPLY_REASONING;
         reply->after_mark = true;
         return 1;
@@ -305,10 +171,10 @@ static int step_reasoning(struct hzp_reply *reply, bool end)
     while (out && (found || !end) && strchr(" \n\r\t", reply->held.data[out - 1]) &&
            reply->held.data[out - 1])
         out--;
-    HZP_TRY(release(reply, out, &reply->reasoning));
+    HZP_TRY(hzp_reply_release(reply, out, &reply->reasoning));
     if (!found)
         return 0;
-    keep_from(reply, at - out + sizeof(think_end) - 1);
+    hzp_reply_keep_from(reply, at - out + sizeof(think_end) - 1);
     reply->state = HZP_REPLY_CONTENT;
     reply->after_mark = true;
     return 1;
@@ -319,9 +185,10 @@ static const char *opening(const struct hzp_reply *reply)
 {
     switch (reply->rules->calls) {
     case HZP_CALLS_HERMES:
+    case HZP_CALLS_GLM:
         return hermes;
     case HZP_CALLS_MISTRAL:
-        return mistral;
+        return hzp_reply_mistral;
     case HZP_CALLS_LLAMA:
         return python_tag;
     default:
@@ -336,7 +203,7 @@ static int step_content(struct hzp_reply *reply, bool end)
     bool found = false;
     if (mark && reply->rules->calls == HZP_CALLS_LLAMA && !reply->content.bytes) {
         const char *p = reply->held.data, *stop = p + reply->held.bytes;
-        const char *first = reply->held.bytes ? skip_blanks(p, stop) : stop;
+        const char *first = reply->held.bytes ? hzp_reply_blanks(p, stop) : stop;
         if (first == stop && !end)
             return 0;
         if (first < stop && *first == '{') { /* the whole answer may be a call */
@@ -353,23 +220,39 @@ static int step_content(struct hzp_reply *reply, bool end)
     while (mark && out && (found || !end) && strchr(" \n\r\t", reply->held.data[out - 1]) &&
            reply->held.data[out - 1])
         out--;
-    HZP_TRY(release(reply, out, &reply->content));
+    HZP_TRY(hzp_reply_release(reply, out, &reply->content));
     if (!found)
         return 0;
     reply->state = HZP_REPLY_CALL;
     return 1;
 }
 
+/* Where the objects of a list end, whose beginning is gone. */
+static const char *without_list_end(const char *from, const char *end)
+{
+    while (end > from && strchr(" \n\r\t", end[-1]) && end[-1])
+        end--;
+    return end > from && end[-1] == ']' ? end - 1 : end;
+}
+
 /* The held text begins with blanks and the opening mark (Llama: perhaps without). */
 static int step_call(struct hzp_reply *reply, bool end)
 {
     const char *p = reply->held.data, *stop = p + reply->held.bytes, *mark = opening(reply);
-    const char *from = skip_blanks(p, stop);
+    const char *from = hzp_reply_blanks(p, stop);
     bool read = false;
     size_t used = reply->held.bytes;
     if ((size_t)(stop - from) >= strlen(mark) && !memcmp(from, mark, strlen(mark)))
         from += strlen(mark);
-    if (reply->rules->calls == HZP_CALLS_HERMES) {
+    const char *arguments = reply->rules->live && !end && reply->rules->calls != HZP_CALLS_GLM
+                                ? hzp_reply_live_begin(reply, from, stop)
+                                : NULL;
+    if (arguments) {
+        reply->looked = 0;
+        reply->state = HZP_REPLY_ARGUMENTS;
+        return hzp_reply_keep_from(reply, (size_t)(arguments - p)) == HZP_OK;
+    }
+    if (reply->rules->calls == HZP_CALLS_HERMES || reply->rules->calls == HZP_CALLS_GLM) {
         /* what an earlier feed has searched is not searched again */
         size_t mark_bytes = sizeof(hermes_end) - 1;
         const char *look = p + (reply->looked > mark_bytes ? reply->looked - mark_bytes : 0);
@@ -381,22 +264,67 @@ static int step_call(struct hzp_reply *reply, bool end)
         reply->looked = 0;
         if (close)
             used = (size_t)(close - p) + sizeof(hermes_end) - 1;
-        read = read_objects(reply, from, close ? close : stop, 0);
+        read = reply->rules->calls == HZP_CALLS_GLM
+                   ? hzp_reply_read_glm(reply, from, close ? close : stop)
+                   : hzp_reply_read_objects(reply, from, close ? close : stop, 0);
     } else {
         if (!end)
             return 0;
-        read = reply->rules->calls == HZP_CALLS_MISTRAL ? read_mistral(reply, from, stop)
-                                                        : read_objects(reply, from, stop, ';');
+        bool list = reply->rules->calls == HZP_CALLS_MISTRAL && from < stop && *from == '{';
+        if (list) /* its first calls were passed on */
+            read = hzp_reply_read_objects(reply, from, without_list_end(from, stop), ',');
+        else if (reply->rules->calls == HZP_CALLS_MISTRAL)
+            read = hzp_reply_read_mistral(reply, from, stop);
+        else
+            read = hzp_reply_read_objects(reply, from, stop, ';');
     }
     reply->state = HZP_REPLY_CONTENT;
     if (read) {
         reply->after_mark = true;
-        return keep_from(reply, used) == HZP_OK;
+        return hzp_reply_keep_from(reply, used) == HZP_OK;
     }
     /* No call: it is content as it stands. */
     reply->after_mark = reply->after_mark && !reply->content.bytes;
-    HZP_TRY(release(reply, used, &reply->content));
+    HZP_TRY(hzp_reply_release(reply, used, &reply->content));
     return 1;
+}
+
+/* The held text goes on in a call's arguments. */
+static int step_arguments(struct hzp_reply *reply, bool end)
+{
+    size_t used;
+    bool done = hzp_reply_live_scan(&reply->live, reply->held.data, reply->held.bytes, &used);
+    if (!reply->live.left_out)
+        HZP_TRY(
+            hzp_textbuf_append(&reply->call[reply->calls - 1].arguments, reply->held.data, used));
+    HZP_TRY(hzp_reply_keep_from(reply, used));
+    if (done)
+        reply->state = HZP_REPLY_BEHIND;
+    return done;
+}
+
+/* Behind a call's arguments: the rest of its object, then another call or what ends them. */
+static int step_behind(struct hzp_reply *reply, bool end)
+{
+    const char *close = reply->rules->calls == HZP_CALLS_HERMES    ? hermes_end
+                        : reply->rules->calls == HZP_CALLS_MISTRAL ? "]"
+                                                                   : "";
+    size_t skip = 0, n = strlen(close), mark = strlen(hzp_reply_mistral);
+    const char *p = reply->held.data;
+    while (skip < reply->held.bytes && p[skip] && strchr(" \n\r\t},;", p[skip]))
+        skip++;
+    HZP_TRY(hzp_reply_keep_from(reply, skip));
+    size_t bytes = reply->held.bytes;
+    if (!bytes)
+        return 0;
+    bool another = reply->rules->calls == HZP_CALLS_MISTRAL &&
+                   !memcmp(p, hzp_reply_mistral, HZP_MIN(bytes, mark));
+    bool closes = n && !memcmp(p, close, HZP_MIN(bytes, n));
+    if (!end && ((another && bytes < mark) || (closes && bytes < n)))
+        return 0;
+    reply->state = *p == '{' || (another && bytes >= mark) ? HZP_REPLY_CALL : HZP_REPLY_CONTENT;
+    reply->after_mark = true;
+    return !closes || bytes < n || hzp_reply_keep_from(reply, n) == HZP_OK;
 }
 
 int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool end)
@@ -407,7 +335,7 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
     if (reply->ended)
         return HZP_OK;
     while (more > 0) {
-        if (!reply->held.bytes && (!end || reply->state == HZP_REPLY_CONTENT))
+        if (!reply->held.bytes && (!end || reply->state >= HZP_REPLY_CONTENT))
             break;
         switch (reply->state) {
         case HZP_REPLY_BEGIN:
@@ -419,6 +347,18 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
         case HZP_REPLY_CONTENT:
             more = step_content(reply, end);
             break;
+        case HZP_REPLY_HEADER:
+            more = hzp_reply_step_header(reply, end);
+            break;
+        case HZP_REPLY_BODY:
+            more = hzp_reply_step_body(reply, end);
+            break;
+        case HZP_REPLY_ARGUMENTS:
+            more = step_arguments(reply, end);
+            break;
+        case HZP_REPLY_BEHIND:
+            more = step_behind(reply, end);
+            break;
         default:
             more = step_call(reply, end);
         }
@@ -429,21 +369,36 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
 
 /* ---- answers ---- */
 
-static json_t *call_json(const struct hzp_reply_call *call, int index)
+/* from: the bytes of its arguments that were sent before; 0 and whole: the call itself. */
+static json_t *call_json(const struct hzp_reply_call *call, size_t from, bool whole)
 {
-    json_t *json =
-        json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", call->id, "type", "function", "function",
-                  "name", call->name ? call->name : "", "arguments", call->arguments);
-    if (json && index >= 0)
-        json_object_set_new(json, "index", json_integer(index));
-    return json;
+    const struct hzp_textbuf *text = &call->arguments;
+    json_t *function =
+        json_pack("{s:o}", "arguments",
+                  json_stringn_nocheck(text->bytes ? text->data + from : "", text->bytes - from));
+    if (!whole)
+        return json_pack("{s:o}", "function", function);
+    json_object_set_new(function, "name", json_string(call->name));
+    return json_pack("{s:s, s:s, s:o}", "id", call->id, "type", "function", "function", function);
 }
 
-static json_t *calls_json(const struct hzp_reply *reply, int from, bool indexed)
+/* The calls, or what is new in them since the last delta; NULL: nothing. */
+static json_t *calls_json(struct hzp_reply *reply)
 {
-    json_t *list = json_array();
-    for (int i = from; i < reply->calls; i++)
-        json_array_append_new(list, call_json(&reply->call[i], indexed ? i : -1));
+    json_t *list = NULL;
+    for (int i = HZP_MAX(reply->sent_calls - 1, 0); i < reply->calls; i++) {
+        const struct hzp_reply_call *call = &reply->call[i];
+        bool whole = i >= reply->sent_calls;
+        size_t from = whole ? 0 : reply->sent_arguments;
+        if (!whole && call->arguments.bytes == from)
+            continue;
+        json_t *json = call_json(call, from, whole);
+        json_object_set_new(json, "index", json_integer(i));
+        list = list ? list : json_array();
+        json_array_append_new(list, json);
+    }
+    reply->sent_calls = reply->calls;
+    reply->sent_arguments = reply->calls ? reply->call[reply->calls - 1].arguments.bytes : 0;
     return list;
 }
 
@@ -459,8 +414,11 @@ json_t *hzp_reply_message(const struct hzp_reply *reply)
     if (reasoning->bytes && !reply->rules->hide)
         json_object_set_new(json, "reasoning_content",
                             json_stringn_nocheck(reasoning->data, reasoning->bytes));
-    if (reply->calls)
-        json_object_set_new(json, "tool_calls", calls_json(reply, 0, false));
+    json_t *calls = reply->calls ? json_array() : NULL;
+    for (int i = 0; i < reply->calls; i++)
+        json_array_append_new(calls, call_json(&reply->call[i], 0, true));
+    if (calls)
+        json_object_set_new(json, "tool_calls", calls);
     return json;
 }
 
@@ -475,10 +433,10 @@ json_t *hzp_reply_delta(struct hzp_reply *reply)
         json_object_set_new(json, "content",
                             json_stringn_nocheck(reply->content.data + reply->sent_content,
                                                  reply->content.bytes - reply->sent_content));
-    if (reply->calls > reply->sent_calls)
-        json_object_set_new(json, "tool_calls", calls_json(reply, reply->sent_calls, true));
+    json_t *calls = calls_json(reply);
+    if (calls)
+        json_object_set_new(json, "tool_calls", calls);
     reply->sent_reasoning = reply->reasoning.bytes;
     reply->sent_content = reply->content.bytes;
-    reply->sent_calls = reply->calls;
     return json;
 }

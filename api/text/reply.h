@@ -10,9 +10,13 @@
  *                    <|python_tag|>, several divided by ;
  *     Mistral        [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or, newer,
  *                    [TOOL_CALLS]name[ARGS]{...}
+ *     GLM            <tool_call>name <arg_key>..</arg_key><arg_value>..</arg_value> ..</tool_call>
+ *     gpt-oss        channels, which also have the reasoning (reply_channels.c)
  *
  * A call that is malformed, or whose tool does not exist, stays content: the text as the model
- * wrote it.  How the text was cut into feeds makes no difference to what comes out.
+ * wrote it; but of a stream (live) a call is begun with its name, and its arguments are passed on
+ * as they are written, so that one that turns out malformed has malformed arguments.  Else how the
+ * text was cut into feeds makes no difference to what comes out.
  *
  * Invariant: held is the end of the text that may belong to a mark or a call.
  * Thread: one per reply.
@@ -22,16 +26,25 @@
 
 #include "api/text/chat.h"
 
-enum hzp_reply_calls { HZP_CALLS_NONE, HZP_CALLS_HERMES, HZP_CALLS_LLAMA, HZP_CALLS_MISTRAL };
+enum hzp_reply_calls {
+    HZP_CALLS_NONE,
+    HZP_CALLS_HERMES,
+    HZP_CALLS_LLAMA,
+    HZP_CALLS_MISTRAL,
+    HZP_CALLS_GLM,
+    HZP_CALLS_CHANNELS
+};
 
 /* How replies to one request are read. */
 struct hzp_reply_rules {
     enum hzp_reply_calls calls;
+    bool channels;  /* gpt-oss's */
+    bool live;      /* arguments are passed on as they arrive */
     bool reasoning; /* <think> begins reasoning */
     bool inside;    /* the prompt has begun the reasoning */
     bool one_call;  /* further calls are left out */
     bool hide;      /* reasoning is left out of the message */
-    json_t *names;  /* owned: the tools' names; NULL: any */
+    json_t *names;  /* owned: the tools' parameters, or true, by name; NULL: any */
 };
 
 /* Rules by the template; prompt: what was rendered; tools: the request's, NULL: none. */
@@ -47,10 +60,36 @@ enum { HZP_REPLY_CALLS_MAX = 128 };
 
 struct hzp_reply_call {
     char id[32];
-    char *name, *arguments; /* owned; arguments: a JSON object as text */
+    char *name;                   /* owned */
+    struct hzp_textbuf arguments; /* a JSON object */
 };
 
-enum hzp_reply_state { HZP_REPLY_BEGIN, HZP_REPLY_REASONING, HZP_REPLY_CONTENT, HZP_REPLY_CALL };
+enum hzp_reply_state {
+    HZP_REPLY_BEGIN,
+    HZP_REPLY_REASONING,
+    HZP_REPLY_CALL,
+    /* with nothing held there is nothing to do at the end */
+    HZP_REPLY_CONTENT,
+    HZP_REPLY_ARGUMENTS, /* of a call that is passed on as it arrives */
+    HZP_REPLY_BEHIND,    /* its end */
+    HZP_REPLY_HEADER,    /* of a channel */
+    HZP_REPLY_BODY
+};
+
+/* Where the body of a channel goes. */
+enum hzp_reply_body {
+    HZP_REPLY_BODY_CONTENT,
+    HZP_REPLY_BODY_REASONING,
+    HZP_REPLY_BODY_CALL,
+    HZP_REPLY_BODY_NOTHING
+};
+
+/* Within a call's arguments. */
+struct hzp_reply_live {
+    int depth;
+    bool string, escaped;
+    bool left_out;
+};
 
 struct hzp_reply {
     const struct hzp_reply_rules *rules; /* borrowed */
@@ -60,11 +99,14 @@ struct hzp_reply {
     int calls;
     size_t fed;    /* bytes of the text so far */
     size_t looked; /* of a call: bytes of held in which its end is not */
+    struct hzp_reply_live live;
+    enum hzp_reply_body body;
     bool ended;
     bool after_mark; /* blanks are dropped until something else comes */
     /* of a stream: already sent */
     size_t sent_reasoning, sent_content;
     int sent_calls;
+    size_t sent_arguments; /* of the last of them */
 };
 
 /* HZP_ENOMEM. */

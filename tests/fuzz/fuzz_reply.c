@@ -34,25 +34,38 @@ static bool same(const struct hzp_textbuf *a, const struct hzp_textbuf *b)
     return a->bytes == b->bytes && (!a->bytes || !memcmp(a->data, b->data, a->bytes));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* Read whole and in pieces, it is the same message. */
+static void compare(const struct hzp_reply_rules *rules, const char *text, size_t n, size_t step)
 {
-    if (size < 2 || hzp_utf8_valid((const char *)data + 2, size - 2) != size - 2)
-        return 0;
-    const struct hzp_reply_rules rules = {.calls = data[0] % 4,
-                                          .reasoning = (data[0] & 4) != 0,
-                                          .inside = (data[0] & 12) == 12,
-                                          .one_call = (data[0] & 16) != 0};
-    const char *text = (const char *)data + 2;
-    struct hzp_reply *whole = read_text(&rules, text, size - 2, size);
-    struct hzp_reply *cut = read_text(&rules, text, size - 2, 1 + data[1] % 8);
+    struct hzp_reply *whole = read_text(rules, text, n, n + 1);
+    struct hzp_reply *cut = read_text(rules, text, n, step);
     check(same(&whole->content, &cut->content) && same(&whole->reasoning, &cut->reasoning));
     check(whole->calls == cut->calls);
     for (int i = 0; i < whole->calls; i++)
         check(!strcmp(whole->call[i].name, cut->call[i].name) &&
-              !strcmp(whole->call[i].arguments, cut->call[i].arguments));
+              same(&whole->call[i].arguments, &cut->call[i].arguments));
     json_decref(hzp_reply_message(whole));
     hzp_reply_destroy(whole);
     hzp_reply_destroy(cut);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 2 || hzp_utf8_valid((const char *)data + 2, size - 2) != size - 2)
+        return 0;
+    bool channels = (data[0] & 96) == 96;
+    const struct hzp_reply_rules rules = {.calls = channels ? HZP_CALLS_CHANNELS : data[0] % 4,
+                                          .channels = channels,
+                                          .reasoning = !channels && (data[0] & 4) != 0,
+                                          .inside = !channels && (data[0] & 12) == 12,
+                                          .one_call = (data[0] & 16) != 0};
+    struct hzp_reply_rules glm = rules, live = rules;
+    glm.calls = channels ? HZP_CALLS_CHANNELS : HZP_CALLS_GLM;
+    live.live = true; /* a malformed call differs then: it has begun already */
+    const char *text = (const char *)data + 2;
+    hzp_reply_destroy(read_text(&live, text, size - 2, 1 + data[1] % 8));
+    compare(&rules, text, size - 2, 1 + data[1] % 8);
+    compare(&glm, text, size - 2, 1 + data[1] % 8);
     return 0;
 }
 
@@ -65,6 +78,9 @@ static const struct fuzz_seed seeds[] = {
     FUZZ_TEXT("23<|python_tag|>{\"name\": \"f\", \"parameters\": {}}"),
     FUZZ_TEXT("34Let me.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}"),
     FUZZ_TEXT("35[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\"}]"),
+    FUZZ_TEXT("d1<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value></tool_call>"),
+    FUZZ_TEXT("`3<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary "
+              "to=functions.f <|constrain|>json<|message|>{}<|call|>"),
     FUZZ_TEXT("<1why \xC3\xA9\n</think> yes"),
 };
 

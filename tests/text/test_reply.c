@@ -44,8 +44,20 @@ static void add_delta(json_t *message, json_t *delta)
             list = json_array();
             json_object_set_new(message, "tool_calls", list);
         }
-        assert_int_equal(json_integer_value(json_object_get(call, "index")), json_array_size(list));
+        json_int_t index = json_integer_value(json_object_get(call, "index"));
         json_object_del(call, "index");
+        if (index < (json_int_t)json_array_size(list)) { /* more of its arguments */
+            json_t *function = json_object_get(json_array_get(list, (size_t)index), "function");
+            const json_t *more = json_object_get(json_object_get(call, "function"), "arguments");
+            assert_int_equal(index, json_array_size(list) - 1);
+            assert_int_equal(json_object_size(call), 1);
+            json_object_set_new(
+                function, "arguments",
+                json_sprintf("%s%s", json_string_value(json_object_get(function, "arguments")),
+                             json_string_value(more)));
+            continue;
+        }
+        assert_int_equal(index, json_array_size(list));
         json_array_append(list, call);
     }
     json_decref(delta);
@@ -87,6 +99,10 @@ static void expect(struct hzp_reply_rules rules, const char *text, const char *w
     json_t *json = json_loads(want, 0, NULL);
     assert_non_null(json);
     for (size_t cut = 0; cut <= strlen(text); cut++)
+        expect_cut(&rules, text, cut, json);
+    /* A call that is well-formed is the same when it is passed on as it arrives. */
+    rules.live = json_object_get(json, "tool_calls") != NULL;
+    for (size_t cut = 0; rules.live && cut <= strlen(text); cut++)
         expect_cut(&rules, text, cut, json);
     json_decref(json);
 }
@@ -180,13 +196,82 @@ static void mistral(void **state)
     expect(rules, "[TOOL", "{\"content\": \"[TOOL\"}");
 }
 
+static void glm(void **state)
+{
+    struct hzp_reply_rules rules = {.calls = HZP_CALLS_GLM,
+                                    .names = json_pack("{s:{s:{s:{s:s}}}, s:b}", "f", "properties",
+                                                       "s", "type", "string", "g", 1)};
+    expect(rules,
+           ("See.\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>5 \"x\"</arg_value>\n<arg_key>n"
+            "</arg_key><arg_value>[1, 2]</arg_value>\n</tool_call>\n<tool_call>g</tool_call>"),
+           "{\"content\": \"See.\", \"tool_calls\": [" CALL(
+               "f",
+               "{\\\"s\\\": \\\"5 \\\\\\\"x\\\\\\\"\\\", \\\"n\\\": [1, 2]}") ", " CALL("g",
+                                                                                        "{}") "]}");
+    expect(rules, "<tool_call>h<arg_key>a</arg_key></tool_call>",
+           "{\"content\": \"<tool_call>h<arg_key>a</arg_key></tool_call>\"}");
+    json_decref(rules.names);
+}
+
+static void channels(void **state)
+{
+    struct hzp_reply_rules rules = {.channels = true,
+                                    .calls = HZP_CALLS_CHANNELS,
+                                    .names = json_pack("{s:b, s:b}", "f", 1, "g", 1)};
+    expect(rules,
+           ("<|channel|>analysis<|message|>why <|x<|end|><|start|>assistant<|channel|>final"
+            "<|message|>Yes. <b>"),
+           "{\"content\": \"Yes. <b>\", \"reasoning_content\": \"why <|x\"}");
+    expect(rules,
+           ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary "
+            "to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|><|start|>assistant "
+            "to=functions.g<|channel|>commentary json<|message|>{}"),
+           "{\"content\": \"I look.\", \"tool_calls\": [" CALL("f", "{\\\"a\\\": 1}") ", " CALL(
+               "g", "{}") "]}");
+    expect(rules, "<|channel|>commentary to=functions.h<|message|>{}", "{\"content\": \"{}\"}");
+    expect(rules, "Plain <|text|>", "{\"content\": \"Plain <|text|>\"}");
+    expect(rules, "<|chan", "{\"content\": \"<|chan\"}");
+    json_decref(rules.names);
+}
+
+/* Arguments are passed on while they arrive. */
+static void arguments_arrive(void **state)
+{
+    static const struct {
+        enum hzp_reply_calls calls;
+        const char *text;
+    } row[] = {
+        {HZP_CALLS_HERMES, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b}c\", "},
+        {HZP_CALLS_LLAMA, "{\"name\": \"f\", \"parameters\": {\"a\": \"b}c\", "},
+        {HZP_CALLS_MISTRAL, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": \"b}c\", "},
+        {HZP_CALLS_MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": \"b}c\", "},
+    };
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        const struct hzp_reply_rules rules = {.calls = row[i].calls, .live = true};
+        struct hzp_reply *reply;
+        json_t *message = json_object();
+        assert_int_equal(hzp_reply_create(&rules, &reply), HZP_OK);
+        for (const char *p = row[i].text; *p; p++) {
+            assert_int_equal(hzp_reply_feed(reply, p, 1, false), HZP_OK);
+            add_delta(message, hzp_reply_delta(reply));
+        }
+        const json_t *call = json_array_get(json_object_get(message, "tool_calls"), 0);
+        const json_t *function = json_object_get(call, "function");
+        assert_string_equal(json_string_value(json_object_get(function, "name")), "f");
+        assert_string_equal(json_string_value(json_object_get(function, "arguments")),
+                            "{\"a\": \"b}c\", ");
+        assert_int_equal(reply->held.bytes, 0);
+        json_decref(message);
+        hzp_reply_destroy(reply);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reasoning),
-        cmocka_unit_test(hermes),
-        cmocka_unit_test(llama),
-        cmocka_unit_test(mistral),
+        cmocka_unit_test(reasoning),        cmocka_unit_test(hermes), cmocka_unit_test(llama),
+        cmocka_unit_test(mistral),          cmocka_unit_test(glm),    cmocka_unit_test(channels),
+        cmocka_unit_test(arguments_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /v1/responses and /v1/messages say what /v1/chat/completions says: tests for a server that another
+program starts (test_chat.py)."""
+import http.client
+import json
+
+ASKED = "Where does Zorin live?"
+GREEDY = {"temperature": 0}
+
+
+def events(server, path, body):
+    """(name, object) of each server-sent event."""
+    c = http.client.HTTPConnection("127.0.0.1", server.port)
+    c.request("POST", path, json.dumps({**body, "stream": True}), {"content-type": "application/json"})
+    answer = c.getresponse()
+    assert answer.status == 200, answer.read()
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    found = []
+    for event in answer.read().decode().split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    c.close()
+    for name, what in found:
+        assert what["type"] == name, (name, what)
+    return found
+
+
+def said(server, **fields):
+    status, _, answer = server.post("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": ASKED}], "max_tokens": 12, **GREEDY, **fields})
+    assert status == 200, answer
+    return answer
+
+
+def test_responses(server):
+    body = {"input": ASKED, "max_output_tokens": 12, **GREEDY}
+    want = said(server)
+    made = server.client.responses.create(model=server.model, **body)
+    assert made.output_text == want["choices"][0]["message"]["content"]
+    assert made.id.startswith("resp_") and made.object == "response"
+    cut = want["choices"][0]["finish_reason"] == "length"
+    assert made.status == ("incomplete" if cut else "completed")
+    assert made.usage.input_tokens == want["usage"]["prompt_tokens"]
+    assert made.usage.output_tokens == want["usage"]["completion_tokens"]
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]
+    again = server.client.responses.create(model=server.model, **{**body, "input": parts})
+    assert again.output_text == made.output_text
+    told = server.client.responses.create(model=server.model, instructions="Be brief.", **body)
+    assert told.instructions == "Be brief." and told.usage.input_tokens > made.usage.input_tokens
+
+    seen = list(server.client.responses.create(model=server.model, stream=True, **body))
+    assert [e.sequence_number for e in seen] == list(range(len(seen)))
+    names = [e.type for e in seen]
+    assert names[:4] == ["response.created", "response.in_progress", "response.output_item.added",
+                         "response.content_part.added"], names
+    assert names[-4:-1] == ["response.output_text.done", "response.content_part.done",
+                            "response.output_item.done"], names
+    assert names[-1] == ("response.incomplete" if cut else "response.completed")
+    text = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
+    assert text == made.output_text == seen[-1].response.output_text
+    assert names.count("response.output_text.delta") > 1
+    assert seen[-1].response.usage.total_tokens == made.usage.total_tokens
+
+    for fields, param in (({"input": 5}, "input"), ({"input": []}, "input"),
+                          ({"input": [{"type": "image"}]}, "input[0]"),
+                          ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+                           "input[0].content[0]"),
+                          ({"input": [{"type": "function_call"}]}, "input[0]"),
+                          ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+                          ({"previous_response_id": "x"}, "previous_response_id"),
+                          ({"max_output_tokens": 10 ** 6}, "max_output_tokens"),
+                          ({"no_such": 1}, "no_such")):
+        status, _, answer = server.post("/v1/responses", {**body, **fields})
+        assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+
+
+def test_messages_shape(server):
+    body = {"model": server.model, "messages": [{"role": "user", "content": ASKED}],
+            "max_tokens": 12, **GREEDY}
+    want = said(server)
+    text = want["choices"][0]["message"]["content"]
+    status, _, made = server.post("/v1/messages", body)
+    assert status == 200 and made["content"] == [{"type": "text", "text": text}], made
+    assert made["type"] == "message" and made["role"] == "assistant" and made["id"].startswith("msg_")
+    cut = want["choices"][0]["finish_reason"] == "length"
+    assert made["stop_reason"] == ("max_tokens" if cut else "end_turn")
+    usage = made["usage"]
+    assert usage["output_tokens"] == want["usage"]["completion_tokens"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == want["usage"]["prompt_tokens"]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": ASKED}]}]
+    assert server.post("/v1/messages", {**body, "messages": blocks})[2]["content"] == made["content"]
+    system = {**body, "system": [{"type": "text", "text": "Be brief."}]}
+    longer = server.post("/v1/messages", system)[2]["usage"]
+    assert longer["input_tokens"] + longer["cache_read_input_tokens"] > want["usage"]["prompt_tokens"]
+    letter = text[3]
+    stopped = server.post("/v1/messages", {**body, "stop_sequences": [letter]})[2]
+    assert stopped["stop_reason"] == "stop_sequence" and stopped["stop_sequence"] == letter
+    assert stopped["content"][0]["text"] == text[:text.index(letter)]
+
+    seen = events(server, "/v1/messages", body)
+    names = [name for name, _ in seen]
+    assert names[:2] == ["message_start", "content_block_start"], names
+    assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"], names
+    assert "".join(what["delta"]["text"] for name, what in seen
+                   if name == "content_block_delta") == text
+    assert seen[-2][1]["delta"]["stop_reason"] == made["stop_reason"]
+    assert seen[-2][1]["usage"]["output_tokens"] == usage["output_tokens"]
+
+    for fields, param in (({"messages": []}, "messages"), ({"max_tokens": None}, "max_tokens"),
+                          ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]"),
+                          ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+                           "messages[0].content[0]"),
+                          ({"tools": [{"name": "f"}]}, "tools[0]"), ({"system": 5}, "system"),
+                          ({"stop_sequences": [""]}, "stop_sequences")):
+        status, _, answer = server.post("/v1/messages", {**body, **fields})
+        assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+
+
+def check_calls(server, asked, function):
+    """A model that calls the tool does so in every shape; the result goes back."""
+    look = {"type": "function", "name": function["name"], "parameters": {"type": "object"}}
+    body = {"input": asked, "max_output_tokens": 150, "tools": [look], **GREEDY}
+    made = server.client.responses.create(model=server.model, **body)
+    assert [item.type for item in made.output] == ["reasoning", "function_call"], made.output
+    call = made.output[1]
+    assert call.name == function["name"] and json.loads(call.arguments) == {"at": "Tarn"}
+    assert made.output[0].content[0].text == "Tarn it is."
+    seen = [what for _, what in events(server, "/v1/responses", body)]
+    pieces = [e["delta"] for e in seen if e["type"] == "response.function_call_arguments.delta"]
+    assert len(pieces) > 2 and json.loads("".join(pieces)) == {"at": "Tarn"}
+    assert [item["type"] for item in seen[-1]["response"]["output"]] == ["reasoning", "function_call"]
+    back = [{"role": "user", "content": asked},
+            {"type": "function_call", "call_id": call.call_id, "name": call.name,
+             "arguments": call.arguments},
+            {"type": "function_call_output", "call_id": call.call_id, "output": "Nobody."}]
+    assert server.client.responses.create(model=server.model, **{**body, "input": back}).output
+
+    tool = {"name": function["name"], "input_schema": {"type": "object"}}
+    body = {"messages": [{"role": "user", "content": asked}], "max_tokens": 150, "tools": [tool],
+            **GREEDY}
+    status, _, made = server.post("/v1/messages", body)
+    assert status == 200 and made["stop_reason"] == "tool_use", made
+    assert [block["type"] for block in made["content"]] == ["thinking", "tool_use"], made
+    assert made["content"][1]["input"] == {"at": "Tarn"}
+    seen = [what for name, what in events(server, "/v1/messages", body) if name == "content_block_delta"]
+    pieces = [e["delta"]["partial_json"] for e in seen if e["delta"]["type"] == "input_json_delta"]
+    assert len(pieces) > 2 and json.loads("".join(pieces)) == {"at": "Tarn"}
+    back = body["messages"] + [
+        {"role": "assistant", "content": made["content"]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": made["content"][1]["id"],
+                                      "content": [{"type": "text", "text": "Nobody."}]}]}]
+    assert server.post("/v1/messages", {**body, "messages": back})[0] == 200
