@@ -31,8 +31,11 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
         seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
     int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
     memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
-    *part =
-        (struct hzp_part){.step = number, .pos0 = seq->fed, .rows = rows, .logit0 = batch->logits};
+    *part = (struct hzp_part){.step = number,
+                              .pos0 = seq->fed,
+                              .rows = rows,
+                              .logit0 = batch->logits,
+                              .hidden0 = batch->hiddens};
     if (!seq->fed)
         seq->prompt_version = s->serves;
     seq->mixed |= seq->prompt_version != s->serves;
@@ -214,8 +217,10 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     int64_t stored = (int64_t)(seq->taken + hzp_prefix_available(s->prefix)) * s->page_rows;
     rows = (int32_t)HZP_MIN(rows, stored - seq->fed);
     int32_t logits = batch->max.logits_max - batch->logits;
-    if (rq->prompt_logprobs)
+    if (rq->prompt_logprobs || rq->pooling == HZP_POOLING_MEAN)
         rows = HZP_MIN(rows, logits);
+    if (rows == left && rq->pooling == HZP_POOLING_LAST && !logits)
+        rows--;
     if (rows == left && rq->max_tokens > 0 &&
         (!logits || batch->edits + draw_edits(seq) > batch->max.edits_max))
         rows--; /* no room for the last row's draw: it goes to another step */
@@ -235,6 +240,10 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
         /* Prompt outputs are final once the whole prompt has been computed. */
         if (p + 1 < prompt && hzp_request_tells_prompt(rq))
             want_given(batch, part, rq->tops, row, rq->prompt[p + 1]);
+        if (hzp_request_pools(rq, p)) {
+            want_given(batch, part, 0, row, token);
+            hzp_batch_want_hidden(batch, batch->logits - 1);
+        }
         if (p + 1 == seq->prompt_end && rq->max_tokens > 0)
             want_draw(batch, seq, part, row, p + 1);
     }

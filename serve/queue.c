@@ -255,10 +255,9 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
  * cache has pages of the current version only. */
 static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    bool other = rq->pin && rq->pin->record.id != s->version;
-    return other || hzp_request_tells_prompt(rq)
-               ? 0
-               : (hzp_request_tokens(rq).count - 1) / s->page_rows;
+    bool all = hzp_request_tells_prompt(rq) || rq->pooling == HZP_POOLING_MEAN ||
+               (rq->pin && rq->pin->record.id != s->version);
+    return all ? 0 : (hzp_request_tokens(rq).count - 1) / s->page_rows;
 }
 
 /* Pages that the request would share with running sequences. */

@@ -52,6 +52,14 @@ int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_
     return HZP_OK;
 }
 
+int hzp_request_pool(struct hzp_request *rq, enum hzp_pooling pooling, int32_t cols)
+{
+    HZP_ASSERT(!rq->max_tokens && !rq->prompt_logprobs && !rq->hidden && cols > 0);
+    rq->pooling = pooling;
+    rq->hidden_cols = cols;
+    return take(&rq->hidden, cols, 1, sizeof(*rq->hidden)) ? HZP_OK : HZP_ENOMEM;
+}
+
 void hzp_request_await_release(const struct hzp_request *rq)
 {
     while (!atomic_load(&rq->let_go))
@@ -70,6 +78,7 @@ void hzp_request_destroy(struct hzp_request *rq)
     free(rq->top_token);
     free(rq->top_logprob);
     free(rq->prompt_out);
+    free(rq->hidden);
     free(rq->prompt_top_token);
     free(rq->prompt_top_logprob);
     free(rq);

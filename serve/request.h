@@ -47,6 +47,9 @@ struct hzp_sampling {
     uint32_t choice;
 };
 
+/* What of its prompt's hidden states a request without tokens is for. */
+enum hzp_pooling { HZP_POOLING_NONE, HZP_POOLING_MEAN, HZP_POOLING_LAST };
+
 struct hzp_output {
     int32_t token;
     float logprob;
@@ -67,6 +70,7 @@ struct hzp_request {
     int32_t stop_id[HZP_STOP_IDS_MAX];
     int32_t stop_ids;
     struct hzp_sampling sampling;
+    enum hzp_pooling pooling;
     int32_t priority; /* lower is admitted earlier: scheduler.h */
     int32_t tops;     /* number of likeliest tokens reported with each token, 0 .. HZP_TOPS_MAX */
     int32_t bias_token[HZP_BIASES_MAX];
@@ -87,6 +91,9 @@ struct hzp_request {
     struct hzp_output *prompt_out; /* [prompt_count] if prompt_logprobs; [0] unused */
     int32_t *prompt_top_token;     /* [prompt_count][tops] */
     float *prompt_top_logprob;
+    /* with pooling: the mean of the prompt's hidden states, or the last; owned */
+    float *hidden;               /* [hidden_cols] */
+    int32_t hidden_cols, pooled; /* the model's width; prompt tokens in it so far */
     uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
     bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
     int32_t stop_token;        /* of STOPPED: the last token if it ended the text and is no part of
@@ -122,6 +129,9 @@ struct hzp_request {
 /* Allocates all of the above; prompt is copied.  HZP_ENOMEM. */
 int hzp_request_create(const int32_t *prompt, int32_t prompt_count, int32_t max_tokens,
                        int32_t tops, bool prompt_logprobs, struct hzp_request **ret);
+/* Before submit: the request is for hidden states of so many columns; it has max_tokens 0 and no
+ * prompt_logprobs.  HZP_ENOMEM. */
+int hzp_request_pool(struct hzp_request *rq, enum hzp_pooling pooling, int32_t cols);
 void hzp_request_destroy(struct hzp_request *rq); /* NULL: no effect; never while it runs */
 
 /* Returns when the engine has made its last access to a request whose state is final: at most the
@@ -151,6 +161,13 @@ bool hzp_request_final(const struct hzp_request *rq);
 static inline bool hzp_request_tells_prompt(const struct hzp_request *rq)
 {
     return rq->prompt_logprobs && rq->computed < rq->prompt_count;
+}
+
+/* Whether the hidden state of the prompt's row p is pooled. */
+static inline bool hzp_request_pools(const struct hzp_request *rq, int32_t p)
+{
+    return (rq->pooling == HZP_POOLING_MEAN && p < rq->prompt_count) ||
+           (rq->pooling == HZP_POOLING_LAST && p == rq->prompt_count - 1);
 }
 
 #endif

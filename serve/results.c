@@ -2,6 +2,7 @@
 /* serve/results.c - takes over a step's results for one sequence. */
 #include "serve/scheduler_state.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rounding may lift a log-probability a little above 0. */
@@ -26,6 +27,17 @@ static void read_output(const struct hzp_results *results, const struct hzp_seq 
     }
 }
 
+static float hidden_value(const struct hzp_mat *hidden, int32_t row, int32_t col)
+{
+    size_t at = (size_t)row * (size_t)hidden->stride + (size_t)col;
+    if (hidden->type == HZP_F32)
+        return ((const float *)hidden->ptr)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)hidden->ptr)[at] << 16; /* BF16 */
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
 static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, int32_t token)
 {
     const struct hzp_model_config *model = s->model->config;
@@ -36,6 +48,34 @@ static bool stops(const struct hzp_scheduler *s, const struct hzp_request *rq, i
         if (rq->stop_id[i] == token)
             return true;
     return false;
+}
+
+/* Adds the hidden states of the part's rows.  False: they are not finite. */
+static bool pool(const struct hzp_results *results, struct hzp_request *rq,
+                 const struct hzp_part *part)
+{
+    const struct hzp_batch *batch = results->batch;
+    int32_t h = part->hidden0;
+    bool finite = true;
+    if (!part->pos0 || rq->pooling == HZP_POOLING_LAST) { /* also when it is computed again */
+        memset(rq->hidden, 0, (size_t)rq->hidden_cols * sizeof(*rq->hidden));
+        rq->pooled = 0;
+    }
+    for (int32_t p = part->pos0; p < part->pos0 + part->rows; p++) {
+        if (!hzp_request_pools(rq, p))
+            continue;
+        for (int32_t c = 0; c < rq->hidden_cols; c++)
+            rq->hidden[c] += hidden_value(&batch->hidden, h, c);
+        rq->pooled++;
+        h++;
+    }
+    if (part->pos0 + part->rows < rq->prompt_count || !rq->pooled)
+        return true;
+    for (int32_t c = 0; c < rq->hidden_cols; c++) {
+        rq->hidden[c] /= (float)rq->pooled;
+        finite &= isfinite(rq->hidden[c]) != 0;
+    }
+    return finite;
 }
 
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
@@ -60,6 +100,10 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
             rq->not_finite |= !(rq->prompt_out[p].logprob <= LOGPROB_MAX);
         }
     rq->computed = HZP_MAX(rq->computed, end);
+    if (rq->pooling && !pool(results, rq, part)) {
+        rq->not_finite = true;
+        return HZP_REQUEST_FAILED;
+    }
     if (rq->not_finite)
         return HZP_REQUEST_FAILED;
     if (end < seq->prompt_end)

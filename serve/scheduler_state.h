@@ -21,6 +21,7 @@ struct hzp_part {
     uint64_t step;
     int32_t pos0, rows;     /* first position; rows 0: none */
     int32_t logit0, logits; /* its range of the step's logits */
+    int32_t hidden0;        /* its first of the step's hidden states */
 };
 
 /* A sequence that has KV pages.  `rq` is NULL once the request is final; its pages are then kept

@@ -131,7 +131,9 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .logits_max = logits,
         .edits_max = (int32_t)HZP_MIN(edits, 1 << 24),
         .masks_max = (int32_t)q->serving->running_max,
-        .mask_words = hzp_mask_words(config->vocab)};
+        .mask_words = hzp_mask_words(config->vocab),
+        .hidden_cols = config->width,
+        .hidden_type = plan->dtype};
     return HZP_OK;
 }
 

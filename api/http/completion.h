@@ -53,7 +53,7 @@ struct hzp_answer_form {
     bool reads; /* every choice has a reply */
 };
 extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat, hzp_answer_responses,
-    hzp_answer_messages;
+    hzp_answer_messages, hzp_answer_embeddings;
 
 /* The parameters of a completion. */
 struct hzp_completion_params {
@@ -68,6 +68,8 @@ struct hzp_completion_params {
     int32_t prompts, n;
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */
     int32_t priority;
+    enum hzp_pooling pooling; /* of embeddings */
+    bool raw, base64;         /* of embeddings: not normalised; how they are written */
 
     int32_t max_tokens, min_tokens;
     int32_t truncate;        /* only the last tokens of a prompt are kept; 0: all; -1: what fits */
@@ -119,6 +121,10 @@ int hzp_completion_check_choices(const struct hzp_completion_params *params,
 /* Reads the body of POST /v1/chat/completions.  Errors as above. */
 int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
                    struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+/* Reads the body of POST /v1/embeddings.  Errors as above. */
+int hzp_embeddings_parse(const json_t *body, const struct hzp_engine *engine,
+                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
 /* The text that the template makes of a body's messages, tools and further fields; owned by the
  * caller.  Errors as above. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POST /v1/completions, /v1/chat/completions, /v1/responses and /v1/messages. */
+/* POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages and
+ * /v1/embeddings. */
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/blocks.h"
@@ -289,4 +290,9 @@ enum MHD_Result hzp_route_responses(struct hzp_exchange *x)
 enum MHD_Result hzp_route_messages(struct hzp_exchange *x)
 {
     return route(x, hzp_messages_parse, &hzp_fields_messages);
+}
+
+enum MHD_Result hzp_route_embeddings(struct hzp_exchange *x)
+{
+    return route(x, hzp_embeddings_parse, &hzp_fields_embeddings);
 }

@@ -23,6 +23,16 @@ static const char beams[] = "there is no beam search";
 static const char sampler[] = "this sampler does not exist here";
 static const char text_only[] = "this server reads and makes text only";
 
+/* Texts, tokens, or one of them. */
+#define PROMPTS                                                                                    \
+    ("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": "  \
+     "1024,"                                                                                       \
+     " \"items\": {\"type\": \"string\"}}, {\"type\": \"array\", \"minItems\": 1,"                 \
+     " \"items\": {\"type\": \"integer\", \"minimum\": 0}}, {\"type\": \"array\", \"minItems\": "  \
+     "1,"                                                                                          \
+     " \"items\": {\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\","       \
+     " \"minimum\": 0}}}]}")
+
 /* ---- completions and chat ---- */
 
 #define SCHEMA "{\"anyOf\": [{\"type\": \"object\"}, {\"type\": \"boolean\"}]}"
@@ -127,13 +137,7 @@ static const struct hzp_field completions[] = {
     {"logprobs", INT(0, 20), NULL, USED, "likeliest tokens beside each token's own", NULL},
     {"max_completion_tokens", JSON, NULL, REFUSED, "use max_tokens", NULL},
     {"max_tokens", INT(0, INT32_MAX), "16", USED, "of an answer", NULL},
-    {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them",
-     ("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": "
-      "1024,"
-      " \"items\": {\"type\": \"string\"}}, {\"type\": \"array\", \"minItems\": 1,"
-      " \"items\": {\"type\": \"integer\", \"minimum\": 0}}, {\"type\": \"array\", \"minItems\": 1,"
-      " \"items\": {\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\","
-      " \"minimum\": 0}}}]}")},
+    {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
     {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
     {"suffix", STRING, NULL, USED, "only an empty one", NULL},
     {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
@@ -272,6 +276,24 @@ static const struct hzp_field messages[] = {
 const struct hzp_field_set hzp_fields_responses = {"ResponsesRequest", {responses}, false, false};
 const struct hzp_field_set hzp_fields_messages = {"MessagesRequest", {messages}, false, false};
 
+static const struct hzp_field embeddings[] = {
+    {"add_special_tokens", BOOL, "true", USED, "the tokenizer adds its special tokens", NULL},
+    {"dimensions", JSON, NULL, REFUSED, "an embedding has the model's width", NULL},
+    {"encoding_format", JSON, "\"float\"", USED, "numbers, or base64 of little-endian F32",
+     "{\"enum\": [\"float\", \"base64\"]}"},
+    {"input", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"normalize", BOOL, "true", USED, "to length 1", NULL},
+    {"pooling", JSON, "\"mean\"", USED, "of the hidden states behind the final norm",
+     "{\"enum\": [\"mean\", \"last\"]}"},
+    {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
+    {"truncate_prompt_tokens", INT(-1, INT32_MAX), "0", USED, "as for completions", NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_embeddings = {
+    "EmbeddingsRequest", {embeddings}, false, false};
+
 /* ---- around the tokenizer ---- */
 
 static const struct hzp_field tokenize[] = {
@@ -363,6 +385,10 @@ static const struct hzp_route_fields rows[] = {
      .summary = "Answer a conversation, in Anthropic's shape",
      .body = &hzp_fields_messages,
      .streams = true},
+    {.method = "POST",
+     .path = "/v1/embeddings",
+     .summary = "Texts as vectors",
+     .body = &hzp_fields_embeddings},
     {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
     {.method = "GET", .path = "/v1/models/", .summary = "The one model"},
     {.method = "GET",

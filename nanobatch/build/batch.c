@@ -37,6 +37,14 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->logprob = cut(base, &used, logits, sizeof(*b->logprob));
     b->top_token = cut(base, &used, logits * HZP_TOPS_MAX, sizeof(*b->top_token));
     b->top_logprob = cut(base, &used, logits * HZP_TOPS_MAX, sizeof(*b->top_logprob));
+    size_t hiddens = max->hidden_cols ? logits : 0;
+    b->hidden_logit = cut(base, &used, hiddens, sizeof(*b->hidden_logit));
+    b->hidden = (struct hzp_mat){.ptr = cut(base, &used, hiddens * (size_t)max->hidden_cols,
+                                            hzp_dtype_size(max->hidden_type)),
+                                 .rows = (int32_t)hiddens,
+                                 .cols = max->hidden_cols,
+                                 .stride = max->hidden_cols,
+                                 .type = max->hidden_type};
     return used;
 }
 
@@ -69,7 +77,7 @@ void hzp_batch_destroy(struct hzp_batch *b)
 
 void hzp_batch_clear(struct hzp_batch *b)
 {
-    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = b->masks = 0;
+    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = b->masks = b->hiddens = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
     b->refs = 0;
@@ -123,6 +131,12 @@ int32_t hzp_batch_add_logits(struct hzp_batch *b, int32_t row)
     HZP_ASSERT(b->logits < b->max.logits_max && row < b->rows);
     b->logit_row[b->logits] = row;
     return b->logits++;
+}
+
+void hzp_batch_want_hidden(struct hzp_batch *b, int32_t logit)
+{
+    HZP_ASSERT(b->max.hidden_cols && b->hiddens < b->max.logits_max && logit < b->logits);
+    b->hidden_logit[b->hiddens++] = logit;
 }
 
 uint32_t *hzp_batch_add_mask(struct hzp_batch *b, int32_t *ret)

@@ -28,13 +28,15 @@
 struct hzp_version;
 
 struct hzp_batch_config {
-    int32_t rows_max;    /* the dense batch */
-    int32_t segs_max;    /* sequences in one step */
-    int32_t page_stride; /* pages of the longest sequence */
-    int32_t logits_max;  /* rows whose logits may be wanted in one step */
-    int32_t edits_max;   /* logit edits of all of them together */
-    int32_t masks_max;   /* rows that have a mask */
-    int32_t mask_words;  /* hzp_mask_words of the vocabulary */
+    int32_t rows_max;           /* the dense batch */
+    int32_t segs_max;           /* sequences in one step */
+    int32_t page_stride;        /* pages of the longest sequence */
+    int32_t logits_max;         /* rows whose logits may be wanted in one step */
+    int32_t edits_max;          /* logit edits of all of them together */
+    int32_t masks_max;          /* rows that have a mask */
+    int32_t mask_words;         /* hzp_mask_words of the vocabulary */
+    int32_t hidden_cols;        /* the model's width; 0: no hidden states can be wanted */
+    enum hzp_dtype hidden_type; /* of activations */
 };
 
 /* Rows [row0, row0 + rows) of a batch as ops see them: decode rows first, then pieces of prompts.
@@ -81,12 +83,15 @@ struct hzp_batch {
     struct hzp_logit_edit *edit;   /* [edits_max] */
     uint32_t *mask;                /* [masks_max][mask_words] */
     bool tops_wanted;
+    int32_t hiddens;       /* of the logits, those whose hidden state is wanted, too */
+    int32_t *hidden_logit; /* [hiddens] ascending */
 
     /* what came out */
     int32_t *token, *rank; /* [logits_max] */
     float *logprob;
     int32_t *top_token; /* [logits_max][HZP_TOPS_MAX] */
     float *top_logprob;
+    struct hzp_mat hidden; /* [logits_max][hidden_cols] behind the final norm */
 };
 
 int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
@@ -123,6 +128,9 @@ int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos
 /* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
  * sample[] and appends its edits. */
 int32_t hzp_batch_add_logits(struct hzp_batch *batch, int32_t row);
+
+/* Wants the hidden state that these logits are made of, too. */
+void hzp_batch_want_hidden(struct hzp_batch *batch, int32_t logit);
 
 /* Appends a mask, [mask_words], which the caller fills; *ret: what sample[].mask is to be. */
 uint32_t *hzp_batch_add_mask(struct hzp_batch *batch, int32_t *ret);

@@ -231,6 +231,10 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
     for (int32_t i = 0; i < f->strands; i++)
         hzp_plan_need(plan, f->strand[i].tail);
     hzp_head_forward(plan, &layer, &head);
+    if (batch->hiddens)
+        HZP_PLAN_NEXT(plan, gather, .x = head.normed,
+                      .y = hzp_mat_rows(batch->hidden, 0, batch->hiddens),
+                      .index = batch->hidden_logit);
     HZP_PLAN_NEXT(plan, sample, .logits = head.logits, .row = batch->sample, .edit = batch->edit,
                   .mask = batch->max.masks_max ? batch->mask : NULL, .token = batch->token,
                   .logprob = batch->logprob, .rank = batch->rank,

@@ -17,6 +17,7 @@ BODIES = {
     "CompletionRequest": {"prompt": "a", "max_tokens": 0},
     "ChatRequest": {"messages": MESSAGES, "max_tokens": 0},
     "ResponsesRequest": {"input": "a", "max_output_tokens": 0},
+    "EmbeddingsRequest": {"input": "a"},
     "MessagesRequest": {"messages": MESSAGES, "max_tokens": 1},
     "TokenizeRequest": {"messages": MESSAGES},
     "DetokenizeRequest": {"tokens": [1]},
@@ -65,7 +66,7 @@ def test_parsers_read_the_table(server):
         text = file.read_text()
         read |= {name for name in re.findall(r'"(\w+)"', text) if file.name != "field_table.c"}
         if file.name in ("completion_params.c", "chat_params.c", "tokenize_route.c", "policy_route.c",
-                         "responses.c", "messages.c"):
+                         "responses.c", "messages.c", "embeddings.c"):
             for name in re.findall(r'\w+\(body, "(\w+)"', text):
                 assert name in names, (file.name, name)
     read |= {name for file in (ROOT / "api" / "learn").glob("*.c")

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sends every route and field of OpenAI, vLLM and llama.cpp's server, and writes what comes back.
+
+    dev/compatibility.py HZPSERVE MODEL_DIR            rewrites docs/COMPATIBILITY.md
+    dev/compatibility.py --check HZPSERVE MODEL_DIR    1: the document differs from what a server does
+
+A field is `yes` if it is accepted, `no effect` if the answer lists it in hzpserve.ignored, else `no` with
+the server's reason.  A route is `no` if it is a 404.
+"""
+import http.client
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "COMPATIBILITY.md"
+PLACE = re.compile(r"(<!-- made by dev/compatibility.py -->\n).*?(<!-- end -->)", re.S)
+
+TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if tools %}tools{% endif %}{% if documents %}documents{% endif %}assistant:"""
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+# Every field with a value that asks for something.
+SAMPLING = {
+    "OpenAI": {"frequency_penalty": 1, "logit_bias": {"5": 1}, "n": 2, "presence_penalty": 1, "seed": 1,
+               "stop": ["x"], "stream": True, "stream_options": {"include_usage": True},
+               "temperature": 0.5, "top_p": 0.5, "user": "ann", "model": None},
+    "vLLM": {"add_special_tokens": True, "allowed_token_ids": [5, 6], "bad_words": ["x"],
+             "cache_salt": "x", "ignore_eos": True, "include_stop_str_in_output": True,
+             "length_penalty": 2.0, "min_p": 0.1, "min_tokens": 1, "priority": 1, "prompt_logprobs": 1,
+             "repetition_penalty": 1.5, "request_id": "x", "return_token_ids": True,
+             "return_tokens_as_token_ids": True, "skip_special_tokens": False,
+             "spaces_between_special_tokens": False, "stop_token_ids": [5], "top_k": 5,
+             "structured_outputs": {"regex": "[ab]+"}, "truncate_prompt_tokens": 5,
+             "use_beam_search": True, "kv_transfer_params": {"a": 1}, "vllm_xargs": {"a": 1},
+             "logits_processors": ["x"]},
+    "llama.cpp": {"cache_prompt": True, "dry_multiplier": 0.5, "dynatemp_range": 0.5, "grammar": 'root ::= "a"',
+                  "id_slot": 1, "json_schema": SCHEMA, "lora": [{"id": 0, "scale": 1}], "min_keep": 1,
+                  "mirostat": 1, "n_keep": 1, "n_predict": 2, "n_probs": 2, "post_sampling_probs": True,
+                  "repeat_last_n": 8, "repeat_penalty": 1.5, "response_fields": ["content"],
+                  "return_progress": True, "return_tokens": True, "samplers": ["top_k"],
+                  "t_max_predict_ms": 100, "timings_per_token": True, "typical_p": 0.5,
+                  "xtc_probability": 0.5},
+}
+COMPLETIONS = {
+    "OpenAI": {"best_of": 2, "echo": True, "logprobs": 2, "max_tokens": 2, "prompt": "a", "suffix": "x"},
+    "vLLM": {"prompt_embeds": "AA==", "response_format": {"type": "json_object"}, "logprobs (-1)": None},
+}
+CHAT = {
+    "OpenAI": {"audio": {"voice": "x"}, "function_call": "auto", "functions": [{"name": "f"}],
+               "logprobs": True, "max_completion_tokens": 2, "max_tokens": 2, "messages": MESSAGES,
+               "metadata": {"a": "b"}, "modalities": ["text"], "parallel_tool_calls": False,
+               "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "x",
+               "reasoning_effort": "low", "response_format": {"type": "json_schema", "json_schema": {
+                   "name": "x", "schema": SCHEMA}}, "safety_identifier": "x", "service_tier": "auto",
+               "store": True, "tool_choice": "auto", "tools": [TOOL], "top_logprobs": 2,
+               "verbosity": "low", "web_search_options": {"a": 1}},
+    "vLLM": {"add_generation_prompt": True, "chat_template": "x", "chat_template_kwargs": {"a": 1},
+             "continue_final_message": True, "documents": [{"text": "x"}], "echo": True,
+             "include_reasoning": False, "thinking_token_budget": 5},
+}
+BESIDE = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True},
+          "tool_choice": {"tools": [TOOL]}, "parallel_tool_calls": {"tools": [TOOL]},
+          "continue_final_message": {"add_generation_prompt": False}}
+ROUTES = {
+    "OpenAI": ["POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses",
+               "GET /v1/responses/x", "POST /v1/embeddings", "GET /v1/models", "GET /v1/models/MODEL",
+               "POST /v1/files", "GET /v1/fine_tuning/jobs", "POST /v1/moderations", "POST /v1/batches",
+               "POST /v1/images/generations", "POST /v1/audio/transcriptions", "POST /v1/audio/speech"],
+    "Anthropic": ["POST /v1/messages", "POST /v1/messages/count_tokens"],
+    "vLLM": ["GET /health", "GET /ping", "GET /load", "GET /version", "GET /metrics", "POST /tokenize",
+             "POST /detokenize", "GET /tokenizer_info", "POST /pooling", "POST /score", "POST /rerank",
+             "POST /classify", "POST /inference/v1/generate", "POST /pause", "POST /resume",
+             "POST /sleep", "POST /wake_up", "POST /reset_prefix_cache", "POST /update_weights",
+             "POST /v1/load_lora_adapter", "GET /openapi.json"],
+    "llama.cpp": ["GET /v1/health", "POST /completion", "POST /apply-template", "POST /embedding",
+                  "POST /infill", "GET /props", "GET /slots", "GET /lora-adapters", "POST /reranking"],
+}
+WHY = {
+    "/v1/files": "examples are posted to /v1/fine_tuning/examples", "/v1/responses/x": "answers are not stored",
+    "/v1/fine_tuning/jobs": "one endless job: /v1/fine_tuning/examples, /v1/policy",
+    "/v1/moderations": "no such model", "/v1/batches": "send them; priority puts them behind others",
+    "/v1/images/generations": "text only", "/v1/audio/transcriptions": "text only",
+    "/v1/audio/speech": "text only", "/pooling": "see /v1/embeddings", "/score": "no such model",
+    "/rerank": "no such model", "/classify": "no such model", "/reranking": "no such model",
+    "/inference/v1/generate": "/v1/completions takes and gives tokens",
+    "/pause": "weights change between two steps", "/resume": "weights change between two steps",
+    "/sleep": "the memory is shared with training", "/wake_up": "the memory is shared with training",
+    "/reset_prefix_cache": "a new version empties it", "/update_weights": "the weights are trained here",
+    "/v1/load_lora_adapter": "there are no adapters", "/lora-adapters": "there are no adapters",
+    "/v1/health": "see /health", "/completion": "see /v1/completions", "/embedding": "see /v1/embeddings",
+    "/apply-template": "see /tokenize with messages", "/infill": "no fill-in-the-middle",
+    "/props": "see /v1/models and /tokenizer_info", "/slots": "see /metrics",
+    "/v1/messages/count_tokens": "see /tokenize with messages",
+}
+
+
+def send(port, method, path, body=None):
+    c = http.client.HTTPConnection("127.0.0.1", port)
+    c.request(method, path, json.dumps(body) if body is not None else None,
+              {"content-type": "application/json"} if body is not None else {})
+    answer = c.getresponse()
+    text = answer.read().decode()
+    c.close()
+    return answer.status, text
+
+
+def judge(port, path, base, field, value):
+    body = {**base, **BESIDE.get(field, {}), field: value}
+    status, text = send(port, "POST", path, body)
+    if status == 200:
+        ignored = re.search(r'"ignored":\s*\[([^\]]*)\]', text)
+        if ignored and f'"{field}"' in ignored[1]:
+            return "no effect"
+        return "yes"
+    error = json.loads(text)["error"]
+    assert status == 400, (path, field, status, text)
+    return "no: " + error["message"].removeprefix(f"{field} is not supported: ")
+
+
+def fields(port, title, path, base, groups):
+    lines = [f"### `POST {path}`", "", "| field | of | |", "|---|---|---|"]
+    rows = {}
+    for group in groups:
+        for owner, names in group.items():
+            for field, value in names.items():
+                if value is not None:
+                    rows[field] = (owner, judge(port, path, base, field, value))
+    for field, (owner, result) in sorted(rows.items()):
+        lines.append(f"| `{field}` | {owner} | {result} |")
+    return lines + [""]
+
+
+def routes(port, model):
+    lines = ["### Routes", "", "| route | of | |", "|---|---|---|"]
+    for owner, names in ROUTES.items():
+        for name in names:
+            method, path = name.replace("MODEL", model).split()
+            status, _ = send(port, method, path, {} if method == "POST" else None)
+            path = name.split()[1]
+            assert status in (200, 400, 404), (name, status)
+            lines.append(f"| `{name.replace('MODEL', '{id}')}` | {owner} | "
+                         + ("no: " + WHY[path] if status == 404 else "yes") + " |")
+    return lines + [""]
+
+
+def made(port, model):
+    text = {"prompt": "Hello", "max_tokens": 2}
+    chat = {"messages": MESSAGES, "max_tokens": 2}
+    lines = routes(port, model)
+    lines += fields(port, "Completions", "/v1/completions", text, [SAMPLING, COMPLETIONS])
+    lines += fields(port, "Chat", "/v1/chat/completions", chat, [SAMPLING, CHAT])
+    return "\n".join(lines)
+
+
+def main():
+    check = sys.argv[1] == "--check"
+    program, model = sys.argv[-2:]
+    with tempfile.TemporaryDirectory() as state:
+        template = pathlib.Path(state) / "t.jinja"
+        template.write_text(TEMPLATE)
+        server = subprocess.Popen([program, "serve", model, "--port", "0", "--no-train", "--state", state,
+                                   "--served-model-name", "model", "--chat-template", str(template)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        port = int(next(re.search(r":(\d+)", line.split("http://")[1])[1] for line in server.stdout
+                        if "http://" in line))
+        text = made(port, "model")
+        server.terminate()
+        server.wait()
+    old = DOCUMENT.read_text()
+    new = PLACE.sub(lambda m: m[1] + text + m[2], old)
+    if check:
+        print("ok" if new == old else "docs/COMPATIBILITY.md differs: run dev/compatibility.py")
+        return new != old
+    DOCUMENT.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
