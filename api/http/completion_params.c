@@ -115,6 +115,8 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
 static int add_tokens(struct hzp_completion_params *params, const struct hzp_engine *engine,
                       const json_t *list, struct hzp_err_text *reterr)
 {
+    if (params->suffix)
+        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix wants the prompt as text");
     HZP_TRY(new_prompt(params, reterr));
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
     size_t i;
@@ -133,11 +135,62 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
     return check_length(params, engine, prompt, reterr);
 }
 
+/* Whether the tokenizer has this mark as one special token. */
+static bool has_mark(const struct hzp_tokenizer *tok, const char *mark)
+{
+    struct hzp_tokens ids = {0};
+    bool has = hzp_tokenizer_encode((struct hzp_tokenizer *)tok, mark, strlen(mark),
+                                    HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &ids, NULL) == HZP_OK &&
+               ids.n == 1;
+    hzp_tokens_fini(&ids);
+    return has;
+}
+
+/* Prompt and suffix between the tokenizer's tokens for fill-in-the-middle. */
+static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, const char *suffix,
+                       struct hzp_textbuf *ret, struct hzp_err_text *reterr)
+{
+    static const char *const marks[][3] = {
+        {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+        {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+        {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+        {("<\xef\xbd\x9c"
+          "fim\xe2\x96\x81"
+          "begin\xef\xbd\x9c>"),
+         ("<\xef\xbd\x9c"
+          "fim\xe2\x96\x81"
+          "hole\xef\xbd\x9c>"),
+         ("<\xef\xbd\x9c"
+          "fim\xe2\x96\x81"
+          "end\xef\xbd\x9c>")},
+    };
+    for (int i = 0; i < HZP_COUNT(marks); i++) {
+        const char *const *mark = marks[i];
+        if (!has_mark(engine->parts.tok, mark[0]) || !has_mark(engine->parts.tok, mark[1]) ||
+            !has_mark(engine->parts.tok, mark[2]))
+            continue;
+        HZP_TRY(hzp_textbuf_append(ret, mark[0], strlen(mark[0])));
+        HZP_TRY(hzp_textbuf_append(ret, json_string_value(prompt), json_string_length(prompt)));
+        HZP_TRY(hzp_textbuf_append(ret, mark[1], strlen(mark[1])));
+        HZP_TRY(hzp_textbuf_append(ret, suffix, strlen(suffix)));
+        return hzp_textbuf_append(ret, mark[2], strlen(mark[2]));
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, "suffix",
+                          "suffix: this model's tokenizer has no tokens for fill-in-the-middle");
+}
+
 static int add_string(struct hzp_completion_params *params, const struct hzp_engine *engine,
                       const json_t *value, struct hzp_err_text *reterr)
 {
-    return hzp_completion_add_text(params, engine, json_string_value(value),
-                                   json_string_length(value), reterr);
+    struct hzp_textbuf text = {0};
+    if (!params->suffix)
+        return hzp_completion_add_text(params, engine, json_string_value(value),
+                                       json_string_length(value), reterr);
+    int r = fill_middle(engine, value, params->suffix, &text, reterr);
+    if (r == HZP_OK)
+        r = hzp_completion_add_text(params, engine, text.data, text.bytes, reterr);
+    hzp_textbuf_fini(&text);
+    return r;
 }
 
 /* Adds to an error the index of the prompt it is about. */
@@ -352,8 +405,9 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     hzp_given_int(body, "truncate_prompt_tokens", &truncate);
     params->truncate = (int32_t)truncate;
     const char *suffix = json_string_value(json_object_get(body, "suffix"));
-    if (suffix && *suffix)
-        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix is not supported");
+    params->suffix = suffix && *suffix ? suffix : NULL;
+    if (params->suffix && params->echo)
+        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix and echo exclude each other");
     const json_t *options = json_object_get(body, "stream_options");
     if (!options || json_is_null(options))
         return HZP_OK;
@@ -406,6 +460,7 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
     HZP_TRY_GOTO(hzp_structure_parse(body, engine, NULL, false, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
     HZP_TRY_GOTO(hzp_completion_check_choices(ret, reterr));
+    ret->suffix = NULL;
     return HZP_OK;
 out:
     hzp_completion_params_fini(ret);

@@ -139,7 +139,8 @@ static const struct hzp_field completions[] = {
     {"max_tokens", INT(0, INT32_MAX), "16", USED, "of an answer", NULL},
     {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
     {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
-    {"suffix", STRING, NULL, USED, "only an empty one", NULL},
+    {"suffix", STRING, NULL, USED,
+     "what stands behind the answer, where the tokenizer has tokens for fill-in-the-middle", NULL},
     {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
     {"tools", JSON, NULL, REFUSED, "use /v1/chat/completions", NULL},
     END};
@@ -361,8 +362,14 @@ static const struct hzp_field examples_query[] = {
     {"timeout", NUMBER(0, 3600), "30", USED, "seconds, with wait", NULL},
     {"wait", STRING, NULL, USED, "until the examples are served", "{\"const\": \"served\"}"},
     END};
-static const struct hzp_field weights_query[] = {
-    {"limit", INT(1, 0x1p62), "4096", USED, "at most so many versions", NULL}, END};
+static const struct hzp_field timeline_query[] = {
+    {"seconds", NUMBER(0, 60), "5", USED, "so many",
+     "{\"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 60}"},
+    END};
+static const struct hzp_field weights_query[] = {{"limit", INT(1, 0x1p62), "4096", USED,
+                                                  "at most so many versions",
+                                                  "{\"type\": \"integer\", \"minimum\": 1}"},
+                                                 END};
 
 static const struct hzp_route_fields rows[] = {
     {.method = "POST",
@@ -413,6 +420,10 @@ static const struct hzp_route_fields rows[] = {
      .summary = "Tokens to text",
      .body = &hzp_fields_detokenize},
     {.method = "GET", .path = "/tokenizer_info", .summary = "The tokenizer's configuration"},
+    {.method = "GET",
+     .path = "/debug/timeline",
+     .summary = "What all ranks did in the last seconds, as a Chrome trace",
+     .query = timeline_query},
     {.method = "GET", .path = "/load", .summary = "Requests being answered"},
     {.method = "GET", .path = "/health", .summary = "Whether requests are taken"},
     {.method = "GET", .path = "/ping", .summary = "As /health"},

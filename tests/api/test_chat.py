@@ -397,6 +397,44 @@ def test_command_teaches():
     assert f"version {out[1].split()[-1]} serves" in out[3], done
 
 
+def test_fill_middle():
+    """suffix, with a tokenizer that has the tokens for it."""
+    marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    own = base.MODEL
+    with tempfile.TemporaryDirectory() as folder:
+        for file in pathlib.Path(own).iterdir():
+            (pathlib.Path(folder) / file.name).symlink_to(file.resolve())
+        tokenizer = json.loads((pathlib.Path(own) / "tokenizer.json").read_text())
+        vocab = tokenizer["model"]["vocab"]
+        ids = sorted(vocab.values())[-3:]
+        for token in [token for token, i in vocab.items() if i in ids]:
+            del vocab[token]
+        tokenizer["model"]["merges"] = [m for m in tokenizer["model"]["merges"]
+                                        if (m if isinstance(m, str) else " ".join(m)).replace(" ", "")
+                                        in vocab]
+        for mark, i in zip(marks, ids):
+            vocab[mark] = i
+            tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": i, "content": mark})
+        path = pathlib.Path(folder) / "tokenizer.json"
+        path.unlink()
+        path.write_text(json.dumps(tokenizer))
+        base.MODEL = folder
+        try:
+            with Server("--no-train") as server:
+                def tokens(text):
+                    return server.post("/tokenize", {"prompt": text})[2]["tokens"]
+                made = server.complete(prompt="Zorin lives", suffix=" in Tarn.", max_tokens=4,
+                                       return_token_ids=True).choices[0]
+                assert made.prompt_token_ids == [ids[0], *tokens("Zorin lives"), ids[1],
+                                                 *tokens(" in Tarn."), ids[2]], made
+                for fields, param in (({"echo": True}, "suffix"), ({"prompt": [5]}, "suffix")):
+                    status, _, body = server.post("/v1/completions", {
+                        "prompt": "a", "suffix": "b", **fields})
+                    assert status == 400 and body["error"]["param"] == param, body
+        finally:
+            base.MODEL = own
+
+
 def test_bad_template():
     """A template that cannot be run stops the start, with its name and line."""
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
