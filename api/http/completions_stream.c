@@ -201,9 +201,7 @@ static void make_own_events(struct hzp_answer *a)
 {
     int status;
     if (a->c->choice[0].finish == HZP_FINISH_FAILED) {
-        json_t *error = hzp_answer_failure(a, &status);
-        json_object_set_new(error, "type", json_string("error"));
-        hzp_stream_event(a, "error", error);
+        hzp_stream_event(a, "error", hzp_answer_failure(a, &status));
     } else {
         a->c->params.form->events(a);
     }

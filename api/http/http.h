@@ -167,7 +167,8 @@ enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *t
 /* Sends a response made elsewhere (a stream); takes it over. */
 enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Response *response);
 
-/* {"error": {"message", "type", "param", "code"}}: a new object; param and code may be NULL. */
+/* {"type": "error", "error": {"message", "type", "param", "code"}}: a new object; param and code
+ * may be NULL. */
 json_t *hzp_error_json(int status, const char *message, const char *param, const char *code);
 enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
                                 const char *code, const char *message, ...) HZP_PRINTF(5, 6);

@@ -50,8 +50,9 @@ json_t *hzp_error_json(int status, const char *message, const char *param, const
     if (!text) /* it quotes bytes that are not UTF-8 */
         text = json_string("the request is not valid UTF-8");
     json_t *name = param && *param ? json_string(param) : NULL;
-    return json_pack("{s:{s:o, s:s, s:o, s:o}}", "error", "message", text, "type",
-                     error_type(status), "param", name ? name : json_null(), "code",
+    /* The outer type is what Anthropic's clients look for; OpenAI's do not read it. */
+    return json_pack("{s:s, s:{s:o, s:s, s:o, s:o}}", "type", "error", "error", "message", text,
+                     "type", error_type(status), "param", name ? name : json_null(), "code",
                      code ? json_string(code) : json_null());
 }
 

@@ -112,6 +112,7 @@ def test_messages_shape(server):
                           ({"tools": [{"name": "f"}]}, "tools[0]"), ({"system": 5}, "system"),
                           ({"stop_sequences": [""]}, "stop_sequences")):
         status, _, answer = server.post("/v1/messages", {**body, **fields})
+        assert answer["type"] == "error"
         assert status == 400 and answer["error"]["param"] == param, (fields, answer)
 
 

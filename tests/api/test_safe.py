@@ -246,6 +246,8 @@ def test_keys():
     start_fails("--host", "::", says="--no-auth")
     with Server("--no-train", "--host", "0.0.0.0", "--api-key", "k") as server:
         assert server.ask("GET", "/v1/models", Authorization="Bearer k")[0] == 200
+        assert server.ask("GET", "/v1/models", **{"x-api-key": "k"})[0] == 200
+        assert server.ask("GET", "/v1/models", **{"x-api-key": "l"})[0] == 401
     with Server("--no-train", "--host", "0.0.0.0", "--no-auth") as server:
         assert server.ask("POST", COMPLETE, ASK)[0] == 200
         assert "--no-auth: everybody" in server.said()
