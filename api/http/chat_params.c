@@ -241,8 +241,9 @@ static int read_structure(const json_t *body, const struct hzp_engine *engine,
                                       .one_call = rules->one_call || p->must_name,
                                       .tool = p->must_name,
                                       .reasoning = rules->reasoning,
-                                      .inside = rules->inside};
-    if (p->must_call || rules->calls != HZP_CALLS_NONE)
+                                      .inside = rules->inside,
+                                      .channels = rules->channels};
+    if (p->must_call || hzp_structure_calls(rules->calls))
         structure.tools = p->request.tools;
     return hzp_structure_parse(body, engine, &structure, p->must_call, params, reterr);
 }

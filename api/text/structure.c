@@ -238,8 +238,9 @@ static int call_rule(const struct making *m, int32_t *ret)
 static int add_calls(const struct making *m, int32_t from, int32_t to)
 {
     int32_t rule;
-    if (m->what->calls == HZP_CALLS_NONE)
-        return hzp_fail(m->reterr, HZP_EINVAL, "how this model writes calls of tools is not known");
+    if (!hzp_structure_calls(m->what->calls))
+        return hzp_fail(m->reterr, HZP_EINVAL,
+                        "calls cannot be asked for in the form in which this model writes them");
     HZP_TRY(call_rule(m, &rule));
     bool hermes = m->what->calls == HZP_CALLS_HERMES, named = names_arguments(m);
     bool list = m->what->calls == HZP_CALLS_MISTRAL && !named;
@@ -270,6 +271,9 @@ static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
     int32_t to = m.rules->rule[root].last;
     int32_t from = add_reasoning(&m, m.rules->rule[root].first);
     int r;
+    if (what->channels)
+        HZP_TRY_GOTO(
+            hzp_fail(reterr, HZP_EINVAL, "not supported where the model's answers have channels"));
     HZP_TRY_GOTO(add_content(&m, from, to));
     if (what->tools)
         HZP_TRY_GOTO(add_calls(&m, from, to));
@@ -284,11 +288,12 @@ out:
 /* What is asked as text; owned by the caller; NULL: no memory. */
 static char *key_of(const struct hzp_structure *what)
 {
-    json_t *json = json_pack("{s:b, s:O?, s:O?, s:s?, s:s?, s:O?, s:s?, s:i, s:b, s:b, s:b}",
-                             "object", what->object, "schema", what->schema, "choice", what->choice,
-                             "regex", what->regex, "gbnf", what->gbnf, "tools", what->tools, "tool",
-                             what->tool, "calls", (int)what->calls, "one", what->one_call,
-                             "reasoning", what->reasoning, "inside", what->inside);
+    json_t *json =
+        json_pack("{s:b, s:O?, s:O?, s:s?, s:s?, s:O?, s:s?, s:i, s:b, s:b, s:b, s:b}", "object",
+                  what->object, "schema", what->schema, "choice", what->choice, "regex",
+                  what->regex, "gbnf", what->gbnf, "tools", what->tools, "tool", what->tool,
+                  "calls", (int)what->calls, "one", what->one_call, "reasoning", what->reasoning,
+                  "inside", what->inside, "channels", what->channels);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return text;

@@ -40,7 +40,14 @@ struct hzp_structure {
     bool one_call;
     /* The answer may begin with reasoning, or (inside) goes on with it, up to </think>. */
     bool reasoning, inside;
+    bool channels; /* the answer has channels (gpt-oss): refused */
 };
+
+/* Whether calls of this form can be asked for. */
+static inline bool hzp_structure_calls(enum hzp_reply_calls calls)
+{
+    return calls == HZP_CALLS_HERMES || calls == HZP_CALLS_LLAMA || calls == HZP_CALLS_MISTRAL;
+}
 
 /* vocab: the model's; tok is borrowed. */
 void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, struct hzp_structures **ret);
