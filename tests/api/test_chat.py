@@ -278,6 +278,9 @@ def check_required(server, asked):
                 for chunk in chat(server, asked, **fields):
                     calls += [c.function for c in chunk.choices[0].delta.tool_calls or []]
                     end = chunk.choices[0].finish_reason or end
+                text = "".join(c.arguments for c in calls)  # the first has the name
+                calls = [c for c in calls if c.name]
+                calls[0].arguments = text
             else:
                 answer = chat(server, asked, **fields).choices[0]
                 calls, end = [c.function for c in answer.message.tool_calls], answer.finish_reason
