@@ -53,6 +53,7 @@ enum hzp_lock_rank {
     HZP_LOCK_POLICY,    /* api/http: one change of the policy at a time */
     HZP_LOCK_EXAMPLES,  /* api/learn/examples: commits and pushes in one order */
     HZP_LOCK_STATE,     /* api/learn/state */
+    HZP_LOCK_AUDIT,     /* api/learn/audit: the file */
     HZP_LOCK_UPDATES,   /* api/learn/update_log */
     HZP_LOCK_BENCH,     /* api/bench: reports of updates; asks whether the engine runs */
     HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */

@@ -113,7 +113,7 @@ int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char 
                       bool same_recipe, struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
-    struct hzp_trainer_saved saved;
+    struct hzp_trainer_numbers saved;
     HZP_TRY(hzp_trainer_load_state(f->config.model, &f->config.recipe, f->space, v, dir,
                                    same_recipe, &saved, reterr));
     f->optimizer_step = saved.optimizer_step;

@@ -11,7 +11,7 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 2,
+    SCHEMA_VERSION = 3,
     BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
@@ -37,13 +37,31 @@ static const char schema2[] =
     "CREATE TABLE failed (sequence_number INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
     " unix_ms INTEGER NOT NULL);";
 
+/* What version 3 added: a version's parent (0: the one before it) and its losses on the gate's
+ * examples; names of versions; samples that no version learns any more, with the version that
+ * served when that was decided (train/sample_log_marks.c). */
+static const char schema3[] =
+    "ALTER TABLE versions ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE versions ADD COLUMN gate_before REAL;"
+    "ALTER TABLE versions ADD COLUMN gate_after REAL;"
+    "CREATE TABLE names (name TEXT PRIMARY KEY, id INTEGER NOT NULL, unix_ms INTEGER NOT NULL)"
+    " WITHOUT ROWID;"
+    "CREATE TABLE marks (first INTEGER NOT NULL, last INTEGER NOT NULL, kind INTEGER NOT NULL,"
+    " version INTEGER NOT NULL, unix_ms INTEGER NOT NULL);"
+    "CREATE INDEX marks_by_last ON marks (last);";
+
 static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
     [HZP_LOG_SQL_READ] =
         ("SELECT sequence_number, count, data, checksum FROM samples WHERE sequence_number > ?1"
          " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
+         " AND NOT EXISTS (SELECT 1 FROM marks WHERE last >= sequence_number"
+         " AND first <= sequence_number)"
          " ORDER BY sequence_number LIMIT ?2"),
-    [HZP_LOG_SQL_VERSION] = "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    [HZP_LOG_SQL_VERSION] =
+        ("INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
+         " learned_through, learned_more, learned, parent, gate_before, gate_after)"
+         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
     [HZP_LOG_SQL_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
     [HZP_LOG_SQL_CHECKPOINTS] =
         "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
@@ -167,6 +185,7 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
     sqlite3_stmt *s;
     int code =
         sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
@@ -183,13 +202,15 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     return hzp_sample_log_exec(log, "COMMIT", "making the tables", reterr);
 }
 
-/* A log of version 1 becomes one of version 2. */
-static int upgrade(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+/* A log of an earlier version becomes one of this. */
+static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text *reterr)
 {
     static const char what[] = "upgrading the tables";
     HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=2", what, reterr));
+    if (from < 2)
+        HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=3", what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -212,8 +233,8 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
         return hzp_fail(reterr, HZP_EINVAL,
                         "%s: the sample log belongs to another model (%s, this one is %s)",
                         log->path, text[0] ? text : "none named", fingerprint);
-    if (schema_version == 1)
-        HZP_TRY(upgrade(log, reterr));
+    if (schema_version < SCHEMA_VERSION)
+        HZP_TRY(upgrade(log, schema_version, reterr));
     HZP_TRY(
         hzp_sample_log_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));
     HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM samples", &count, reterr));

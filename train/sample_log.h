@@ -134,4 +134,59 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
 /* Writes what resume could not write. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
+/* --- sample_log_marks.c -----------------------------------------------------------------------
+ * Samples that the versions to come do not learn, names of versions, and the way back. */
+
+/* Why a sample is not learned any more: its lesson was skipped when an older version was activated;
+ * it was deleted, tokens and all; the gate refused the draft that had learned it. */
+enum hzp_mark_kind { HZP_MARK_SKIPPED = 1, HZP_MARK_DELETED, HZP_MARK_REJECTED };
+
+struct hzp_mark {
+    int64_t first, last; /* sequence numbers */
+    enum hzp_mark_kind kind;
+    /* skipped: the version that the activation made; else the one that served then */
+    uint64_t version;
+};
+int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
+                             struct hzp_err_text *reterr);
+/* All marks; the caller frees *ret.  Returns their number. */
+int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
+                             struct hzp_err_text *reterr);
+
+enum { HZP_VERSION_NAME_MAX = 64 };
+struct hzp_version_name {
+    char name[HZP_VERSION_NAME_MAX + 1];
+    uint64_t id;
+    int64_t unix_ms; /* when it was given */
+};
+/* Gives the name to version id, and takes it from the one that had it; id 0: takes it away. */
+int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
+                            struct hzp_err_text *reterr);
+/* All names, sorted; at most max.  Returns their number. */
+int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
+                             struct hzp_err_text *reterr);
+
+/* An older version serves again under a new id. */
+struct hzp_activation {
+    uint64_t id, of;         /* the new id, and the version whose weights it has */
+    int64_t learned_through; /* of that version */
+    const char *checkpoint;  /* a directory that holds it: with that a restart begins */
+    int64_t skip_through; /* samples after learned_through, up to this one, are skipped; 0: none */
+    int64_t forget;       /* the sample that is deleted by this; 0: none */
+    bool replay; /* samples are not skipped any more that were skipped later than `of`; else that
+                  * holds for those that it has learned, and the others stay skipped */
+};
+/* All of it in one transaction. */
+int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
+                            struct hzp_err_text *reterr);
+/* Marks a sample as deleted and removes its tokens. */
+int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
+                          struct hzp_err_text *reterr);
+
+/* Of a version and those it descends from: *ret_learned is the oldest that learned from the sample
+ * (0: none); ret [max] are the checkpoints of older ones, newest first.  Returns their number. */
+int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
+                              uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+                              struct hzp_err_text *reterr);
+
 #endif

@@ -11,6 +11,19 @@
 /* Versions published but not yet journalled, at most: as many as the store keeps. */
 enum { IDS_UNSEEN = 4096 };
 
+static void bind_loss(sqlite3_stmt *s, int column, double loss)
+{
+    if (isfinite(loss))
+        sqlite3_bind_double(s, column, loss);
+    else
+        sqlite3_bind_null(s, column);
+}
+
+static double read_loss(sqlite3_stmt *s, int column)
+{
+    return sqlite3_column_type(s, column) == SQLITE_NULL ? NAN : sqlite3_column_double(s, column);
+}
+
 int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
                            struct hzp_err_text *reterr)
 {
@@ -25,14 +38,14 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
     sqlite3_bind_int64(s, 1, (int64_t)record->id);
     sqlite3_bind_int64(s, 2, record->optimizer_step);
     sqlite3_bind_int64(s, 3, record->published_unix_ms);
-    if (isfinite(record->loss))
-        sqlite3_bind_double(s, 4, record->loss);
-    else
-        sqlite3_bind_null(s, 4);
+    bind_loss(s, 4, record->loss);
     sqlite3_bind_int64(s, 5, (int64_t)record->checksum);
     sqlite3_bind_int64(s, 6, record->learned_through);
     sqlite3_bind_int64(s, 7, record->learned.more);
     sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 9, (int64_t)record->parent);
+    bind_loss(s, 10, record->gate_before);
+    bind_loss(s, 11, record->gate_after);
     int r = hzp_sample_log_run(log, s, "adding a version", reterr);
     log->version_missing = log->version_missing || r < 0;
     hzp_lock_release(&log->lock);
@@ -44,16 +57,19 @@ static void read_record(sqlite3_stmt *s, struct hzp_version_record *ret)
     int64_t pair[2];
     int32_t ranges = sqlite3_column_bytes(s, 7) / (int32_t)sizeof(pair);
     const char *blob = sqlite3_column_blob(s, 7);
-    *ret = (struct hzp_version_record){
-        .id = (uint64_t)sqlite3_column_int64(s, 0),
-        .optimizer_step = sqlite3_column_int64(s, 1),
-        .state = HZP_VERSION_FREE,
-        .published_unix_ms = sqlite3_column_int64(s, 2),
-        .loss = sqlite3_column_type(s, 3) == SQLITE_NULL ? NAN : sqlite3_column_double(s, 3),
-        .checksum = (uint64_t)sqlite3_column_int64(s, 4),
-        .learned_through = sqlite3_column_int64(s, 5),
-        .learned.more = sqlite3_column_int64(s, 6) != 0 || ranges > HZP_LEARNED_MAX,
-        .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX)};
+    *ret = (struct hzp_version_record){.id = (uint64_t)sqlite3_column_int64(s, 0),
+                                       .optimizer_step = sqlite3_column_int64(s, 1),
+                                       .state = HZP_VERSION_FREE,
+                                       .published_unix_ms = sqlite3_column_int64(s, 2),
+                                       .loss = read_loss(s, 3),
+                                       .checksum = (uint64_t)sqlite3_column_int64(s, 4),
+                                       .learned_through = sqlite3_column_int64(s, 5),
+                                       .learned.more = sqlite3_column_int64(s, 6) != 0 ||
+                                                       ranges > HZP_LEARNED_MAX,
+                                       .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX),
+                                       .parent = (uint64_t)sqlite3_column_int64(s, 8),
+                                       .gate_before = read_loss(s, 9),
+                                       .gate_after = read_loss(s, 10)};
     for (int32_t i = 0; i < ret->learned.ranges; i++) {
         memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
         ret->learned.first[i] = pair[0];
@@ -65,7 +81,8 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
                                      struct hzp_version_record *ret, struct hzp_err_text *reterr)
 {
     static const char sql[] = "SELECT id, optimizer_step, published_unix_ms, loss, checksum,"
-                              " learned_through, learned_more, learned FROM versions"
+                              " learned_through, learned_more, learned, parent, gate_before,"
+                              " gate_after FROM versions"
                               " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
     sqlite3_stmt *s;
     int32_t n = 0;

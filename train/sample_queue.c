@@ -29,6 +29,11 @@ struct list {
     int32_t head, count, room; /* entries [head, head + count) */
 };
 
+struct numbers {
+    int64_t *number;
+    int32_t count, room;
+};
+
 struct hzp_sample_queue {
     /* fixed after create (replay: before the engine starts) */
     struct hzp_sample_queue_config config;
@@ -42,13 +47,14 @@ struct hzp_sample_queue {
     double work;            /* tokens times passes left, of all samples held */
     int64_t pushed_through; /* largest sequence number ever pushed; <= 0: none */
     int64_t learned_through;
-    bool redraw; /* the next draw returns the drawn samples again */
+    int64_t touched_through; /* largest number that has had a pass */
+    bool redraw;             /* the next draw returns the drawn samples again */
     /* engine thread only */
     struct list drawn;
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
-    int64_t *failed; /* numbers of samples that left without having been learned */
-    int32_t fails, fails_room;
+    struct numbers failed;                /* of samples that left without having been learned */
+    struct numbers rejected;              /* of those that the gate refused */
     uint64_t rounds;                      /* number of orders shuffled so far */
     int32_t *replay_order, *replay_drawn; /* [replays] */
     int32_t replay_at, replay_draws;
@@ -117,6 +123,7 @@ int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
     q->config = *config;
     q->learned_through = config->learned_through > 0 ? config->learned_through : -1;
     q->pushed_through = q->learned_through;
+    q->touched_through = HZP_MAX(q->learned_through, 0);
     hzp_lock_init(&q->lock, HZP_LOCK_QUEUE);
     *ret = q;
     return HZP_OK;
@@ -135,7 +142,8 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
         return;
     free_gone(q);
     free(q->gone);
-    free(q->failed);
+    free(q->failed.number);
+    free(q->rejected.number);
     list_free(&q->waiting);
     list_free(&q->next);
     list_free(&q->drawn);
@@ -357,42 +365,59 @@ static int64_t find_learned_through(const struct hzp_sample_queue *q)
     return through;
 }
 
+static void note(struct numbers *list, int64_t number)
+{
+    if (list->count == list->room) {
+        list->room = HZP_MAX(64, 2 * list->room);
+        list->number = hzp_xrealloc(list->number, (size_t)list->room * sizeof(*list->number));
+    }
+    list->number[list->count++] = number;
+}
+
 /* The lock is held. */
 static void note_failed(struct hzp_sample_queue *q, int64_t number)
 {
-    for (int32_t i = 0; i < q->fails; i++) /* few, or training is of no use */
-        if (q->failed[i] == number)
+    for (int32_t i = 0; i < q->failed.count; i++) /* few, or training is of no use */
+        if (q->failed.number[i] == number)
             return;
-    if (q->fails == q->fails_room) {
-        q->fails_room = HZP_MAX(64, 2 * q->fails_room);
-        q->failed = hzp_xrealloc(q->failed, (size_t)q->fails_room * sizeof(*q->failed));
-    }
-    q->failed[q->fails++] = number;
+    note(&q->failed, number);
 }
 
-static int64_t end_pass(struct hzp_sample_queue *q, bool learned)
+enum result { LEARNED, GIVEN_UP, REJECTED };
+
+/* The entry leaves; its sample stays until the next draw. */
+static void leave(struct hzp_sample_queue *q, const struct entry *entry, enum result result)
+{
+    int64_t number = entry->sample->sequence_number;
+    q->samples--;
+    q->tokens -= entry->sample->count;
+    if (number > 0 && result == REJECTED)
+        note(&q->rejected, number);
+    else if (number > 0 && !entry->learned)
+        note_failed(q, number);
+    if (q->gones == q->gones_room) {
+        q->gones_room = HZP_MAX(64, 2 * q->gones_room);
+        q->gone = hzp_xrealloc(q->gone, (size_t)q->gones_room * sizeof(*q->gone));
+    }
+    q->gone[q->gones++] = *entry;
+}
+
+static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
 {
     hzp_assert_engine_thread();
     bool left = false;
     hzp_lock_take(&q->lock);
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
-        entry.learned |= learned;
-        q->work -= entry.sample->count;
-        if (--entry.left > 0) {
+        entry.learned |= result == LEARNED;
+        q->touched_through = HZP_MAX(q->touched_through, entry.sample->sequence_number);
+        q->work -= (double)entry.sample->count * (result == REJECTED ? entry.left : 1);
+        if (--entry.left > 0 && result != REJECTED) {
             list_push(&q->next, entry);
             continue;
         }
-        q->samples--;
-        q->tokens -= entry.sample->count;
         left = left || entry.sample->sequence_number > 0;
-        if (!entry.learned && entry.sample->sequence_number > 0)
-            note_failed(q, entry.sample->sequence_number);
-        if (q->gones == q->gones_room) {
-            q->gones_room = HZP_MAX(64, 2 * q->gones_room);
-            q->gone = hzp_xrealloc(q->gone, (size_t)q->gones_room * sizeof(*q->gone));
-        }
-        q->gone[q->gones++] = entry;
+        leave(q, &entry, result);
     }
     if (left) {
         int64_t through = find_learned_through(q);
@@ -413,22 +438,95 @@ void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number)
 
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
 {
-    return end_pass(q, true);
+    return end_pass(q, LEARNED);
 }
 
 int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q)
 {
-    return end_pass(q, false);
+    return end_pass(q, GIVEN_UP);
+}
+
+int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q)
+{
+    return end_pass(q, REJECTED);
+}
+
+static int32_t read_numbers(struct hzp_sample_queue *q, const struct numbers *list, int32_t from,
+                            int64_t *ret, int32_t max)
+{
+    hzp_lock_take(&q->lock);
+    int32_t n = HZP_MIN(list->count - HZP_MIN(from, list->count), max);
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = list->number[from + i];
+    hzp_lock_release(&q->lock);
+    return n;
 }
 
 int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_t *ret, int32_t max)
 {
+    return read_numbers(q, &q->failed, from, ret, max);
+}
+
+int32_t hzp_sample_queue_rejected(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
+                                  int32_t max)
+{
+    return read_numbers(q, &q->rejected, from, ret, max);
+}
+
+/* --- While nothing is drawn ------------------------------------------------------------------- */
+
+/* Removes entries whose numbers are in [first, last] and frees their samples; returns how many. */
+static int32_t drop(struct hzp_sample_queue *q, struct list *list, int64_t first, int64_t last)
+{
+    int32_t kept = 0;
+    struct entry *entry = list->entry + list->head;
+    for (int32_t i = 0; i < list->count; i++) {
+        int64_t number = entry[i].sample->sequence_number;
+        if (number < first || number > last) {
+            entry[kept++] = entry[i];
+            continue;
+        }
+        q->samples--;
+        q->tokens -= entry[i].sample->count;
+        q->work -= (double)entry[i].left * entry[i].sample->count;
+        hzp_sample_destroy(entry[i].sample);
+    }
+    int32_t dropped = list->count - kept;
+    list->count = kept;
+    return dropped;
+}
+
+static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
+{
+    int32_t dropped = drop(q, &q->waiting, first, last) + drop(q, &q->next, first, last) +
+                      drop(q, &q->drawn, first, last);
+    q->redraw = q->redraw && q->drawn.count;
+    return dropped;
+}
+
+void hzp_sample_queue_replace(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count,
+                              int64_t learned_through, int64_t pushed_through)
+{
     hzp_lock_take(&q->lock);
-    int32_t n = HZP_MIN(q->fails - HZP_MIN(from, q->fails), max);
-    for (int32_t i = 0; i < n; i++)
-        ret[i] = q->failed[from + i];
+    drop_all(q, 1, INT64_MAX);
+    q->learned_through = learned_through > 0 ? learned_through : -1;
+    q->pushed_through = q->learned_through;
+    q->touched_through = HZP_MAX(learned_through, 0);
+    for (int32_t i = 0; i < count; i++) {
+        q->samples++;
+        q->tokens += sample[i]->count;
+        push_locked(q, sample[i]);
+    }
+    q->pushed_through = HZP_MAX(q->pushed_through, pushed_through);
     hzp_lock_release(&q->lock);
-    return n;
+}
+
+bool hzp_sample_queue_remove(struct hzp_sample_queue *q, int64_t number)
+{
+    hzp_lock_take(&q->lock);
+    bool removed = drop_all(q, number, number) > 0;
+    hzp_lock_release(&q->lock);
+    return removed;
 }
 
 void hzp_sample_queue_undo(struct hzp_sample_queue *q)
@@ -448,6 +546,7 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
         .tokens = q->tokens,
         .tokens_max = q->config.tokens_max,
         .learned_through = q->learned_through,
+        .touched_through = q->touched_through,
         .rows = HZP_MAX(q->work, 0.0) * (1 + (q->replays ? q->config.replay_ratio : 0)),
     };
     hzp_lock_release(&q->lock);

@@ -7,7 +7,8 @@
  * at the given ratio.  Drawing is a pure function of the seed and of the sequence of pushes and
  * draws.
  *
- * Thread: reserve, unreserve, push, restore, ready and stats: any; the rest: engine.
+ * Thread: reserve, unreserve, push, restore, ready and stats: any; the rest: engine, or as the
+ * function says.
  */
 #ifndef HZP_TRAIN_SAMPLE_QUEUE_H
 #define HZP_TRAIN_SAMPLE_QUEUE_H
@@ -77,9 +78,27 @@ int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_
  * same samples again. */
 void hzp_sample_queue_undo(struct hzp_sample_queue *q);
 
+/* The same if the gate refused the draft: the drawn samples of the log leave, whatever passes they
+ * had left, and are rejected. */
+int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q);
+/* Thread: any.  As hzp_sample_queue_failed, of the rejected ones. */
+int32_t hzp_sample_queue_rejected(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
+                                  int32_t max);
+
+/* --- While nothing is drawn, and nothing will be (hzp_trainer_held): any thread --------------- */
+
+/* Forgets all samples of the log, as if they had never been pushed, and takes over these, which may
+ * exceed the bounds.  pushed_through: those pushed from now on have larger numbers; none is pushed
+ * meanwhile. */
+void hzp_sample_queue_replace(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count,
+                              int64_t learned_through, int64_t pushed_through);
+/* Removes one sample; false: it is not there. */
+bool hzp_sample_queue_remove(struct hzp_sample_queue *q, int64_t number);
+
 struct hzp_sample_queue_stats {
     int32_t samples, samples_max;
     int64_t tokens, tokens_max, learned_through;
+    int64_t touched_through; /* the largest number that an update was made with; 0: none */
     double rows; /* tokens to be computed until all have had all their passes, with replay */
 };
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret);

@@ -128,27 +128,11 @@ void hzp_trainer_finish(struct hzp_trainer *t)
     atomic_store(&t->finishing, true);
 }
 
-void hzp_trainer_freeze(struct hzp_trainer *t)
-{
-    atomic_store(&t->freeze, true);
-}
-
-struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
-{
-    return atomic_load(&t->frozen);
-}
-
-void hzp_trainer_thaw(struct hzp_trainer *t)
-{
-    /* In this order; otherwise the engine could grant another freeze in between. */
-    atomic_store(&t->freeze, false);
-    atomic_store(&t->frozen, NULL);
-}
-
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    return t->stage != HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
+    bool writes = t->stage == HZP_TRAINER_UPDATE || t->stage == HZP_TRAINER_RESTORE;
+    return !writes && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
 }
 
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
@@ -362,7 +346,7 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
         .decay = recipe->decay,
         .clip = recipe->clip,
         .grad_scale = 1.0f / (float)t->weight_sum,
-        .t = (int32_t)HZP_MIN(t->optimizer_step + 1, INT32_MAX),
+        .t = (int32_t)HZP_MIN(t->optimizer_step + 1 - t->reset_step, INT32_MAX),
     };
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
@@ -378,29 +362,6 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_UPDATE;
     return true;
-}
-
-/* --- Freezing the state for a checkpoint ------------------------------------------------------ */
-
-/* Detects that the freeze has ended; covers a freeze that was granted while thaw was called. */
-static bool given_back(struct hzp_trainer *t)
-{
-    return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
-}
-
-/* last_step: the last step that may have read the frozen version. */
-static void serve_freeze(struct hzp_trainer *t, uint64_t last_step)
-{
-    struct hzp_weights *w = t->config.model->weights;
-    if (given_back(t)) {
-        hzp_weights_release(w, t->picture, last_step);
-        t->picture = NULL;
-        atomic_store(&t->frozen, NULL);
-    }
-    if (!t->picture && atomic_load(&t->freeze) && hzp_trainer_idle(t) && hzp_weights_current(w)) {
-        t->picture = hzp_weights_acquire(w);
-        atomic_store(&t->frozen, t->picture);
-    }
 }
 
 /* --- The source ------------------------------------------------------------------------------- */
@@ -443,10 +404,16 @@ static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
                        : limit;
 }
 
+/* Whether the end of the chain in progress publishes a version, or may. */
+static bool ends_in_a_version(const struct hzp_trainer *t)
+{
+    return t->stage == HZP_TRAINER_UPDATE || t->stage == HZP_TRAINER_RESTORE;
+}
+
 /* Whether the chain in progress has ended; an update also with its transfers. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
-    bool micro = t->stage == HZP_TRAINER_ACCUMULATE, update = t->stage == HZP_TRAINER_UPDATE;
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE, update = ends_in_a_version(t);
     bool done = micro || !t->exchange || hzp_exchange_done(t->exchange);
     return (micro || update) && t->at == t->chain.items && done;
 }
@@ -494,16 +461,18 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 {
     hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    bool flush = false, gave_back = given_back(t); /* a step then releases the version */
+    bool flush = false, gave_back = hzp_trainer_given_back(t); /* and a step releases it */
     bool keep = offer->keep_version;
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->carried = room->ride_rows > 0;
+    if (hzp_trainer_serve_hold(t, step->number - 1, keep))
+        return true;
     if (t->stage == HZP_TRAINER_BROKEN || turn_exchange(t) < 0) {
         hzp_trainer_serve_gather(t); /* fails it */
         return false;
     }
-    serve_freeze(t, step->number - 1);
+    hzp_trainer_serve_freeze(t, step->number - 1);
     if (bound_lowered(t)) {
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
@@ -516,7 +485,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items)
         prepare_next(t);
     if (t->stage == HZP_TRAINER_IDLE) {
-        bool begin = !atomic_load(&t->finishing) && hzp_sample_queue_ready(t->config.queue);
+        bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->hold) &&
+                     hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, !keep) || gave_back;
         if (!begin)
@@ -531,7 +501,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return gave_back;
     int32_t limit = limit_of(t);
     if (chain_ended(t)) /* other ranks were waited for: deliver() goes on */
-        return !keep || t->stage != HZP_TRAINER_UPDATE || gave_back;
+        return !keep || !ends_in_a_version(t) || gave_back;
     if (t->to == limit)
         return gave_back; /* all items that may be offered have been */
     struct hzp_slice *slice = hzp_offer_add(
@@ -540,7 +510,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
                                    .tenant = HZP_TENANT_TRAIN,
                                    .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
     slice->to = HZP_MIN(slice_end(t, slice->rider, step, room), cut_of(t, limit));
-    if (keep && t->stage == HZP_TRAINER_UPDATE)
+    if (keep && ends_in_a_version(t))
         slice->to = HZP_MIN(slice->to, t->chain.items - 1); /* the last item ends the update */
     t->to = slice->to;
     if (slice->to == slice->from)
@@ -553,8 +523,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     return true;
 }
 
-/* Tells the store which samples have been given up, before a version covers them. */
-static void note_unlearned(struct hzp_trainer *t)
+void hzp_trainer_note_unlearned(struct hzp_trainer *t)
 {
     int64_t number[64];
     int32_t n;
@@ -569,7 +538,7 @@ static void note_unlearned(struct hzp_trainer *t)
 static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
-    note_unlearned(t);
+    hzp_trainer_note_unlearned(t);
     struct hzp_version_record *record = &t->draft->record;
     record->optimizer_step = t->optimizer_step;
     record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
@@ -655,7 +624,7 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     t->failures = 0;
     t->draws++;
     t->learned_through = hzp_sample_queue_give_up(t->config.queue);
-    note_unlearned(t);
+    hzp_trainer_note_unlearned(t);
 }
 
 /* True: publish now, because it was decided when the update began, the staleness bound was lowered
@@ -746,6 +715,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     if (t->flush)
         publish_early(t, step);
+    if (t->older.now)
+        hzp_trainer_publish_older(t, step->number);
     if (slice && slice->to > slice->from) {
         t->at = slice->to;
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
@@ -753,11 +724,13 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     if (turn_exchange(t) >= 0 && chain_ended(t)) {
         if (t->stage == HZP_TRAINER_ACCUMULATE)
             end_micro(t, outcome->end_ns);
+        else if (t->stage == HZP_TRAINER_RESTORE)
+            hzp_trainer_publish_older(t, step->number);
         else if (!t->exchange || !offer->keep_version)
             end_update(t, step);
     }
     t->flush = false;
-    serve_freeze(t, step->number);
+    hzp_trainer_serve_freeze(t, step->number);
 }
 
 static bool busy(struct hzp_source *source)

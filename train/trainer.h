@@ -180,6 +180,14 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
  * bytes.  Thread: the one that called freeze, or engine. */
 enum { HZP_TRAINER_NOTE_MAX = 1000 };
+/* The numbers that are saved with the state. */
+struct hzp_trainer_numbers {
+    int64_t optimizer_step, draws, learned_through;
+    int64_t reset_step; /* the step after which the moments were last zeroed; 0: never */
+    double loss;        /* < 0: none */
+    uint64_t checksum;  /* of the weights */
+};
+
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
 

@@ -196,6 +196,8 @@ static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, uint64_
     put_number(w, "step", stats.optimizer_step);
     put_number(w, "draws", stats.draws);
     put_number(w, "learned_through", v->record.learned_through);
+    if (t->reset_step)
+        put_number(w, "reset_step", t->reset_step);
     snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
     hzp_st_writer_meta(w, "loss", text);
     snprintf(text, sizeof(text), "%016" PRIx64, checksum);
@@ -330,53 +332,66 @@ static int check_weights(const struct hzp_model *model, const struct hzp_version
     return HZP_OK;
 }
 
+static int get_numbers(const struct hzp_safetensors *st, const char *path,
+                       struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+{
+    const char *loss = hzp_safetensors_meta(st, "loss");
+    ret->loss = loss ? strtod(loss, NULL) : -1;
+    ret->reset_step = 0;
+    HZP_TRY(get_number(st, path, "step", 0, &ret->optimizer_step, reterr));
+    HZP_TRY(get_number(st, path, "draws", 0, &ret->draws, reterr));
+    HZP_TRY(get_number(st, path, "learned_through", -1, &ret->learned_through, reterr));
+    return hzp_safetensors_meta(st, "reset_step")
+               ? get_number(st, path, "reset_step", 0, &ret->reset_step, reterr)
+               : HZP_OK;
+}
+
 static int load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                      struct hzp_train_space *space, struct hzp_version *v,
+                      struct hzp_train_space *space, const struct hzp_version *v,
                       const struct hzp_safetensors *st, const char *path, bool same_recipe,
-                      struct hzp_trainer_saved *ret, struct hzp_err_text *reterr)
+                      struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
     const char *format = hzp_safetensors_meta(st, "format");
     const struct hzp_units *residuals = hzp_train_space_residual(space);
     const struct hzp_st_tensor *m, *second, *residual = NULL;
-    uint64_t checksum;
     if (!format || strcmp(format, format_name))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
     HZP_TRY(compare_recipe(recipe, st, path, same_recipe, reterr));
-    HZP_TRY(get_number(st, path, "step", 0, &ret->optimizer_step, reterr));
-    HZP_TRY(get_number(st, path, "draws", 0, &ret->draws, reterr));
-    HZP_TRY(get_number(st, path, "learned_through", -1, &ret->learned_through, reterr));
+    HZP_TRY(get_numbers(st, path, ret, reterr));
     HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &m, reterr));
     HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &second, reterr));
     if (residuals)
         HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
-    HZP_TRY(check_weights(model, v, st, path, &checksum, reterr));
+    HZP_TRY(check_weights(model, v, st, path, &ret->checksum, reterr));
 
     struct hzp_device *dev = model->dev;
     HZP_TRY(get_state(dev, st, path, "m_checksum", m, hzp_train_space_m(space), reterr));
     HZP_TRY(get_state(dev, st, path, "v_checksum", second, hzp_train_space_v(space), reterr));
     if (residuals)
         HZP_TRY(get_state(dev, st, path, "residual_checksum", residual, residuals, reterr));
-    const char *loss = hzp_safetensors_meta(st, "loss");
-    ret->loss = loss ? strtod(loss, NULL) : -1;
-    v->record.optimizer_step = ret->optimizer_step;
-    v->record.learned_through = ret->learned_through;
-    v->record.checksum = checksum;
-    v->record.loss = ret->loss >= 0 ? ret->loss : NAN;
     return HZP_OK;
 }
 
-/* ret_note as in hzp_trainer_load. */
+static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n)
+{
+    v->record.optimizer_step = n->optimizer_step;
+    v->record.learned_through = n->learned_through;
+    v->record.checksum = n->checksum;
+    v->record.loss = n->loss >= 0 ? n->loss : NAN;
+}
+
+/* ret_note as in hzp_trainer_load.  fresh: nothing was learned in the space yet. */
 static int load_file(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                     struct hzp_train_space *space, struct hzp_version *v, const char *dir,
-                     bool same_recipe, struct hzp_trainer_saved *ret, char *ret_note,
-                     struct hzp_err_text *reterr)
+                     struct hzp_train_space *space, bool fresh, const struct hzp_version *v,
+                     const char *dir, bool same_recipe, struct hzp_trainer_numbers *ret,
+                     char *ret_note, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_safetensors *st = NULL;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
-    int r = hzp_train_space_restore(space);
+    int r = fresh ? hzp_train_space_restore(space) : HZP_OK;
     if (r >= 0)
         r = load_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
     else
@@ -391,23 +406,65 @@ static int load_file(const struct hzp_model *model, const struct hzp_recipe *rec
 
 int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
                            struct hzp_train_space *space, struct hzp_version *v, const char *dir,
-                           bool same_recipe, struct hzp_trainer_saved *ret,
+                           bool same_recipe, struct hzp_trainer_numbers *ret,
                            struct hzp_err_text *reterr)
 {
-    return load_file(model, recipe, space, v, dir, same_recipe, ret, NULL, reterr);
+    HZP_TRY(load_file(model, recipe, space, true, v, dir, same_recipe, ret, NULL, reterr));
+    fill_record(v, ret);
+    return HZP_OK;
+}
+
+int hzp_trainer_load_held(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
+                          struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+{
+    HZP_ASSERT(hzp_trainer_held(t));
+    return load_file(t->config.model, &t->config.recipe, t->space, false, v, dir, false, ret, NULL,
+                     reterr);
+}
+
+static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
+    return HZP_OK;
+}
+
+int hzp_trainer_clear_held(struct hzp_trainer *t)
+{
+    const struct hzp_units *residual = hzp_train_space_residual(t->space);
+    struct hzp_device *dev = t->config.model->dev;
+    HZP_ASSERT(hzp_trainer_held(t));
+    HZP_TRY(hzp_units_fill(dev, hzp_train_space_m(t->space), clear_unit, NULL));
+    HZP_TRY(hzp_units_fill(dev, hzp_train_space_v(t->space), clear_unit, NULL));
+    return residual ? hzp_units_fill(dev, residual, clear_unit, NULL) : HZP_OK;
+}
+
+int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,
+                             struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    struct hzp_safetensors *st = NULL;
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    HZP_TRY(hzp_safetensors_open(path, &st, reterr));
+    int r = get_numbers(st, path, ret, reterr);
+    const char *sum = hzp_safetensors_meta(st, "weights_checksum");
+    ret->checksum = sum ? strtoull(sum, NULL, 16) : 0;
+    hzp_safetensors_close(st);
+    return r;
 }
 
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
 {
-    struct hzp_trainer_saved saved;
-    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, v, dir, same_recipe, &saved,
-                      ret_note, reterr));
+    struct hzp_trainer_numbers saved;
+    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, true, v, dir, same_recipe,
+                      &saved, ret_note, reterr));
+    fill_record(v, &saved);
     free(t->loaded_dir);
     t->loaded_dir = strdup(dir);
     HZP_ASSERT(t->loaded_dir);
     t->optimizer_step = saved.optimizer_step;
     t->draws = saved.draws;
+    t->reset_step = saved.reset_step;
     t->learned_through = saved.learned_through;
     hzp_lock_take(&t->lock);
     t->stats.optimizer_step = saved.optimizer_step;

@@ -11,6 +11,7 @@
 #include "train/exchange.h"
 #include "train/pace.h"
 #include "train/trainer.h"
+#include "train/trainer_hold.h"
 
 #include <stdatomic.h>
 
@@ -20,6 +21,7 @@ enum hzp_trainer_stage {
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
+    HZP_TRAINER_RESTORE,    /* the chain that quantizes an older version is in progress */
     HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
 };
 
@@ -62,8 +64,9 @@ struct hzp_trainer {
     int32_t unpublished;
     bool publishes; /* the current update will be published when it ends */
     int64_t optimizer_step, draws;
-    int32_t failures;             /* consecutive failures on the current samples */
-    int32_t failed_told;          /* of the queue's failed samples, told to the store */
+    int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
+    int32_t failures;    /* consecutive failures on the current samples */
+    int32_t failed_told; /* of the queue's failed samples, told to the store */
     struct hzp_update_report now; /* of the current update */
     double loss_sum;              /* of the current update: weighted losses of its learned tokens */
     double weight_sum;            /* weights of its learned tokens, 1 each by default */
@@ -86,8 +89,22 @@ struct hzp_trainer {
     atomic_bool loop_ended;    /* nothing more is gathered for other threads */
     char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
 
+    /* An older version that is made to serve again (trainer_hold.h).  Handed over by `restore`. */
+    struct {
+        uint64_t id;               /* that a slot may hold; 0: none */
+        bool only;                 /* no other slot will do */
+        bool revived;              /* draft is that slot */
+        bool now;                  /* in this step: publish without offering a slice */
+        struct hzp_version *draft; /* NULL: none */
+        struct hzp_trainer_numbers numbers;
+        uint64_t published;
+        const struct hzp_mark *mark; /* [marks] to be told to the store */
+        int32_t marks;
+    } older;
+    _Atomic(int) restore; /* enum hzp_restore, trainer_hold.c */
+
     /* any thread */
-    atomic_bool paused, finishing, freeze;
+    atomic_bool paused, finishing, freeze, hold, held_now, stop_wanted, marks_wanted;
     _Atomic(struct hzp_version *) frozen;
 
     /* under lock */
@@ -109,19 +126,29 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
 /* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
 
-/* --- trainer_state.c -------------------------------------------------------------------------- */
+/* --- trainer.c -------------------------------------------------------------------------------- */
 
-/* The numbers that are saved with the state. */
-struct hzp_trainer_saved {
-    int64_t optimizer_step, draws, learned_through;
-    double loss; /* < 0: none */
-};
+/* Tells the store which samples have been given up, before a version covers them. */
+void hzp_trainer_note_unlearned(struct hzp_trainer *t);
+
+/* --- trainer_hold.c --------------------------------------------------------------------------- */
+
+/* Engine thread.  Whether a freeze has ended; a step then releases the version. */
+bool hzp_trainer_given_back(struct hzp_trainer *t);
+/* Grants and ends freezes.  last_step: the last step that may have read the frozen version. */
+void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step);
+/* Does what another thread has asked for with trainer_hold.h.  True: the step is offered as it is,
+ * and hzp_trainer_publish_older() follows when it is delivered, if it says so. */
+bool hzp_trainer_serve_hold(struct hzp_trainer *t, uint64_t last_step, bool keep_version);
+void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step);
+
+/* --- trainer_state.c -------------------------------------------------------------------------- */
 
 /* Reads trainer.safetensors in dir into the space: of each unit what is resident.  See
  * hzp_trainer_load. */
 int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
                            struct hzp_train_space *space, struct hzp_version *v, const char *dir,
-                           bool same_recipe, struct hzp_trainer_saved *ret,
+                           bool same_recipe, struct hzp_trainer_numbers *ret,
                            struct hzp_err_text *reterr);
 
 #endif

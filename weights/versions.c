@@ -44,6 +44,7 @@ struct hzp_weights {
     struct hzp_version_record *history; /* [histories] of earlier processes, newest first */
     int32_t histories;
     struct hzp_weights_stats stats;
+    uint64_t *resident; /* [config.slots] the version that a slot holds; 0: none */
 
     _Atomic int32_t max_staleness; /* any thread */
     _Atomic int32_t asked;         /* the smallest bound of a request; INT32_MAX: none */
@@ -109,8 +110,10 @@ static void refresh_stats(struct hzp_weights *w)
     else if (!s->bound_step)
         s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
     s->slots_free = 0;
-    for (int32_t i = 0; i < s->slots; i++)
+    for (int32_t i = 0; i < s->slots; i++) {
         s->slots_free += w->slot[i].record.state == HZP_VERSION_FREE;
+        w->resident[i] = w->slot[i].record.id;
+    }
 }
 
 static void refresh_stats_locked(struct hzp_weights *w)
@@ -194,6 +197,7 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
     atomic_store(&w->asked, INT32_MAX);
     w->slot = hzp_xcalloc((size_t)config->slots, sizeof(*w->slot));
     w->memory = hzp_xcalloc((size_t)config->slots, sizeof(*w->memory));
+    w->resident = hzp_xcalloc((size_t)config->slots, sizeof(*w->resident));
     w->record = hzp_xcalloc(RECORDS_MAX, sizeof(*w->record));
     w->stats.slots = config->slots;
     w->stats.learned_through = -1;
@@ -230,6 +234,7 @@ void hzp_weights_destroy(struct hzp_weights *w)
     free(w->record);
     free(w->history);
     free(w->unlearned);
+    free(w->resident);
     free(w);
 }
 
@@ -341,8 +346,16 @@ static void start_record(const struct hzp_weights *w, struct hzp_version_record 
     record->id = id;
     record->state = state;
     record->optimizer_step = w->serving_optimizer_step;
-    record->loss = NAN;
+    record->loss = record->gate_before = record->gate_after = NAN;
     record->learned_through = through;
+}
+
+static void start_draft(struct hzp_weights *w, struct hzp_version *v)
+{
+    start_record(w, &v->record, HZP_VERSION_DRAFT);
+    v->held = 0;
+    v->last_step = 0;
+    refresh_stats_locked(w);
 }
 
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
@@ -356,19 +369,35 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
         *ret = w->current;
         return HZP_OK;
     }
+    struct hzp_version *free_one = NULL; /* with the oldest contents: newer ones may be revived */
     for (int32_t i = 0; i < w->config.slots; i++) {
         struct hzp_version *v = &w->slot[i];
-        if (v->record.state != HZP_VERSION_FREE)
+        bool older = !free_one || v->record.id < free_one->record.id;
+        if (v->record.state == HZP_VERSION_FREE && older)
+            free_one = v;
+    }
+    if (!free_one)
+        return HZP_EBUSY;
+    start_draft(w, free_one);
+    free_one->fp8_made = false;
+    *ret = free_one;
+    return HZP_OK;
+}
+
+int hzp_weights_revive(struct hzp_weights *w, uint64_t id, struct hzp_version **ret)
+{
+    hzp_assert_engine_thread();
+    for (int32_t i = 0; i < w->config.slots; i++) {
+        struct hzp_version *v = &w->slot[i];
+        if (!id || v->record.id != id)
             continue;
-        start_record(w, &v->record, HZP_VERSION_DRAFT);
-        v->held = 0;
-        v->last_step = 0;
-        v->fp8_made = false;
-        refresh_stats_locked(w);
+        if (v->record.state != HZP_VERSION_FREE)
+            return HZP_EBUSY;
+        start_draft(w, v);
         *ret = v;
         return HZP_OK;
     }
-    return HZP_EBUSY;
+    return HZP_ENOENT;
 }
 
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
@@ -426,6 +455,8 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
         w->stats
             .staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
     retire(w, draft, old_id, last_step);
+    if (!record->parent)
+        record->parent = old_id;
     record->id = w->config.first_id + w->stats.publications;
     record->published_unix_ms = unix_ms();
     record->state = HZP_VERSION_CURRENT;
@@ -528,6 +559,12 @@ bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t number)
     return i < w->unlearned_count && w->unlearned[i] == number;
 }
 
+void hzp_weights_clear_unlearned(struct hzp_weights *w)
+{
+    hzp_assert_engine_thread();
+    w->unlearned_count = 0;
+}
+
 void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t number)
 {
     if (hzp_weights_unlearned(w, number))
@@ -590,12 +627,22 @@ int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_ve
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
 {
     memset(ret, 0, sizeof(*ret));
-    ret->loss = NAN;
+    ret->loss = ret->gate_before = ret->gate_after = NAN;
     ret->learned_through = -1;
     hzp_lock_take(&w->lock);
     if (w->stats.publications) /* of this process */
         *ret = w->record[(w->stats.publications - 1) % RECORDS_MAX];
     hzp_lock_release(&w->lock);
+}
+
+bool hzp_weights_resident(struct hzp_weights *w, uint64_t id)
+{
+    bool found = false;
+    hzp_lock_take(&w->lock);
+    for (int32_t i = 0; i < w->config.slots; i++)
+        found = found || (id && w->resident[i] == id);
+    hzp_lock_release(&w->lock);
+    return found;
 }
 
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret)

@@ -53,6 +53,11 @@ struct hzp_version_record {
     struct hzp_learned learned; /* samples learned since the previous version */
     /* every sample up to this number has had all its passes or was given up; -1: none */
     int64_t learned_through;
+    /* The version it was made from: the one before it, or the one that was activated again.  0:
+     * none, or not known. */
+    uint64_t parent;
+    /* Mean losses on the gate's examples, of the parent and of this version; NaN: no gate. */
+    double gate_before, gate_after;
 };
 
 /* One set of parameters.  Its memory is the store's: see hzp_version_units. */
@@ -127,6 +132,11 @@ void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);
  * waits).  With one slot: returns the current version itself, the same until it is published. */
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret);
 
+/* A slot that still holds what version id was, and is free, as a draft with these contents; its
+ * record is that of begin.  HZP_ENOENT: no slot holds it; HZP_EBUSY: it serves, is held, or a step
+ * that reads it has not ended. */
+int hzp_weights_revive(struct hzp_weights *w, uint64_t id, struct hzp_version **ret);
+
 /* Frees the draft's slot; updates that only this draft contained no longer count as finished. */
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
@@ -161,6 +171,7 @@ uint64_t hzp_weights_ended(const struct hzp_weights *w);
 /* No version will ever have learned the sample: it was given up.  Called before a version is
  * published whose learned_through covers the sample. */
 void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t sequence_number);
+void hzp_weights_clear_unlearned(struct hzp_weights *w); /* all that were added */
 bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t sequence_number);
 
 /* Versions of earlier processes, newest first, which the list ends with; copied.  At most as many
@@ -176,6 +187,9 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
 int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
                                int32_t max);
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
+
+/* Whether a slot holds the version's weights, so that hzp_weights_revive may succeed. */
+bool hzp_weights_resident(struct hzp_weights *w, uint64_t id);
 
 struct hzp_weights_stats {
     uint64_t serving_id, publications;

@@ -57,6 +57,7 @@ struct run {
     char *options;                       /* serve.options of what it writes; NULL: none */
     int64_t total, step, saved_step, eval_step;
     struct hzp_update_report report;
+    struct hzp_retention keep;
     bool updated;
     bool stopped; /* by a signal, before the last update */
 };
@@ -132,6 +133,11 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
 
 static int choose_source(struct run *run, struct hzp_err_text *reterr)
 {
+    const struct hzp_learning_settings *learning = &run->engine->learning;
+    run->keep =
+        (struct hzp_retention){.last = learning->keep_checkpoints, .hourly = learning->keep_hourly};
+    if (learning->keep)
+        HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
     static const char *const configuration[] = {"config.json", "generation_config.json"};
     static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
@@ -434,8 +440,7 @@ static int save(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
                                  run->parts.trainer, hzp_weights_current(run->parts.weights),
                                  run->source_dir, run->options, run->note, reterr));
-    hzp_checkpoint_prune(run->settings->out, run->engine->learning.keep_checkpoints,
-                         run->engine->learning.keep_hourly, NULL);
+    hzp_checkpoint_prune(run->settings->out, &run->keep, NULL, 0);
     run->saved_step = run->step;
     return HZP_OK;
 }

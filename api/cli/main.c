@@ -18,7 +18,7 @@ static const struct {
     {HZP_COMMAND_BENCH, hzp_cmd_bench},       {HZP_COMMAND_DEVICES, hzp_cmd_devices},
     {HZP_COMMAND_CHAT, hzp_cmd_chat},         {HZP_COMMAND_PLAN, hzp_cmd_plan},
     {HZP_COMMAND_SEARCH, hzp_cmd_search},     {HZP_COMMAND_STATE, hzp_cmd_state},
-    {HZP_COMMAND_TIMELINE, hzp_cmd_timeline},
+    {HZP_COMMAND_TIMELINE, hzp_cmd_timeline}, {HZP_COMMAND_WEIGHTS, hzp_cmd_weights},
 };
 
 /* Prints the version, the commit, and the compiled-in backends. */

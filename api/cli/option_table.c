@@ -14,6 +14,7 @@
 #define LEARN    (SERVE | TRAIN | BENCH)
 #define STATE    HZP_COMMAND_STATE
 #define TIMELINE HZP_COMMAND_TIMELINE
+#define WEIGHTS  HZP_COMMAND_WEIGHTS
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -234,10 +235,15 @@ const struct hzp_option hzp_option_table[] = {
          "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
     INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
         "updates between checkpoints; 0: only at the end"),
+    TEXT("--keep", engine.learning.keep, NULL, "POLICY", SERVE | TRAIN,
+         "checkpoints that stay on disk, such as last=5,every=100,tagged: the newest N (last=N), "
+         "the newest of each of the last N hours (hourly=N), the oldest of each N versions "
+         "(every=N); "
+         "those with a name or a file named keep stay in any case; default: last=2,hourly=24"),
     INT("--keep-checkpoints", engine.learning.keep_checkpoints, "2", 1, 1e6, SERVE | TRAIN,
-        "number of newest checkpoints kept; one with a file named keep in it is never removed"),
+        "without --keep: its last=N"),
     INT("--keep-hourly", engine.learning.keep_hourly, "24", 0, 1e6, SERVE | TRAIN,
-        "checkpoints kept besides --keep-checkpoints: the newest of each of the last N hours"),
+        "without --keep: its hourly=N; 0: none"),
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples"),
 
@@ -383,6 +389,21 @@ const struct hzp_option hzp_option_table[] = {
      .commands = TIMELINE,
      .help = "operator's key of the server at URL"},
 
+    HEADING("weights", "Versions of a running server"),
+    TEXT("--server", weights.server, "http://127.0.0.1:8000", "URL", WEIGHTS,
+         "the server whose versions these are"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(weights.api_key),
+     .env = "HZP_ADMIN_KEY",
+     .meta = "KEY",
+     .commands = WEIGHTS,
+     .help = "bearer token of the server: its admin key, if it has one"},
+    CHOICE("--lessons", weights.lessons, "skip", "skip|replay", WEIGHTS,
+           "activate: examples learned since are skipped, or learned again"),
+    CHOICE("--optimizer", weights.optimizer, "restore", "restore|reset", WEIGHTS,
+           "activate: the optimizer's state of then comes back, or begins at zero"),
+
     HEADING("plan", "The step"),
     INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),
     INT("--depth", plan.depth, "0", 0, 1 << 20, PLAN,
@@ -511,7 +532,7 @@ const struct hzp_option hzp_option_table[] = {
            "json: each line of the log is one JSON object"),
 
     HEADING("output", "Output"),
-    FLAG("--json", json, EVAL | BENCH | DEVICES, "print JSON"),
+    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS, "print JSON"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions"),
 };
 

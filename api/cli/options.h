@@ -34,6 +34,7 @@ enum hzp_command {
     HZP_COMMAND_CHAT = 256,
     HZP_COMMAND_STATE = 512,
     HZP_COMMAND_TIMELINE = 1024,
+    HZP_COMMAND_WEIGHTS = 2048,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -82,6 +83,12 @@ struct hzp_timeline_settings {
     double seconds;
 };
 
+struct hzp_weights_options {
+    const char *server, *api_key;
+    int64_t lessons;   /* 1: replay */
+    int64_t optimizer; /* 1: reset */
+};
+
 struct hzp_plan_settings {
     int64_t decode, prefill, train, depth; /* rows of the step */
     int64_t train_from, train_items;
@@ -119,6 +126,7 @@ struct hzp_options {
     struct hzp_complete_settings complete;
     struct hzp_chat_settings chat;
     struct hzp_timeline_settings timeline;
+    struct hzp_weights_options weights;
     struct hzp_plan_settings plan;
     struct hzp_search_settings search;
 };

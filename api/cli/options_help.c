@@ -53,6 +53,12 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve state list ~/.local/share/hzpserve/NAME\n"
      "  hzpserve state check DIR\n"
      "  hzpserve state repair DIR\n"},
+    {HZP_COMMAND_WEIGHTS, 3, "weights", "ACTION [VERSION [NAME]]",
+     "list, show, name, unname, activate or export versions",
+     "  hzpserve weights list\n"
+     "  hzpserve weights name current prod\n"
+     "  hzpserve weights activate prod --lessons replay\n"
+     "  hzpserve weights export 120 for-review\n"},
     {HZP_COMMAND_DEVICES, 0, "devices", "", "list the devices of this machine",
      "  hzpserve devices --json\n"},
 };
@@ -137,6 +143,9 @@ static const struct topic {
      "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
     {"timeline", "what a running server did in its last seconds",
      "  hzpserve timeline --seconds 10 -o trace.json\n"},
+    {"weights", "versions of a running server: which one serves, and what becomes of the lessons",
+     "  hzpserve weights activate 120 --lessons replay\n"
+     "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --server http://10.0.0.5:8000\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
      "  hzpserve plan DIR --decode 16 --prefill 64\n"},
     {"search", "finding plans for this machine",

@@ -153,11 +153,13 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
         .body_samples_max = (int32_t)HZP_MIN(l->queue_samples, 65536),
         .checkpoint_every = l->checkpoint_every,
+        .keep = l->keep,
         .keep_checkpoints = l->keep_checkpoints,
         .keep_hourly = l->keep_hourly,
         .options = e->config.checkpoint_options,
         .log_updates = e->config.log_updates,
         .provisional = e->config.provisional,
+        .several_ranks = e->config.link != NULL,
     };
     return hzp_state_open(&state, &e->state, reterr);
 }

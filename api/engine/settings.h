@@ -83,6 +83,8 @@ struct hzp_split_settings {
 struct hzp_learning_settings {
     const char *state_dir; /* NULL: the default directory; "none": nothing is saved */
     const char *replay;    /* a file of examples; NULL: none */
+    const char *keep; /* which checkpoints stay (hzp_retention_parse); NULL: as keep_checkpoints
+                            * and keep_hourly say */
     double replay_ratio;
     int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, keep_hourly,
         seed;

@@ -5,7 +5,9 @@
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http/http.h"
 #include "api/http/taught.h"
+#include "api/learn/audit.h"
 #include "api/learn/outlook.h"
+#include "api/learn/versions.h"
 #include "base/arena.h"
 #include "base/decimal.h"
 #include "base/thread.h"
@@ -33,13 +35,13 @@ static void client_left(void *ctx)
     atomic_store(&w->left, true);
 }
 
-/* True: a version that is done with everything up to `last` serves. */
-static bool served(struct hzp_server *server, int64_t last, uint64_t *ret_version)
+/* True: a version serves that is done with everything from first to last that is learned at all. */
+static bool served(struct hzp_server *server, int64_t first, int64_t last, uint64_t *ret_version)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(server->engine->parts.weights, &stats);
     *ret_version = stats.serving_id;
-    return stats.learned_through >= last;
+    return hzp_state_settled(server->engine->state, first, last, stats.learned_through);
 }
 
 /* Adds when everything accepted so far is expected to be learned, and what holds it back. */
@@ -52,6 +54,27 @@ static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json
     json_object_set_new(json, "estimated_seconds",
                         isfinite(o.seconds) ? json_real(o.seconds) : json_null());
     json_object_set_new(json, "held_back_by", o.held_by ? json_string(o.held_by) : json_null());
+}
+
+/* Adds the numbers of the examples in [first, last] that have the mark; returns how many. */
+static int64_t add_marked(const struct hzp_engine *engine, enum hzp_mark_kind kind,
+                          const char *name, int64_t first, int64_t last, json_t *json)
+{
+    int64_t number[FAILED_SHOWN], count;
+    int32_t n = hzp_state_marked(engine->state, kind, first, last, number, FAILED_SHOWN, &count);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)number[i]));
+    json_object_set_new(json, name, list);
+    return count;
+}
+
+static int64_t add_all_marked(const struct hzp_engine *engine, int64_t first, int64_t last,
+                              json_t *json)
+{
+    return add_marked(engine, HZP_MARK_SKIPPED, "skipped", first, last, json) +
+           add_marked(engine, HZP_MARK_DELETED, "deleted", first, last, json) +
+           add_marked(engine, HZP_MARK_REJECTED, "rejected", first, last, json);
 }
 
 /* Adds the numbers of the examples in [first, last] that were given up; returns how many. */
@@ -81,7 +104,9 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
     char after[HZP_AFTER_BYTES];
     json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
     add_outlook(x->server->engine, done, json);
-    if (add_failed(x->server->engine, first, last, json) > 0)
+    if (add_failed(x->server->engine, first, last, json) +
+            add_all_marked(x->server->engine, first, last, json) >
+        0)
         json_object_set_new(json, "served", json_false());
     return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
 }
@@ -94,7 +119,7 @@ static void look(void *ctx)
     struct hzp_exchange *x = w->x;
     struct hzp_server *server = x->server;
     uint64_t version;
-    bool done = served(server, w->last, &version), left = atomic_load(&w->left);
+    bool done = served(server, w->first, w->last, &version), left = atomic_load(&w->left);
     if (!done && !left && hzp_now_ns() < w->end_ns && hzp_engine_running(server->engine))
         return;
     hzp_notify_unpoll(server->notify, &w->note);
@@ -232,11 +257,13 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     if (session)
         hzp_session_note(x->server->taught, session, last);
     hzp_loop_poke(engine->parts.loop);
+    hzp_audit_write(hzp_state_audit(engine->state), x->info.key, x->info.id, "teach",
+                    json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
     if (wait)
         return wait_served(x, first, last, timeout);
     uint64_t version = 0;
-    bool done = served(x->server, last, &version);
+    bool done = served(x->server, first, last, &version);
     return reply(x, first, last, done, version);
 }
 
@@ -250,12 +277,14 @@ enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
                                "this server does not learn: it was started with --no-train");
     hzp_state_read_stats(engine->state, &stats);
     hzp_weights_read_stats(engine->parts.weights, &weights);
-    json_t *json =
-        json_pack("{s:s, s:I, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
-                  (json_int_t)stats.last_sequence_number, "learned_through",
-                  (json_int_t)hzp_state_learned_through(engine->state, weights.learned_through),
-                  "finished_through", (json_int_t)weights.learned_through, "failed_count",
-                  (json_int_t)stats.failed);
+    json_t *json = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
+        (json_int_t)stats.last_sequence_number, "learned_through",
+        (json_int_t)hzp_state_learned_through(engine->state, weights.learned_through),
+        "finished_through", (json_int_t)weights.learned_through, "failed_count",
+        (json_int_t)stats.failed, "skipped_count", (json_int_t)stats.skipped, "deleted_count",
+        (json_int_t)stats.deleted, "rejected_count", (json_int_t)stats.rejected);
+    add_all_marked(engine, 1, INT64_MAX, json);
     add_failed(engine, 1, INT64_MAX, json);
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }

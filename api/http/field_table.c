@@ -362,6 +362,18 @@ static const struct hzp_field example[] = {
     {"tools", JSON, NULL, USED, "of messages", "{\"type\": \"array\"}"},
     END};
 
+static const struct hzp_field job_query[] = {
+    {"timeout", NUMBER(0, 3600), "30", USED, "seconds to wait for the job", NULL}, END};
+static const struct hzp_field version[] = {
+    {"directory", STRING, NULL, USED, "export: its name on the server", NULL},
+    {"lessons", STRING, "\"skip\"", USED, "activate: what becomes of later examples",
+     "{\"enum\": [\"skip\", \"replay\"]}"},
+    {"name", STRING, NULL, USED, "name: the version's", NULL},
+    {"optimizer", STRING, "\"restore\"", USED, "activate: moments and residuals",
+     "{\"enum\": [\"restore\", \"reset\"]}"},
+    END};
+
+const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
 const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
 const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false};
 
@@ -413,6 +425,14 @@ static const struct hzp_route_fields rows[] = {
      .path = "/v1/weights",
      .summary = "Versions of the weights",
      .query = weights_query},
+    {.method = "GET", .path = "/v1/weights/", .summary = "One version, or the list of names"},
+    {.method = "POST",
+     .path = "/v1/weights/",
+     .summary = "Activate, name or export a version: {id} is VERSION/activate, /name or /export",
+     .body = &hzp_fields_version,
+     .query = job_query},
+    {.method = "DELETE", .path = "/v1/weights/names/", .summary = "Take a version's name away"},
+    {.method = "GET", .path = "/v1/jobs/", .summary = "Progress of a job"},
     {.method = "GET", .path = "/v1/policy", .summary = "Latency goals and training's share"},
     {.method = "PATCH", .path = "/v1/policy", .summary = "Change them", .body = &hzp_fields_policy},
     {.method = "POST",
@@ -422,6 +442,11 @@ static const struct hzp_route_fields rows[] = {
      .query = examples_query,
      .lines = true},
     {.method = "GET", .path = "/v1/fine_tuning/examples", .summary = "How far they are learned"},
+    {.method = "GET", .path = "/v1/fine_tuning/examples/", .summary = "What became of an example"},
+    {.method = "DELETE",
+     .path = "/v1/fine_tuning/examples/",
+     .summary = "Forget an example",
+     .query = job_query},
     {.method = "POST",
      .path = "/tokenize",
      .summary = "Text to tokens",

@@ -213,6 +213,12 @@ enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x);
+enum MHD_Result hzp_route_version_get(struct hzp_exchange *x);
+enum MHD_Result hzp_route_version_post(struct hzp_exchange *x);
+enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x);
+enum MHD_Result hzp_route_job(struct hzp_exchange *x);
+enum MHD_Result hzp_route_example_get(struct hzp_exchange *x);
+enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x);
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 #endif

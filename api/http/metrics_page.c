@@ -360,6 +360,14 @@ static void training(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
     counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
             "Examples given up because their updates were not finite, in all runs.");
+    head(p, "hzpserve_examples_marked", "gauge",
+         "Examples that are not learned any more, in all runs, by why.");
+    fprintf(p->out,
+            "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"rejected\"} %lld\n",
+            p->labels, (long long)kept.skipped, p->labels, (long long)kept.deleted, p->labels,
+            (long long)kept.rejected);
     counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
     counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
             "Bodies of examples refused.");

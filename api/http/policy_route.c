@@ -7,6 +7,8 @@
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/http.h"
+#include "api/learn/audit.h"
+#include "api/learn/versions.h"
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
 
@@ -219,6 +221,9 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
         hzp_loop_poke(e->parts.loop);
     }
     hzp_lock_release(&x->server->policy_lock);
+    if (r == HZP_OK && e->state)
+        hzp_audit_write(hzp_state_audit(e->state), x->info.key, x->info.id, "policy",
+                        json_pack("{s:O}", "set", body));
     json_decref(body);
     if (r == HZP_OK && staleness >= 0)
         wait_for_bound(e);

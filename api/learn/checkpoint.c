@@ -204,15 +204,10 @@ uint64_t hzp_checkpoint_below(const char *parent, uint64_t below)
     return newest;
 }
 
-/* A complete checkpoint that may be removed. */
-struct old {
-    uint64_t number;
-    int64_t hour; /* since 1970, in which it was written */
-};
-
 static int newest_first(const void *a, const void *b)
 {
-    uint64_t x = ((const struct old *)a)->number, y = ((const struct old *)b)->number;
+    uint64_t x = ((const struct hzp_kept_one *)a)->number;
+    uint64_t y = ((const struct hzp_kept_one *)b)->number;
     return x > y ? -1 : x < y;
 }
 
@@ -233,9 +228,9 @@ static bool tagged(const char *path)
 }
 
 /* Lists the checkpoints, tagged ones too, and removes what interrupted writes left behind. */
-static struct old *list(const char *parent, DIR *dir, int64_t *ret_count)
+static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_count)
 {
-    struct old *old = NULL;
+    struct hzp_kept_one *old = NULL;
     int64_t count = 0;
     char path[PATH_MAX];
     for (struct dirent *entry; (entry = readdir(dir));) {
@@ -246,7 +241,7 @@ static struct old *list(const char *parent, DIR *dir, int64_t *ret_count)
             remove_dir(path);
         } else if (n) {
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
-            old[count++] = (struct old){n, hour_of(path)};
+            old[count++] = (struct hzp_kept_one){n, hour_of(path), tagged(path), false};
         }
     }
     if (count)
@@ -255,25 +250,78 @@ static struct old *list(const char *parent, DIR *dir, int64_t *ret_count)
     return old;
 }
 
-void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly, const char *needed)
+void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy,
+                          const char *const *needed, int32_t count)
 {
-    int64_t count = 0, now = (int64_t)time(NULL) / 3600, hour = INT64_MAX;
+    int64_t n = 0;
     char path[PATH_MAX];
     DIR *dir = opendir(parent);
     if (!dir)
         return;
-    struct old *old = list(parent, dir, &count);
+    struct hzp_kept_one *old = list(parent, dir, &n);
     closedir(dir);
-    for (int64_t i = 0; i < count; i++) {
-        bool newest_of_hour = old[i].hour < hour;
-        hour = HZP_MIN(hour, old[i].hour);
-        if (i < HZP_MAX(keep, 1) || (newest_of_hour && old[i].hour > now - hourly))
-            continue;
+    for (int64_t i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "%s%" PRIu64, prefix, old[i].number);
+        for (int32_t k = 0; k < count; k++)
+            old[i].tagged = old[i].tagged || !strcmp(path, needed[k]);
+    }
+    hzp_retention_decide(policy, (int64_t)time(NULL) / 3600, old, n);
+    for (int64_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, old[i].number);
-        if (!tagged(path) && (!needed || strcmp(path + strlen(parent) + 1, needed)))
+        if (!old[i].keep)
             remove_whole(path);
     }
     free(old);
+}
+
+/* --- Copies ----------------------------------------------------------------------------------- */
+
+static int copy_file(const char *from, const char *to)
+{
+    char piece[1 << 16];
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    ssize_t n = in < 0 || out < 0 ? -1 : 1;
+    while (n > 0 && (n = read(in, piece, sizeof(piece))) > 0)
+        for (ssize_t at = 0, wrote; at < n; at += wrote)
+            if ((wrote = write(out, piece + at, (size_t)(n - at))) < 0) {
+                n = -1;
+                break;
+            }
+    int error = n < 0 ? errno : 0;
+    if (in >= 0)
+        close(in);
+    if (out >= 0 && ((!error && fsync(out) < 0) || close(out) < 0))
+        error = error ? error : errno;
+    errno = error;
+    return error ? HZP_EIO : HZP_OK;
+}
+
+int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
+                        int32_t count, struct hzp_err_text *reterr)
+{
+    char source[PATH_MAX + 256], target[PATH_MAX + 256];
+    HZP_TRY(hzp_checkpoint_make_dir(to, NULL, reterr));
+    DIR *dir = opendir(from);
+    if (!dir)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
+    int r = HZP_OK;
+    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
+        struct stat st;
+        bool skip = false;
+        for (int32_t i = 0; i < count; i++)
+            skip = skip || !strcmp(entry->d_name, left_out[i]);
+        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
+        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
+        if (skip || stat(source, &st) < 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (link(source, target) < 0 && copy_file(source, target) < 0)
+            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
+    }
+    closedir(dir);
+    if (r >= 0 && sync_dir(to) < 0)
+        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
+    return r;
 }
 
 /* --- Whole or damaged ------------------------------------------------------------------------- */

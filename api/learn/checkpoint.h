@@ -10,6 +10,7 @@
 #ifndef HZP_API_LEARN_CHECKPOINT_H
 #define HZP_API_LEARN_CHECKPOINT_H
 
+#include "api/learn/retention.h"
 #include "train/trainer.h"
 
 /* Creates path and its missing parents. *ret_existed (may be NULL): how many bytes of the path
@@ -41,15 +42,21 @@ uint64_t hzp_checkpoint_newest(const char *parent);
 /* The largest number below `below`; 0: none. */
 uint64_t hzp_checkpoint_below(const char *parent, uint64_t below);
 
-/* Removes what interrupted writes left behind, and checkpoints, but never the `keep` newest, the
- * newest of each of the last `hourly` hours (of the clock, UTC) that have one, a tagged one (with a
- * file named keep in it), the one named `needed` (NULL: none), or a directory of another name. */
-void hzp_checkpoint_prune(const char *parent, int64_t keep, int64_t hourly, const char *needed);
+/* Removes what interrupted writes left behind, and checkpoints, but never one that the policy keeps
+ * (a tagged one is that of a name below, or has a file named keep in it), or a directory of another
+ * name.  needed [count]: names that stay in any case. */
+void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy,
+                          const char *const *needed, int32_t count);
 
 /* HZP_OK: the directory has a configuration, weights and a trainer's state, whose files are as long
  * as their headers say.  HZP_ENOENT, HZP_EFORMAT: not so; HZP_EIO: it could not be read.  Contents
  * are checked when they are loaded. */
 int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
+
+/* Makes directory `to` with the plain files of `from`, as links to them (copies where the file
+ * system has none), without those that are left out.  HZP_EIO. */
+int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
+                        int32_t count, struct hzp_err_text *reterr);
 
 /* Removes a directory and the plain files in it. */
 void hzp_checkpoint_remove(const char *path);

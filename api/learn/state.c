@@ -313,6 +313,9 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     s->examples.queue = s->queue;
     s->examples_made = true;
     HZP_TRY(read_failed(s, reterr));
+    HZP_TRY(hzp_state_read_marks(s, reterr));
+    if (s->dir)
+        HZP_TRY(hzp_audit_open(s->dir, atomic_load(&s->read_only), &s->audit, reterr));
     HZP_TRY(restore_backlog(s, reterr));
     return load_replay(s, reterr);
 }
@@ -327,7 +330,11 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->config.micro_rows = HZP_MIN(config->micro_rows, config->layout->config.positions);
     hzp_wake_init(&s->wake);
     hzp_lock_init(&s->lock, HZP_LOCK_STATE);
-    int r = open_all(s, reterr);
+    s->keep =
+        (struct hzp_retention){.last = config->keep_checkpoints, .hourly = config->keep_hourly};
+    int r = config->keep ? hzp_retention_parse(config->keep, &s->keep, reterr) : HZP_OK;
+    if (r >= 0)
+        r = open_all(s, reterr);
     if (r < 0) {
         hzp_state_close(s);
         return r;
@@ -351,6 +358,7 @@ static void remove_fresh(struct hzp_state *s)
         snprintf(path, sizeof(path), "%s/samples.db%s", s->dir, tails[i]);
         unlink(path);
     }
+    hzp_audit_remove(s->dir);
     snprintf(path, sizeof(path), "%s/%s", s->dir, HZP_STATE_TEXTS);
     hzp_checkpoint_remove(path);
     hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
@@ -367,6 +375,7 @@ void hzp_state_close(struct hzp_state *s)
     hzp_update_log_destroy(s->updates);
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
+    hzp_audit_close(s->audit);
     if (atomic_load(&s->fresh))
         remove_fresh(s);
     hzp_lock_fini(&s->lock);
@@ -376,6 +385,7 @@ void hzp_state_close(struct hzp_state *s)
     free(s->weights_dir);
     free(s->failed_before);
     free(s->texts_dir);
+    free(s->mark);
     free(s);
 }
 
@@ -400,6 +410,7 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
     if (!s->dir || !s->resume.checkpoint_id)
         return HZP_OK;
     HZP_TRY(hzp_trainer_load(trainer, draft, s->weights_dir, false, NULL, reterr));
+    draft->record.parent = s->resume.checkpoint_id;
     s->saved_step = s->tried_step = draft->record.optimizer_step;
     return HZP_OK;
 }
@@ -514,12 +525,18 @@ int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64
 
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
 {
-    int64_t failed, none[1];
+    int64_t none[1], failed, skipped, deleted, rejected;
     hzp_state_failed(s, 1, INT64_MAX, none, 0, &failed);
+    hzp_state_marked(s, HZP_MARK_SKIPPED, 1, INT64_MAX, none, 0, &skipped);
+    hzp_state_marked(s, HZP_MARK_DELETED, 1, INT64_MAX, none, 0, &deleted);
+    hzp_state_marked(s, HZP_MARK_REJECTED, 1, INT64_MAX, none, 0, &rejected);
     hzp_lock_take(&s->lock);
     *ret = s->stats;
     hzp_lock_release(&s->lock);
     ret->failed = failed;
+    ret->skipped = skipped;
+    ret->deleted = deleted;
+    ret->rejected = rejected;
 }
 
 bool hzp_state_read_only(const struct hzp_state *s)
@@ -539,5 +556,6 @@ int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
             through = HZP_MIN(through, number[i] - 1);
         from += n;
     } while (n == HZP_STATE_FAILED_PIECE);
+    through = HZP_MIN(through, hzp_state_first_mark(s) - 1);
     return through > 0 ? through : -1;
 }

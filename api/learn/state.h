@@ -44,10 +44,11 @@ struct hzp_state_config {
     int32_t micro_rows;       /* an example has at most this many tokens + 1; at most positions */
     int32_t body_samples_max; /* maximum number of examples in one body */
     int64_t checkpoint_every; /* updates; 0: only when idle and at the end */
-    int64_t keep_checkpoints; /* hzp_checkpoint_prune */
-    int64_t keep_hourly;
+    const char *keep;         /* hzp_retention_parse; NULL: as the next two say */
+    int64_t keep_checkpoints, keep_hourly;
     const char *options; /* serve.options of checkpoints; NULL: none */
     double starved_s;    /* no progress for so long while examples wait is logged; 0: 60 */
+    bool several_ranks;  /* then no older version can be activated */
     bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
     bool log_updates;    /* write a line of the log for each update and version */
 };
@@ -108,6 +109,8 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
                           int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 void hzp_state_refuse(struct hzp_state *s);
 
+/* --- What is not learned ---------------------------------------------------------------------- */
+
 /* The numbers of the examples in [first, last] that were given up in all their passes because their
  * updates were not finite; max at most.  Returns how many were written; *ret_count: how many there
  * are.  Any thread; no disk. */
@@ -123,16 +126,28 @@ int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
  * no example is accepted or learned.  Any thread. */
 bool hzp_state_read_only(const struct hzp_state *s);
 
+/* The same for examples that were skipped, deleted or rejected (train/sample_log.h). */
+int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t first, int64_t last,
+                         int64_t *ret, int32_t max, int64_t *ret_count);
+
+/* Whether weights that say learned_through have learned the example: it has had all its passes, and
+ * was neither given up nor skipped, deleted or rejected.  Any thread; no disk. */
+enum hzp_lesson { HZP_LESSON_WAITS, HZP_LESSON_LEARNED, HZP_LESSON_NEVER };
+enum hzp_lesson hzp_state_learned(struct hzp_state *s, int64_t number, int64_t learned_through);
+/* Whether each of [first, last] is learned, or never will be. */
+bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t learned_through);
+
 struct hzp_state_stats {
     uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */
     uint64_t checkpoints, checkpoint_failures;
-    uint64_t checkpoint_id;       /* newest on disk; 0: none */
-    int64_t last_sequence_number; /* newest accepted */
-    int64_t trained_again;        /* examples a lost version had learned from, at start */
-    int64_t restored;             /* examples queued again at start */
-    uint64_t starved;             /* times that training made no progress for long (logged) */
-    int64_t failed;               /* examples given up, in all runs: hzp_state_failed */
-    double checkpoint_seconds;    /* duration of the newest checkpoint's write */
+    uint64_t checkpoint_id;             /* newest on disk; 0: none */
+    int64_t last_sequence_number;       /* newest accepted */
+    int64_t trained_again;              /* examples a lost version had learned from, at start */
+    int64_t restored;                   /* examples queued again at start */
+    uint64_t starved;                   /* times that training made no progress for long (logged) */
+    int64_t failed;                     /* examples given up, in all runs: hzp_state_failed */
+    int64_t skipped, deleted, rejected; /* hzp_state_marked */
+    double checkpoint_seconds;          /* duration of the newest checkpoint's write */
 };
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);
 

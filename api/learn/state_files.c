@@ -7,6 +7,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/trainer_hold.h"
 #include "weights/model_dir.h"
 
 #include <inttypes.h>
@@ -43,6 +44,36 @@ static void log_failed(struct hzp_state *s)
     }
 }
 
+/* The same for those that the gate refused. */
+static void log_rejected(struct hzp_state *s)
+{
+    int64_t number[HZP_STATE_FAILED_PIECE];
+    struct hzp_mark mark[HZP_STATE_FAILED_PIECE];
+    struct hzp_err_text text;
+    struct hzp_weights_stats weights;
+    int32_t n;
+    hzp_weights_read_stats(s->model->weights, &weights);
+    while ((n = hzp_sample_queue_rejected(s->queue, s->rejected_logged, number,
+                                          HZP_STATE_FAILED_PIECE)) > 0) {
+        int32_t marks = 0;
+        for (int32_t i = 0; i < n; i++) {
+            if (marks && mark[marks - 1].last + 1 == number[i])
+                mark[marks - 1].last++;
+            else
+                mark[marks++] =
+                    (struct hzp_mark){number[i], number[i], HZP_MARK_REJECTED, weights.serving_id};
+        }
+        int r = hzp_sample_log_add_marks(s->log, mark, marks, &text);
+        if (r < 0 && !s->journal_failed)
+            hzp_log(HZP_LOG_ERROR, "state", "rejected examples are not marked: %s, trying again",
+                    text.text);
+        s->journal_failed = r < 0;
+        if (r < 0)
+            return;
+        s->rejected_logged += n;
+    }
+}
+
 /* Writes the record to the log; says when that begins to fail and when it works again. */
 static bool journal_version(struct hzp_state *s, const struct hzp_version_record *record)
 {
@@ -60,11 +91,12 @@ static bool journal_version(struct hzp_state *s, const struct hzp_version_record
 
 /* Journals every version that the store still remembers and the log does not have, oldest first;
  * later ones must not come before one that fails. */
-static void journal(struct hzp_state *s)
+void hzp_state_journal(struct hzp_state *s)
 {
     struct hzp_version_record record[JOURNAL_PIECE];
     int32_t n;
     log_failed(s);
+    log_rejected(s);
     if (!s->dir)
         return;
     while ((n = hzp_weights_list_after(s->model->weights, s->journaled, record, JOURNAL_PIECE)) > 0)
@@ -82,38 +114,54 @@ static void write_log(struct hzp_state *s)
                              hzp_state_learned_through(s, INT64_MAX));
 }
 
+int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char *ret_name,
+                          size_t size, struct hzp_err_text *reterr)
+{
+    uint64_t begin = hzp_now_ns(), id = v->record.id;
+    hzp_state_journal(s); /* the log must have every version that it refers to */
+    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
+                                 s->config.options, NULL, reterr);
+    snprintf(ret_name, size, "checkpoint-%" PRIu64, id);
+    s->saved_ns = hzp_now_ns();
+    s->save_took_ns = s->saved_ns - begin;
+    s->tried_step = v->record.optimizer_step; /* a failed attempt is repeated after further updates,
+                                               * and at the end */
+    return r;
+}
+
+void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record, const char *name)
+{
+    s->saved_step = s->tried_step = record->optimizer_step;
+    hzp_lock_take(&s->lock);
+    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
+    s->stats.checkpoints++;
+    s->stats.checkpoint_id = record->id;
+    hzp_lock_release(&s->lock);
+    hzp_state_prune(s, name);
+    hzp_log(HZP_LOG_INFO, "state",
+            "checkpoint version=%" PRIu64 " optimizer_step=%" PRId64 " learned_through=%" PRId64
+            " seconds=%.2f",
+            record->id, record->optimizer_step,
+            hzp_state_learned_through(s, record->learned_through), (double)s->save_took_ns * 1e-9);
+}
+
 static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
 {
     struct hzp_err_text text;
     char name[64];
-    uint64_t begin = hzp_now_ns(), id = v->record.id;
-    int64_t step = v->record.optimizer_step, through = v->record.learned_through;
-    journal(s); /* the log must have every version that it refers to */
-    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
-                                 s->config.options, NULL, &text);
-    snprintf(name, sizeof(name), "checkpoint-%" PRIu64, id);
+    uint64_t id = v->record.id;
+    int r = hzp_state_write_files(s, v, name, sizeof(name), &text);
     if (r >= 0)
-        r = hzp_sample_log_checkpoint(s->log, id, through, name, &text);
-    s->saved_ns = hzp_now_ns();
-    s->save_took_ns = s->saved_ns - begin;
-    s->tried_step = step; /* a failed attempt is repeated after further updates, and at the end */
-    s->saved_step = r >= 0 ? step : s->saved_step;
-    hzp_lock_take(&s->lock);
-    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
-    s->stats.checkpoints += r >= 0;
-    s->stats.checkpoint_failures += r < 0;
-    if (r >= 0)
-        s->stats.checkpoint_id = id;
-    hzp_lock_release(&s->lock);
-    if (r < 0) {
-        hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
+        r = hzp_sample_log_checkpoint(s->log, id, v->record.learned_through, name, &text);
+    if (r >= 0) {
+        hzp_state_wrote(s, &v->record, name);
         return;
     }
-    hzp_checkpoint_prune(s->dir, s->config.keep_checkpoints, s->config.keep_hourly, name);
-    hzp_log(HZP_LOG_INFO, "state",
-            "checkpoint version=%" PRIu64 " optimizer_step=%" PRId64 " learned_through=%" PRId64
-            " seconds=%.2f",
-            id, step, hzp_state_learned_through(s, through), (double)s->save_took_ns * 1e-9);
+    hzp_lock_take(&s->lock);
+    s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
+    s->stats.checkpoint_failures++;
+    hzp_lock_release(&s->lock);
+    hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
 }
 
 static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
@@ -229,7 +277,9 @@ static void *file_main(void *arg)
         }
         if (s->contents_due)
             keep_contents(s);
-        journal(s);
+        hzp_state_journal(s);
+        if (!s->asked)
+            hzp_state_turn_jobs(s);
         if (!s->asked && checkpoint_due(s, &later)) {
             s->asked = true;
             hzp_trainer_freeze(s->trainer);
@@ -277,6 +327,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     restore_history(s);
+    hzp_trainer_tell_marks(trainer, s->mark, s->marks);
     if (atomic_load(&s->read_only))
         hzp_trainer_pause(trainer, true);
     s->updates = hzp_update_log_create(s->journaled);
@@ -318,7 +369,7 @@ int hzp_state_stop(struct hzp_state *s, bool save)
     write_log(s);
     if (atomic_load(&s->read_only))
         return HZP_OK; /* nothing was learned */
-    journal(s);
+    hzp_state_journal(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
         hzp_trainer_idle(s->trainer)) {

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state_private.h - the state's struct, private to the files that implement it: state.c
- * (opening, accepting), state_files.c (the file thread).
+ * (opening, accepting), state_files.c (the file thread), marks.c (what is not learned), versions.c
+ * (what is kept, names, jobs), rollback.c (older versions).
  *
  * Thread: as the comments in the struct say.
  */
 #ifndef HZP_API_LEARN_STATE_PRIVATE_H
 #define HZP_API_LEARN_STATE_PRIVATE_H
 
+#include "api/learn/audit.h"
+#include "api/learn/retention.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
+#include "api/learn/versions.h"
 #include "base/thread.h"
 
 #include <stdatomic.h>
@@ -55,6 +59,11 @@ struct hzp_state {
     bool asked, journal_failed, starves;
     bool contents_due;     /* the model's weights have to be read whole, once */
     int32_t failed_logged; /* of the queue's failed samples, how many the log has */
+    int32_t rejected_logged;
+
+    /* any thread, once opened */
+    struct hzp_audit *audit; /* NULL: nothing is saved */
+    struct hzp_retention keep;
 
     /* any thread */
     atomic_bool fresh; /* remove the new state directory at close */
@@ -66,6 +75,42 @@ struct hzp_state {
     /* under lock */
     struct hzp_lock lock;
     struct hzp_state_stats stats;
+    struct hzp_mark *mark; /* [marks] as the log has them; ascending */
+    int32_t marks;
+    struct hzp_version_job job[HZP_JOBS_KEPT]; /* job n is at n % HZP_JOBS_KEPT */
+    uint64_t jobs;                             /* the newest job's number; 0: none */
 };
+
+/* Marks rejected and failed samples in the log, and journals every version that it does not have.
+ * File thread. */
+void hzp_state_journal(struct hzp_state *s);
+
+/* Writes checkpoint-ID of version v, which is held, and whose state the trainer has; does not
+ * enter it in the log.  File thread. */
+int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char *ret_name,
+                          size_t size, struct hzp_err_text *reterr);
+/* Counts a checkpoint that is in the log, and removes old ones.  File thread. */
+void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record,
+                     const char *name);
+
+/* Reads the marks of the log again.  The caller has changed them, or opens the state. */
+/* The smallest number with a mark, or of the gate's rejections so far; INT64_MAX: none.  Any
+ * thread. */
+int64_t hzp_state_first_mark(struct hzp_state *s);
+
+int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
+
+/* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
+
+/* Does the job that waits, if there is one. */
+void hzp_state_turn_jobs(struct hzp_state *s);
+/* Removes checkpoints that the policy does not keep; never `needed`. */
+void hzp_state_prune(struct hzp_state *s, const char *needed);
+
+/* Makes job->version serve again, or forgets job->example.  ret_version: the new version. */
+int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
+                       struct hzp_version_job *ret, struct hzp_err_text *reterr);
+int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
+                     struct hzp_version_job *ret, struct hzp_err_text *reterr);
 
 #endif

@@ -222,6 +222,11 @@ def test_keys():
                 assert status(key, "POST", TEACH, EXAMPLE) == teach, key
                 assert status(key, "PATCH", POLICY, {"train_max": 1}) == \
                     (200 if teach == 202 else teach), key
+                for method, path in (("POST", "/v1/weights/nobody/activate"),
+                                     ("DELETE", "/v1/weights/names/nobody"),
+                                     ("DELETE", "/v1/fine_tuning/examples/99999")):
+                    assert status(key, method, path, {}) == (404 if teach == 202 else teach), (key, path)
+                assert status(key, "GET", "/v1/weights/current") == complete, key
             assert status(None, "GET", "/health") == status(None, "GET", "/metrics") == 200
             file.write_text("successor\n")
             assert status("teacher", "GET", POLICY) == 200  # the file is read at SIGHUP

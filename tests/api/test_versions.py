@@ -250,6 +250,96 @@ def test_history_and_checkpoint():
         assert "hzpserve serves its name at " in found, found
 
 
+def ask(server, method, path, body=None):
+    status, _, got = server.post(path, "" if body is None else body, method=method)
+    return status, got
+
+
+def learn(server, text):
+    status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", {"text": text})
+    assert status == 200 and got["served"], got
+    return got
+
+
+def test_rollback():
+    """Names, activation, replay, forgetting, export, the audit log, and the command."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state, \
+            Server("--passes", "1", "--lr", "1e-3", "--keep", "last=1,tagged", state=state) as server:
+        wait = f"?timeout={HANG}"
+
+        def command(*words, status=0):
+            done = subprocess.run([test_api.BINARY, "weights", *words, "--server", server.url],
+                                  capture_output=True, text=True, timeout=HANG)
+            assert done.returncode == status, (words, done)
+            return done.stdout + done.stderr
+
+        def answer():
+            return server.complete(max_tokens=12, logprobs=1).choices[0].logprobs.token_logprobs
+
+        learn(server, "A dog saw a cat. " * 4)
+        status, got = ask(server, "POST", "/v1/weights/current/name" + wait, {"name": "prod"})
+        assert status == 200 and got["state"] == "done" and got["name"] == "prod", got
+        prod, before = got["version"], answer()
+        last = learn(server, "A bird sang of rain. " * 4)["last"]
+        assert answer() != before
+        assert ask(server, "GET", "/v1/weights/prod")[1]["on_disk"]
+        one = ask(server, "GET", "/v1/weights/current")[1]
+        assert one["state"] == "current" and one["in_slot"] and one["parent"] == one["id"] - 1, one
+        assert one["learned"] == [[last, last]] and one["gate_loss_after"] is None, one
+
+        status, got = ask(server, "POST", "/v1/weights/prod/activate" + wait)
+        assert status == 200 and got["weights_version"] > one["id"] and got["skipped"] == [last, last], got
+        assert answer() == before and server.complete().hzpserve["weights_version"] == got["weights_version"]
+        assert ask(server, "GET", "/v1/weights/current")[1]["parent"] == prod
+        assert ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "skipped"
+        assert json.loads(server.get(EXAMPLES))["skipped"] == [last]
+        assert ask(server, "GET", f"/v1/jobs/{got['id']}")[1]["state"] == "done"
+        status, got = ask(server, "POST", "/v1/weights/prod/activate" + wait, {"lessons": "replay"})
+        assert status == 200 and got["skipped"] is None, got
+        until(lambda: ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "learned")
+
+        status, got = ask(server, "DELETE", f"{EXAMPLES}/{last}" + wait)
+        assert status == 200 and got["kind"] == "forget", got
+        assert ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "deleted"
+        assert answer() == before
+        learn(server, "A fish swam by. " * 4)
+
+        assert "prod" in command("list")
+        assert json.loads(command("show", "prod"))["names"] == ["prod"]
+        command("export", "prod", "a-copy")
+        command("name", "current", "next")
+        copy = pathlib.Path(state, "export", "a-copy")
+        assert (copy / "model.safetensors").exists() and not (copy / "trainer.safetensors").exists()
+        assert "exists already" in command("export", "prod", "a-copy", status=1)
+        assert "no version is named" in command("show", "nothing", status=1)
+        assert "usage" in command("activate", status=2)
+        command("unname", "next")
+        assert [n["name"] for n in ask(server, "GET", "/v1/weights/names")[1]["data"]] == ["prod"]
+
+        for method, path, body, want in (
+                ("POST", "/v1/weights/prod/activate", {"lessons": "all"}, 400),
+                ("POST", "/v1/weights/prod/activate", {"lesson": "skip"}, 400),
+                ("POST", "/v1/weights/prod/name", {"name": "../x"}, 400),
+                ("POST", "/v1/weights/prod/export", {"directory": "/etc"}, 400),
+                ("POST", "/v1/weights/prod/dance", {}, 404),
+                ("POST", "/v1/weights/nobody/activate", {}, 404),
+                ("POST", "/v1/weights/999999/activate", {}, 404),
+                ("POST", "/v1/weights/current/activate", {}, 409),
+                ("POST", "/v1/weights/prod/activate?timeout=x", {}, 400),
+                ("GET", "/v1/weights/999999", None, 404), ("GET", "/v1/weights/a/b", None, 404),
+                ("GET", "/v1/jobs/999", None, 404), ("GET", "/v1/jobs/x", None, 404),
+                ("DELETE", "/v1/weights/names/nobody", None, 404),
+                ("GET", f"{EXAMPLES}/99999", None, 404), ("DELETE", f"{EXAMPLES}/0", None, 404),
+                ("DELETE", f"{EXAMPLES}/{last}", None, 404)):
+            status, got = ask(server, method, path, body)
+            assert status == want, (method, path, body, status, got)
+        lines = [json.loads(line) for line in pathlib.Path(state, "audit.jsonl").read_text().splitlines()]
+        assert {line["action"] for line in lines} == {"teach", "name", "activate", "forget", "export",
+                                                       "unname"}
+        assert all(line["key"] == "none" and line["time"] and line["request"] for line in lines)
+        assert "dog" not in json.dumps(lines)
+
+
 def main():
     test_api.BINARY, test_api.MODEL = sys.argv[1:3]
     chosen = sys.argv[3:]

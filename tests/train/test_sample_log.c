@@ -333,8 +333,11 @@ static void test_upgrade(void **state)
     struct hzp_sample_log *log = open_log(p), *other;
     assert_int_equal(append_body(log, 1, 3, &first), HZP_OK);
     hzp_sample_log_close(log);
-    change(p, "ALTER TABLE samples DROP COLUMN checksum; DROP TABLE bodies; DROP TABLE failed;"
-              "PRAGMA user_version = 1");
+    change(p,
+           "ALTER TABLE samples DROP COLUMN checksum; DROP TABLE bodies; DROP TABLE failed;"
+           "ALTER TABLE versions DROP COLUMN parent; ALTER TABLE versions DROP COLUMN gate_before;"
+           "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
+           "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */
     log = open_log(p);

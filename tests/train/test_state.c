@@ -168,7 +168,8 @@ static void test_prune(void **state)
                      HZP_OK);
     assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-3.tmp"), NULL, NULL),
                      HZP_OK);
-    hzp_checkpoint_prune(scratch_path("kept"), 2, 24, NULL);
+    struct hzp_retention policy = {.last = 2, .hourly = 24};
+    hzp_checkpoint_prune(scratch_path("kept"), &policy, NULL, 0);
     for (int i = 0; i < HZP_COUNT(of); i++) {
         char name[64];
         snprintf(name, sizeof(name), "kept/checkpoint-%d", i + 1);
@@ -177,7 +178,12 @@ static void test_prune(void **state)
     }
     assert_int_equal(access(scratch_path("kept/checkpoint-2-good"), F_OK), 0);
     assert_int_not_equal(access(scratch_path("kept/checkpoint-3.tmp"), F_OK), 0);
-    hzp_checkpoint_prune(scratch_path("kept"), 1, 0, NULL); /* tagged ones and the newest */
+    const char *needed[] = {"checkpoint-6"};
+    policy = (struct hzp_retention){.last = 1};
+    hzp_checkpoint_prune(scratch_path("kept"), &policy, needed, 1);
+    assert_int_equal(access(scratch_path("kept/checkpoint-6"), F_OK), 0);
+    hzp_checkpoint_prune(scratch_path("kept"), &policy, NULL, 0); /* tagged ones and the newest */
+    assert_int_not_equal(access(scratch_path("kept/checkpoint-6"), F_OK), 0);
     assert_int_equal(hzp_checkpoint_newest(scratch_path("kept")), HZP_COUNT(of));
     assert_int_equal(access(scratch_path("kept/checkpoint-2"), F_OK), 0);
     assert_int_not_equal(access(scratch_path("kept/checkpoint-10"), F_OK), 0);

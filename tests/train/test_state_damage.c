@@ -45,7 +45,9 @@ static void test_foreign_checkpoints(void **state)
     uint64_t id = live_and_save(2);
     assert_true(id > 70001);
     assert_int_equal(access(in_checkpoint(id, "/trainer.safetensors"), F_OK), 0);
-    hzp_checkpoint_prune(scratch_path("state"), 1, 0, "checkpoint-70001");
+    struct hzp_retention newest = {.last = 1};
+    const char *needed = "checkpoint-70001";
+    hzp_checkpoint_prune(scratch_path("state"), &newest, &needed, 1);
     assert_int_equal(access(in_checkpoint(id, ""), F_OK), 0);
     assert_int_equal(access(in_checkpoint(70001, ""), F_OK), 0);
     assert_int_equal(access(in_checkpoint(70000, ""), F_OK), -1);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/versions_route.h - a version as JSON, and where it is kept.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_API_HTTP_VERSIONS_ROUTE_H
+#define HZP_API_HTTP_VERSIONS_ROUTE_H
+
+#include "api/engine/engine.h"
+#include "api/learn/versions.h"
+
+#include <jansson.h>
+
+/* What is on disk and has a name, read once for many versions. */
+struct hzp_places {
+    struct hzp_weights *weights;
+    struct hzp_logged_checkpoint *kept; /* [keeps] */
+    struct hzp_version_name *name;      /* [names] */
+    int32_t keeps, names;
+    int64_t most; /* the largest number up to which all examples can have been learned */
+};
+int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
+                    struct hzp_err_text *reterr);
+void hzp_places_fini(struct hzp_places *places);
+
+/* null: < 0. */
+json_t *hzp_through_json(int64_t through);
+
+json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places);
+
+#endif

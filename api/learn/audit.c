@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/audit.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct hzp_audit {
+    char *path;
+    struct hzp_lock lock;
+    int fd;
+    int64_t bytes, bound;
+    bool failed; /* the last write; it is logged once */
+};
+
+static int open_file(struct hzp_audit *a, struct hzp_err_text *reterr)
+{
+    struct stat st;
+    a->fd = open(a->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (a->fd < 0 || fstat(a->fd, &st) < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", a->path, strerror(errno));
+    a->bytes = st.st_size;
+    return HZP_OK;
+}
+
+int hzp_audit_open(const char *dir, bool later, struct hzp_audit **ret, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/audit.jsonl", dir);
+    struct hzp_audit *a = hzp_xcalloc(1, sizeof(*a));
+    a->path = hzp_xstrdup(path);
+    a->bound = HZP_AUDIT_BYTES;
+    hzp_lock_init(&a->lock, HZP_LOCK_AUDIT);
+    int r = open_file(a, reterr);
+    if (r < 0 && !later) {
+        hzp_audit_close(a);
+        return r;
+    }
+    *ret = a;
+    return HZP_OK;
+}
+
+void hzp_audit_close(struct hzp_audit *a)
+{
+    if (!a)
+        return;
+    if (a->fd >= 0)
+        close(a->fd);
+    hzp_lock_fini(&a->lock);
+    free(a->path);
+    free(a);
+}
+
+void hzp_audit_remove(const char *dir)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/audit.jsonl", dir);
+    if (stat(path, &st) == 0 && st.st_size == 0)
+        unlink(path);
+}
+
+void hzp_audit_bound(struct hzp_audit *a, int64_t bytes)
+{
+    a->bound = bytes;
+}
+
+/* The full file becomes the first of the older ones. */
+static int rotate(struct hzp_audit *a, struct hzp_err_text *reterr)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    for (int i = HZP_AUDIT_FILES - 1; i >= 0; i--) {
+        snprintf(from, sizeof(from), i ? "%s.%d" : "%s", a->path, i);
+        snprintf(to, sizeof(to), "%s.%d", a->path, i + 1);
+        if (rename(from, to) < 0 && errno != ENOENT)
+            return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it: %s", from, strerror(errno));
+    }
+    close(a->fd);
+    return open_file(a, reterr);
+}
+
+static int write_line(struct hzp_audit *a, const char *line, struct hzp_err_text *reterr)
+{
+    size_t n = strlen(line);
+    if (a->fd < 0)
+        HZP_TRY(open_file(a, reterr));
+    if (a->bytes && a->bytes + (int64_t)n > a->bound)
+        HZP_TRY(rotate(a, reterr));
+    /* A line that was cut off (a full disk) is ended, so that it spoils no other. */
+    ssize_t wrote = write(a->fd, line, n);
+    a->bytes += HZP_MAX(wrote, 0);
+    if (wrote == (ssize_t)n && fdatasync(a->fd) == 0)
+        return HZP_OK;
+    int error = errno;
+    if (wrote > 0 && wrote < (ssize_t)n && write(a->fd, "\n", 1) == 1)
+        a->bytes++;
+    return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", a->path, strerror(error));
+}
+
+static void format_now(char *ret, size_t size)
+{
+    struct timespec now;
+    struct tm tm;
+    char text[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(ret, size, "%s.%03dZ", text, (int)(now.tv_nsec / 1000000));
+}
+
+void hzp_audit_write(struct hzp_audit *a, const char *key, const char *request, const char *action,
+                     json_t *what)
+{
+    char time_text[48];
+    struct hzp_err_text err;
+    if (!a) {
+        json_decref(what);
+        return;
+    }
+    format_now(time_text, sizeof(time_text));
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s}", "time", time_text, "key", key ? key : "none",
+                             "request", request ? request : "", "action", action);
+    if (what)
+        json_object_update(json, what);
+    json_decref(what);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    size_t n = text ? strlen(text) : 0;
+    char *line = hzp_xmalloc(n + 2);
+    if (n)
+        memcpy(line, text, n);
+    memcpy(line + n, "\n", 2);
+    free(text);
+    hzp_lock_take(&a->lock);
+    int r = n ? write_line(a, line, &err) : HZP_OK;
+    bool first = r < 0 && !a->failed;
+    a->failed = r < 0;
+    hzp_lock_release(&a->lock);
+    if (first)
+        hzp_log(HZP_LOG_ERROR, "state", "audit: %s", err.text);
+    free(line);
+}

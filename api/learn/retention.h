@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/retention.h - which checkpoints stay on disk: the policy of --keep.
+ *
+ *     last=N      the N newest, at least 1
+ *     hourly=N    the newest of each of the last N hours (of the clock, UTC) that has one
+ *     every=N     the oldest of each N version ids: 1 .. N, N + 1 .. 2 N, and so on
+ *     tagged      those with a name or a file named keep, which stay in any case
+ *
+ * A checkpoint stays if one of them keeps it.
+ *
+ * Thread: any; pure functions.
+ */
+#ifndef HZP_API_LEARN_RETENTION_H
+#define HZP_API_LEARN_RETENTION_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+struct hzp_retention {
+    int64_t last, hourly, every; /* 0: keeps none */
+};
+
+/* Reads "last=5,every=100,tagged".  What is not named keeps none, but for last, which is at least
+ * 1.  HZP_EINVAL names the part that is wrong. */
+int hzp_retention_parse(const char *text, struct hzp_retention *ret, struct hzp_err_text *reterr);
+
+struct hzp_kept_one {
+    uint64_t number; /* of the checkpoint: a version's id */
+    int64_t hour;    /* since 1970, in which it was written */
+    bool tagged;
+    bool keep; /* the result */
+};
+
+/* Decides for all of them; they are sorted, newest first.  now: the present hour. */
+void hzp_retention_decide(const struct hzp_retention *policy, int64_t now, struct hzp_kept_one *one,
+                          int64_t count);
+
+#endif

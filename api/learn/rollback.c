@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/rollback.c - an older version serves again, on the file thread.
+ *
+ * From disk, with the optimizer's state of then:
+ *
+ *     hold learning -> check the files -> read the weights into a draft -> enter it in the log
+ *     -> publish -> read moments and residuals, requeue what is to be learned -> release
+ *
+ * The entry says that the checkpoint's directory is also that of the new version, and which samples
+ * are skipped or deleted: one transaction, before the version serves.  A process killed before it
+ * has activated nothing; one killed after it starts from the checkpoint.
+ *
+ * From a slot, or with the optimizer reset, no checkpoint on disk is that state: it is published,
+ * written as a checkpoint of its own, and then entered in the same way; the job is done only then.
+ * A process killed before starts from the checkpoint before the activation. */
+#include "api/learn/checkpoint.h"
+#include "api/learn/state_private.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "train/trainer_hold.h"
+#include "weights/model_dir.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 256, CANDIDATES = 256, LOOK_NS = 2000000 };
+
+struct rollback {
+    struct hzp_state *s;
+    const struct hzp_version_job *job;
+    struct hzp_version_job *result;
+    struct hzp_err_text *reterr;
+    struct hzp_logged_checkpoint from; /* id 0: only a slot holds the version */
+    char dir[PATH_MAX];                /* of it */
+    struct hzp_version *draft;
+    bool revived, entered;
+    struct hzp_trainer_numbers numbers;
+    uint64_t made;   /* the new version */
+    int64_t touched; /* samples up to this one have been learned from, since */
+};
+
+/* --- Waiting for the engine ------------------------------------------------------------------- */
+
+/* Pokes the loop and waits a little.  HZP_ECANCELED: the server stops. */
+static int look_again(struct rollback *r)
+{
+    if (atomic_load(&r->s->stopping))
+        return hzp_fail(r->reterr, HZP_ECANCELED, "the server stops");
+    hzp_loop_poke(r->s->loop);
+    hzp_wake_wait(&r->s->wake, LOOK_NS);
+    return HZP_OK;
+}
+
+static int hold(struct rollback *r)
+{
+    hzp_trainer_hold(r->s->trainer);
+    while (!hzp_trainer_held(r->s->trainer))
+        HZP_TRY(look_again(r));
+    hzp_state_journal(r->s);
+    return HZP_OK;
+}
+
+static void release(struct rollback *r)
+{
+    hzp_trainer_release(r->s->trainer);
+    hzp_loop_poke(r->s->loop);
+    hzp_wake_poke(&r->s->wake);
+}
+
+static int get_draft(struct rollback *r)
+{
+    int code;
+    hzp_trainer_ask_draft(r->s->trainer, r->job->version, !r->from.id);
+    while ((code = hzp_trainer_draft(r->s->trainer, &r->draft, &r->revived)) == HZP_EBUSY)
+        HZP_TRY(look_again(r));
+    return code == HZP_ENOENT
+               ? hzp_fail(r->reterr, HZP_ENOENT,
+                          "version %" PRIu64 " is neither on disk nor in a slot any more",
+                          r->job->version)
+               : code;
+}
+
+static void drop_draft(struct rollback *r)
+{
+    hzp_trainer_ask_drop(r->s->trainer);
+    while (!hzp_trainer_dropped(r->s->trainer) && look_again(r) >= 0)
+        ;
+    r->draft = NULL;
+}
+
+static int publish(struct rollback *r)
+{
+    uint64_t id;
+    hzp_trainer_ask_publish(r->s->trainer, &r->numbers);
+    r->draft = NULL;
+    while (!(id = hzp_trainer_published(r->s->trainer)))
+        HZP_TRY(look_again(r));
+    HZP_ASSERT(id == r->made);
+    r->result->made = id;
+    return HZP_OK;
+}
+
+/* --- The version and its numbers -------------------------------------------------------------- */
+
+/* Where the version is, and whether it may serve. */
+static int find_source(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    struct hzp_weights_stats stats;
+    struct hzp_logged_checkpoint *kept = NULL;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    if (r->job->version == stats.serving_id)
+        return hzp_fail(r->reterr, HZP_EBUSY, "version %" PRIu64 " serves already",
+                        r->job->version);
+    int32_t n = hzp_state_kept(s, &kept, r->reterr);
+    HZP_TRY(n);
+    for (int32_t i = 0; i < n; i++)
+        if (kept[i].id == r->job->version)
+            r->from = kept[i];
+    free(kept);
+    if (r->from.id)
+        snprintf(r->dir, sizeof(r->dir), "%s/%s", s->dir, r->from.name);
+    else if (!hzp_weights_resident(s->model->weights, r->job->version))
+        return hzp_fail(r->reterr, HZP_ENOENT,
+                        "version %" PRIu64 " is neither on disk nor in a slot", r->job->version);
+    else if (!r->job->reset)
+        return hzp_fail(r->reterr, HZP_ENOENT,
+                        "version %" PRIu64
+                        " is in a slot only, and its moments are not kept: ask for "
+                        "\"optimizer\": \"reset\"",
+                        r->job->version);
+    return HZP_OK;
+}
+
+/* A version that learned from an example that was deleted since does not come back. */
+static int check_deleted(struct rollback *r, const struct hzp_version_record *record)
+{
+    struct hzp_state *s = r->s;
+    uint64_t learned = 0;
+    struct hzp_logged_checkpoint none[1];
+    hzp_lock_take(&s->lock);
+    int32_t marks = s->marks;
+    struct hzp_mark *mark = hzp_xcalloc((size_t)marks + 1, sizeof(*mark));
+    if (marks)
+        memcpy(mark, s->mark, (size_t)marks * sizeof(*mark));
+    hzp_lock_release(&s->lock);
+    int code = HZP_OK;
+    for (int32_t i = 0; i < marks && code >= 0; i++) {
+        if (mark[i].kind != HZP_MARK_DELETED || mark[i].version < record->id)
+            continue;
+        code =
+            hzp_sample_log_before(s->log, record->id, mark[i].first, &learned, none, 0, r->reterr);
+        if (code >= 0 && learned)
+            code =
+                hzp_fail(r->reterr, HZP_EINVAL,
+                         "version %" PRIu64 " learned from example %" PRId64 ", which was deleted",
+                         record->id, mark[i].first);
+    }
+    free(mark);
+    return code;
+}
+
+/* The numbers that the trainer continues from. */
+static int find_numbers(struct rollback *r)
+{
+    struct hzp_version_record record;
+    struct hzp_weights_stats stats;
+    struct hzp_sample_queue_stats queue;
+    HZP_TRY(hzp_state_record(r->s, r->job->version, &record, r->reterr));
+    HZP_TRY(check_deleted(r, &record));
+    if (r->from.id) {
+        HZP_TRY(hzp_trainer_read_numbers(r->dir, &r->numbers, r->reterr));
+    } else {
+        struct hzp_trainer_stats trainer;
+        hzp_trainer_read_stats(r->s->trainer, &trainer);
+        r->numbers = (struct hzp_trainer_numbers){.optimizer_step = record.optimizer_step,
+                                                  .draws = trainer.draws,
+                                                  .learned_through = record.learned_through,
+                                                  .loss = isfinite(record.loss) ? record.loss : -1,
+                                                  .checksum = record.checksum};
+    }
+    if (r->job->reset)
+        r->numbers.reset_step = r->numbers.optimizer_step;
+    hzp_weights_read_stats(r->s->model->weights, &stats);
+    hzp_sample_queue_read_stats(r->s->queue, &queue);
+    r->made = stats.serving_id + 1; /* ids count publications, and nothing else publishes */
+    r->touched = queue.touched_through;
+    return HZP_OK;
+}
+
+/* --- Contents --------------------------------------------------------------------------------- */
+
+static int fill_weights(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    const struct hzp_units *units = hzp_version_units(s->model->weights, r->draft);
+    struct hzp_version_record *record = &r->draft->record;
+    uint64_t sum = r->numbers.checksum;
+    int64_t through;
+    if (!r->revived)
+        HZP_TRY(hzp_model_load(r->dir, s->model->dev, units, &sum, r->reterr));
+    if (sum != r->numbers.checksum)
+        return hzp_fail(r->reterr, HZP_EFORMAT, "%s: the weights are damaged (checksum)", r->dir);
+    if (r->from.id && !r->job->reset) /* before anything is overwritten */
+        HZP_TRY(hzp_trainer_verify(r->dir, s->config.layout, sum, &through, r->reterr));
+    record->parent = r->job->version;
+    record->loss = r->numbers.loss >= 0 ? r->numbers.loss : NAN;
+    return HZP_OK;
+}
+
+/* The optimizer's state, once the version's number is in the log or needs none. */
+static int fill_state(struct rollback *r, const struct hzp_version *v)
+{
+    struct hzp_trainer_numbers numbers;
+    if (r->job->reset) {
+        int code = hzp_trainer_clear_held(r->s->trainer);
+        return code < 0 ? hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
+                                   hzp_err_name(code))
+                        : code;
+    }
+    return hzp_trainer_load_held(r->s->trainer, v, r->dir, &numbers, r->reterr);
+}
+
+/* --- Examples --------------------------------------------------------------------------------- */
+
+/* Reads what no version to come has learned yet from the log, which says what is skipped. */
+static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *ret_count)
+{
+    struct hzp_sample **all = NULL;
+    int32_t count = 0, room = 0, n = 0;
+    int64_t after = HZP_MAX(r->numbers.learned_through, 0);
+    struct hzp_sample *piece[PIECE];
+    while ((n = hzp_sample_log_read(r->s->log, after, PIECE, piece, r->reterr)) > 0) {
+        if (count + n > room) {
+            room = HZP_MAX(2 * room, count + n);
+            all = hzp_xrealloc(all, (size_t)room * sizeof(*all));
+        }
+        memcpy(all + count, piece, (size_t)n * sizeof(*all));
+        count += n;
+        after = piece[n - 1]->sequence_number;
+    }
+    *ret = all;
+    *ret_count = count;
+    return n;
+}
+
+/* The queue holds what is to be learned after this version.  No example is accepted meanwhile. */
+static int requeue(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    struct hzp_sample **all = NULL;
+    int32_t count = 0;
+    hzp_lock_take(&s->examples.lock);
+    int code = read_backlog(r, &all, &count);
+    for (int32_t i = 0; i < count && r->job->kind == HZP_JOB_FORGET; i++) {
+        int64_t n = all[i]->sequence_number;
+        if (n > r->touched)
+            break;
+        r->result->learn_from = r->result->learn_from ? r->result->learn_from : n;
+        r->result->learn_to = n; /* 0: it was the last; nothing is to be learned again */
+    }
+    if (code >= 0)
+        hzp_sample_queue_replace(s->queue, all, count, r->numbers.learned_through,
+                                 hzp_sample_log_last(s->log));
+    hzp_lock_release(&s->examples.lock);
+    for (int32_t i = 0; i < count && code < 0; i++)
+        hzp_sample_destroy(all[i]);
+    free(all);
+    return code;
+}
+
+static void note_examples(struct rollback *r)
+{
+    int64_t first = HZP_MAX(r->numbers.learned_through, 0) + 1;
+    if (r->touched < first)
+        return;
+    if (r->job->kind == HZP_JOB_ACTIVATE && !r->job->replay) {
+        r->result->skipped_from = first;
+        r->result->skipped_to = r->touched;
+    }
+}
+
+/* --- Entering it in the log ------------------------------------------------------------------- */
+
+/* Requests for weights that have learned an example are refused if it has a mark. */
+static int tell_marks(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    HZP_TRY(hzp_state_read_marks(s, r->reterr));
+    hzp_trainer_ask_marks(s->trainer, s->mark, s->marks); /* this thread alone changes them */
+    while (!hzp_trainer_told(s->trainer))
+        HZP_TRY(look_again(r));
+    return HZP_OK;
+}
+
+static int enter(struct rollback *r, const char *checkpoint)
+{
+    bool skips = r->job->kind == HZP_JOB_ACTIVATE && !r->job->replay;
+    struct hzp_activation a = {.id = r->made,
+                               .of = r->job->version,
+                               .learned_through = r->numbers.learned_through,
+                               .checkpoint = checkpoint,
+                               .skip_through = skips ? r->touched : 0,
+                               .replay = r->job->replay,
+                               .forget = r->job->kind == HZP_JOB_FORGET ? r->job->example : 0};
+    HZP_TRY(hzp_sample_log_activate(r->s->log, &a, r->reterr));
+    r->entered = true;
+    note_examples(r);
+    return tell_marks(r);
+}
+
+/* Writes the version, which serves, as a checkpoint, and enters that. */
+static int write_and_enter(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    const struct hzp_version *v;
+    char name[64];
+    hzp_trainer_freeze(s->trainer);
+    while (!(v = hzp_trainer_frozen(s->trainer)))
+        if (look_again(r) < 0) {
+            hzp_trainer_thaw(s->trainer);
+            return HZP_ECANCELED;
+        }
+    int code = hzp_state_write_files(s, v, name, sizeof(name), r->reterr);
+    if (code >= 0)
+        code = enter(r, name);
+    if (code >= 0)
+        hzp_state_wrote(s, &v->record, name);
+    hzp_trainer_thaw(s->trainer);
+    return code;
+}
+
+/* --- All of it -------------------------------------------------------------------------------- */
+
+static int from_disk(struct rollback *r)
+{
+    const struct hzp_version *v = r->draft;
+    HZP_TRY(enter(r, r->from.name));
+    HZP_TRY(publish(r));
+    r->s->saved_step = r->s->tried_step = r->numbers.optimizer_step;
+    HZP_TRY(fill_state(r, v));
+    return requeue(r);
+}
+
+static int from_slot(struct rollback *r)
+{
+    const struct hzp_version *v = r->draft;
+    HZP_TRY(publish(r));
+    r->s->saved_step = r->s->tried_step = -1;
+    HZP_TRY(fill_state(r, v));
+    HZP_TRY(write_and_enter(r));
+    return requeue(r);
+}
+
+static int roll_back(struct rollback *r)
+{
+    HZP_TRY(hold(r));
+    HZP_TRY(find_source(r));
+    HZP_TRY(find_numbers(r));
+    HZP_TRY(get_draft(r));
+    HZP_TRY(fill_weights(r));
+    return r->job->reset ? from_slot(r) : from_disk(r);
+}
+
+int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
+                       struct hzp_version_job *ret, struct hzp_err_text *reterr)
+{
+    struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
+    int code = roll_back(&r);
+    struct hzp_err_text why = *reterr;
+    if (code < 0 && r.draft) {
+        drop_draft(&r);
+        *reterr = why;
+    }
+    if (code < 0 && (r.entered || ret->made)) /* half of it: the rest is done by a restart */
+        hzp_trainer_stop_learning(s->trainer);
+    if (code < 0 && (r.entered || ret->made))
+        code =
+            hzp_fail(reterr, code, "%.300s; learning has stopped: restart the server, which %s",
+                     why.text, r.entered ? "completes the activation" : "continues from before it");
+    release(&r);
+    return code;
+}
+
+/* --- Forgetting ------------------------------------------------------------------------------- */
+
+static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
+{
+    char path[PATH_MAX];
+    struct hzp_err_text text;
+    snprintf(path, sizeof(path), "%s/%s", s->dir, c->name);
+    return hzp_checkpoint_whole(path, &text) == HZP_OK;
+}
+
+/* The newest checkpoint on disk, of the serving version or those it descends from, that has not
+ * learned from the example.  *ret 0: none has to, because the serving one has not either. */
+static int find_before(struct hzp_state *s, int64_t example, uint64_t *ret,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_weights_stats stats;
+    struct hzp_logged_checkpoint *c = hzp_xcalloc(CANDIDATES, sizeof(*c));
+    uint64_t learned = 0;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    int32_t n =
+        hzp_sample_log_before(s->log, stats.serving_id, example, &learned, c, CANDIDATES, reterr);
+    *ret = 0;
+    for (int32_t i = 0; i < n && learned && !*ret; i++)
+        if (is_kept(s, &c[i]))
+            *ret = c[i].id;
+    free(c);
+    HZP_TRY(n);
+    return !learned || *ret
+               ? HZP_OK
+               : hzp_fail(reterr, HZP_ENOENT,
+                          "example %" PRId64 " was learned by version %" PRIu64
+                          ", and no checkpoint from before it is on disk (--keep says which stay)",
+                          example, learned);
+}
+
+int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
+                     struct hzp_version_job *ret, struct hzp_err_text *reterr)
+{
+    struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
+    struct hzp_weights_stats stats;
+    struct hzp_version_job of = *job;
+    if (job->example > hzp_sample_log_last(s->log) || job->example < 1)
+        return hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, job->example);
+    int code = hold(&r);
+    if (code >= 0)
+        code = find_before(s, job->example, &of.version, reterr);
+    if (code >= 0 && of.version) {
+        ret->version = of.version;
+        return hzp_state_activate(s, &of, ret, reterr);
+    }
+    hzp_weights_read_stats(s->model->weights, &stats);
+    if (code >= 0)
+        code = hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr);
+    if (code >= 0) {
+        hzp_sample_queue_remove(s->queue, job->example);
+        code = tell_marks(&r);
+    }
+    release(&r);
+    return code;
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/versions.h"
+
+#include "api/learn/checkpoint.h"
+#include "api/learn/state_private.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "weights/model_dir.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEPT_MAX = 4096, RECORDS_MAX = 4096 };
+
+static int64_t unix_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* --- What is kept ----------------------------------------------------------------------------- */
+
+int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
+                       struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    if (!s->dir) {
+        *ret = NULL;
+        return 0;
+    }
+    struct hzp_logged_checkpoint *all = hzp_xcalloc(KEPT_MAX, sizeof(*all));
+    int32_t n = hzp_sample_log_checkpoints(s->log, all, KEPT_MAX, reterr), kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "%s/%s", s->dir, all[i].name);
+        if (access(path, F_OK) == 0)
+            all[kept++] = all[i];
+    }
+    if (n < 0) {
+        free(all);
+        return n;
+    }
+    *ret = all;
+    return kept;
+}
+
+int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record *ret,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_version_record *all = hzp_xcalloc(RECORDS_MAX, sizeof(*all));
+    int32_t n = hzp_weights_list(s->model->weights, all, RECORDS_MAX);
+    int r = HZP_ENOENT;
+    for (int32_t i = 0; i < n && r < 0; i++)
+        if (all[i].id == id) {
+            *ret = all[i];
+            r = HZP_OK;
+        }
+    free(all);
+    if (r < 0 && hzp_sample_log_read_versions(s->log, id + 1, 1, ret, reterr) == 1 && ret->id == id)
+        r = HZP_OK;
+    return r < 0 ? hzp_fail(reterr, r, "there is no version %" PRIu64, id) : r;
+}
+
+/* --- Names ------------------------------------------------------------------------------------ */
+
+bool hzp_version_name_valid(const char *name)
+{
+    size_t n = strlen(name);
+    if (!n || n > HZP_VERSION_NAME_MAX || *name == '.' || isdigit((unsigned char)*name) ||
+        !strcmp(name, "current") || !strcmp(name, "names"))
+        return false;
+    for (; *name; name++)
+        if (!isalnum((unsigned char)*name) && !strchr("-_.", *name))
+            return false;
+    return true;
+}
+
+int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_version_name *name = hzp_xcalloc(HZP_NAMES_MAX, sizeof(*name));
+    int32_t n = hzp_sample_log_names(s->log, name, HZP_NAMES_MAX, reterr);
+    if (n < 0) {
+        free(name);
+        return n;
+    }
+    *ret = name;
+    return n;
+}
+
+int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_weights_stats stats;
+    struct hzp_version_name *name;
+    if (!strcmp(text, "current")) {
+        hzp_weights_read_stats(s->model->weights, &stats);
+        *ret = stats.serving_id;
+        return HZP_OK;
+    }
+    if (isdigit((unsigned char)*text)) {
+        char *end;
+        errno = 0;
+        unsigned long long id = strtoull(text, &end, 10);
+        if (*end || errno || !id || id > INT64_MAX)
+            return hzp_fail(reterr, HZP_ENOENT, "\"%.40s\" is no version's number", text);
+        *ret = id;
+        return HZP_OK;
+    }
+    int32_t n = hzp_state_names(s, &name, reterr);
+    HZP_TRY(n);
+    *ret = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!strcmp(name[i].name, text))
+            *ret = name[i].id;
+    free(name);
+    return *ret ? HZP_OK : hzp_fail(reterr, HZP_ENOENT, "no version is named \"%.64s\"", text);
+}
+
+int hzp_state_unname(struct hzp_state *s, const char *name, struct hzp_err_text *reterr)
+{
+    uint64_t id;
+    if (!hzp_version_name_valid(name))
+        return hzp_fail(reterr, HZP_ENOENT, "no version is named \"%.64s\"", name);
+    HZP_TRY(hzp_state_find(s, name, &id, reterr));
+    return hzp_sample_log_set_name(s->log, name, 0, reterr);
+}
+
+struct hzp_audit *hzp_state_audit(struct hzp_state *s)
+{
+    return s->audit;
+}
+
+/* --- Pruning ---------------------------------------------------------------------------------- */
+
+void hzp_state_prune(struct hzp_state *s, const char *needed)
+{
+    struct hzp_err_text text;
+    struct hzp_logged_checkpoint *kept = NULL;
+    struct hzp_version_name *name = NULL;
+    int32_t n = hzp_state_kept(s, &kept, &text), names = hzp_state_names(s, &name, &text);
+    if (n < 0 || names < 0) { /* what has a name is not known: nothing is removed */
+        hzp_log(HZP_LOG_WARN, "state", "old checkpoints are not removed: %s", text.text);
+        n = names = n < 0 || names < 0 ? -1 : 0;
+    }
+    const char **keep = hzp_xcalloc((size_t)HZP_MAX(names, 0) + 1, sizeof(*keep));
+    int32_t count = 0;
+    keep[count++] = needed;
+    for (int32_t i = 0; i < names; i++)
+        for (int32_t k = 0; k < n; k++)
+            if (kept[k].id == name[i].id)
+                keep[count++] = kept[k].name;
+    if (n >= 0)
+        hzp_checkpoint_prune(s->dir, &s->keep, keep, count);
+    free(keep);
+    free(kept);
+    free(name);
+}
+
+/* --- Jobs: asking ----------------------------------------------------------------------------- */
+
+int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
+                  struct hzp_err_text *reterr)
+{
+    if (!s->dir)
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "this server keeps no state (--state none), so it has no versions to go "
+                        "back to");
+    if (atomic_load(&s->read_only))
+        return hzp_fail(reterr, HZP_EBUSY, "%s cannot be written", s->dir);
+    if (s->config.several_ranks &&
+        (asked->kind == HZP_JOB_ACTIVATE || asked->kind == HZP_JOB_FORGET))
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "with several ranks no older version can serve again: restart from its "
+                        "checkpoint instead");
+    int r = HZP_OK;
+    hzp_lock_take(&s->lock);
+    const struct hzp_version_job *last = &s->job[s->jobs % HZP_JOBS_KEPT];
+    if (s->jobs && (last->state == HZP_JOB_WAITS || last->state == HZP_JOB_RUNS)) {
+        r = hzp_fail(reterr, HZP_EBUSY, "job %" PRIu64 " has not ended: ask again when it has",
+                     last->id);
+    } else {
+        struct hzp_version_job *job = &s->job[++s->jobs % HZP_JOBS_KEPT];
+        *job = *asked;
+        *ret_id = job->id = s->jobs;
+        job->state = HZP_JOB_WAITS;
+        job->begun_unix_ms = unix_ms();
+    }
+    hzp_lock_release(&s->lock);
+    if (r == HZP_OK)
+        hzp_wake_poke(&s->wake);
+    return r;
+}
+
+bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    hzp_lock_take(&s->lock);
+    struct hzp_version_job *job = &s->job[id % HZP_JOBS_KEPT];
+    bool known = id && job->id == id;
+    if (known && job->state == HZP_JOB_LEARNS && stats.learned_through >= job->learn_to) {
+        job->state = HZP_JOB_DONE;
+        job->ended_unix_ms = unix_ms();
+    }
+    if (known)
+        *ret = *job;
+    hzp_lock_release(&s->lock);
+    return known;
+}
+
+/* --- Jobs: the file thread -------------------------------------------------------------------- */
+
+/* Waits for the trainer's consistent state.  HZP_ECANCELED: the server stops. */
+static int freeze(struct hzp_state *s, const struct hzp_version **ret, struct hzp_err_text *reterr)
+{
+    hzp_trainer_freeze(s->trainer);
+    hzp_loop_poke(s->loop);
+    while (!(*ret = hzp_trainer_frozen(s->trainer))) {
+        if (atomic_load(&s->stopping)) {
+            hzp_trainer_thaw(s->trainer);
+            return hzp_fail(reterr, HZP_ECANCELED, "the server stops");
+        }
+        hzp_wake_wait(&s->wake, 2000000u);
+    }
+    return HZP_OK;
+}
+
+static void thaw(struct hzp_state *s)
+{
+    hzp_trainer_thaw(s->trainer);
+    hzp_loop_poke(s->loop);
+    hzp_wake_poke(&s->wake);
+}
+
+/* The checkpoint of the version; ret->id 0: it is not on disk. */
+static int find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint *kept = NULL;
+    int32_t n = hzp_state_kept(s, &kept, reterr);
+    ret->id = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (kept[i].id == id)
+            *ret = kept[i];
+    free(kept);
+    return HZP_MIN(n, 0);
+}
+
+static int replaced(const struct hzp_version_job *job, uint64_t now, struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, HZP_EBUSY,
+                    "version %" PRIu64 " is not on disk, and version %" PRIu64
+                    " serves now: only versions on disk and the one that serves can be kept",
+                    job->version, now);
+}
+
+/* Writes the serving version, if that is the one; true in *ret_written. */
+static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
+                        struct hzp_err_text *reterr)
+{
+    const struct hzp_version *v;
+    char name[64];
+    HZP_TRY(freeze(s, &v, reterr));
+    int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
+    if (r >= 0)
+        r = hzp_state_write_files(s, v, name, sizeof(name), reterr);
+    if (r >= 0)
+        r = hzp_sample_log_checkpoint(s->log, v->record.id, v->record.learned_through, name,
+                                      reterr);
+    if (r >= 0)
+        r = hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
+    if (r >= 0)
+        hzp_state_wrote(s, &v->record, name);
+    thaw(s);
+    return r;
+}
+
+static int give_name(struct hzp_state *s, const struct hzp_version_job *job,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint kept;
+    struct hzp_version_name *name;
+    bool known = false;
+    int32_t names = hzp_state_names(s, &name, reterr);
+    HZP_TRY(names);
+    for (int32_t i = 0; i < names; i++)
+        known = known || !strcmp(name[i].name, job->name);
+    free(name);
+    if (!known && names == HZP_NAMES_MAX)
+        return hzp_fail(reterr, HZP_EBUSY, "there are %d names already: take one away first",
+                        HZP_NAMES_MAX);
+    HZP_TRY(find_kept(s, job->version, &kept, reterr));
+    if (!kept.id)
+        return keep_current(s, job, reterr);
+    return hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
+}
+
+/* A copy of the checkpoint's model: its files never change, so links to them will do. */
+static int export_kept(struct hzp_state *s, const char *checkpoint, const char *to,
+                       struct hzp_err_text *reterr)
+{
+    static const char *const left_out[] = {"trainer.safetensors", "keep"};
+    char from[PATH_MAX];
+    snprintf(from, sizeof(from), "%s/%s", s->dir, checkpoint);
+    return hzp_checkpoint_link(from, to, left_out, HZP_COUNT(left_out), reterr);
+}
+
+static int export_current(struct hzp_state *s, const struct hzp_version_job *job, const char *to,
+                          struct hzp_err_text *reterr)
+{
+    const struct hzp_version *v;
+    HZP_TRY(freeze(s, &v, reterr));
+    int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
+    if (r >= 0)
+        r = hzp_checkpoint_save_model(to, s->model, s->trainer, v, s->texts_dir, s->config.options,
+                                      reterr);
+    thaw(s);
+    return r;
+}
+
+static int export_version(struct hzp_state *s, const struct hzp_version_job *job,
+                          struct hzp_err_text *reterr)
+{
+    char parent[PATH_MAX], place[PATH_MAX + 80], temporary[PATH_MAX + 90];
+    struct hzp_logged_checkpoint kept;
+    snprintf(parent, sizeof(parent), "%s/export", s->dir);
+    snprintf(place, sizeof(place), "%s/%s", parent, job->name);
+    snprintf(temporary, sizeof(temporary), "%s.tmp", place);
+    if (access(place, F_OK) == 0)
+        return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
+    HZP_TRY(find_kept(s, job->version, &kept, reterr));
+    HZP_TRY(hzp_checkpoint_make_dir(parent, NULL, reterr));
+    hzp_checkpoint_remove(temporary); /* of an export that was interrupted */
+    int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
+                    : export_current(s, job, temporary, reterr);
+    if (r >= 0 && rename(temporary, place) < 0)
+        r = hzp_fail(reterr, HZP_EIO, "%s: cannot rename it: %s", place, strerror(errno));
+    if (r < 0)
+        hzp_checkpoint_remove(temporary);
+    return r;
+}
+
+static int run_job(struct hzp_state *s, const struct hzp_version_job *job,
+                   struct hzp_version_job *ret, struct hzp_err_text *reterr)
+{
+    switch (job->kind) {
+    case HZP_JOB_NAME:
+        return give_name(s, job, reterr);
+    case HZP_JOB_EXPORT:
+        return export_version(s, job, reterr);
+    case HZP_JOB_ACTIVATE:
+        return hzp_state_activate(s, job, ret, reterr);
+    case HZP_JOB_FORGET:
+        return hzp_state_forget(s, job, ret, reterr);
+    }
+    return HZP_EINVAL;
+}
+
+static void log_job(const struct hzp_version_job *job)
+{
+    static const char *const kind[] = {"name", "activate", "forget", "export"};
+    if (job->state == HZP_JOB_FAILED)
+        hzp_log(HZP_LOG_WARN, "state", "job failed id=%" PRIu64 " kind=%s version=%" PRIu64 ": %s",
+                job->id, kind[job->kind], job->version, job->error);
+    else
+        hzp_log(HZP_LOG_INFO, "state",
+                "job id=%" PRIu64 " kind=%s version=%" PRIu64 " made=%" PRIu64 " example=%" PRId64
+                " name=%s",
+                job->id, kind[job->kind], job->version, job->made, job->example,
+                job->name[0] ? job->name : "-");
+}
+
+void hzp_state_turn_jobs(struct hzp_state *s)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_version_job asked = {.id = 0};
+    hzp_lock_take(&s->lock);
+    struct hzp_version_job *job = &s->job[s->jobs % HZP_JOBS_KEPT];
+    if (s->jobs && job->state == HZP_JOB_WAITS) {
+        job->state = HZP_JOB_RUNS;
+        asked = *job;
+    }
+    hzp_lock_release(&s->lock);
+    if (!asked.id)
+        return;
+    struct hzp_version_job result = asked;
+    int r = run_job(s, &asked, &result, &text);
+    result.state = r < 0 ? HZP_JOB_FAILED : result.learn_to ? HZP_JOB_LEARNS : HZP_JOB_DONE;
+    result.code = r;
+    if (r < 0)
+        snprintf(result.error, sizeof(result.error), "%.*s", (int)sizeof(result.error) - 1,
+                 text.text[0] ? text.text : hzp_err_name(r));
+    if (result.state != HZP_JOB_LEARNS)
+        result.ended_unix_ms = unix_ms();
+    log_job(&result);
+    hzp_lock_take(&s->lock);
+    s->job[asked.id % HZP_JOBS_KEPT] = result;
+    hzp_lock_release(&s->lock);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/versions.h - versions that are kept, their names, and the jobs that work on them.
+ *
+ * A version can serve again while it is kept: on disk, as a checkpoint, or in a slot of the store
+ * that no newer version has taken yet.  Jobs run on the file thread, one after another:
+ *
+ *     name       gives a version a name; the serving one is written to disk first
+ *     activate   makes a version serve again, under a new id, whose parent it is
+ *     forget     deletes an example: goes back to the checkpoint before it, learns the rest again
+ *     export     writes a version as a model directory to STATE/export/NAME
+ *
+ * A job that is done is on disk.  If the process ends before, the state is that of before the job,
+ * or that of after it.
+ *
+ * Thread: any, once the state is open.
+ */
+#ifndef HZP_API_LEARN_VERSIONS_H
+#define HZP_API_LEARN_VERSIONS_H
+
+#include "api/learn/state.h"
+
+enum hzp_job_kind { HZP_JOB_NAME, HZP_JOB_ACTIVATE, HZP_JOB_FORGET, HZP_JOB_EXPORT };
+enum hzp_job_state {
+    HZP_JOB_WAITS,
+    HZP_JOB_RUNS,
+    HZP_JOB_LEARNS, /* forget: the older version serves, and learns the rest again */
+    HZP_JOB_DONE,
+    HZP_JOB_FAILED
+};
+enum { HZP_JOBS_KEPT = 64 };
+
+struct hzp_version_job {
+    uint64_t id; /* from 1 on; of this process */
+    enum hzp_job_kind kind;
+    enum hzp_job_state state;
+    /* what is asked for */
+    uint64_t version;
+    int64_t example; /* forget */
+    bool replay;     /* activate: later lessons are learned again, not skipped */
+    bool reset;      /* activate: moments and residuals are zeroed */
+    char name[HZP_VERSION_NAME_MAX + 1]; /* of the version, or of the directory; "": none */
+    /* the result */
+    uint64_t made;                /* the version that it published; 0: none */
+    int64_t learn_from, learn_to; /* examples to be learned again; 0: none */
+    int64_t skipped_from, skipped_to;
+    int64_t begun_unix_ms, ended_unix_ms; /* 0: not yet */
+    int code;                             /* of the failure */
+    char error[400];
+};
+
+/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs; HZP_EUNSUP: with several
+ * ranks; HZP_EINVAL: nothing is saved (--state none). */
+int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
+                  struct hzp_err_text *reterr);
+/* False: there is no such job, or it is forgotten: the newest HZP_JOBS_KEPT are known. */
+bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret);
+
+/* The version that a text names: "current", a number, or a name.  HZP_ENOENT. */
+int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
+                   struct hzp_err_text *reterr);
+/* What is known of a version, of this run and earlier ones.  HZP_ENOENT. */
+int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record *ret,
+                     struct hzp_err_text *reterr);
+
+/* The versions on disk, newest first; the caller frees *ret.  Returns their number. */
+int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
+                       struct hzp_err_text *reterr);
+
+/* All names; the caller frees *ret.  Returns their number. */
+enum { HZP_NAMES_MAX = 1024 };
+int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
+                        struct hzp_err_text *reterr);
+/* 1 to HZP_VERSION_NAME_MAX letters, digits, "-", "_" and ".", not beginning with a digit or a dot,
+ * and not "current" or "names". */
+bool hzp_version_name_valid(const char *name);
+/* Takes a name away.  HZP_ENOENT: there is no such name. */
+int hzp_state_unname(struct hzp_state *s, const char *name, struct hzp_err_text *reterr);
+
+/* The log of who did what; NULL: nothing is saved. */
+struct hzp_audit *hzp_state_audit(struct hzp_state *s);
+
+#endif

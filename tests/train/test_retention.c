@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy of --keep, and the audit log. */
+#include "api/learn/audit.h"
+#include "api/learn/retention.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/weights/scratch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void test_parse(void **state)
+{
+    struct hzp_retention r;
+    struct hzp_err_text text;
+    assert_int_equal(hzp_retention_parse("last=5,every=100,tagged", &r, &text), HZP_OK);
+    assert_int_equal(r.last, 5);
+    assert_int_equal(r.every, 100);
+    assert_int_equal(r.hourly, 0);
+    assert_int_equal(hzp_retention_parse("hourly=24", &r, &text), HZP_OK);
+    assert_int_equal(r.last, 1);
+    assert_int_equal(r.hourly, 24);
+    static const char *const bad[] = {"",        "last",    "last=",   "last=0",
+                                      "last=-1", "last=5,", "every=x", "tagged=1",
+                                      "last=5x", ",",       "daily=5", "last=99999999999999999999"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        assert_int_equal(hzp_retention_parse(bad[i], &r, &text), HZP_EINVAL);
+        assert_string_equal(text.param, "--keep");
+    }
+}
+
+static void test_decide(void **state)
+{
+    struct hzp_retention policy = {.last = 2, .every = 10};
+    struct hzp_kept_one one[] = {{.number = 35}, {.number = 33}, {.number = 28},
+                                 {.number = 22}, {.number = 21}, {.number = 20, .tagged = true},
+                                 {.number = 19}, {.number = 10}, {.number = 3}};
+    static const bool kept[] = {true, true, false, false, true, true, true, false, true};
+    hzp_retention_decide(&policy, 1000, one, HZP_COUNT(one));
+    for (int i = 0; i < HZP_COUNT(one); i++)
+        if (one[i].keep != kept[i])
+            fail_msg("%d is %s", (int)one[i].number, kept[i] ? "gone" : "kept");
+}
+
+static int lines_of(const char *name)
+{
+    char line[512];
+    int n = 0;
+    FILE *file = fopen(scratch_path("%s", name), "r");
+    if (!file)
+        return -1;
+    while (fgets(line, sizeof(line), file)) {
+        json_t *json = json_loads(line, 0, NULL);
+        assert_non_null(json);
+        assert_string_equal(json_string_value(json_object_get(json, "action")), "teach");
+        assert_string_equal(json_string_value(json_object_get(json, "key")), "admin");
+        assert_int_equal(json_integer_value(json_object_get(json, "first")), 7);
+        json_decref(json);
+        n++;
+    }
+    fclose(file);
+    return n;
+}
+
+/* Lines are appended, also by another process later; old files are bounded. */
+static void test_audit(void **state)
+{
+    struct hzp_audit *audit;
+    struct hzp_err_text text;
+    for (int run = 1; run <= 2; run++) {
+        assert_int_equal(hzp_audit_open(scratch_dir, false, &audit, &text), HZP_OK);
+        hzp_audit_write(audit, "admin", "some-id", "teach", json_pack("{s:i}", "first", 7));
+        hzp_audit_close(audit);
+        assert_int_equal(lines_of("audit.jsonl"), run);
+    }
+    assert_int_equal(hzp_audit_open(scratch_dir, false, &audit, &text), HZP_OK);
+    hzp_audit_bound(audit, 250); /* two lines */
+    for (int i = 0; i < 40; i++)
+        hzp_audit_write(audit, "admin", "some-id", "teach", json_pack("{s:i}", "first", 7));
+    hzp_audit_close(audit);
+    int all = 0;
+    for (int i = 1; i <= HZP_AUDIT_FILES; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "audit.jsonl.%d", i);
+        assert_true(lines_of(name) > 0);
+        all += lines_of(name);
+    }
+    assert_true(all >= HZP_AUDIT_FILES);
+    assert_int_equal(lines_of("audit.jsonl.9"), -1);
+    hzp_audit_write(NULL, "admin", "x", "teach", json_pack("{s:i}", "first", 7));
+    assert_int_equal(hzp_audit_open("/nonexistent/x", false, &audit, &text), HZP_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_decide),
+        cmocka_unit_test_setup_teardown(test_audit, scratch_setup, scratch_teardown),
+    };
+    return cmocka_run_group_tests_name("retention", tests, NULL, NULL);
+}
