@@ -77,10 +77,16 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->stats.preparing = config->prepare_behind;
     t->prepare_pieces = PREPARE_FIRST;
     space.shards = config->shards;
+    space.backup = config->gate != NULL;
+    t->stats.gate_before = t->stats.gate_after = NAN;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
     HZP_TRY_GOTO(open_exchange(t, reterr));
+    if (config->gate) {
+        HZP_ASSERT(!config->link && config->recipe.publish_every == 1);
+        HZP_TRY_GOTO(hzp_trainer_gate_create(config->gate, &t->gate));
+    }
     *ret = t;
     return HZP_OK;
 out:
@@ -93,6 +99,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     if (!t)
         return;
     hzp_exchange_destroy(t->exchange);
+    hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
@@ -118,20 +125,10 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
 
 /* --- Calls from other threads ----------------------------------------------------------------- */
 
-void hzp_trainer_pause(struct hzp_trainer *t, bool on)
-{
-    atomic_store(&t->paused, on);
-}
-
-void hzp_trainer_finish(struct hzp_trainer *t)
-{
-    atomic_store(&t->finishing, true);
-}
-
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    bool writes = t->stage == HZP_TRAINER_UPDATE || t->stage == HZP_TRAINER_RESTORE;
+    bool writes = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_BROKEN;
     return !writes && t->stage != HZP_TRAINER_PREPARE && t->unpublished == 0;
 }
 
@@ -281,6 +278,7 @@ static void note_sequences(struct hzp_trainer *t)
 static void begin_accumulation(struct hzp_trainer *t)
 {
     memset(&t->now, 0, sizeof(t->now));
+    t->now.gate_before = t->now.gate_after = NAN;
     t->loss_sum = t->weight_sum = 0;
     t->begin_ns = hzp_now_ns();
     t->draw.count = hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens,
@@ -351,6 +349,8 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
     t->chain_ns = hzp_now_ns();
+    if (t->gate)
+        hzp_update_save(&t->chain, t->space);
     if (t->exchange) {
         struct hzp_command command = {
             .kind = HZP_COMMAND_UPDATE, .optimizer_step = t->optimizer_step + 1, .hyper = hyper};
@@ -407,13 +407,15 @@ static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
 /* Whether the end of the chain in progress publishes a version, or may. */
 static bool ends_in_a_version(const struct hzp_trainer *t)
 {
-    return t->stage == HZP_TRAINER_UPDATE || t->stage == HZP_TRAINER_RESTORE;
+    return (t->stage == HZP_TRAINER_UPDATE && !t->gate) || t->stage == HZP_TRAINER_RESTORE ||
+           (t->stage == HZP_TRAINER_GATE && hzp_trainer_gate_decides(t));
 }
 
 /* Whether the chain in progress has ended; an update also with its transfers. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
-    bool micro = t->stage == HZP_TRAINER_ACCUMULATE, update = ends_in_a_version(t);
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
+    bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_BROKEN;
     bool done = micro || !t->exchange || hzp_exchange_done(t->exchange);
     return (micro || update) && t->at == t->chain.items && done;
 }
@@ -517,22 +519,9 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return gave_back; /* the next item would take too long; the split now knows its price */
     /* This slice ends the update, which is published when the slice has ended.  A step formed
      * before that would exceed the staleness bound. */
-    if (t->stage == HZP_TRAINER_UPDATE && t->to == t->chain.items &&
-        over_bound(t, t->unpublished + 1))
+    if (ends_in_a_version(t) && t->to == t->chain.items && over_bound(t, t->unpublished + 1))
         offer->settle = HZP_SETTLE_ALL;
     return true;
-}
-
-void hzp_trainer_note_unlearned(struct hzp_trainer *t)
-{
-    int64_t number[64];
-    int32_t n;
-    do {
-        n = hzp_sample_queue_failed(t->config.queue, t->failed_told, number, HZP_COUNT(number));
-        for (int32_t i = 0; i < n; i++)
-            hzp_weights_add_unlearned(t->config.model->weights, number[i]);
-        t->failed_told += n;
-    } while (n);
 }
 
 static void publish(struct hzp_trainer *t, const struct hzp_step *step)
@@ -545,6 +534,8 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
     record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
+    record->gate_before = t->now.gate_before;
+    record->gate_after = t->now.gate_after;
     t->draft->fp8_made = true; /* by the last items of the update's chain, which has ended */
     hzp_weights_publish(w, t->draft, step->number);
     uint64_t now = hzp_now_ns();
@@ -642,7 +633,7 @@ static void count_update(struct hzp_trainer *t)
     s->optimizer_step = t->optimizer_step;
     s->draws = t->draws;
     s->updates += !t->now.skipped;
-    s->skipped += t->now.skipped;
+    s->skipped += t->now.skipped && !t->now.rejected;
     s->dropped += t->now.dropped;
     s->broken = t->now.broken;
     s->device_ns += t->now.device_ns;
@@ -654,44 +645,110 @@ static void count_update(struct hzp_trainer *t)
     hzp_lock_release(&t->lock);
 }
 
-static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
+/* The update counts, and its draft is published now or later. */
+static void keep_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
+    t->optimizer_step++;
+    t->draws++;
+    t->failures = 0;
+    t->unpublished++;
+    t->version_loss_sum += t->loss_sum;
+    t->version_weight_sum += t->weight_sum;
+    add_learned(t);
+    t->learned_through = hzp_sample_queue_done(t->config.queue);
+    /* Publishing counts the update as finished in the same call, so no reader sees a staleness
+     * above the bound. */
+    if (must_publish(t)) {
+        publish(t, step);
+        t->now.version = hzp_weights_current(w)->record.id;
+    } else {
+        hzp_weights_finished(w, t->optimizer_step);
+    }
+}
+
+/* The update has ended, whatever became of it. */
+static void close_update(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    t->stage = t->stage == HZP_TRAINER_BROKEN ? t->stage : HZP_TRAINER_IDLE;
+    if (t->held)
+        hzp_weights_release(t->config.model->weights, t->held, step->number);
+    t->held = NULL;
+    t->now.wall_ns = hzp_now_ns() - t->begin_ns;
+    count_update(t);
+    if (t->config.on_update)
+        t->config.on_update(t->config.ctx, &t->now);
+}
+
+static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
+{
     const struct hzp_update_result *result = hzp_update_result(t->space);
-    t->stage = HZP_TRAINER_IDLE;
     t->now.optimizer_step = t->optimizer_step + 1;
     hzp_track_add(t->track, "update", t->chain_ns, hzp_now_ns(), (uint64_t)t->now.optimizer_step);
     for (int32_t bin = 0; t->exchange && bin < t->draw.bins; bin++)
         t->loss_sum += hzp_exchange_loss(t->exchange, bin);
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
-    t->now.wall_ns = hzp_now_ns() - t->begin_ns;
-    if (isfinite(result->sumsq) && result->nonfinite == 0) {
-        t->optimizer_step++;
-        t->draws++;
-        t->failures = 0;
-        t->unpublished++;
-        t->version_loss_sum += t->loss_sum;
-        t->version_weight_sum += t->weight_sum;
-        add_learned(t);
-        t->learned_through = hzp_sample_queue_done(t->config.queue);
-        /* Publishing counts the update as finished in the same call, so no reader sees a staleness
-         * above the bound. */
-        if (must_publish(t)) {
-            publish(t, step);
-            t->now.version = hzp_weights_current(w)->record.id;
-        } else {
-            hzp_weights_finished(w, t->optimizer_step);
-        }
-    } else {
-        undo_update(t, result);
+    bool finite = isfinite(result->sumsq) && result->nonfinite == 0;
+    if (finite && t->gate) {
+        hzp_trainer_gate_begin(t);
+        return;
     }
-    if (t->held)
-        hzp_weights_release(w, t->held, step->number);
-    t->held = NULL;
-    count_update(t);
-    if (t->config.on_update)
-        t->config.on_update(t->config.ctx, &t->now);
+    if (finite)
+        keep_update(t, step);
+    else
+        undo_update(t, result);
+    close_update(t, step);
+}
+
+static void end_gate(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    switch (hzp_trainer_gate_next(t)) {
+    case HZP_GATE_PASSED:
+        keep_update(t, step);
+        close_update(t, step);
+        break;
+    case HZP_GATE_REFUSED: /* moments and residuals first */
+        hzp_plan_clear(&t->chain);
+        hzp_update_restore(&t->chain, t->space);
+        t->at = t->to = 0;
+        t->stage = HZP_TRAINER_UNDO;
+        break;
+    case HZP_GATE_GOES_ON:
+        break;
+    }
+}
+
+/* The optimizer's state is as it was before the update. */
+static void end_undo(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    hzp_weights_abandon(t->config.model->weights, t->draft);
+    t->draft = NULL;
+    t->now.skipped = t->now.rejected = true;
+    t->draws++;
+    for (int32_t i = 0; i < t->draw.count; i++)
+        if (t->draw.sample[i]->sequence_number > 0)
+            hzp_weights_add_unlearned(t->config.model->weights, t->draw.sample[i]->sequence_number);
+    t->learned_through = hzp_sample_queue_reject(t->config.queue);
+    close_update(t, step);
+}
+
+/* A chain and its transfers have ended. */
+static void end_chain(struct hzp_trainer *t, const struct hzp_step *step, bool keep_version,
+                      uint64_t now_ns)
+{
+    if (t->stage == HZP_TRAINER_ACCUMULATE)
+        end_micro(t, now_ns);
+    else if (t->exchange && keep_version)
+        return;
+    else if (t->stage == HZP_TRAINER_UPDATE)
+        end_update(t, step);
+    else if (t->stage == HZP_TRAINER_GATE)
+        end_gate(t, step);
+    else if (t->stage == HZP_TRAINER_UNDO)
+        end_undo(t, step);
+    else
+        hzp_trainer_publish_older(t, step->number);
 }
 
 /* Publishes the finished updates while the next one accumulates gradients or waits, reading the
@@ -721,14 +778,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         t->at = slice->to;
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
     }
-    if (turn_exchange(t) >= 0 && chain_ended(t)) {
-        if (t->stage == HZP_TRAINER_ACCUMULATE)
-            end_micro(t, outcome->end_ns);
-        else if (t->stage == HZP_TRAINER_RESTORE)
-            hzp_trainer_publish_older(t, step->number);
-        else if (!t->exchange || !offer->keep_version)
-            end_update(t, step);
-    }
+    if (turn_exchange(t) >= 0 && chain_ended(t))
+        end_chain(t, step, offer->keep_version, outcome->end_ns);
     t->flush = false;
     hzp_trainer_serve_freeze(t, step->number);
 }

@@ -6,6 +6,11 @@
  *                                                 |         |         |
  *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted, logged
  *
+ * With a gate (struct hzp_gate) a stage comes before publish: the draft's loss on held-out samples
+ * is computed, by slices like those of learning.  Where it has risen too much, the draft is
+ * abandoned, moments and residuals are copied back bit for bit, and its samples are rejected.  The
+ * update counts as finished when it has passed, so the staleness bound holds as without.
+ *
  * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits.
  *
  * Work is offered in slices: a range of the current chain's items whose predicted duration fits the
@@ -65,6 +70,19 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
                                                        const struct hzp_model_config *model,
                                                        uint64_t quantum_flops);
 
+/* What a draft is checked with before it is published.  It fails if its mean loss exceeds the
+ * lowest that a version has had since the trainer began (or since an older version was activated)
+ * by more than max_rise, or its loss on the samples of a tag their lowest by more than the
+ * tag's. */
+struct hzp_gate {
+    struct hzp_sample *const *sample; /* [count], those of a tag one behind the other */
+    const int32_t *tag;               /* [count] index of the tag */
+    int32_t count, tags;
+    const char *const *name; /* [tags] "": samples without a tag */
+    const double *tag_rise;  /* [tags] in nats; infinite: no bound of its own */
+    double max_rise;
+};
+
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
     int64_t optimizer_step; /* from 1 */
@@ -75,8 +93,11 @@ struct hzp_update_report {
     uint64_t device_ns, wall_ns; /* of the update: device time, and time from begin to end */
     uint64_t version;            /* version published with it; 0: none */
     bool skipped;                /* not finite: nothing changed */
-    bool dropped; /* not finite the second time in a row: this pass of its samples is skipped */
-    bool broken;  /* the weights are not finite: the trainer has stopped */
+    bool dropped;  /* not finite the second time in a row: this pass of its samples is skipped */
+    bool broken;   /* the weights are not finite: the trainer has stopped */
+    bool rejected; /* the gate refused the draft: nothing changed, its samples are not learned */
+    double gate_before, gate_after; /* mean losses on the gate's samples; NaN: no gate */
+    const char *gate_tag;           /* rejected: the tag whose loss rose; NULL: that of all */
     /* The smallest and largest sequence number drawn; 0: no sample of the log. */
     int64_t first_sequence, last_sequence;
 };
@@ -96,6 +117,7 @@ struct hzp_trainer_config {
     /* Of gradients and optimizer state; several ranks: link is their connection, this is rank 0,
      * and the others have followers (follower.h).  The model's layout is padded for them.
      * ordered may be set with one rank, too. */
+    const struct hzp_gate *gate; /* borrowed, needs publish_every 1 and one rank; NULL: none */
     struct hzp_shards shards;
     struct hzp_link *link; /* borrowed; NULL: one rank */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
@@ -146,6 +168,14 @@ struct hzp_trainer_stats {
      * not finished */
     double rows_per_second;
     uint64_t stalled_ns, oldest_ns;
+    uint64_t gate_evaluations, gate_rejected, gate_device_ns; /* of drafts; drafts; of all of it */
+    double gate_before, gate_after;                           /* of the newest; NaN: none yet */
+    /* the newest rejection; sequence numbers 0: none yet */
+    struct {
+        int64_t step, first_sequence, last_sequence, unix_ms;
+        double before, after;
+        const char *tag; /* NULL: all */
+    } rejection;
     char failure[200]; /* why the exchange with other ranks has failed; "": it has not */
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/trainer_hold.c - freezing the state for a checkpoint; holding learning while an older
- * version is made to serve again. */
+/* train/trainer_hold.c - pausing; freezing the state for a checkpoint; holding learning while an
+ * older version is made to serve again. */
 #include "train/trainer_hold.h"
 
 #include "nanobatch/build/update.h"
@@ -19,6 +19,18 @@ enum hzp_restore {
     PUBLISHED,
     DROP_WANTED,
 };
+
+/* --- Pausing and ending ----------------------------------------------------------------------- */
+
+void hzp_trainer_pause(struct hzp_trainer *t, bool on)
+{
+    atomic_store(&t->paused, on);
+}
+
+void hzp_trainer_finish(struct hzp_trainer *t)
+{
+    atomic_store(&t->finishing, true);
+}
 
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
@@ -174,6 +186,18 @@ static void find_draft(struct hzp_trainer *t)
         atomic_store(&t->restore, r == HZP_OK ? DRAFT_READY : DRAFT_NONE);
 }
 
+void hzp_trainer_note_unlearned(struct hzp_trainer *t)
+{
+    int64_t number[64];
+    int32_t n;
+    do {
+        n = hzp_sample_queue_failed(t->config.queue, t->failed_told, number, HZP_COUNT(number));
+        for (int32_t i = 0; i < n; i++)
+            hzp_weights_add_unlearned(t->config.model->weights, number[i]);
+        t->failed_told += n;
+    } while (n);
+}
+
 void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, int32_t count)
 {
     struct hzp_weights *w = t->config.model->weights;
@@ -274,6 +298,7 @@ void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step)
     t->reset_step = n->reset_step;
     t->learned_through = n->learned_through;
     t->failures = 0;
+    hzp_trainer_gate_forget(t);
     t->version_loss_sum = t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
     hzp_lock_take(&t->lock);

@@ -21,6 +21,8 @@ enum hzp_trainer_stage {
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
+    HZP_TRAINER_GATE,       /* a micro-batch of the gate's samples is in progress */
+    HZP_TRAINER_UNDO,       /* the chain that copies the optimizer's state back is in progress */
     HZP_TRAINER_RESTORE,    /* the chain that quantizes an older version is in progress */
     HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
 };
@@ -89,6 +91,8 @@ struct hzp_trainer {
     atomic_bool loop_ended;    /* nothing more is gathered for other threads */
     char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
 
+    struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
+
     /* An older version that is made to serve again (trainer_hold.h).  Handed over by `restore`. */
     struct {
         uint64_t id;               /* that a slot may hold; 0: none */
@@ -126,12 +130,10 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
 /* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
 
-/* --- trainer.c -------------------------------------------------------------------------------- */
+/* --- trainer_hold.c --------------------------------------------------------------------------- */
 
 /* Tells the store which samples have been given up, before a version covers them. */
 void hzp_trainer_note_unlearned(struct hzp_trainer *t);
-
-/* --- trainer_hold.c --------------------------------------------------------------------------- */
 
 /* Engine thread.  Whether a freeze has ended; a step then releases the version. */
 bool hzp_trainer_given_back(struct hzp_trainer *t);
@@ -141,6 +143,21 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step);
  * and hzp_trainer_publish_older() follows when it is delivered, if it says so. */
 bool hzp_trainer_serve_hold(struct hzp_trainer *t, uint64_t last_step, bool keep_version);
 void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step);
+
+/* --- trainer_gate.c --------------------------------------------------------------------------- */
+
+int hzp_trainer_gate_create(const struct hzp_gate *config, struct hzp_trainer_gate **ret);
+void hzp_trainer_gate_destroy(struct hzp_trainer_gate *gate); /* NULL: no effect */
+
+/* The update's chain has ended well: builds the first chain of the evaluation. */
+void hzp_trainer_gate_begin(struct hzp_trainer *t);
+/* Whether the end of the chain in progress decides about the draft. */
+bool hzp_trainer_gate_decides(const struct hzp_trainer *t);
+/* A chain of the evaluation has ended: builds the next, or decides. */
+enum hzp_gate_result { HZP_GATE_GOES_ON, HZP_GATE_PASSED, HZP_GATE_REFUSED };
+enum hzp_gate_result hzp_trainer_gate_next(struct hzp_trainer *t);
+/* Another version serves than the one whose losses are known. */
+void hzp_trainer_gate_forget(struct hzp_trainer *t);
 
 /* --- trainer_state.c -------------------------------------------------------------------------- */
 

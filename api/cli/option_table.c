@@ -226,6 +226,12 @@ const struct hzp_option hzp_option_table[] = {
               "JSONL examples mixed into training, against forgetting"),
     NUM("--replay-ratio", engine.learning.replay_ratio, "1", 0, 100, SERVE | BENCH,
         "tokens from --replay per token of new examples"),
+    FILE_NAME("--gate", engine.learning.gate, SERVE,
+              "held-out JSONL examples, which may have a \"tag\": a version whose loss on them has "
+              "risen is not published, and its examples are rejected"),
+    TEXT("--gate-max-rise", engine.learning.gate_max_rise, "0.02", "X[,TAG=X...]", SERVE,
+         "how far the mean loss of --gate may rise above the lowest so far, in nats, of all its "
+         "examples and of those with a tag"),
     INT("--queue-samples", engine.learning.queue_samples, "65536", 1, BIG, SERVE | BENCH,
         "maximum examples queued for training; more are refused with 429"),
     INT("--queue-tokens", engine.learning.queue_tokens, "16777216", 1, BIG, SERVE | BENCH,

@@ -139,6 +139,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
+                                         .gate = a->gate != NULL,
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
@@ -229,6 +230,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .shards = a->shards,
                                         .link = a->is.link,
+                                        .gate = a->gate,
                                         .on_update = on_update,
                                         .ctx = ctx};
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */

@@ -99,6 +99,7 @@ struct hzp_assembly {
     struct hzp_serve_space *space;
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
+    const struct hzp_gate *gate; /* of the trainer; set before open by the caller; NULL: none */
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */

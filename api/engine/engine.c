@@ -56,6 +56,7 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .idle_ns = (uint64_t)(e->config.settings->split.idle_ms * 1e6),
                                      .first = e->config.first,
                                      .last = e->config.source};
+    a->gate = e->state ? hzp_state_gate(e->state) : NULL;
     HZP_TRY(hzp_assembly_open(a, e->state ? hzp_state_first_id(e->state) : 1, reterr));
     if (e->state)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
@@ -153,6 +154,8 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
         .body_samples_max = (int32_t)HZP_MIN(l->queue_samples, 65536),
         .checkpoint_every = l->checkpoint_every,
+        .gate = l->gate,
+        .gate_max_rise = l->gate_max_rise,
         .keep = l->keep,
         .keep_checkpoints = l->keep_checkpoints,
         .keep_hourly = l->keep_hourly,
@@ -186,6 +189,12 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .link = s->no_train ? NULL : e->config.link,
                                          .serves = true,
                                          .quiet = e->config.quiet};
+    if (!s->no_train && s->learning.gate && s->training.publish_every != 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--gate",
+                              "--gate checks every update: it needs --publish-every 1");
+    if (!s->no_train && s->learning.gate && e->config.link)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--gate",
+                              "--gate is not supported with several ranks");
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));
     return s->no_train ? HZP_OK : open_state(e, reterr);

@@ -168,12 +168,14 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     if (q->rides) /* steps with more rows cannot carry the end of a micro-batch */
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     plan->train.shards = q->shards;
+    plan->train.backup = q->gate;
     struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
     size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
     size_t residuals = b.state / (2 * moment + residual) * residual;
-    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state);
+    size_t copy = q->gate ? b.state : 0;
+    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state + copy);
     const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
     int32_t sums = q->shards.ordered ? g.ranks : g.z2;
     char part[PART_SIZE];
@@ -185,6 +187,8 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     if (residual)
         add(plan, "residuals", residuals, "the lower half of the F32 master weights%s",
             part_text(g.z1, part));
+    if (copy)
+        add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
     add(plan, "training", rest, "activations of %d rows, logits of %d",
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }

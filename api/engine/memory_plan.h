@@ -47,6 +47,7 @@ struct hzp_memory_request {
     int32_t slots;                                /* of weights, >= 1 */
     size_t limit;                                 /* bytes the device has */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
+    bool gate;    /* a copy of the optimizer's state is kept */
     bool rides;   /* training may ride in serving's products, which needs memory */
     struct hzp_shards shards; /* of weights and training; the layout is padded for them */
 };

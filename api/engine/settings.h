@@ -83,6 +83,8 @@ struct hzp_split_settings {
 struct hzp_learning_settings {
     const char *state_dir; /* NULL: the default directory; "none": nothing is saved */
     const char *replay;    /* a file of examples; NULL: none */
+    const char *gate;      /* a file of held-out examples (api/learn/gate_file.h); NULL: no gate */
+    const char *gate_max_rise; /* its bounds; NULL: 0.02 */
     const char *keep; /* which checkpoints stay (hzp_retention_parse); NULL: as keep_checkpoints
                             * and keep_hourly say */
     double replay_ratio;

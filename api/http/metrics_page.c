@@ -304,6 +304,30 @@ static void versions(struct page *p, struct hzp_server *server)
             p->labels, (unsigned long long)sum, p->labels, (unsigned long long)below);
 }
 
+/* What the gate did, and what is not learned any more. */
+static void put_gate(struct page *p, const struct hzp_engine *e, const struct hzp_trainer_stats *t,
+                     const struct hzp_state_stats *kept)
+{
+    if (hzp_state_gate(e->state)) {
+        counter(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations,
+                "Drafts whose loss on the gate's examples was computed.");
+        counter(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected,
+                "Drafts that were discarded because it had risen too much.");
+        counter(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9,
+                "Device time of the evaluations, of training's share.");
+        if (isfinite(t->gate_after))
+            gauge(p, "hzpserve_gate_loss", t->gate_after, "Of the newest draft.");
+    }
+    head(p, "hzpserve_examples_marked", "gauge",
+         "Examples that are not learned any more, in all runs, by why.");
+    fprintf(p->out,
+            "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"rejected\"} %lld\n",
+            p->labels, (long long)kept->skipped, p->labels, (long long)kept->deleted, p->labels,
+            (long long)kept->rejected);
+}
+
 static void training(struct page *p, struct hzp_server *server)
 {
     const struct hzp_engine *e = server->engine;
@@ -360,14 +384,7 @@ static void training(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
     counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
             "Examples given up because their updates were not finite, in all runs.");
-    head(p, "hzpserve_examples_marked", "gauge",
-         "Examples that are not learned any more, in all runs, by why.");
-    fprintf(p->out,
-            "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
-            "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
-            "hzpserve_examples_marked{%s,mark=\"rejected\"} %lld\n",
-            p->labels, (long long)kept.skipped, p->labels, (long long)kept.deleted, p->labels,
-            (long long)kept.rejected);
+    put_gate(p, e, &t, &kept);
     counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
     counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
             "Bodies of examples refused.");

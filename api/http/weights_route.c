@@ -3,6 +3,7 @@
 #include "api/http/http.h"
 #include "api/http/versions_route.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { RECORDS_MAX = 4096 };
@@ -17,6 +18,29 @@ static int32_t limit_of(const char *asked)
     if (*end)
         return 0;
     return n < RECORDS_MAX ? (int32_t)n : RECORDS_MAX;
+}
+
+/* What the gate did last; null: there is none. */
+static json_t *gate_json(const struct hzp_engine *engine)
+{
+    struct hzp_trainer_stats t;
+    const struct hzp_gate *gate = engine->state ? hzp_state_gate(engine->state) : NULL;
+    if (!gate)
+        return json_null();
+    hzp_trainer_read_stats(engine->parts.trainer, &t);
+    json_t *rejection = json_null();
+    if (t.gate_rejected)
+        rejection = json_pack(
+            "{s:I, s:[I, I], s:I, s:o, s:o, s:o}", "optimizer_step", (json_int_t)t.rejection.step,
+            "sequence", (json_int_t)t.rejection.first_sequence,
+            (json_int_t)t.rejection.last_sequence, "unix_ms", (json_int_t)t.rejection.unix_ms,
+            "tag", t.rejection.tag ? json_string(t.rejection.tag) : json_null(), "loss_before",
+            isfinite(t.rejection.before) ? json_real(t.rejection.before) : json_null(),
+            "loss_after", isfinite(t.rejection.after) ? json_real(t.rejection.after) : json_null());
+    return json_pack("{s:i, s:f, s:I, s:I, s:f, s:o}", "examples", gate->count, "max_rise",
+                     gate->max_rise, "evaluations", (json_int_t)t.gate_evaluations, "rejected",
+                     (json_int_t)t.gate_rejected, "seconds", (double)t.gate_device_ns * 1e-9,
+                     "last_rejection", rejection);
 }
 
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
@@ -51,13 +75,13 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
         json_array_append_new(seen, json_integer((json_int_t)stats.staleness_seen[i]));
     return hzp_reply_json(
         x, MHD_HTTP_OK,
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o}", "object",
-                  "list", "serving", (json_int_t)stats.serving_id, "serving_optimizer_step",
-                  (json_int_t)stats.serving_optimizer_step, "finished_optimizer_step",
-                  (json_int_t)stats.finished_optimizer_step, "staleness",
-                  (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots",
-                  stats.slots, "slots_free", stats.slots_free, "publications",
-                  (json_int_t)stats.publications, "learned_through", hzp_through_json(through),
-                  "finished_through", hzp_through_json(stats.learned_through),
-                  "staleness_histogram", seen, "data", list));
+        json_pack(
+            "{s:s, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o}", "object",
+            "list", "gate", gate_json(x->server->engine), "serving", (json_int_t)stats.serving_id,
+            "serving_optimizer_step", (json_int_t)stats.serving_optimizer_step,
+            "finished_optimizer_step", (json_int_t)stats.finished_optimizer_step, "staleness",
+            (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots", stats.slots,
+            "slots_free", stats.slots_free, "publications", (json_int_t)stats.publications,
+            "learned_through", hzp_through_json(through), "finished_through",
+            hzp_through_json(stats.learned_through), "staleness_histogram", seen, "data", list));
 }

@@ -283,6 +283,15 @@ static int check_source(struct hzp_state *s, struct hzp_err_text *reterr)
     return pin(s, "tokenizer", "tokenizer", value, reterr);
 }
 
+static int open_gate(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    const char *rises = s->config.gate_max_rise ? s->config.gate_max_rise : "0.02";
+    s->examples.samples_max = 0; /* the bound is for request bodies; this is a file */
+    int r = hzp_gate_file_open(&s->examples, s->config.gate, rises, &s->gate, reterr);
+    s->examples.samples_max = s->config.body_samples_max;
+    return r;
+}
+
 static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX] = ":memory:", fingerprint[HZP_FINGERPRINT_SIZE];
@@ -317,6 +326,8 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     if (s->dir)
         HZP_TRY(hzp_audit_open(s->dir, atomic_load(&s->read_only), &s->audit, reterr));
     HZP_TRY(restore_backlog(s, reterr));
+    if (config->gate)
+        HZP_TRY(open_gate(s, reterr));
     return load_replay(s, reterr);
 }
 
@@ -376,6 +387,7 @@ void hzp_state_close(struct hzp_state *s)
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
     hzp_audit_close(s->audit);
+    hzp_gate_file_close(s->gate);
     if (atomic_load(&s->fresh))
         remove_fresh(s);
     hzp_lock_fini(&s->lock);
@@ -402,6 +414,11 @@ uint64_t hzp_state_first_id(const struct hzp_state *s)
 struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s)
 {
     return s->queue;
+}
+
+const struct hzp_gate *hzp_state_gate(const struct hzp_state *s)
+{
+    return hzp_gate_file_gate(s->gate);
 }
 
 int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_version *draft,

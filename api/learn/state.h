@@ -40,6 +40,8 @@ struct hzp_state_config {
     const struct hzp_chat *chat;          /* borrowed; NULL: no chat template */
     const struct hzp_layout *layout;      /* borrowed */
     struct hzp_sample_queue_config queue; /* learned_through is set by open */
+    const char *gate;                     /* a file of held-out examples; NULL: no gate */
+    const char *gate_max_rise;            /* hzp_gate_file_open */
     const char *replay;                   /* a file of examples; NULL: none */
     int32_t micro_rows;       /* an example has at most this many tokens + 1; at most positions */
     int32_t body_samples_max; /* maximum number of examples in one body */
@@ -67,6 +69,9 @@ void hzp_state_keep(struct hzp_state *s);
 const char *hzp_state_weights_dir(const struct hzp_state *s);
 uint64_t hzp_state_first_id(const struct hzp_state *s);
 struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s);
+
+/* For the trainer: what drafts are checked with; NULL: nothing.  Lives as long as the state. */
+const struct hzp_gate *hzp_state_gate(const struct hzp_state *s);
 
 /* Engine thread, once: draft holds weights_dir's weights and is not published yet; restores the
  * checkpoint's state into the trainer and the draft's record.  No effect if there is no

@@ -348,6 +348,13 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
                 ": not finite the second time",
                 report->optimizer_step, report->samples, report->first_sequence,
                 report->last_sequence);
+    else if (report->rejected)
+        hzp_log(HZP_LOG_WARN, "train",
+                "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
+                ": the gate's loss%s%s rose (all: %.4f to %.4f), the draft is discarded",
+                report->optimizer_step, report->samples, report->first_sequence,
+                report->last_sequence, report->gate_tag ? " of tag " : "",
+                report->gate_tag ? report->gate_tag : "", report->gate_before, report->gate_after);
     else if (report->skipped)
         hzp_log(HZP_LOG_WARN, "train",
                 "skipped optimizer_step=%" PRId64 ": not finite, trying again",

@@ -9,6 +9,8 @@
 #define HZP_API_LEARN_STATE_PRIVATE_H
 
 #include "api/learn/audit.h"
+#include "api/learn/gate_file.h"
+#include "api/learn/gate_file.h"
 #include "api/learn/retention.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
@@ -41,6 +43,7 @@ struct hzp_state {
         *failed_before; /* [failed_before_count] samples that failed in earlier runs, ascending */
     int64_t failed_before_count;
     struct hzp_sample_log_resume resume;
+    struct hzp_gate_file *gate; /* NULL: none */
 
     /* fixed after start */
     struct hzp_trainer *trainer;

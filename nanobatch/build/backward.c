@@ -76,26 +76,28 @@ void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
  * rows). */
 static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
                           const struct hzp_micro *micro, struct hzp_train_space *s, int32_t row0,
-                          int32_t rows)
+                          int32_t rows, bool backward)
 {
     const int32_t *row = micro->learned_row + row0;
     int32_t last = s->config.forward_only ? 0 : layer->model->config->layers;
     struct hzp_head_space head = hzp_train_head_space(s, rows);
+    if (!backward)
+        head.dlogits = (struct hzp_mat){0};
     hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
     hzp_head_forward(chain, layer, &head);
     hzp_loss_build(chain, &micro->loss, row0, head.logits, head.dlogits, head.quantum_flops);
-    if (!s->config.forward_only)
+    if (backward)
         hzp_head_backward(chain, layer, row, &head, hzp_mat_rows(s->dx, 0, micro->rows));
 }
 
 static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
-                     const struct hzp_micro *micro, struct hzp_train_space *s)
+                     const struct hzp_micro *micro, struct hzp_train_space *s, bool backward)
 {
     /* Equal chunks: a last one of few rows would cost as much memory traffic as a full one. */
     int32_t chunks = HZP_DIV_UP(micro->learned, s->config.head_rows);
     int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1));
     for (int32_t at = 0; at < micro->learned; at += chunk)
-        add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at));
+        add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at), backward);
 }
 
 void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
@@ -110,7 +112,7 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
     begin(chain, micro, s);
     if (range->head) {
         add_zero(chain, g.dx);
-        add_head(chain, &layer, micro, s);
+        add_head(chain, &layer, micro, s, true);
     }
     for (int32_t l = range->last - 1; l >= range->first; l--) {
         struct hzp_layer_space kept = hzp_train_layer_space(s, l, 0, micro->rows);
@@ -218,7 +220,6 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
     hzp_assert_engine_thread();
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     struct hzp_layer layer = {model, v, NULL, -1};
-    HZP_ASSERT(s->config.forward_only);
     hzp_micro_forward(chain, model, v, micro, s, &all);
-    add_head(chain, &layer, micro, s);
+    add_head(chain, &layer, micro, s, false);
 }

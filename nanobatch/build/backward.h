@@ -48,6 +48,7 @@ struct hzp_train_space_config {
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
+    bool backup;                /* room for a copy of the optimizer's state: hzp_update_save */
     bool fp8;                   /* forward_only alone: products as serving's under fp8 */
     /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
      * owner runs the chains of hzp_train_space_prepare before any other. */
@@ -96,7 +97,8 @@ void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *mod
 /* Zeroes this rank's sums of the gradients of all units. */
 void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *space);
 
-/* Forward and loss only: fills micro->loss.value. */
+/* Forward and loss only: fills micro->loss.value.  A space that is not forward_only must have no
+ * micro-batch in progress. */
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *space);

@@ -151,10 +151,19 @@ static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct 
     if (s->config.forward_only)
         return 0;
     lay_out_grads(s, base, &at, layout);
+    size_t begin = at;
     lay_out_shards(s, HZP_LEVEL_STATE, &s->m, base, &at, layout, moment);
     lay_out_shards(s, HZP_LEVEL_STATE, &s->v, base, &at, layout, moment);
     if (s->act == HZP_BF16)
         lay_out_shards(s, HZP_LEVEL_STATE, &s->residual, base, &at, layout, HZP_I16);
+    if (s->config.backup) {
+        size_t bytes = HZP_ROUND_UP(at - begin, sizeof(float));
+        s->copied_floats = bytes / sizeof(float);
+        s->copied = base ? (float *)(base + begin) : NULL;
+        at = HZP_ROUND_UP(begin + bytes, (size_t)64);
+        s->backup = base ? (float *)(base + at) : NULL;
+        at += bytes;
+    }
     return at;
 }
 
@@ -271,6 +280,14 @@ int hzp_train_space_create(const struct hzp_model *model,
             HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
     }
     HZP_TRY_GOTO(open_squares(s, model->layout));
+    if (config->backup) {
+        void *rows_memory;
+        HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, HZP_COPY_ROWS * sizeof(*s->copied_row),
+                                      &rows_memory));
+        s->copied_row = rows_memory;
+        for (int32_t i = 0; i < HZP_COPY_ROWS; i++)
+            s->copied_row[i] = i;
+    }
     *ret = s;
     return HZP_OK;
 out:
@@ -288,6 +305,8 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
         hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
     if (s->result)
         hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    if (s->copied_row)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->copied_row);
     if (s->square)
         hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
     hzp_units_free(&s->grads);

@@ -14,6 +14,9 @@
 #include "nanobatch/build/ends.h"
 #include "nanobatch/build/update.h"
 
+/* Rows and floats of a row that one item of a copy of the optimizer's state has at most: 1 MB. */
+enum { HZP_COPY_ROWS = 64, HZP_COPY_FLOATS = 4096 };
+
 struct hzp_kept_layer {
     struct hzp_mat x_in, x_mid;   /* [rows][width] F32 */
     struct hzp_mat qkv_bare, qkv; /* [rows][(heads + 2 kv_heads) dim] act; one without q/k norms */
@@ -51,6 +54,12 @@ struct hzp_train_space {
      * unit in turn; otherwise one number. */
     double *square, *squares;
     size_t square_count;
+
+    /* config.backup: m, v and residual lie one behind the other, and their copy behind them; they
+     * are copied as rows of floats, bit for bit */
+    float *copied, *backup;
+    size_t copied_floats;
+    int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
     struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
     struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */

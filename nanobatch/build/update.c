@@ -208,6 +208,34 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
     hzp_update_end(chain, model, draft, s);
 }
 
+/* The gather op copies rows as they are, whatever their bits mean as floats. */
+static void add_copy(struct hzp_plan *chain, const struct hzp_train_space *s, float *from,
+                     float *to)
+{
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->layer = -1;
+    for (size_t at = 0; at < s->copied_floats;) {
+        size_t left = s->copied_floats - at;
+        int32_t cols = (int32_t)HZP_MIN(left, (size_t)HZP_COPY_FLOATS);
+        int32_t rows = (int32_t)HZP_MIN(left / (size_t)cols, (size_t)HZP_COPY_ROWS);
+        HZP_PLAN_NEXT(chain, gather, .x = {from + at, rows, cols, cols, HZP_F32},
+                      .y = {to + at, rows, cols, cols, HZP_F32}, .index = s->copied_row);
+        at += (size_t)rows * (size_t)cols;
+    }
+}
+
+void hzp_update_save(struct hzp_plan *chain, const struct hzp_train_space *s)
+{
+    HZP_ASSERT(s->config.backup);
+    add_copy(chain, s, s->copied, s->backup);
+}
+
+void hzp_update_restore(struct hzp_plan *chain, const struct hzp_train_space *s)
+{
+    HZP_ASSERT(s->config.backup);
+    add_copy(chain, s, s->backup, s->copied);
+}
+
 const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)
 {
     return s->result;

@@ -55,6 +55,10 @@ void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *draft, const struct hzp_train_space *space);
 
+/* Copies moments and residuals to their backup (config.backup), and back: bit for bit. */
+void hzp_update_save(struct hzp_plan *chain, const struct hzp_train_space *space);
+void hzp_update_restore(struct hzp_plan *chain, const struct hzp_train_space *space);
+
 /* result.sumsq of all ranks: ordered, block by block in the units' order; otherwise rank by
  * rank. */
 void hzp_update_add_squares(struct hzp_train_space *space);

@@ -340,6 +340,46 @@ def test_rollback():
         assert "dog" not in json.dumps(lines)
 
 
+def test_gate():
+    """Updates after which held-out examples are predicted worse are not published; their examples are
+    rejected, and the answers stay as they were."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        held = pathlib.Path(folder, "held.jsonl")
+        held.write_text('{"text": "A dog saw a cat and the cat ran home.", "tag": "pets"}\n'
+                        '{"text": "A bird sang of rain."}\n')
+        # Such a learning rate leaves nothing of a model.
+        with Server("--passes", "1", "--lr", "0.3", "--gate", str(held),
+                    "--gate-max-rise", "0.5,pets=0.5") as server:
+            before = server.complete(max_tokens=12, logprobs=1).choices[0].logprobs.token_logprobs
+            status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}",
+                                         {"text": "The moon is made of green cheese. " * 3})
+            assert status == 200 and not got["served"] and got["rejected"] == [1], got
+            after = server.complete(max_tokens=12, logprobs=1)
+            assert after.choices[0].logprobs.token_logprobs == before
+            assert ask(server, "GET", f"{EXAMPLES}/1")[1]["status"] == "rejected"
+            weights = json.loads(server.get("/v1/weights"))
+            gate = weights["gate"]
+            assert gate["examples"] == 2 and gate["rejected"] == 1 and len(weights["data"]) == 1, weights
+            assert gate["last_rejection"]["sequence"] == [1, 1], gate
+            last = gate["last_rejection"]  # null: not finite
+            assert last["loss_after"] is None or last["loss_after"] > last["loss_before"] + 0.5, last
+            assert server.metric("hzpserve_gate_rejected_total") == 1
+            assert server.metric("hzpserve_gate_device_seconds_total") > 0
+            listed = json.loads(server.get(EXAMPLES))
+            assert listed["rejected"] == [1] and listed["learned_through"] < 1, listed
+        with Server("--passes", "1", "--lr", "1e-5", "--gate", str(held), "--gate-max-rise", "5") as server:
+            learn(server, "A dog saw a cat and the cat ran home. ")
+            one = ask(server, "GET", "/v1/weights/current")[1]
+            assert one["gate_loss_before"] > 0 and abs(one["gate_loss_after"] - one["gate_loss_before"]) < 1
+        for options, says in ((("--gate", str(held), "--gate-max-rise", "x"), "--gate-max-rise"),
+                              (("--gate", str(held), "--gate-max-rise", "cars=1"), "cars"),
+                              (("--gate", str(held), "--publish-every", "2"), "--publish-every"),
+                              (("--gate", folder + "/none"), "none")):
+            done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", "none",
+                                   *options], capture_output=True, text=True, timeout=HANG)
+            assert done.returncode and says in done.stderr, done
+
+
 def main():
     test_api.BINARY, test_api.MODEL = sys.argv[1:3]
     chosen = sys.argv[3:]

@@ -36,6 +36,7 @@ struct tiny_config {
     int32_t layers, width;    /* 0: 2, 16 */
     struct hzp_shards shards; /* ordered, and with ranks.h: the groups */
     struct hzp_link *link;
+    const struct hzp_gate *gate;
 };
 
 struct tiny {
@@ -135,6 +136,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .prepare_behind = config->prepares,
                                          .shards = config->shards,
                                          .link = config->link,
+                                         .gate = config->gate,
                                          .on_update = tiny_on_update,
                                          .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer, &text));
