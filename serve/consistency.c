@@ -2,6 +2,7 @@
 #include "serve/consistency.h"
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <string.h>
 
@@ -54,6 +55,7 @@ static enum hzp_met met_by(const struct hzp_demands *d, struct hzp_weights *w,
 enum hzp_met hzp_demands_met(const struct hzp_demands *d, struct hzp_weights *w,
                              const struct hzp_version *v)
 {
+    hzp_assert_engine_thread();
     enum hzp_met met = met_by(d, w, v);
     bool stale = d->max_staleness >= 0 && hzp_weights_staleness(w) > d->max_staleness;
     return met == HZP_MET && stale ? HZP_MET_NOT_YET : met;
@@ -62,12 +64,14 @@ enum hzp_met hzp_demands_met(const struct hzp_demands *d, struct hzp_weights *w,
 bool hzp_demands_lost(const struct hzp_demands *d, struct hzp_weights *w,
                       const struct hzp_version *v)
 {
+    hzp_assert_engine_thread();
     return hzp_demands_wait(d) && met_by(d, w, v) != HZP_MET;
 }
 
 enum hzp_at_swap hzp_demands_at_swap(const struct hzp_demands *d, struct hzp_weights *w,
                                      const struct hzp_version *v, int32_t drawn)
 {
+    hzp_assert_engine_thread();
     if (d->mode == HZP_PINNED)
         return HZP_SWAP_GO_ON;
     if (hzp_demands_lost(d, w, v))

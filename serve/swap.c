@@ -3,6 +3,7 @@
  * staleness bound they ask for, pins, swaps, and which version a step serves.
  *
  * Thread: engine. */
+#include "base/thread.h"
 #include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
@@ -10,6 +11,7 @@
 
 void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     rq->wait_until_ns = rq->demands.wait_ns > UINT64_MAX - s->clock_ns
                             ? UINT64_MAX
                             : s->clock_ns + rq->demands.wait_ns;
@@ -48,6 +50,7 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
 
 void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     int32_t kept = 0;
     for (int32_t i = 0; i < s->later_count; i++) {
         struct hzp_request *rq = s->later[i];
@@ -64,6 +67,7 @@ void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 
 uint64_t hzp_later_due(const struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     uint64_t due = UINT64_MAX;
     for (int32_t i = 0; i < s->later_count; i++)
         due = HZP_MIN(due, s->later[i]->wait_until_ns);
@@ -80,6 +84,7 @@ static void ask(int32_t *least, const struct hzp_request *rq)
 
 void hzp_ask_staleness(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     int32_t least = INT32_MAX;
     if (!s->model->weights || (!s->bounded && !s->asks))
         return;
@@ -97,6 +102,7 @@ void hzp_ask_staleness(struct hzp_scheduler *s)
 
 void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)
 {
+    hzp_assert_engine_thread();
     if (rq->demands.mode != HZP_PINNED || rq->pin)
         return;
     rq->pin = hzp_weights_acquire(s->model->weights);
@@ -106,6 +112,7 @@ void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)
 
 void hzp_unpin(struct hzp_scheduler *s, struct hzp_request *rq)
 {
+    hzp_assert_engine_thread();
     if (!rq->pin)
         return;
     /* The loop has noted the last step that reads the version. */
@@ -134,6 +141,7 @@ static void look_at_pin(const struct hzp_scheduler *s, struct hzp_request *rq)
 
 void hzp_look_at_pins(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     if (!s->now.pins)
         return;
     for (int32_t i = 0; i < s->running; i++)
@@ -167,6 +175,7 @@ static enum hzp_at_swap decide(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v)
 {
+    hzp_assert_engine_thread();
     for (int32_t i = 0; i < s->running; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq)) /* its last token is drawn already */
@@ -215,6 +224,7 @@ static struct hzp_version *next_version(struct hzp_scheduler *s, const struct hz
 
 struct hzp_version *hzp_first_version(struct hzp_scheduler *s, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     struct hzp_version *v = s->now.pins ? next_version(s, step, s->served) : NULL;
     v = v ? v : step->version;
     s->serves = v->record.id;
@@ -224,6 +234,7 @@ struct hzp_version *hzp_first_version(struct hzp_scheduler *s, const struct hzp_
 struct hzp_version *hzp_next_version(struct hzp_scheduler *s, const struct hzp_step *step,
                                      const struct hzp_version *first)
 {
+    hzp_assert_engine_thread();
     struct hzp_version *v = s->now.pins ? next_version(s, step, s->serves) : NULL;
     if (!v || v == first)
         return NULL;
@@ -233,6 +244,7 @@ struct hzp_version *hzp_next_version(struct hzp_scheduler *s, const struct hzp_s
 
 void hzp_count_pins(struct hzp_scheduler *s)
 {
+    hzp_assert_engine_thread();
     uint64_t seen[64];
     int32_t n = 0;
     for (int32_t i = 0; s->now.pins && i < s->running + s->wait_count; i++) {

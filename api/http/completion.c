@@ -183,8 +183,8 @@ out:
 
 int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
 {
-    /* All or none: after an error nothing runs and nobody hears of news.  Without one the listener
-     * may end the completion before the call has returned. */
+    /* All or none: after an error nothing runs and the listener is not called.  Without one it may
+     * end the completion before the call has returned. */
     struct hzp_engine *engine = c->engine;
     struct hzp_request **rq = hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
     for (int32_t i = 0; i < c->choices; i++)

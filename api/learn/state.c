@@ -42,7 +42,7 @@ int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
     return HZP_OK;
 }
 
-/* Examples and weights are nobody else's to read.  A directory that exists keeps its mode, because
+/* No other user should read examples and weights.  A directory that exists keeps its mode, because
  * its owner may have wanted it so. */
 static void warn_of_wide_mode(const char *dir)
 {

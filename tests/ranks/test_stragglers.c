@@ -69,7 +69,7 @@ static void test_planted(void **state)
             }
 }
 
-/* Nobody is named for one bad moment, nor where there is nothing to compare with. */
+/* No rank is named for one bad moment, nor where there is nothing to compare with. */
 static void test_not_named(void **state)
 {
     struct hzp_stragglers s;
