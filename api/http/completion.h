@@ -241,6 +241,8 @@ const char *hzp_token_bytes(const struct hzp_completion *c, int32_t id, size_t *
 json_t *hzp_logprob_json(float logprob);
 /* Gives the choice's reply the text that it has not seen. */
 void hzp_choice_read_reply(const struct hzp_choice *choice);
+/* How a choice ended at a swap: "weights_changed", "pin_expired"; NULL: it did not. */
+const char *hzp_changed_name(const struct hzp_choice *choice);
 /* finish_reason, stop_reason. */
 json_t *hzp_finish_json(const struct hzp_choice *choice);
 json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);

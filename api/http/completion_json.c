@@ -313,6 +313,13 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     return json;
 }
 
+const char *hzp_changed_name(const struct hzp_choice *choice)
+{
+    if (choice->finish != HZP_FINISH_CHANGED)
+        return NULL;
+    return choice->rq->changed == HZP_CHANGED_PIN ? "pin_expired" : "weights_changed";
+}
+
 json_t *hzp_finish_json(const struct hzp_choice *choice)
 {
     switch (choice->finish) {
@@ -321,8 +328,7 @@ json_t *hzp_finish_json(const struct hzp_choice *choice)
     case HZP_FINISH_LENGTH:
         return json_string("length");
     case HZP_FINISH_CHANGED:
-        return json_string(choice->rq->changed == HZP_CHANGED_PIN ? "pin_expired"
-                                                                  : "weights_changed");
+        return json_string(hzp_changed_name(choice));
     default:
         return json_null();
     }

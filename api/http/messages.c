@@ -262,10 +262,12 @@ static json_t *block_json(const struct hzp_answer *a)
 static json_t *stop_json(const struct hzp_answer *a)
 {
     const struct hzp_choice *choice = &a->c->choice[0];
-    const char *why = choice->finish == HZP_FINISH_LENGTH ? "max_tokens"
-                      : choice->stop_string >= 0          ? "stop_sequence"
-                      : choice->reply->calls              ? "tool_use"
-                                                          : "end_turn";
+    const char *changed = hzp_changed_name(choice);
+    const char *why = changed                               ? changed
+                      : choice->finish == HZP_FINISH_LENGTH ? "max_tokens"
+                      : choice->stop_string >= 0            ? "stop_sequence"
+                      : choice->reply->calls                ? "tool_use"
+                                                            : "end_turn";
     return json_pack("{s:s, s:o}", "stop_reason", why, "stop_sequence",
                      choice->stop_string >= 0 ? hzp_stop_reason_json(a->c, choice) : json_null());
 }

@@ -48,7 +48,7 @@ static const char *finish_name(const struct hzp_completion *c, const struct hzp_
     case HZP_FINISH_LENGTH:
         return "length";
     case HZP_FINISH_CHANGED:
-        return choice->rq->changed == HZP_CHANGED_PIN ? "pin_expired" : "weights_changed";
+        return hzp_changed_name(choice);
     case HZP_FINISH_FAILED:
         if (atomic_load(&choice->rq->state) == HZP_REQUEST_UNMET)
             return "unmet";

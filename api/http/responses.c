@@ -282,7 +282,8 @@ static json_t *done_json(const struct hzp_answer *a)
 static json_t *response_json(const struct hzp_answer *a, json_t *items)
 {
     const struct hzp_choice *choice = &a->c->choice[0];
-    bool cut = choice->finish == HZP_FINISH_LENGTH;
+    const char *changed = hzp_changed_name(choice);
+    bool cut = choice->finish == HZP_FINISH_LENGTH || changed;
     struct hzp_usage usage = hzp_completion_usage(a->c);
     json_t *json =
         json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:o}", "id", a->id, "object", "response",
@@ -292,8 +293,9 @@ static json_t *response_json(const struct hzp_answer *a, json_t *items)
                          : "completed",
                   "error", "output", items ? json_incref(items) : json_array());
     json_object_set_new(json, "incomplete_details",
-                        items && cut ? json_pack("{s:s}", "reason", "max_output_tokens")
-                                     : json_null());
+                        items && cut
+                            ? json_pack("{s:s}", "reason", changed ? changed : "max_output_tokens")
+                            : json_null());
     json_object_set_new(
         json, "usage",
         items ? json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens",
@@ -381,7 +383,9 @@ static void events(struct hzp_answer *a)
     hzp_blocks_write(a, &writer);
     enum hzp_finish finish = a->c->choice[0].finish;
     if (finish != HZP_FINISH_NONE)
-        tell(a, finish == HZP_FINISH_LENGTH ? "response.incomplete" : "response.completed",
+        tell(a,
+             finish == HZP_FINISH_LENGTH || finish == HZP_FINISH_CHANGED ? "response.incomplete"
+                                                                         : "response.completed",
              json_pack("{s:o}", "response", response_json(a, a->blocks)));
 }
 
