@@ -17,9 +17,9 @@
 #include "device/meter.h"
 
 enum {
-    HZP_STRAGGLER_WINDOW = 7,
+    HZP_STRAGGLER_WINDOW = 5,
     HZP_STRAGGLER_LEAST = 3, /* reports before a rank is judged */
-    HZP_STRAGGLER_TURNS = 3,
+    HZP_STRAGGLER_TURNS = 2,
 };
 #define HZP_STRAGGLER_SLOW 3.0
 #define HZP_STRAGGLER_FINE 2.0

@@ -79,7 +79,7 @@ static void test_not_named(void **state)
     hzp_stragglers_init(&s, RANKS);
     assert_int_equal(named(&s, RANKS, -1, 0, 1), -1);
     for (int i = 0; i < 100; i++) {
-        hzp_stragglers_note(&s, 2, i % 8 < 2 ? bad : none); /* two of its newest seven */
+        hzp_stragglers_note(&s, 2, i % 6 < 2 ? bad : none); /* two of its newest five */
         assert_int_equal(named(&s, RANKS, -1, 0, 1), -1);
     }
     hzp_stragglers_fini(&s);
