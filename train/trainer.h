@@ -172,7 +172,7 @@ struct hzp_trainer_stats {
     double gate_before, gate_after;                           /* of the newest; NaN: none yet */
     /* the newest rejection; sequence numbers 0: none yet */
     struct {
-        int64_t step, first_sequence, last_sequence, unix_ms;
+        int64_t optimizer_step, first_sequence, last_sequence, unix_ms;
         double before, after;
         const char *tag; /* NULL: all */
     } rejection;

@@ -167,7 +167,7 @@ static void note_result(struct hzp_trainer *t, int32_t bad)
     s->gate_after = t->now.gate_after;
     if (bad >= 0) {
         s->gate_rejected++;
-        s->rejection.step = t->now.optimizer_step;
+        s->rejection.optimizer_step = t->now.optimizer_step;
         s->rejection.first_sequence = t->now.first_sequence;
         s->rejection.last_sequence = t->now.last_sequence;
         s->rejection.unix_ms = unix_ms();

@@ -31,10 +31,11 @@ static json_t *gate_json(const struct hzp_engine *engine)
     json_t *rejection = json_null();
     if (t.gate_rejected)
         rejection = json_pack(
-            "{s:I, s:[I, I], s:I, s:o, s:o, s:o}", "optimizer_step", (json_int_t)t.rejection.step,
-            "sequence", (json_int_t)t.rejection.first_sequence,
-            (json_int_t)t.rejection.last_sequence, "unix_ms", (json_int_t)t.rejection.unix_ms,
-            "tag", t.rejection.tag ? json_string(t.rejection.tag) : json_null(), "loss_before",
+            "{s:I, s:[I, I], s:I, s:o, s:o, s:o}", "optimizer_step",
+            (json_int_t)t.rejection.optimizer_step, "sequence",
+            (json_int_t)t.rejection.first_sequence, (json_int_t)t.rejection.last_sequence,
+            "unix_ms", (json_int_t)t.rejection.unix_ms, "tag",
+            t.rejection.tag ? json_string(t.rejection.tag) : json_null(), "loss_before",
             isfinite(t.rejection.before) ? json_real(t.rejection.before) : json_null(),
             "loss_after", isfinite(t.rejection.after) ? json_real(t.rejection.after) : json_null());
     return json_pack("{s:i, s:f, s:I, s:I, s:f, s:o}", "examples", gate->count, "max_rise",
