@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 import urllib.request
 
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "API.md"
@@ -41,6 +42,10 @@ def kind(schema):
     return f"{text} {words[0]} to {words[1]}"
 
 
+def paragraph(text):
+    return ["", *textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False)]
+
+
 def table(schema):
     """The Markdown of a schema's fields."""
     lines = ["| field | type | default | |", "|---|---|---|---|"]
@@ -55,14 +60,14 @@ def table(schema):
             note = "**needed**: " + note
         lines.append(f"| `{name}` | {kind(field)} | {preset} | {note} |")
     if ignored:
-        lines += ["", "No effect, and listed in `hzpserve.ignored`: " + ", ".join(ignored) + "."]
+        lines += paragraph("No effect, and listed in `hzpserve.ignored`: " + ", ".join(ignored) + ".")
     refused = schema.get("x-refused", {})
     if refused:
         whys = {}
         for name, why in sorted(refused.items()):
             whys.setdefault(why, []).append(f"`{name}`")
-        lines += ["", "Refused, unless the value asks for nothing: "
-                  + "; ".join(f"{', '.join(names)} ({why})" for why, names in whys.items()) + "."]
+        lines += paragraph("Refused, unless the value asks for nothing: " + "; ".join(
+            f"{', '.join(names)} ({why})" for why, names in whys.items()) + ".")
     return "\n".join(lines) + "\n"
 
 

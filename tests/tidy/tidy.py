@@ -73,6 +73,7 @@ PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
            "device/cuda/": ["device/cuda"],
            "device/link/": ["device"], "device/ref/": ["device/ref", "device/cpu"]}
 LINES_MAX, FUNCTION_MAX = 800, 80
+DOCUMENT_COLUMNS = 120
 READ_BY_NVCC = ["base/base.h", "device/ops.h", "device/device.h", "device/backend.h", "device/bf16.h",
                 "device/philox.h"]
 
@@ -209,6 +210,16 @@ def check_shape(root, path):
             begin = None
 
 
+def check_document(root, path):
+    """Paragraphs of a document are wrapped; tables, code and single long words cannot be."""
+    name, code = path.relative_to(root).as_posix(), False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code ^= line.startswith("```")
+        free = code or line.startswith(("|", "    ", "<!--")) or " " not in line.strip()
+        if len(line) > DOCUMENT_COLUMNS and not free:
+            problem(f"{name}:{number}", f"{len(line)} columns, at most {DOCUMENT_COLUMNS}")
+
+
 def check_header_alone(root, path, cc):
     name = path.relative_to(root).as_posix()
     if "template" in path.name or path.name.endswith("_tmpl.h"):
@@ -251,6 +262,8 @@ def main():
         if path.suffix == ".h" and path.relative_to(root).parts[0] in MAY_INCLUDE:
             if "cuda" not in path.parts:
                 check_header_alone(root, path, arguments.cc)
+    for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "dev").rglob("*.md")]:
+        check_document(root, path)
     check_circles(included)
     check_documented_rooms(root)
     if arguments.library:
