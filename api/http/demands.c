@@ -140,7 +140,8 @@ enum MHD_Result hzp_reply_unmet(struct hzp_exchange *x, int status, json_t *erro
 static json_t *failed_json(int64_t number)
 {
     char text[128];
-    snprintf(text, sizeof(text), "example %lld was given up: no version will have learned it",
+    snprintf(text, sizeof(text),
+             "example %lld was given up, skipped, deleted or rejected: no version will have it",
              (long long)number);
     return hzp_error_json(MHD_HTTP_CONFLICT, text, "min_sequence", "example_failed");
 }
@@ -149,7 +150,7 @@ static bool refuse_sequence(struct hzp_exchange *x, int64_t number, enum MHD_Res
 {
     struct hzp_engine *e = x->server->engine;
     struct hzp_state_stats stats;
-    int64_t none[1], failed = 0;
+    struct hzp_weights_stats weights;
     if (!e->state) {
         *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "min_sequence", NULL,
                                "this server does not learn: it was started with --no-train");
@@ -162,10 +163,12 @@ static bool refuse_sequence(struct hzp_exchange *x, int64_t number, enum MHD_Res
                                (long long)number, (long long)stats.last_sequence_number);
         return true;
     }
-    hzp_state_failed(e->state, number, number, none, 0, &failed);
-    if (failed)
+    hzp_weights_read_stats(e->parts.weights, &weights);
+    /* given up, skipped, deleted or rejected, also by an earlier run */
+    bool never = hzp_state_learned(e->state, number, weights.learned_through) == HZP_LESSON_NEVER;
+    if (never)
         *ret = hzp_reply_unmet(x, MHD_HTTP_CONFLICT, failed_json(number));
-    return failed > 0;
+    return never;
 }
 
 bool hzp_demands_refused(struct hzp_exchange *x, const struct hzp_demands *d, enum MHD_Result *ret)
