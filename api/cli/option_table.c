@@ -293,8 +293,7 @@ const struct hzp_option hzp_option_table[] = {
         "seconds without a heartbeat after which a rank counts as lost"),
     NUM("--rank-slowness", engine.training.slowness_max, "10", 0, 1e6, SERVE | TRAIN,
         "refuse to start when a rank is X times slower than the others in the self-test of "
-        "product, "
-        "copy and link, which warns from 3 on; 0: never"),
+        "product, copy and link, which warns from 3 on; 0: never"),
     NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, SERVE | TRAIN | BENCH,
         "seconds that ranks wait for each other at the start"),
 

@@ -250,7 +250,7 @@ def test_history_and_checkpoint():
         assert "hzpserve serves its name at " in found, found
 
 
-def ask(server, method, path, body=None):
+def call(server, method, path, body=None):
     status, _, got = server.post(path, "" if body is None else body, method=method)
     return status, got
 
@@ -277,30 +277,30 @@ def test_rollback():
             return server.complete(max_tokens=12, logprobs=1).choices[0].logprobs.token_logprobs
 
         learn(server, "A dog saw a cat. " * 4)
-        status, got = ask(server, "POST", "/v1/weights/current/name" + wait, {"name": "prod"})
+        status, got = call(server, "POST", "/v1/weights/current/name" + wait, {"name": "prod"})
         assert status == 200 and got["state"] == "done" and got["name"] == "prod", got
         prod, before = got["version"], answer()
         last = learn(server, "A bird sang of rain. " * 4)["last"]
         assert answer() != before
-        assert ask(server, "GET", "/v1/weights/prod")[1]["on_disk"]
-        one = ask(server, "GET", "/v1/weights/current")[1]
+        assert call(server, "GET", "/v1/weights/prod")[1]["on_disk"]
+        one = call(server, "GET", "/v1/weights/current")[1]
         assert one["state"] == "current" and one["in_slot"] and one["parent"] == one["id"] - 1, one
         assert one["learned"] == [[last, last]] and one["gate_loss_after"] is None, one
 
-        status, got = ask(server, "POST", "/v1/weights/prod/activate" + wait)
+        status, got = call(server, "POST", "/v1/weights/prod/activate" + wait)
         assert status == 200 and got["weights_version"] > one["id"] and got["skipped"] == [last, last], got
         assert answer() == before and server.complete().hzpserve["weights_version"] == got["weights_version"]
-        assert ask(server, "GET", "/v1/weights/current")[1]["parent"] == prod
-        assert ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "skipped"
+        assert call(server, "GET", "/v1/weights/current")[1]["parent"] == prod
+        assert call(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "skipped"
         assert json.loads(server.get(EXAMPLES))["skipped"] == [last]
-        assert ask(server, "GET", f"/v1/jobs/{got['id']}")[1]["state"] == "done"
-        status, got = ask(server, "POST", "/v1/weights/prod/activate" + wait, {"lessons": "replay"})
+        assert call(server, "GET", f"/v1/jobs/{got['id']}")[1]["state"] == "done"
+        status, got = call(server, "POST", "/v1/weights/prod/activate" + wait, {"lessons": "replay"})
         assert status == 200 and got["skipped"] is None, got
-        until(lambda: ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "learned")
+        until(lambda: call(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "learned")
 
-        status, got = ask(server, "DELETE", f"{EXAMPLES}/{last}" + wait)
+        status, got = call(server, "DELETE", f"{EXAMPLES}/{last}" + wait)
         assert status == 200 and got["kind"] == "forget", got
-        assert ask(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "deleted"
+        assert call(server, "GET", f"{EXAMPLES}/{last}")[1]["status"] == "deleted"
         assert answer() == before
         learn(server, "A fish swam by. " * 4)
 
@@ -314,7 +314,7 @@ def test_rollback():
         assert "no version is named" in command("show", "nothing", status=1)
         assert "usage" in command("activate", status=2)
         command("unname", "next")
-        assert [n["name"] for n in ask(server, "GET", "/v1/weights/names")[1]["data"]] == ["prod"]
+        assert [n["name"] for n in call(server, "GET", "/v1/weights/names")[1]["data"]] == ["prod"]
 
         for method, path, body, want in (
                 ("POST", "/v1/weights/prod/activate", {"lessons": "all"}, 400),
@@ -331,7 +331,7 @@ def test_rollback():
                 ("DELETE", "/v1/weights/names/nobody", None, 404),
                 ("GET", f"{EXAMPLES}/99999", None, 404), ("DELETE", f"{EXAMPLES}/0", None, 404),
                 ("DELETE", f"{EXAMPLES}/{last}", None, 404)):
-            status, got = ask(server, method, path, body)
+            status, got = call(server, method, path, body)
             assert status == want, (method, path, body, status, got)
         lines = [json.loads(line) for line in pathlib.Path(state, "audit.jsonl").read_text().splitlines()]
         assert {line["action"] for line in lines} == {"teach", "name", "activate", "forget", "export",
@@ -356,7 +356,7 @@ def test_gate():
             assert status == 200 and not got["served"] and got["rejected"] == [1], got
             after = server.complete(max_tokens=12, logprobs=1)
             assert after.choices[0].logprobs.token_logprobs == before
-            assert ask(server, "GET", f"{EXAMPLES}/1")[1]["status"] == "rejected"
+            assert call(server, "GET", f"{EXAMPLES}/1")[1]["status"] == "rejected"
             weights = json.loads(server.get("/v1/weights"))
             gate = weights["gate"]
             assert gate["examples"] == 2 and gate["rejected"] == 1 and len(weights["data"]) == 1, weights
@@ -369,7 +369,7 @@ def test_gate():
             assert listed["rejected"] == [1] and listed["learned_through"] < 1, listed
         with Server("--passes", "1", "--lr", "1e-5", "--gate", str(held), "--gate-max-rise", "5") as server:
             learn(server, "A dog saw a cat and the cat ran home. ")
-            one = ask(server, "GET", "/v1/weights/current")[1]
+            one = call(server, "GET", "/v1/weights/current")[1]
             assert one["gate_loss_before"] > 0 and abs(one["gate_loss_after"] - one["gate_loss_before"]) < 1
         for options, says in ((("--gate", str(held), "--gate-max-rise", "x"), "--gate-max-rise"),
                               (("--gate", str(held), "--gate-max-rise", "cars=1"), "cars"),
