@@ -22,7 +22,7 @@ def test_versions_in_a_stream():
     """An answer that spans version swaps names the version of each token."""
     with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1",
                 "--itl-stretch", "0") as server:
-        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = set()
         for asked in range(20):
@@ -53,7 +53,7 @@ def test_one_version_for_a_prompt():
         ids = server.complete(prompt=prompt, max_tokens=0, return_token_ids=True)
         prompt = ids.choices[0].prompt_token_ids[:min(200, server.context - 40)]
         assert len(prompt) >= 100
-        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 4})[0] == 202
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 4})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         before = server.metric("hzpserve_prompt_restarts_total")
         answers, shared, restarted = {}, 0, 0
@@ -91,7 +91,7 @@ def test_bound_lowered():
     """A lowered staleness bound holds from the step that the answer of PATCH names."""
     with Server("--passes", "100000", "--publish-every", "50", "--max-staleness", "40", "--itl-stretch",
                 "0") as server:
-        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         for bound in (3, 0, 2):
             assert server.patch("/v1/policy", {"max_staleness": 40})[0] == 200
             until(lambda: server.metric("hzpserve_weights_staleness") > 3)
@@ -162,7 +162,7 @@ def test_asked_weights():
         waits.start()
         until(lambda: server.metric("hzpserve_requests_waiting_for_weights") == 1)
         assert ask(server)[0] == 200
-        assert server.post(EXAMPLES, {"text": "A cat saw a dog."})[0] == 202
+        assert server.post(EXAMPLES, {"text": "A cat saw a dog."})[0] in (200, 202)
         waits.join()
         assert late[0][0] == 200 and late[0][2]["hzpserve"]["spans"][0]["version"] > version, late
         assert server.metric("hzpserve_requests_waiting_for_weights") == 0
@@ -176,7 +176,7 @@ def test_modes_at_a_swap():
     """What a swap does to a request: each mode, on a server that swaps all the time."""
     with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1", "--itl-stretch", "0",
                 "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
-        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] == 202
+        assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = {"aborted": 0, "recomputed": 0, "pinned": 0, "continued": 0}
         for asked in range(100):
