@@ -69,7 +69,7 @@ enum hzp_lock_rank {
     HZP_LOCK_DOOR,      /* api/http/door: connections and their deadlines */
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */
     HZP_LOCK_POOL,      /* api/http/pool: jobs */
-    HZP_LOCK_UNKNOWN,   /* api/http/unknown: names of fields */
+    HZP_LOCK_UNKNOWN,   /* api/http/unknown: names of fields; api/http/taught: sessions */
     HZP_LOCK_GRAMMARS,  /* api/text/structure: grammars that are kept */
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */

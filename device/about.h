@@ -20,7 +20,7 @@ struct hzp_about_device {
     char name[96];
     int ordinal;
     size_t memory; /* bytes */
-    int units;     /* number of cores: SMs, threads */
+    int cores;     /* threads, or SMs */
     struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];
     int facts;
 };

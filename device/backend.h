@@ -50,10 +50,10 @@ struct hzp_backend {
     int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
 
     /* (optional) NULL: lanes have no shares. */
-    int (*lane_set_share)(struct hzp_lane *lane, int units);
+    int (*lane_set_share)(struct hzp_lane *lane, int cores);
 
     /* (optional) NULL: nothing to prepare. */
-    void (*shares_prepare)(struct hzp_device *dev, const int *units, int lanes);
+    void (*shares_prepare)(struct hzp_device *dev, const int *cores, int lanes);
 
     /* (optional) NULL: steady changes nothing. */
     void (*steady)(struct hzp_device *dev);

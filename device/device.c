@@ -318,11 +318,11 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
     return f->inner ? lane->dev->backend->lane_wait(lane, f->inner) : HZP_OK;
 }
 
-int hzp_lane_set_share(struct hzp_lane *lane, int units)
+int hzp_lane_set_share(struct hzp_lane *lane, int cores)
 {
     const struct hzp_backend *backend = lane->dev->backend;
-    HZP_DEBUG_ASSERT(units >= 0);
-    return backend->lane_set_share ? backend->lane_set_share(lane, units) : HZP_OK;
+    HZP_DEBUG_ASSERT(cores >= 0);
+    return backend->lane_set_share ? backend->lane_set_share(lane, cores) : HZP_OK;
 }
 
 int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
@@ -331,11 +331,11 @@ int hzp_lane_time(struct hzp_lane *lane, struct hzp_span *span)
     return backend->lane_time ? backend->lane_time(lane, span) : HZP_EUNSUP;
 }
 
-void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes)
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *cores, int lanes)
 {
     HZP_ASSERT(lanes >= 0 && lanes <= HZP_GRAPH_LANES_MAX);
     if (dev->backend->shares_prepare && lanes > 0)
-        dev->backend->shares_prepare(dev, units, lanes);
+        dev->backend->shares_prepare(dev, cores, lanes);
 }
 
 int hzp_device_prepare_times(struct hzp_device *dev, int timings)

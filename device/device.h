@@ -110,15 +110,15 @@ size_t hzp_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
-/* Gives the lane `units` cores (SMs) of its own; it then runs in parallel with the other lanes that
+/* Gives the lane `cores` cores (SMs) of its own; it then runs in parallel with the other lanes that
  * have a share. 0, the initial state: it may use the whole device, and if the host computes, its
  * ops end before issue returns.  A change waits until every lane is idle: call it between steps.
  * On a device without shares, or with one core, it has no effect.  HZP_ENOMEM. */
-int hzp_lane_set_share(struct hzp_lane *lane, int units);
+int hzp_lane_set_share(struct hzp_lane *lane, int cores);
 
 /* Creates in advance what lanes with these shares in parallel will need (hzp_lane_set_share), if
  * that takes time.  Call it at the start; at most HZP_GRAPH_LANES_MAX lanes. */
-void hzp_device_prepare_shares(struct hzp_device *dev, const int *units, int lanes);
+void hzp_device_prepare_shares(struct hzp_device *dev, const int *cores, int lanes);
 
 /* Creates in advance what is needed to time this many ops whose fences were not yet waited for.
  * Call it at the start; more is created when needed.  HZP_EDEVICE. */

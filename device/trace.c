@@ -241,9 +241,9 @@ static int trace_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
     return hzp_lane_wait(((struct trace_lane *)lane)->inner, fence);
 }
 
-static void trace_shares_prepare(struct hzp_device *base, const int *units, int lanes)
+static void trace_shares_prepare(struct hzp_device *base, const int *cores, int lanes)
 {
-    hzp_device_prepare_shares(((struct trace_device *)base)->inner, units, lanes);
+    hzp_device_prepare_shares(((struct trace_device *)base)->inner, cores, lanes);
 }
 
 static void trace_steady(struct hzp_device *base)
@@ -256,10 +256,10 @@ static int trace_times_prepare(struct hzp_device *base, int timings)
     return hzp_device_prepare_times(((struct trace_device *)base)->inner, timings);
 }
 
-static int trace_lane_set_share(struct hzp_lane *base, int units)
+static int trace_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
-    int r = hzp_lane_set_share(lane->inner, units);
+    int r = hzp_lane_set_share(lane->inner, cores);
     base->inlined = lane->inner->inlined;
     return r;
 }

@@ -327,7 +327,9 @@ int hzp_groups_choose(struct hzp_groups *groups, const struct hzp_layout *layout
     HZP_TRY(hzp_groups_check(&whole, reterr));
     if (!search(groups, layout, model, limit, &best, &least, &fits)) {
         HZP_TRY(check_given(groups, reterr));
-        return hzp_fail(reterr, HZP_EINVAL, "no sizes of groups fit these options");
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "--z1, --z2 and --z3: no sizes fit those given and %d ranks",
+                        groups->ranks);
     }
     if (!fits)
         return hzp_fail(reterr, HZP_ENOMEM,

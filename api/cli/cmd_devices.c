@@ -38,8 +38,8 @@ static void print_backend(const char *name, const struct hzp_about *about)
     for (int i = 0; i < about->devices; i++) {
         const struct hzp_about_device *d = &about->device[i];
         printf("  --device %s: %s, %s, %d %s%s", device_name(name, d->ordinal, text), d->name,
-               hzp_size_text(d->memory, size), d->units,
-               strcmp(name, "cuda") == 0 ? "SM" : "thread", d->units == 1 ? "" : "s");
+               hzp_size_text(d->memory, size), d->cores,
+               strcmp(name, "cuda") == 0 ? "SM" : "thread", d->cores == 1 ? "" : "s");
         for (int k = 0; k < d->facts; k++)
             printf(", %s %s", d->fact[k].name, d->fact[k].value);
         printf("\n");
@@ -72,7 +72,7 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
         json_object_set_new(one, "device", json_string(device_name(name, d->ordinal, text)));
         json_object_set_new(one, "name", json_string(d->name));
         json_object_set_new(one, "memory_bytes", json_integer((json_int_t)d->memory));
-        json_object_set_new(one, "units", json_integer(d->units));
+        json_object_set_new(one, "units", json_integer(d->cores));
         json_array_append_new(devices, one);
     }
     json_t *ret = json_object();

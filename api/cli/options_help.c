@@ -49,7 +49,7 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
      "  hzpserve timeline http://127.0.0.1:9000 --seconds 2 -o trace.json\n"},
     {HZP_COMMAND_STATE, 2, "state", "list|check|repair DIR",
-     "a state directory that no server uses: what it holds, mend it",
+     "list, check or repair a state directory that no server is using",
      "  hzpserve state list ~/.local/share/hzpserve/NAME\n"
      "  hzpserve state check DIR\n"
      "  hzpserve state repair DIR\n"},
@@ -143,7 +143,8 @@ static const struct topic {
      "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
     {"timeline", "what a running server did in its last seconds",
      "  hzpserve timeline --seconds 10 -o trace.json\n"},
-    {"weights", "versions of a running server: which one serves, and what becomes of the lessons",
+    {"weights",
+     "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
      "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --server http://10.0.0.5:8000\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
@@ -175,6 +176,7 @@ static const struct topic {
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
+     "  3    a rank of the job was lost (serve, train)\n"
      "  130  interrupted; 143: ended by SIGTERM; 129: its terminal closed (train)\n"
      "  131  ended by SIGQUIT (serve)\n"},
 };

@@ -34,7 +34,7 @@ static int run(struct follow *f, struct hzp_err_text *reterr)
     HZP_TRY(hzp_assembly_open_follower(a, reterr));
     HZP_TRY(hzp_assembly_fill(a, receive, f, reterr));
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
-    hzp_log(HZP_LOG_INFO, "train", "follows rank=%d ranks=%d step=%" PRId64,
+    hzp_log(HZP_LOG_INFO, "train", "follows rank=%d ranks=%d optimizer_step=%" PRId64,
             hzp_link_rank(a->is.link), hzp_link_ranks(a->is.link),
             hzp_weights_current(a->weights)->record.optimizer_step);
     hzp_loop_stop(a->loop, false); /* it ends when the follower is no longer busy */

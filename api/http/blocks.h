@@ -3,7 +3,7 @@
  * how /v1/responses and Anthropic's /v1/messages show it; and what their requests have in common.
  *
  * Both translate a request into one of /v1/chat/completions, whose parser and engine path they use.
- * Of a stream the blocks are opened, lengthened and closed as the reply arrives.
+ * In a stream, blocks are opened, lengthened and closed as the reply arrives.
  *
  * Thread: as answer.h; parsing: the pool's.
  */
@@ -39,8 +39,8 @@ void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *t
 json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *content);
 
 /* Parses the chat that a request was translated into (takes it over; names: as copied, an error is
- * about the request's), and makes its answer one of
- * this form.  ignored: names of the request's own fields without effect, NULL: none; taken over.
+ * about the request's), and makes its answer one of this form.  ignored: names of the request's own
+ * fields without effect, NULL: none; taken over.
  * asked: what the answer repeats of the request; taken over.  Errors as hzp_chat_parse. */
 int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,

@@ -12,7 +12,7 @@
  *     weights_timeout     x-hzpserve-weights-timeout
  *                         x-hzpserve-session
  *
- * A field of the body counts before its header.  min_sequence and after may both be given: the
+ * Where both are given the field of the body counts.  min_sequence and after may both be given: the
  * newer example counts.
  *
  * Thread: pool.

@@ -101,7 +101,7 @@ static void asked_weights(struct page *p, const struct hzp_scheduler_stats *s)
           "Requests in the queue that wait for weights they ask for.");
     gauge(p, "hzpserve_pins", s->pins, "Requests that hold the version they began with.");
     gauge(p, "hzpserve_pinned_slots", s->pinned_slots,
-          "Versions held by such requests that are not current any more.");
+          "Older versions whose slots pinned requests hold.");
     counter(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET],
             "Requests ended because the weights they asked for did not serve.");
     counter(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted,
@@ -144,7 +144,7 @@ static void serving(struct page *p, struct hzp_server *server)
     counter(p, "vllm:prefix_cache_queries_total", (double)s.prefix_queries,
             "Prompt tokens of admitted requests.");
     counter(p, "vllm:prefix_cache_hits_total", (double)s.prefix_hits,
-            "Of these, tokens whose rows the prefix cache had.");
+            "Prompt tokens of admitted requests whose rows the prefix cache had.");
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences preempted for lack of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
@@ -169,7 +169,7 @@ static void serving(struct page *p, struct hzp_server *server)
             p->labels, (long long)server->engine->config.settings->serving.page_rows, s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
-          "Pages that running sequences are counted on to need at most.");
+          "Pages that running sequences are predicted to need at most.");
     gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
     gauge(p, "hzpserve_kv_pages_idle", s.kv_idle,
           "Pages that the prefix cache keeps and no sequence uses.");
@@ -213,7 +213,7 @@ static void loop(struct page *p, struct hzp_server *server)
             p->labels, (double)l.form_ns * 1e-9, p->labels, (double)l.issue_ns * 1e-9, p->labels,
             (double)l.deliver_ns * 1e-9);
     counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
-            "Of these, while a step ran.");
+            "The part of host_seconds during which a step ran on the device.");
     gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
           "1: the engine loop runs.");
 }
@@ -233,13 +233,13 @@ static void split(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
           "Miss rate of the ITL goal without the training in the ITLs.");
     gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
-          "Of recent TTFTs.");
+          "99th percentile of recent TTFTs.");
     gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
-          "Of recent ITLs.");
+          "99th percentile of recent ITLs.");
     gauge(p, "hzpserve_split_train_ratio", r->train_part,
-          "Training's part of the last half minute.");
+          "Part of the last half minute in which the device trained.");
     gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
-          "Serving's part of the last half minute.");
+          "Part of the last half minute in which the device served.");
     gauge(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9,
           "Predicted ITL of the newest step.");
     gauge(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9,
@@ -247,13 +247,13 @@ static void split(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
           "Mean relative error of predicted ITLs.");
     gauge(p, "hzpserve_split_predicted_itl_p99_seconds", r->itl_p99_ns * 1e-9,
-          "99th percentile of ITLs predicted as the newest was.");
+          "99 of 100 ITLs with the newest step's prediction stay below this.");
     gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
           "ITL goal derived from itl_stretch; 0: none.");
-    gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "Setting.");
-    gauge(p, "hzpserve_split_train_share", r->policy.train_share, "Setting.");
-    gauge(p, "hzpserve_split_train_max", r->policy.train_max, "Setting.");
-    gauge(p, "hzpserve_split_train_min", r->policy.train_min, "Setting.");
+    gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "The policy's itl_stretch.");
+    gauge(p, "hzpserve_split_train_share", r->policy.train_share, "The policy's train_share.");
+    gauge(p, "hzpserve_split_train_max", r->policy.train_max, "The policy's train_max.");
+    gauge(p, "hzpserve_split_train_min", r->policy.train_min, "The policy's train_min.");
     head(p, "hzpserve_split_steps_total", "counter", "Steps by what limited training's slice.");
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         fprintf(p->out, "hzpserve_split_steps_total{%s,limit=\"%s\"} %llu\n", p->labels,
@@ -267,14 +267,14 @@ static void versions(struct page *p, struct hzp_server *server)
     hzp_weights_read_stats(server->engine->parts.weights, &w);
     gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
     gauge(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step,
-          "Its optimizer step.");
+          "The optimizer step of the version that serves.");
     gauge(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step,
           "The newest finished optimizer step.");
     gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
           "Optimizer steps by which the serving version trails.");
-    gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The bound on it.");
+    gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The policy's max_staleness.");
     gauge(p, "hzpserve_weights_staleness_bound", w.bound,
-          "The bound in force: the smallest of it and of those that requests ask for.");
+          "Staleness bound in force: the smallest of the policy's and the requests'.");
     gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
     struct hzp_state *state = server->engine->state;
     int64_t learned =
@@ -312,14 +312,15 @@ static void put_gate(struct page *p, const struct hzp_engine *e, const struct hz
         counter(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations,
                 "Drafts whose loss on the gate's examples was computed.");
         counter(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected,
-                "Drafts that were discarded because it had risen too much.");
+                "Drafts discarded because their loss had risen too much.");
         counter(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9,
-                "Device time of the evaluations, of training's share.");
+                "Device time of evaluating drafts; it counts as training.");
         if (isfinite(t->gate_after))
-            gauge(p, "hzpserve_gate_loss", t->gate_after, "Of the newest draft.");
+            gauge(p, "hzpserve_gate_loss", t->gate_after,
+                  "Loss of the newest draft on the gate's examples.");
     }
     head(p, "hzpserve_examples_marked", "gauge",
-         "Examples that are not learned any more, in all runs, by why.");
+         "Examples that are no longer learned, over all runs, by mark.");
     fprintf(p->out,
             "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
             "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
@@ -353,7 +354,7 @@ static void training(struct page *p, struct hzp_server *server)
         gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
     if (isfinite(t.grad_norm))
         gauge(p, "hzpserve_train_grad_norm", t.grad_norm, "Gradient norm of the newest update.");
-    gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Of the newest update.");
+    gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Learning rate of the newest update.");
     gauge(p, "hzpserve_train_preparing", t.preparing,
           "1: training's memory is being prepared; examples wait.");
     gauge(p, "hzpserve_train_paused", t.paused, "1: training is paused.");
@@ -365,9 +366,9 @@ static void training(struct page *p, struct hzp_server *server)
     hzp_outlook_read(e->parts.trainer, hzp_state_queue(e->state), e->parts.loop, &outlook);
     if (isfinite(outlook.seconds))
         gauge(p, "hzpserve_learn_estimated_seconds", outlook.seconds,
-              "Until all examples accepted so far are learned, as estimated.");
+              "Estimated time until all examples accepted so far are learned.");
     gauge(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second,
-          "Training's pace while there is work, lately; 0: not known.");
+          "Training tokens per second of late, while there was work; 0: unknown.");
     gauge(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds,
           "Age of the oldest example that waits to be learned.");
     gauge(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds,
@@ -380,8 +381,8 @@ static void training(struct page *p, struct hzp_server *server)
         fprintf(p->out, "hzpserve_learn_held_back{%s,by=\"%s\"} %d\n", p->labels, reason,
                 outlook.held_by && !strcmp(outlook.held_by, reason));
     gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
-    gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "The bound on them.");
-    gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Their tokens.");
+    gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "Most examples that may wait.");
+    gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Tokens of waiting examples.");
     counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
             "Examples given up because their updates were not finite, in all runs.");
     put_gate(p, e, &t, &kept);
@@ -396,7 +397,7 @@ static void training(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
             "Checkpoints that could not be written.");
     gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
-          "How long the newest took to write.");
+          "How long the newest checkpoint took to write.");
 }
 
 /* One line for each rank that rank 0 knows of. */
@@ -468,7 +469,7 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
           "The first rank that was lost; -1: none.");
     rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");
     rank_gauge(p, "hzpserve_rank_silent_seconds", of, silent, ranks->ranks,
-               "Since the rank's last message.");
+               "Time since the rank's last message.");
     rank_gauge(p, "hzpserve_rank_waits_seconds", of, waits, ranks->ranks,
                "For how long the rank's link has waited for another rank.");
     rank_gauge(p, "hzpserve_rank_transfers", of, transfers, ranks->ranks,
@@ -484,7 +485,7 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
 
 static void counted(struct page *p, struct hzp_metrics *m)
 {
-    head(p, "vllm:request_success_total", "counter", "Choices that came to their end, by how.");
+    head(p, "vllm:request_success_total", "counter", "Choices that ended, by finish reason.");
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         fprintf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
                 m->reason[i].name, (unsigned long long)m->reason[i].count);
@@ -570,7 +571,7 @@ static void process(struct page *p)
     plain(p, "process_open_fds", "gauge", HZP_MAX(files - 3, 0), "Open file descriptors.");
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Bound on them.");
+        plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Most open file descriptors.");
 }
 
 /* Processor time of the threads that speak HTTP, by their names, in seconds. */
@@ -611,7 +612,7 @@ static void connections(struct page *p, struct hzp_server *server)
     hzp_door_read_stats(server->door, &d);
     gauge(p, "hzpserve_connections", (double)d.open, "Open connections.");
     gauge(p, "hzpserve_connections_max", (double)server->settings->connections_max,
-          "The bound on them.");
+          "Most open connections (--max-connections).");
     counter(p, "hzpserve_connections_accepted_total", (double)d.accepted, "Connections accepted.");
     counter(p, "hzpserve_connections_refused_total", (double)d.refused,
             "Connections answered 503 or 429 for lack of a place.");

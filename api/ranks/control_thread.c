@@ -242,7 +242,7 @@ static void watch_slow(struct hzp_control *c)
             hzp_log(HZP_LOG_WARN, "ranks", "straggler rank=%d in=%s times=%.1f", rank,
                     hzp_meter_name(slow.meter), slow.times);
         else if (rank >= 0)
-            hzp_log(HZP_LOG_INFO, "ranks", "straggler rank=%d gone", rank);
+            hzp_log(HZP_LOG_INFO, "ranks", "straggler gone rank=%d", rank);
     }
 }
 

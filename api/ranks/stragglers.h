@@ -40,7 +40,8 @@ struct hzp_stragglers {
 void hzp_stragglers_init(struct hzp_stragglers *s, int ranks);
 void hzp_stragglers_fini(struct hzp_stragglers *s);
 
-/* A rank's report: the time of a unit of work; 0: it did none. */
+/* A rank's report: the time that its work took, divided by the work (device/meter.h); 0: it did
+ * none. */
 void hzp_stragglers_note(struct hzp_stragglers *s, int rank, const float rate[HZP_METER_COUNT]);
 
 /* Compares all ranks and updates slow[]: once for each round of reports. */

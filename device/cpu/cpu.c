@@ -191,7 +191,7 @@ static void cpu_about(struct hzp_about *ret)
     /* keep only the processor's name; the rest is reported separately */
     *strstr(d->name, ", ") = '\0';
     d->memory = hzp_host_mem_total();
-    d->units = threads;
+    d->cores = threads;
     if (isa_choose(&config, &isa, &text) < 0)
         isa = best; /* opening the device says what is wrong with the level asked for */
     about_level(d, isa, best);

@@ -35,7 +35,7 @@ struct hzp_cpu_lane {
     struct hzp_lane base;
     struct hzp_team *team;           /* the device's; if the lane has a share, its own */
     struct hzp_cpu_matmul *products; /* this lane's library primitives */
-    int units;                       /* its share; 0: none */
+    int cores;                       /* its share; 0: none */
     struct hzp_cpu_queue *queue;     /* NULL: the lane never had a share */
     struct hzp_span *span;           /* where the next op's times are stored */
     struct hzp_cpu_lane *next;
@@ -47,7 +47,7 @@ int hzp_cpu_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lan
 void hzp_cpu_lane_close(struct hzp_lane *lane);
 int hzp_cpu_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size);
 int hzp_cpu_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
-int hzp_cpu_lane_set_share(struct hzp_lane *lane, int units);
+int hzp_cpu_lane_set_share(struct hzp_lane *lane, int cores);
 int hzp_cpu_lane_time(struct hzp_lane *lane, struct hzp_span *span);
 int hzp_cpu_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cpu_fence_close(struct hzp_fence *fence);

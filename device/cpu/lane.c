@@ -394,11 +394,11 @@ static int deal(struct hzp_cpu_device *dev)
     dev->led = NULL;
     for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
         struct hzp_cpu_queue *q = lane->queue;
-        if (!lane->units)
+        if (!lane->cores)
             continue;
-        for (int i = 0; i < lane->units; i++)
+        for (int i = 0; i < lane->cores; i++)
             cpu[i] = dev->cpu[at++ % dev->base.threads];
-        HZP_TRY(hzp_team_resize(q->team, lane->units, cpu));
+        HZP_TRY(hzp_team_resize(q->team, lane->cores, cpu));
         atomic_store(&q->led, !dev->led);
         if (!dev->led) {
             dev->led = q;
@@ -414,20 +414,20 @@ static int deal(struct hzp_cpu_device *dev)
     return HZP_OK;
 }
 
-int hzp_cpu_lane_set_share(struct hzp_lane *base, int units)
+int hzp_cpu_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
     struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base->dev;
 
-    units = dev->base.threads == 1 ? 0 : HZP_MIN(units, dev->base.threads);
-    if (units == lane->units)
+    cores = dev->base.threads == 1 ? 0 : HZP_MIN(cores, dev->base.threads);
+    if (cores == lane->cores)
         return HZP_OK;
     idle_wait(dev);
-    if (units && !lane->queue)
+    if (cores && !lane->queue)
         HZP_TRY(queue_open(dev, lane));
-    lane->units = units;
-    base->inlined = !units;
-    lane->team = units ? lane->queue->team : dev->team;
+    lane->cores = cores;
+    base->inlined = !cores;
+    lane->team = cores ? lane->queue->team : dev->team;
     return deal(dev);
 }
 

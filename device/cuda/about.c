@@ -33,7 +33,7 @@ static void add_device(struct hzp_about *ret, int ordinal)
     d->ordinal = ordinal;
     snprintf(d->name, sizeof(d->name), "%.90s", prop.name);
     d->memory = prop.totalGlobalMem;
-    d->units = prop.multiProcessorCount;
+    d->cores = prop.multiProcessorCount;
     hzp_fact_add(d->fact, &d->facts, "compute capability", "%d.%d%s", prop.major, prop.minor,
                  prop.major < 8 ? ", too old: 8.0 is the least" : "");
 }

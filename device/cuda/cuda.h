@@ -145,8 +145,8 @@ void hzp_cuda_lane_close(struct hzp_lane *lane);
 /* call it before anything is put on the lane's stream */
 int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane);
 int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
-int hzp_cuda_lane_set_share(struct hzp_lane *lane, int units);
-void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *units, int lanes);
+int hzp_cuda_lane_set_share(struct hzp_lane *lane, int cores);
+void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *cores, int lanes);
 int hzp_cuda_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cuda_fence_close(struct hzp_fence *fence);
 int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);

@@ -220,14 +220,14 @@ static int by_size(const void *a, const void *b)
 
 /* Only splits take time.  An error here occurs again where the split is needed, and is reported
  * there; missing green contexts are logged here, once. */
-void hzp_cuda_shares_prepare(struct hzp_device *base, const int *units, int lanes)
+void hzp_cuda_shares_prepare(struct hzp_device *base, const int *cores, int lanes)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     cudaStream_t stream[HZP_CUDA_PARTS_MAX];
     int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX], count = 0;
     for (int i = 0; i < lanes && count < HZP_CUDA_PARTS_MAX; i++)
-        if (units[i] > 0 && units[i] < dev->sms)
-            share[count++] = units[i];
+        if (cores[i] > 0 && cores[i] < dev->sms)
+            share[count++] = cores[i];
     qsort(share, (size_t)count, sizeof(share[0]), by_size);
     if (count > 0 && dev->lanes == HZP_CUDA_GREEN)
         shares_make(dev, share, count, stream, limit);
@@ -246,18 +246,18 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
 
 /* Streams are assigned when the next op is issued: by then the shares of all lanes of the step are
  * set, and no split is made for an intermediate combination. */
-int hzp_cuda_lane_set_share(struct hzp_lane *base, int units)
+int hzp_cuda_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
-    units = units >= dev->sms ? 0 : units;
-    if (lane->share == units || dev->sms < 2)
+    cores = cores >= dev->sms ? 0 : cores;
+    if (lane->share == cores || dev->sms < 2)
         return HZP_OK;
     for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
         HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(l->stream), "the device"));
         l->ready = false;
     }
-    lane->share = units;
+    lane->share = cores;
     return HZP_OK;
 }
 

@@ -23,7 +23,7 @@ static void ref_about(struct hzp_about *ret)
     struct hzp_about_device *d = &ret->device[ret->devices++];
     snprintf(d->name, sizeof(d->name), "reference in plain C");
     d->memory = hzp_host_mem_total();
-    d->units = 1;
+    d->cores = 1;
 }
 
 static int ref_open(const struct hzp_device_config *config, struct hzp_device **ret,

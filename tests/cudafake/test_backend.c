@@ -410,7 +410,7 @@ static void test_about(void **state)
     assert_string_equal(about.none, "");
     assert_int_equal(about.devices, 1);
     assert_string_equal(about.device[0].name, "Recorder");
-    assert_int_equal(about.device[0].units, 132);
+    assert_int_equal(about.device[0].cores, 132);
     assert_true(about.device[0].memory > 0);
     assert_string_equal(about.device[0].fact[0].value, "9.0");
     assert_true(about.builds >= 4 && about.machines == 2);
