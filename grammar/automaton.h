@@ -104,6 +104,7 @@ struct hzp_grammar_run {
     /* of a walk: the set at each depth */
     struct hzp_config_set *level; /* [levels] */
     int32_t levels;
+    int64_t work, work_max; /* comparisons and the like; a walk stops above work_max */
 };
 
 /* ---- determinize.c ---- */
@@ -123,7 +124,8 @@ int hzp_grammar_make_masks(struct hzp_grammar *grammar, struct hzp_err_text *ret
 typedef void hzp_walk_seen(void *ctx, int32_t token, bool unsure);
 
 /* Walks the trie from set run->level[0].  after: NULL, or the bytes that may come behind the rule
- * that frame 0 stands for.  Returns the number of nodes visited. */
+ * that frame 0 stands for.  Stops where run->work exceeds run->work_max.  Returns the number of
+ * nodes visited. */
 int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *trie,
                          const struct hzp_byte_set *after, hzp_walk_seen *seen, void *ctx);
 

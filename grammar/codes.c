@@ -6,7 +6,7 @@
 
 void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi)
 {
-    if (lo > hi)
+    if (lo > hi || set->full)
         return;
     if (set->count == HZP_CODES_MAX)
         hzp_codes_sort(set);

@@ -12,7 +12,8 @@
  *
  * Exact: a mask has exactly the tokens behind which some text of the grammar goes on or ends,
  * except that a stack is dropped above HZP_STACK_MAX calls in one another, or where more than
- * HZP_STACKS_MAX are possible at once: then texts are left out, and never others taken.
+ * HZP_STACKS_MAX are possible at once, and that unsure tokens are left out of a mask that needs
+ * more than HZP_GRAMMAR_MASK_WORK_MAX: then texts are left out, and never others taken.
  *
  * Invariant: a grammar and a lexicon never change once made.
  * Thread: create: any, best not the engine's: it may take seconds; grammar and lexicon: any; a
@@ -34,6 +35,7 @@ enum {
     HZP_GRAMMAR_TABLE_MAX = 1 << 22,  /* entries: states times classes of bytes */
     HZP_GRAMMAR_WORK_MAX = 1 << 29,   /* nodes of the trie visited, and the like: a few seconds */
     HZP_GRAMMAR_MASKS_MAX = 96 << 20, /* bytes */
+    HZP_GRAMMAR_MASK_WORK_MAX = 1 << 26, /* comparisons for one mask of a run */
 };
 
 /* ---- the vocabulary ---- */

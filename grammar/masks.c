@@ -213,6 +213,8 @@ static int fill_masks(struct hzp_grammar *g, int length, const struct kind *kind
     struct making m = {.lexicon = g->lexicon};
     struct hzp_grammar_run *run = hzp_grammar_run_create(g);
     size_t tokens = (size_t)g->lexicon->count + 1;
+    run->work = 0;
+    run->work_max = (int64_t)16 * HZP_GRAMMAR_WORK_MAX; /* comparisons: each less than a step */
     m.allowed = hzp_xmalloc(tokens * sizeof(*m.allowed));
     m.unsure = hzp_xmalloc(tokens * sizeof(*m.unsure));
     int r = HZP_OK;
@@ -226,7 +228,8 @@ static int fill_masks(struct hzp_grammar *g, int length, const struct kind *kind
         g->work +=
             hzp_grammar_walk(run, &g->lexicon->trie[length], &g->rule[state->rule].after, seen, &m);
         mask_make(g, &m, &g->mask[length][mask]);
-        if (g->work > HZP_GRAMMAR_WORK_MAX || g->bytes > HZP_GRAMMAR_MASKS_MAX)
+        if (g->work > HZP_GRAMMAR_WORK_MAX || run->work > run->work_max ||
+            g->bytes > HZP_GRAMMAR_MASKS_MAX)
             r = hzp_fail(reterr, HZP_EINVAL,
                          "the grammar is too large: its masks need more than %d steps or %d MiB",
                          HZP_GRAMMAR_WORK_MAX, HZP_GRAMMAR_MASKS_MAX >> 20);

@@ -213,6 +213,8 @@ int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_
     for (int32_t i = 0; i < copies && !rules->full; i++) {
         /* the original is the last copy, so that what is copied has no new edges */
         int32_t shift = i + 1 < copies ? copy_nodes(rules, first, last) : 0;
+        if (rules->full) /* there are no such nodes */
+            break;
         int32_t end = hzp_rules_node(rules);
         hzp_rules_empty(rules, at, part.from + shift);
         hzp_rules_empty(rules, part.to + shift, end);

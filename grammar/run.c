@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FRAMES_MAX = 1 << 16, FRAMES_TIDY = 1 << 12, CHAINS = 1 << 10 };
+enum {
+    FRAMES_MAX = 1 << 16,
+    FRAMES_TIDY = 1 << 12,
+    CHAINS = 1 << 10,
+    NODE_WORK = 8, /* of a trie's node, beside a comparison */
+};
 
 static struct hzp_config_set set_create(void)
 {
@@ -94,6 +99,7 @@ static void set_close(struct hzp_grammar_run *run, struct hzp_config_set *set)
     for (int32_t i = 0; i < set->count; i++) {
         struct hzp_config now = set->config[i];
         const struct hzp_state *state = &g->state[now.state];
+        run->work += (int64_t)(1 + state->calls) * set->count;
         if (state->final && !now.frame)
             set->ended = true;
         else if (state->final)
@@ -127,6 +133,7 @@ static void step(struct hzp_grammar_run *run, const struct hzp_config_set *from,
             set_close(run, to);
         return;
     }
+    run->work += (int64_t)from->count * from->count;
     for (int32_t i = 0; i < from->count; i++) {
         int32_t next = g->next[from->config[i].state * g->classes + class];
         if (next >= 0)
@@ -161,7 +168,8 @@ int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *tri
     int64_t visited = 0;
     level_of(run, trie->depth);
     beyond[0] = false;
-    for (int32_t i = 0; i < trie->nodes; visited++) {
+    for (int32_t i = 0; i < trie->nodes && run->work <= run->work_max; visited++) {
+        run->work += NODE_WORK;
         const struct hzp_trie_node *node = &trie->node[i];
         int32_t depth = node->depth;
         struct hzp_config_set *set = &run->level[depth], *from = set - 1;
@@ -187,6 +195,7 @@ struct hzp_grammar_run *hzp_grammar_run_create(struct hzp_grammar *grammar)
 {
     struct hzp_grammar_run *run = hzp_xcalloc(1, sizeof(*run));
     run->grammar = hzp_grammar_ref(grammar);
+    run->work_max = HZP_GRAMMAR_MASK_WORK_MAX;
     run->frames_room = 64;
     run->frame = hzp_xmalloc((size_t)run->frames_room * sizeof(*run->frame));
     run->chain = hzp_xmalloc(CHAINS * sizeof(*run->chain));
@@ -276,6 +285,7 @@ bool hzp_grammar_run_mask(struct hzp_grammar_run *run, uint32_t *ret)
     const struct hzp_grammar *g = run->grammar;
     size_t words = (size_t)(g->lexicon->count + 31) / 32;
     memset(ret, 0, words * sizeof(*ret));
+    run->work = 0;
     for (int32_t i = 0; i < run->now.count; i++) {
         struct hzp_config now = run->now.config[i];
         for (int k = 0; k < HZP_LENGTHS; k++)

@@ -54,6 +54,8 @@ int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, 
                         const char *name, const json_t *schema)
 {
     char path[HZP_SCHEMA_PATH + 256];
+    if (s->rules->full) /* refused in any case: not searched for each of very many parts */
+        return 0;
     for (int32_t i = 0; i < s->items; i++)
         if (s->item[i].schema == schema)
             return s->item[i].rule;
@@ -116,7 +118,7 @@ static const json_t *pointer_step(const json_t *from, const char *step, size_t b
 const json_t *hzp_schema_resolve(const struct hzp_schema *s, const char *reference)
 {
     const json_t *at = s->document;
-    if (*reference != '#')
+    if (!reference || *reference != '#')
         return NULL;
     reference++;
     while (at && *reference == '/') {

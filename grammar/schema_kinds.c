@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 16 };
+enum { DEPTH_MAX = 16, VALUES_MAX = 1 << 20 /* pairs */ };
 
 static int named(const char *name)
 {
@@ -114,7 +114,7 @@ static bool same_value(const json_t *a, const json_t *b)
     return deep ? json_typeof(a) == json_typeof(b) : json_equal(a, b);
 }
 
-/* Whether both are finite sets of values that share none. */
+/* Whether both are finite sets of values that share none; false for sets too large to compare. */
 static bool values_disjoint(const json_t *a, const json_t *b)
 {
     const json_t *list[2] = {json_object_get(a, "enum"), json_object_get(b, "enum")};
@@ -125,6 +125,8 @@ static bool values_disjoint(const json_t *a, const json_t *b)
             return false;
         n[i] = only[i] ? 1 : json_array_size(list[i]);
     }
+    if (n[1] && n[0] > VALUES_MAX / n[1])
+        return false;
     for (size_t i = 0; i < n[0]; i++)
         for (size_t k = 0; k < n[1]; k++)
             if (same_value(only[0] ? only[0] : json_array_get(list[0], i),

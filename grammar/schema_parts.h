@@ -54,7 +54,7 @@ int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, 
 int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *at,
                      const char *keyword, int32_t *ret);
 
-/* What a local reference points to; NULL: nothing. */
+/* What a local reference points to; NULL: nothing.  reference NULL: it is no string. */
 const json_t *hzp_schema_resolve(const struct hzp_schema *s, const char *reference);
 
 /* ---- json.c ---- */

@@ -46,10 +46,11 @@ static enum hzp_met met_by(const struct hzp_demands *d, struct hzp_weights *w,
 {
     if (d->min_sequence && hzp_weights_unlearned(w, d->min_sequence))
         return HZP_MET_NEVER;
-    int64_t through = HZP_MAX(d->min_sequence, d->through);
     if (!v || v->record.id < d->min_version)
         return HZP_MET_NOT_YET;
-    return through && v->record.learned_through < through ? HZP_MET_NOT_YET : HZP_MET;
+    int64_t through = d->through ? hzp_weights_learnable(w, d->through) : 0;
+    through = HZP_MAX(through, d->min_sequence);
+    return through > 0 && v->record.learned_through < through ? HZP_MET_NOT_YET : HZP_MET;
 }
 
 enum hzp_met hzp_demands_met(const struct hzp_demands *d, struct hzp_weights *w,

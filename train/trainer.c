@@ -289,6 +289,7 @@ static void begin_accumulation(struct hzp_trainer *t)
         /* No sample of the draw has a learnable token (the log was written under other limits): the
          * draw counts as done. */
         t->learned_through = hzp_sample_queue_done(t->config.queue);
+        hzp_trainer_note_unlearned(t); /* nothing may be published for long */
         t->draws++;
         return;
     }

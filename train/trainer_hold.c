@@ -151,6 +151,13 @@ void hzp_trainer_stop_learning(struct hzp_trainer *t)
     atomic_store(&t->stop_wanted, true);
 }
 
+bool hzp_trainer_stopped(struct hzp_trainer *t)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(t, &stats);
+    return stats.broken || atomic_load(&t->stop_wanted);
+}
+
 /* --- Holding: the engine thread --------------------------------------------------------------- */
 
 /* Gives up micro-batches none of whose items is in flight, and what a trainer that has stopped
@@ -198,10 +205,18 @@ void hzp_trainer_note_unlearned(struct hzp_trainer *t)
     } while (n);
 }
 
+void hzp_trainer_set_failed(struct hzp_trainer *t, const int64_t *number, int64_t count)
+{
+    t->failed_before = number;
+    t->failed_before_count = count;
+}
+
 void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, int32_t count)
 {
     struct hzp_weights *w = t->config.model->weights;
     hzp_weights_clear_unlearned(w);
+    for (int64_t i = 0; i < t->failed_before_count; i++)
+        hzp_weights_add_unlearned(w, t->failed_before[i]);
     for (int32_t i = 0; i < count; i++)
         for (int64_t n = mark[i].first; n <= mark[i].last; n++)
             hzp_weights_add_unlearned(w, n);

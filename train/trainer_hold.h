@@ -41,7 +41,10 @@ uint64_t hzp_trainer_published(struct hzp_trainer *t); /* its id; 0: not yet */
  * told. */
 void hzp_trainer_ask_marks(struct hzp_trainer *t, const struct hzp_mark *mark, int32_t count);
 bool hzp_trainer_told(struct hzp_trainer *t);
-/* Engine thread: the same, at once. */
+/* Before the engine runs, and before the next function: samples that failed in earlier runs, which
+ * no version will have learned either; borrowed. */
+void hzp_trainer_set_failed(struct hzp_trainer *t, const int64_t *number, int64_t count);
+/* Engine thread: as ask_marks, at once. */
 void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, int32_t count);
 
 /* Asks to free the draft, or to give none; dropped: it is done. */
@@ -58,6 +61,8 @@ int hzp_trainer_clear_held(struct hzp_trainer *t);
 /* While held: the state is not to be learned with; the trainer stops when it is released, as if its
  * weights were not finite. */
 void hzp_trainer_stop_learning(struct hzp_trainer *t);
+/* It has stopped so, or because its weights are not finite: its state is not to be saved. */
+bool hzp_trainer_stopped(struct hzp_trainer *t);
 
 /* The numbers in a checkpoint's trainer.safetensors. */
 int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,

@@ -69,6 +69,8 @@ struct hzp_trainer {
     int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
     int32_t failures;    /* consecutive failures on the current samples */
     int32_t failed_told; /* of the queue's failed samples, told to the store */
+    const int64_t *failed_before; /* [failed_before_count] samples, in earlier runs */
+    int64_t failed_before_count;
     struct hzp_update_report now; /* of the current update */
     double loss_sum;              /* of the current update: weighted losses of its learned tokens */
     double weight_sum;            /* weights of its learned tokens, 1 each by default */

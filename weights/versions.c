@@ -559,6 +559,15 @@ bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t number)
     return i < w->unlearned_count && w->unlearned[i] == number;
 }
 
+int64_t hzp_weights_learnable(const struct hzp_weights *w, int64_t number)
+{
+    hzp_assert_engine_thread();
+    for (int32_t i = unlearned_at(w, number);
+         i >= 0 && i < w->unlearned_count && w->unlearned[i] == number; i--)
+        number--;
+    return number;
+}
+
 void hzp_weights_clear_unlearned(struct hzp_weights *w)
 {
     hzp_assert_engine_thread();

@@ -173,6 +173,8 @@ uint64_t hzp_weights_ended(const struct hzp_weights *w);
 void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t sequence_number);
 void hzp_weights_clear_unlearned(struct hzp_weights *w); /* all that were added */
 bool hzp_weights_unlearned(const struct hzp_weights *w, int64_t sequence_number);
+/* The newest sample up to this one that was not given up; 0: there is none. */
+int64_t hzp_weights_learnable(const struct hzp_weights *w, int64_t sequence_number);
 
 /* Versions of earlier processes, newest first, which the list ends with; copied.  At most as many
  * as it keeps of this one.  Any thread; replaces what was set before. */

@@ -49,7 +49,7 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
      "  hzpserve timeline http://127.0.0.1:9000 --seconds 2 -o trace.json\n"},
     {HZP_COMMAND_STATE, 2, "state", "list|check|repair DIR",
-     "list, check or repair a state directory that no server is using",
+     "list, check or repair a state directory that is not in use",
      "  hzpserve state list ~/.local/share/hzpserve/NAME\n"
      "  hzpserve state check DIR\n"
      "  hzpserve state repair DIR\n"},

@@ -82,7 +82,7 @@ static int read_timeout(const struct hzp_exchange *x, const json_t *body, struct
         float given = 0;
         HZP_TRY(hzp_field_number(body, "weights_timeout", 0, 86400, &given, reterr));
         if (value && !json_is_null(value))
-            seconds = (double)given;
+            seconds = json_number_value(value); /* given is rounded, perhaps above the maximum */
         return limit_timeout("weights_timeout", seconds, most, &ret->wait_ns, reterr);
     }
     const char *end = hzp_decimal(text, &seconds);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/http.h"
 
+#include "api/http/completion.h"
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -47,8 +48,8 @@ json_t *hzp_error_json(int status, const char *message, const char *param, const
     json_t *text = json_stringn(message, bytes);
     for (int cut = 0; !text && cut < 3 && bytes; cut++)
         text = json_stringn(message, --bytes);
-    if (!text) /* it quotes bytes that are not UTF-8 */
-        text = json_string("the request is not valid UTF-8");
+    if (!text) /* what it quotes is not UTF-8, or was cut within a character */
+        text = hzp_text_json(message, strlen(message));
     json_t *name = param && *param ? json_string(param) : NULL;
     /* The outer type is what Anthropic's clients look for; OpenAI's do not read it. */
     return json_pack("{s:s, s:{s:o, s:s, s:o, s:o}}", "type", "error", "error", "message", text,

@@ -13,6 +13,20 @@ static int wrong(struct hzp_err_text *reterr, const char *param, const char *wha
     return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
 }
 
+/* HZP_ENOMEM. */
+static int join(struct hzp_textbuf *to, const json_t *text, const char *param,
+                struct hzp_err_text *reterr)
+{
+    if (hzp_textbuf_append(to, json_string_value(text), json_string_length(text)) < 0)
+        return hzp_fail_param(reterr, HZP_ENOMEM, param, "no memory for %s", param);
+    return HZP_OK;
+}
+
+static json_t *joined_json(const struct hzp_textbuf *text)
+{
+    return hzp_text_json(text->bytes ? text->data : "", text->bytes);
+}
+
 /* A string, or blocks of text joined: a new string.  param names it. */
 static int read_text(const json_t *value, const char *param, json_t **ret,
                      struct hzp_err_text *reterr)
@@ -25,23 +39,25 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
     }
     if (!json_is_array(value))
         return wrong(reterr, param, "must be a string or a list of blocks of text");
-    json_t *text = json_string("");
+    struct hzp_textbuf text = {0};
+    int r = HZP_OK;
     json_array_foreach(value, i, block)
     {
         const char *type = json_string_value(json_object_get(block, "type"));
-        const char *more = json_string_value(json_object_get(block, "text"));
+        const json_t *more = json_object_get(block, "text");
         char path[96];
-        if (!type || strcmp(type, "text") || !more) {
-            json_decref(text);
-            snprintf(path, sizeof(path), "%s[%zu]", param, i);
-            return wrong(reterr, path, "must be a block of text: this server reads text only");
-        }
-        json_t *joined = json_sprintf("%s%s", json_string_value(text), more);
-        json_decref(text);
-        text = joined;
+        snprintf(path, sizeof(path), "%s[%zu]", param, i);
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(more))
+            r = wrong(reterr, path, "must be a block of text: this server reads text only");
+        else
+            r = join(&text, more, param, reterr);
+        if (r < 0)
+            break;
     }
-    *ret = text;
-    return HZP_OK;
+    if (r == HZP_OK)
+        *ret = joined_json(&text);
+    hzp_textbuf_fini(&text);
+    return r;
 }
 
 /* tool_result: a message of the role tool. */
@@ -75,9 +91,15 @@ static int add_use(const json_t *block, const char *param, json_t *calls,
     return HZP_OK;
 }
 
+/* What the blocks of a message say. */
+struct said {
+    struct hzp_textbuf text, thinking;
+    bool has_text, has_thinking;
+};
+
 /* The blocks of a message: text and thinking are collected, results become messages before it. */
 static int read_blocks(const json_t *content, const char *param, json_t *messages, json_t *calls,
-                       json_t **text, json_t **thinking, struct hzp_err_text *reterr)
+                       struct said *said, struct hzp_err_text *reterr)
 {
     const json_t *block;
     size_t i;
@@ -86,19 +108,18 @@ static int read_blocks(const json_t *content, const char *param, json_t *message
         char path[88];
         snprintf(path, sizeof(path), "%s[%zu]", param, i);
         const char *type = json_string_value(json_object_get(block, "type"));
-        const char *said = json_string_value(json_object_get(block, "text"));
-        const char *thought = json_string_value(json_object_get(block, "thinking"));
-        json_t **to = thought ? thinking : text;
+        const json_t *text = json_object_get(block, "text");
+        const json_t *thinking = json_object_get(block, "thinking");
         if (type && !strcmp(type, "tool_result"))
             HZP_TRY(add_result(block, path, messages, reterr));
         else if (type && !strcmp(type, "tool_use"))
             HZP_TRY(add_use(block, path, calls, reterr));
-        else if (type &&
-                 ((!strcmp(type, "text") && said) || (!strcmp(type, "thinking") && thought))) {
-            json_t *joined =
-                json_sprintf("%s%s", *to ? json_string_value(*to) : "", said ? said : thought);
-            json_decref(*to);
-            *to = joined;
+        else if (type && !strcmp(type, "text") && json_is_string(text)) {
+            said->has_text = true;
+            HZP_TRY(join(&said->text, text, path, reterr));
+        } else if (type && !strcmp(type, "thinking") && json_is_string(thinking)) {
+            said->has_thinking = true;
+            HZP_TRY(join(&said->thinking, thinking, path, reterr));
         } else if (!type || strcmp(type, "redacted_thinking") != 0)
             return hzp_fail_param(reterr, HZP_EINVAL, path,
                                   "%s: a block of type %.32s is not supported: this server reads "
@@ -114,6 +135,7 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
     json_t *text = NULL, *thinking = NULL, *calls = json_array();
+    struct said said = {0};
     char param[48], path[64];
     int r = HZP_OK;
     snprintf(param, sizeof(param), "messages[%zu]", i);
@@ -123,9 +145,15 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     else if (json_is_string(content))
         text = json_copy((json_t *)content);
     else if (json_is_array(content))
-        r = read_blocks(content, path, messages, calls, &text, &thinking, reterr);
+        r = read_blocks(content, path, messages, calls, &said, reterr);
     else
         r = wrong(reterr, path, "must be a string or a list of blocks");
+    if (said.has_text)
+        text = joined_json(&said.text);
+    if (said.has_thinking)
+        thinking = joined_json(&said.thinking);
+    hzp_textbuf_fini(&said.text);
+    hzp_textbuf_fini(&said.thinking);
     bool results = json_is_array(content) && !text && !json_array_size(calls) && !thinking;
     if (r == HZP_OK && !(results && json_array_size(content))) {
         json_t *made = hzp_blocks_add_message(messages, role, text ? text : json_string(""));

@@ -107,8 +107,8 @@ static int sync_dir(const char *path)
     return r;
 }
 
-static int put_in_place(const char *parent, const char *from, const char *to,
-                        struct hzp_err_text *reterr)
+int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,
+                                struct hzp_err_text *reterr)
 {
     if (sync_dir(from) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
@@ -163,7 +163,7 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
     if (r >= 0)
         r = hzp_trainer_save(trainer, v, temporary, note, reterr);
     if (r >= 0)
-        r = put_in_place(parent, temporary, place, reterr);
+        r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
     if (r < 0)
         remove_dir(temporary);
     return r;

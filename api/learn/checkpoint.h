@@ -58,6 +58,11 @@ int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
 int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
                         int32_t count, struct hzp_err_text *reterr);
 
+/* Renames directory `from` to `to`, which it replaces, and syncs both `from` and `parent`, which
+ * holds them, so that it is on disk.  HZP_EIO. */
+int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,
+                                struct hzp_err_text *reterr);
+
 /* Removes a directory and the plain files in it. */
 void hzp_checkpoint_remove(const char *path);
 

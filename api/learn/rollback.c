@@ -402,11 +402,16 @@ static int find_before(struct hzp_state *s, int64_t example, uint64_t *ret,
                        struct hzp_err_text *reterr)
 {
     struct hzp_weights_stats stats;
-    struct hzp_logged_checkpoint *c = hzp_xcalloc(CANDIDATES, sizeof(*c));
+    struct hzp_logged_checkpoint *c = NULL;
     uint64_t learned = 0;
+    int32_t n, room = CANDIDATES;
     hzp_weights_read_stats(s->model->weights, &stats);
-    int32_t n =
-        hzp_sample_log_before(s->log, stats.serving_id, example, &learned, c, CANDIDATES, reterr);
+    do { /* the log also names checkpoints that were removed */
+        room *= 2;
+        free(c);
+        c = hzp_xcalloc((size_t)room, sizeof(*c));
+        n = hzp_sample_log_before(s->log, stats.serving_id, example, &learned, c, room, reterr);
+    } while (n == room && room < INT32_MAX / 2);
     *ret = 0;
     for (int32_t i = 0; i < n && learned && !*ret; i++)
         if (is_kept(s, &c[i]))

@@ -327,6 +327,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     restore_history(s);
+    hzp_trainer_set_failed(trainer, s->failed_before, s->failed_before_count);
     hzp_trainer_tell_marks(trainer, s->mark, s->marks);
     if (atomic_load(&s->read_only))
         hzp_trainer_pause(trainer, true);
@@ -379,7 +380,7 @@ int hzp_state_stop(struct hzp_state *s, bool save)
     hzp_state_journal(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
-        hzp_trainer_idle(s->trainer)) {
+        hzp_trainer_idle(s->trainer) && !hzp_trainer_stopped(s->trainer)) {
         write_checkpoint(s, v);
         if (v->record.optimizer_step > s->saved_step)
             return HZP_EIO;

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEPT_MAX = 4096, RECORDS_MAX = 4096 };
+enum { KEPT_ROOM = 2048, RECORDS_MAX = 4096 };
 
 static int64_t unix_ms(void)
 {
@@ -37,8 +37,15 @@ int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
         *ret = NULL;
         return 0;
     }
-    struct hzp_logged_checkpoint *all = hzp_xcalloc(KEPT_MAX, sizeof(*all));
-    int32_t n = hzp_sample_log_checkpoints(s->log, all, KEPT_MAX, reterr), kept = 0;
+    /* The log also names those that were removed, and what has a name may be older than many. */
+    struct hzp_logged_checkpoint *all = NULL;
+    int32_t n, kept = 0, room = KEPT_ROOM;
+    do {
+        room *= 2;
+        free(all);
+        all = hzp_xcalloc((size_t)room, sizeof(*all));
+        n = hzp_sample_log_checkpoints(s->log, all, room, reterr);
+    } while (n == room && room < INT32_MAX / 2);
     for (int32_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s/%s", s->dir, all[i].name);
         if (access(path, F_OK) == 0)
@@ -74,7 +81,7 @@ int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record
 bool hzp_version_name_valid(const char *name)
 {
     size_t n = strlen(name);
-    if (!n || n > HZP_VERSION_NAME_MAX || *name == '.' || isdigit((unsigned char)*name) ||
+    if (!n || n > HZP_VERSION_NAME_MAX || !isalpha((unsigned char)*name) ||
         !strcmp(name, "current") || !strcmp(name, "names"))
         return false;
     for (; *name; name++)
@@ -334,7 +341,7 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
     struct hzp_logged_checkpoint kept;
     snprintf(parent, sizeof(parent), "%s/export", s->dir);
     snprintf(place, sizeof(place), "%s/%s", parent, job->name);
-    snprintf(temporary, sizeof(temporary), "%s.tmp", place);
+    snprintf(temporary, sizeof(temporary), "%s/.%s.tmp", parent, job->name); /* no job's name */
     if (access(place, F_OK) == 0)
         return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
     HZP_TRY(find_kept(s, job->version, &kept, reterr));
@@ -342,8 +349,8 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
     hzp_checkpoint_remove(temporary); /* of an export that was interrupted */
     int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
                     : export_current(s, job, temporary, reterr);
-    if (r >= 0 && rename(temporary, place) < 0)
-        r = hzp_fail(reterr, HZP_EIO, "%s: cannot rename it: %s", place, strerror(errno));
+    if (r >= 0)
+        r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
     if (r < 0)
         hzp_checkpoint_remove(temporary);
     return r;

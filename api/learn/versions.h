@@ -70,8 +70,8 @@ int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
 enum { HZP_NAMES_MAX = 1024 };
 int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
                         struct hzp_err_text *reterr);
-/* 1 to HZP_VERSION_NAME_MAX letters, digits, "-", "_" and ".", not beginning with a digit or a dot,
- * and not "current" or "names". */
+/* 1 to HZP_VERSION_NAME_MAX letters, digits, "-", "_" and ".", beginning with a letter, and not
+ * "current" or "names". */
 bool hzp_version_name_valid(const char *name);
 /* Takes a name away.  HZP_ENOENT: there is no such name. */
 int hzp_state_unname(struct hzp_state *s, const char *name, struct hzp_err_text *reterr);

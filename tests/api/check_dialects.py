@@ -88,6 +88,8 @@ def test_messages_shape(server):
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == want["usage"]["prompt_tokens"]
     blocks = [{"role": "user", "content": [{"type": "text", "text": ASKED}]}]
     assert server.post("/v1/messages", {**body, "messages": blocks})[2]["content"] == made["content"]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": part} for part in (ASKED[:7], "", ASKED[7:])]}]
+    assert server.post("/v1/messages", {**body, "messages": blocks})[2]["content"] == made["content"]
     system = {**body, "system": [{"type": "text", "text": "Be brief."}]}
     longer = server.post("/v1/messages", system)[2]["usage"]
     assert longer["input_tokens"] + longer["cache_read_input_tokens"] > want["usage"]["prompt_tokens"]

@@ -243,6 +243,7 @@ static const struct {
     char kind;
     const char *grammar, *word;
 } refused[] = {
+    {'s', "{\"oneOf\":[{\"$ref\":5},{\"type\":\"null\"}]}", "oneOf"},
     {'r', "(a", "not closed"},
     {'r', "a)", ") without ("},
     {'r', "a**", "nothing to repeat"},
@@ -295,6 +296,26 @@ static void test_refused(void **v)
         if (r != HZP_EINVAL || !strstr(err.text, refused[i].word))
             fail_msg("%s: %d %s", text, r, err.text);
     }
+}
+
+/* Copies of a part for which there are no nodes. */
+static void test_full(void **v)
+{
+    enum { LETTERS = 100000 };
+    struct vocabularies *all = *v;
+    static const char begin[] = "root ::= \"", end[] = "\"{3}";
+    size_t bytes = sizeof(begin) - 1 + LETTERS + sizeof(end) - 1;
+    char *text = malloc(bytes);
+    struct hzp_grammar *g = NULL;
+    struct hzp_err_text err = {0};
+    assert_non_null(text);
+    memset(text, 'a', bytes);
+    memcpy(text, begin, sizeof(begin) - 1);
+    memcpy(text + bytes - (sizeof(end) - 1), end, sizeof(end) - 1);
+    int r = test_grammar('g', text, bytes, all->words[0].lexicon, &g, &err);
+    assert_int_equal(r, HZP_EINVAL);
+    assert_non_null(strstr(err.text, "too large"));
+    free(text);
 }
 
 /* ---- masks ---- */
@@ -437,7 +458,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_masks), cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_depth), cmocka_unit_test(test_full),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -295,6 +295,7 @@ static void test_errors(void **state)
     assert_int_equal(hzp_state_unname(s.state, "prod", &text), HZP_ENOENT);
     assert_false(hzp_version_name_valid("../x"));
     assert_false(hzp_version_name_valid("7up"));
+    assert_false(hzp_version_name_valid("-x"));
     assert_true(hzp_version_name_valid("v1.2_x-y"));
     /* A damaged checkpoint: the serving version and its moments stay as they are. */
     teach(&s, 1, 9);

@@ -212,6 +212,11 @@ static void test_staleness(void **state)
         hzp_weights_add_unlearned(w, n);
     for (int64_t n = 1; n <= 201; n++)
         assert_int_equal(hzp_weights_unlearned(w, n), n <= 200 && n % 3 == 2);
+    assert_int_equal(hzp_weights_learnable(w, 200), 199);
+    assert_int_equal(hzp_weights_learnable(w, 199), 199);
+    hzp_weights_add_unlearned(w, 1);
+    assert_int_equal(hzp_weights_learnable(w, 2), 0);
+    assert_int_equal(hzp_weights_learnable(w, 0), 0);
     hzp_weights_set_max_staleness(w, 3);
     assert_true(hzp_weights_may_update(w, false));
     hzp_weights_set_max_staleness(w, 0);
