@@ -22,7 +22,8 @@ struct hzp_lexicon {
     int32_t count;
     struct hzp_trie trie[HZP_LENGTHS];
     char *pool;
-    int32_t *at; /* [count + 1] where a token's bytes begin in the pool */
+    int32_t *at;             /* [count + 1] where a token's bytes begin in the pool */
+    _Atomic int64_t *in_use; /* bytes of the grammars over it */
 };
 
 struct hzp_call {
@@ -75,6 +76,7 @@ struct hzp_grammar {
     struct hzp_mask *mask[HZP_LENGTHS];
     int32_t masks[HZP_LENGTHS];
     int64_t bytes, work;
+    int64_t counted; /* bytes added to the lexicon's in_use */
 };
 
 /* A state and what is to be done behind its rule. */

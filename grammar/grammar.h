@@ -15,7 +15,7 @@
  * HZP_STACKS_MAX are possible at once, and that unsure tokens are left out of a mask that needs
  * more than HZP_GRAMMAR_MASK_WORK_MAX: then texts are left out, and never others taken.
  *
- * Invariant: a grammar and a lexicon never change once made.
+ * Invariant: a grammar and a lexicon never change once made, but for the owners' count.
  * Thread: create: any, best not the engine's: it may take seconds; grammar and lexicon: any; a
  * run: one at a time.
  */
@@ -54,6 +54,8 @@ void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count,
                         struct hzp_lexicon **ret);
 void hzp_lexicon_destroy(struct hzp_lexicon *lexicon); /* no grammar may be left; NULL: no effect */
 int32_t hzp_lexicon_count(const struct hzp_lexicon *lexicon);
+/* Bytes of the grammars over it that have an owner.  Thread: any. */
+int64_t hzp_lexicon_in_use(const struct hzp_lexicon *lexicon);
 
 /* ---- grammars ---- */
 

@@ -14,6 +14,7 @@ void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count, struc
     struct hzp_lexicon *lexicon = hzp_xcalloc(1, sizeof(*lexicon));
     struct hzp_trie_entry *entry = hzp_xcalloc((size_t)count + 1, sizeof(*entry));
     lexicon->count = count;
+    lexicon->in_use = hzp_xcalloc(1, sizeof(*lexicon->in_use));
     lexicon->at = hzp_xcalloc((size_t)count + 1, sizeof(*lexicon->at));
     for (int32_t i = 0; i < count; i++) {
         int32_t size = token[i].special ? HZP_SPECIAL_KEY_BYTES : token[i].size;
@@ -52,12 +53,18 @@ void hzp_lexicon_destroy(struct hzp_lexicon *lexicon)
         hzp_trie_fini(&lexicon->trie[k]);
     free(lexicon->pool);
     free(lexicon->at);
+    free(lexicon->in_use);
     free(lexicon);
 }
 
 int32_t hzp_lexicon_count(const struct hzp_lexicon *lexicon)
 {
     return lexicon->count;
+}
+
+int64_t hzp_lexicon_in_use(const struct hzp_lexicon *lexicon)
+{
+    return atomic_load(lexicon->in_use);
 }
 
 /* ---- states that look alike ---- */
@@ -271,6 +278,8 @@ int hzp_grammar_create(const struct hzp_rules *rules, int32_t root,
     g->bytes = (int64_t)g->states * (int64_t)(sizeof(*g->state) + (size_t)g->classes * 4) +
                g->calls * (int64_t)sizeof(*g->call);
     HZP_TRY_GOTO(hzp_grammar_make_masks(g, reterr));
+    g->counted = g->bytes;
+    atomic_fetch_add(lexicon->in_use, g->counted);
     *ret = g;
     return HZP_OK;
 out:
@@ -288,6 +297,7 @@ void hzp_grammar_unref(struct hzp_grammar *g)
 {
     if (!g || atomic_fetch_sub(&g->owners, 1) > 1)
         return;
+    atomic_fetch_sub(g->lexicon->in_use, g->counted);
     for (int k = 0; k < HZP_LENGTHS; k++) {
         for (int32_t i = 0; i < g->masks[k] && g->mask[k]; i++) {
             free(g->mask[k][i].bits);

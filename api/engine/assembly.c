@@ -59,7 +59,7 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s/tokenizer.json: has token ids up to %d, the model's vocabulary is %d",
                         a->source_dir, vocab - 1, a->config.vocab);
-    hzp_structures_open(a->tok, a->config.vocab, &a->structures);
+    hzp_structures_open(a->tok, a->config.vocab, HZP_STRUCTURES_IN_USE, &a->structures);
     return hzp_chat_open(a->source_dir, a->is.model->chat_template, &a->chat, reterr);
 }
 

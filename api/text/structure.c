@@ -20,6 +20,7 @@ struct kept {
 struct hzp_structures {
     struct hzp_tokenizer *tok;
     int32_t vocab;
+    int64_t in_use_max;
     struct hzp_lock lock;
     struct hzp_lexicon *lexicon; /* NULL: not made yet */
     struct kept kept[HZP_STRUCTURES_MAX];
@@ -28,11 +29,13 @@ struct hzp_structures {
     uint64_t turn;
 };
 
-void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, struct hzp_structures **ret)
+void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_use_max,
+                         struct hzp_structures **ret)
 {
     struct hzp_structures *s = hzp_xcalloc(1, sizeof(*s));
     s->tok = tok;
     s->vocab = vocab;
+    s->in_use_max = in_use_max;
     hzp_lock_init(&s->lock, HZP_LOCK_GRAMMARS);
     *ret = s;
 }
@@ -310,18 +313,30 @@ static struct hzp_grammar *find(struct hzp_structures *s, const char *key)
     return NULL;
 }
 
+/* Under the lock; one at least is kept. */
+static void drop_oldest(struct hzp_structures *s)
+{
+    int32_t oldest = 0;
+    for (int32_t i = 1; i < s->count; i++)
+        if (s->kept[i].used < s->kept[oldest].used)
+            oldest = i;
+    drop(s, oldest);
+}
+
+/* Under the lock.  Whether the grammars in use leave room for another, once none is merely kept. */
+static bool has_room(struct hzp_structures *s)
+{
+    while (s->count && hzp_lexicon_in_use(s->lexicon) > s->in_use_max)
+        drop_oldest(s);
+    return hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
+}
+
 /* Under the lock; takes key over. */
 static void keep(struct hzp_structures *s, char *key, struct hzp_grammar *grammar)
 {
     int64_t bytes = hzp_grammar_size(grammar).bytes;
-    while (s->count &&
-           (s->count == HZP_STRUCTURES_MAX || s->bytes + bytes > HZP_STRUCTURES_BYTES)) {
-        int32_t oldest = 0;
-        for (int32_t i = 1; i < s->count; i++)
-            if (s->kept[i].used < s->kept[oldest].used)
-                oldest = i;
-        drop(s, oldest);
-    }
+    while (s->count && (s->count == HZP_STRUCTURES_MAX || s->bytes + bytes > HZP_STRUCTURES_BYTES))
+        drop_oldest(s);
     s->kept[s->count++] = (struct kept){key, hzp_grammar_ref(grammar), bytes, ++s->turn};
     s->bytes += bytes;
 }
@@ -339,8 +354,14 @@ int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *wha
     hzp_lock_take(&s->lock);
     *ret = find(s, key);
     const struct hzp_lexicon *words = lexicon(s);
+    int r = HZP_OK;
+    if (!*ret && !has_room(s))
+        r = hzp_fail(reterr, HZP_EBUSY,
+                     "the grammars of requests in progress take more than %lld bytes; try again",
+                     (long long)s->in_use_max);
     hzp_lock_release(&s->lock);
-    int r = *ret ? HZP_OK : make(s, words, what, ret, reterr);
+    if (!*ret && r == HZP_OK)
+        r = make(s, words, what, ret, reterr);
     if (r < 0) {
         free(key);
         return r;

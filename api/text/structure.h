@@ -4,7 +4,9 @@
  *
  * A grammar is made by the thread that asks, which may take seconds at the bounds of
  * grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped above
- * HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  The lexicon is made with the first grammar.
+ * HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  While the grammars in use (kept, or owned by a
+ * request) take more than a bound, no further one is made.  The lexicon is made with the first
+ * grammar.
  *
  * Invariant: a grammar that was handed out stays valid as long as it has an owner and the
  * structures are open.
@@ -19,7 +21,8 @@
 
 struct hzp_structures;
 
-#define HZP_STRUCTURES_BYTES ((int64_t)256 << 20)
+#define HZP_STRUCTURES_BYTES  ((int64_t)256 << 20)
+#define HZP_STRUCTURES_IN_USE ((int64_t)1 << 30)
 enum {
     HZP_STRUCTURES_MAX = 64,
     HZP_STRUCTURE_CALLS_MAX = 16,       /* in one answer */
@@ -49,12 +52,13 @@ static inline bool hzp_structure_calls(enum hzp_reply_calls calls)
     return calls == HZP_CALLS_HERMES || calls == HZP_CALLS_LLAMA || calls == HZP_CALLS_MISTRAL;
 }
 
-/* vocab: the model's; tok is borrowed. */
-void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, struct hzp_structures **ret);
+/* vocab: the model's; tok is borrowed; in_use_max: bytes, such as HZP_STRUCTURES_IN_USE. */
+void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_use_max,
+                         struct hzp_structures **ret);
 void hzp_structures_close(struct hzp_structures *s); /* all grammars are let go; NULL: no effect */
 
 /* *ret: the caller becomes one more owner (hzp_grammar_unref).  HZP_EINVAL: it cannot be honoured;
- * reterr says what. */
+ * HZP_EBUSY: the grammars in use take too much memory; reterr says what. */
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr);
 

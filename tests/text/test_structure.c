@@ -20,7 +20,7 @@ static int setup(void **state)
     char model[512];
     snprintf(model, sizeof(model), "%s/../../models/world", getenv("HZP_OWN_DATA"));
     assert_int_equal(hzp_tokenizer_open(model, &tok, NULL), HZP_OK);
-    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), &structures);
+    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), HZP_STRUCTURES_IN_USE, &structures);
     return 0;
 }
 
@@ -150,11 +150,32 @@ static void test_kept(void **state)
     assert_int_equal(hzp_structures_get(structures, &object, &other, NULL), HZP_EINVAL);
 }
 
+/* Grammars that requests still own count; those that are merely kept make room. */
+static void test_in_use(void **state)
+{
+    struct hzp_structures *few;
+    struct hzp_grammar *first, *second;
+    struct hzp_structure a = {.regex = "a+"}, b = {.regex = "b+"}, c = {.regex = "c+"};
+    struct hzp_err_text err = {0};
+    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), 0, &few);
+    assert_int_equal(hzp_structures_get(few, &a, &first, NULL), HZP_OK);
+    assert_int_equal(hzp_structures_get(few, &b, &second, &err), HZP_EBUSY);
+    assert_non_null(strstr(err.text, "in progress"));
+    hzp_grammar_unref(first);
+    for (int i = 0; i < 2; i++) { /* the second time b is kept, and dropped for c */
+        assert_int_equal(hzp_structures_get(few, i ? &c : &b, &second, NULL), HZP_OK);
+        assert_true(takes(second, i ? "cc" : "bb"));
+        hzp_grammar_unref(second);
+    }
+    hzp_structures_close(few);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_in_use),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
