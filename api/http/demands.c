@@ -201,8 +201,9 @@ bool hzp_demands_refused(struct hzp_exchange *x, const struct hzp_demands *d, en
         *ret = hzp_reply_unmet(
             x, MHD_HTTP_CONFLICT,
             hzp_error_json(MHD_HTTP_CONFLICT,
-                           "training has stopped: no newer weights come before a restart", NULL,
-                           "weights_not_served"));
+                           "training has stopped: no newer weights come before a restart, or "
+                           "before an older version is activated",
+                           NULL, "weights_not_served"));
     return true;
 }
 

@@ -117,8 +117,10 @@ static json_t *answer(struct hzp_answer *a)
     struct hzp_usage usage = hzp_completion_usage(c);
     json_t *data = json_array();
     for (int32_t i = 0; i < c->choices; i++)
-        json_array_append_new(data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", i,
-                                              "embedding", embedding_json(c, &c->choice[i])));
+        json_array_append_new(data,
+                              json_pack("{s:s, s:i, s:o, s:o}", "object", "embedding", "index", i,
+                                        "embedding", embedding_json(c, &c->choice[i]), "hzpserve",
+                                        hzp_choice_versions_json(c, &c->choice[i])));
     return json_pack("{s:s, s:s, s:s, s:o, s:{s:I, s:I, s:{s:I}}, s:o}", "id", a->id, "object",
                      "list", "model", a->x->server->model, "data", data, "usage", "prompt_tokens",
                      (json_int_t)usage.prompt, "total_tokens", (json_int_t)usage.prompt,

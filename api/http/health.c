@@ -21,7 +21,8 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
     if (trainer.broken)
         return hzp_reply_json(x, MHD_HTTP_OK,
                               json_pack("{s:s, s:s}", "status", "degraded", "reason",
-                                        "training has stopped: the weights are not finite"));
+                                        "training has stopped: weights that are not finite, or "
+                                        "an activation that failed half way; the log says which"));
     struct hzp_state *state = x->server->engine->state;
     if (state && hzp_state_read_only(state))
         return hzp_reply_json(x, MHD_HTTP_OK,

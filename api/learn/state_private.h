@@ -10,7 +10,6 @@
 
 #include "api/learn/audit.h"
 #include "api/learn/gate_file.h"
-#include "api/learn/gate_file.h"
 #include "api/learn/retention.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
@@ -96,11 +95,11 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
 void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record,
                      const char *name);
 
-/* Reads the marks of the log again.  The caller has changed them, or opens the state. */
 /* The smallest number with a mark, or of the gate's rejections so far; INT64_MAX: none.  Any
  * thread. */
 int64_t hzp_state_first_mark(struct hzp_state *s);
 
+/* Reads the marks of the log again.  The caller has changed them, or opens the state. */
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
 
 /* --- versions.c, rollback.c: file thread ------------------------------------------------------ */

@@ -28,6 +28,7 @@ def embed(server, **fields):
     status, _, answer = server.post("/v1/embeddings", fields)
     assert status == 200, answer
     assert [e["index"] for e in answer["data"]] == list(range(len(answer["data"])))
+    assert all(e["hzpserve"]["weights_version"] for e in answer["data"])
     return [e["embedding"] for e in answer["data"]]
 
 
