@@ -72,7 +72,7 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
         json_object_set_new(one, "device", json_string(device_name(name, d->ordinal, text)));
         json_object_set_new(one, "name", json_string(d->name));
         json_object_set_new(one, "memory_bytes", json_integer((json_int_t)d->memory));
-        json_object_set_new(one, "units", json_integer(d->cores));
+        json_object_set_new(one, "cores", json_integer(d->cores));
         json_array_append_new(devices, one);
     }
     json_t *ret = json_object();

@@ -2,18 +2,18 @@
 /* dev/gpu/lanes.c - the throughput of decode attention and training's products on a share of the
  * device, alone and side by side: the table R -> P of the product's own kernels and lanes.
  *
- *     lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]
+ *     lanes BACKEND MODEL [DECODE DEPTH TRAIN [CORES...]]
  *
- * Defaults: 256 sequences at position 1024, 2048 training rows; units for attention from 8 to
+ * Defaults: 256 sequences at position 1024, 2048 training rows; cores for attention from 8 to
  * 112 of 132.
  *
  * The items are those of real plans: attention of every layer, and all products of one
  * micro-batch's layers, forward and backward.  Both sides are limited (HZP_CUDA_LANES says how:
- * green or grid): UNITS units for attention, all others for the products.  A rate is the work
+ * green or grid): CORES cores for attention, all others for the products.  A rate is the work
  * done in the window in which both run, divided by the work done in the same time alone on the
  * whole device; with time-slicing the two rates add up to 1.
  *
- * One JSON object a line.  R is attention's share of the units, P the rate it reaches.
+ * One JSON object a line.  R is attention's share of the cores, P the rate it reaches.
  */
 #include "base/arena.h"
 #include "base/log.h"
@@ -144,19 +144,19 @@ static void measure(struct pair *p, int first, int second, double ret[2])
     ret[1] = gpu_median(rate[1], ROUNDS);
 }
 
-static void one_share(struct pair *p, int units)
+static void one_share(struct pair *p, int cores)
 {
     int all = p->dev->threads;
-    double share = (double)units / all, first[2], second[2], both[2];
+    double share = (double)cores / all, first[2], second[2], both[2];
     struct side *a = &p->side[0], *b = &p->side[1];
     const char *lanes = getenv("HZP_CUDA_LANES");
-    set_shares(p, units, all - units);
+    set_shares(p, cores, all - cores);
     measure(p, enough(a, 1.5 * share), 0, first);
     measure(p, 0, enough(b, 1 - share), second);
     measure(p, enough(a, first[0]), enough(b, second[1]), both);
-    printf("{\"t\":\"share\",\"lanes\":\"%s\",\"units\":%d,\"of\":%d,\"R\":%.3f,\"P\":%.3f,"
+    printf("{\"t\":\"share\",\"lanes\":\"%s\",\"cores\":%d,\"of\":%d,\"R\":%.3f,\"P\":%.3f,"
            "\"products\":%.3f,\"sum\":%.3f,\"attention_alone\":%.3f,\"products_alone\":%.3f}\n",
-           lanes ? lanes : "green", units, all, share, both[0], both[1], both[0] + both[1],
+           lanes ? lanes : "green", cores, all, share, both[0], both[1], both[0] + both[1],
            first[0], second[1]);
     fflush(stdout);
 }
@@ -166,10 +166,10 @@ static void usual_shares(struct pair *p)
     static const int of_132[] = {8, 16, 24, 32, 40, 48, 64, 80, 96, 112};
     int all = p->dev->threads, last = 0;
     for (int i = 0; i < HZP_COUNT(of_132); i++) {
-        int units = all >= 32 ? of_132[i] * all / 132 : i + 1;
-        if (units > last && units < all)
-            one_share(p, units);
-        last = HZP_MAX(last, units);
+        int cores = all >= 32 ? of_132[i] * all / 132 : i + 1;
+        if (cores > last && cores < all)
+            one_share(p, cores);
+        last = HZP_MAX(last, cores);
     }
 }
 
@@ -180,7 +180,7 @@ static void unlimited(struct pair *p)
     set_shares(p, 0, 0);
     measure(p, enough(&p->side[0], 0.5), enough(&p->side[1], 0.5), both);
     printf("{\"t\":\"share\",\"lanes\":\"no "
-           "limit\",\"units\":%d,\"of\":%d,\"P\":%.3f,\"products\":%.3f,"
+           "limit\",\"cores\":%d,\"of\":%d,\"P\":%.3f,\"products\":%.3f,"
            "\"sum\":%.3f}\n",
            p->dev->threads, p->dev->threads, both[0], both[1], both[0] + both[1]);
 }
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
 {
     hzp_log_init();
     if (argc != 3 && argc < 6) {
-        fprintf(stderr, "usage: lanes BACKEND MODEL [DECODE DEPTH TRAIN [UNITS...]]\n");
+        fprintf(stderr, "usage: lanes BACKEND MODEL [DECODE DEPTH TRAIN [CORES...]]\n");
         return 2;
     }
     struct gpu_config config;
@@ -247,9 +247,9 @@ int main(int argc, char **argv)
            p->dev->label, p->side[0].all_ns * 1e-3, p->side[0].items, p->side[1].all_ns * 1e-3,
            p->side[1].items);
     for (int i = 6; i < argc; i++) {
-        int32_t units = gpu_number(argv[i]);
-        if (units > 0 && units < p->dev->threads)
-            one_share(p, units);
+        int32_t cores = gpu_number(argv[i]);
+        if (cores > 0 && cores < p->dev->threads)
+            one_share(p, cores);
     }
     if (argc <= 6 && hzp_device_has_shares(p->dev))
         usual_shares(p);

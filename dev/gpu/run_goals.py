@@ -187,7 +187,7 @@ def overlap_rows(run):
         cells = " ".join(f"{r['R']:.2f}:{r['P']:.2f}+{r['products']:.2f}" for r in shares)
         best = max(shares, key=lambda r: r["sum"], default=None)
         yield goal(run, f"R -> P of decode attention + training's products, {lanes}", "told", cells or None,
-                   "told", step, note=f"best sum {best['sum']:.2f} at {best['units']} units" if best else "")
+                   "told", step, note=f"best sum {best['sum']:.2f} at {best['cores']} cores" if best else "")
 
 
 def fp8_rows(run):

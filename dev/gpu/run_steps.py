@@ -32,7 +32,7 @@ class FULL:
     coserve = ["--kv-memory", "8G", "--context", "4096", "--concurrency", "64", "--input-len", "256",
                "--output-len", "48", "--micro-rows", "1024", "--train-quantum", "100", "--seconds", "2",
                "--slo", "ttft=500ms,itl=40ms"]
-    train_units = "68"
+    train_cores = "68"
     lanes, fp8 = [], []
     plans = ["--seconds", "20", "512,768,512,0", "448,1500,448,0", "64,1024,0,1024"]
     search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
@@ -53,7 +53,7 @@ class TRIAL:
     coserve = ["--kv-memory", "8M", "--context", "512", "--concurrency", "4", "--input-len", "16",
                "--output-len", "8", "--micro-rows", "128", "--train-quantum", "100", "--seconds", "0.5",
                "--slo", "ttft=500ms,itl=40ms"]
-    train_units = "1"
+    train_cores = "1"
     lanes, fp8 = ["8", "32", "64"], ["32", "1", "8"]
     plans = ["--seconds", "2", "--repeat", "3", "8,32,16,0", "8,60,16,0", "4,32,0,64"]
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
@@ -226,13 +226,13 @@ def sharing(folder, size):
            "command": engine(folder, size, "swap", size.big, "--quick", *size.swap),
            "env": noise(), "limit": 50, "expect": 18, "read": "bench", "part": 2}
     for lanes in size.ways:
-        units = [] if lanes == "turns" else ["--train-cores", size.train_units]
+        cores = [] if lanes == "turns" else ["--train-cores", size.train_cores]
         yield {"name": f"co-serving, {lanes}",
                "what": "gain at half load with goals; time slicing beside it. " +
                        ("Training takes turns with requests" if lanes == "turns" else
                         f"Training has lanes of its own, limited by {lanes}"),
                "command": engine(folder, size, "coserve", size.big, "--quick", "--moments", "bf16",
-                                 *size.coserve, *units),
+                                 *size.coserve, *cores),
                "env": noise(**({} if lanes == "turns" else {"HZP_CUDA_LANES": lanes})),
                "limit": 55, "expect": 27, "read": "bench", "part": 2}
     for lanes in ("green", "grid"):

@@ -217,7 +217,7 @@ def test_help():
     got = {b["backend"]: b for b in json.loads(run("devices", "--json").stdout)["backends"]}
     assert set(got) == {"cuda", "cpu", "ref"}, got
     cpu = got["cpu"]["devices"][0]
-    assert cpu["device"] == "cpu" and cpu["units"] > 0 and cpu["memory_bytes"] > 1 << 20, cpu
+    assert cpu["device"] == "cpu" and cpu["cores"] > 0 and cpu["memory_bytes"] > 1 << 20, cpu
     assert cpu["kernels_used"] in got["cpu"]["build"]["kernels_for"], got["cpu"]
     lower = json.loads(run("devices", "--json", env={"HZP_CPU_LEVEL": "base"}).stdout)["backends"]
     base = next(b for b in lower if b["backend"] == "cpu")["devices"][0]

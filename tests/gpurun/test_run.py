@@ -202,9 +202,9 @@ def recorded(good):
         "co-serving, turns": coserve(1.2, 0.0),
         "co-serving, green": coserve(1.4, 0.5 / less ** 8),
         "co-serving, grid": coserve(1.6, 3.0),
-        "R to P, green": lines({"t": "alone"}, {"t": "share", "units": 32, "R": 0.24, "P": 0.5,
+        "R to P, green": lines({"t": "alone"}, {"t": "share", "cores": 32, "R": 0.24, "P": 0.5,
                                                 "products": 0.65, "sum": 1.15}),
-        "R to P, grid": lines({"t": "share", "units": 32, "R": 0.24, "P": 0.5, "products": 0.6, "sum": 1.1}),
+        "R to P, grid": lines({"t": "share", "cores": 32, "R": 0.24, "P": 0.5, "products": 0.6, "sum": 1.1}),
         "plans": lines(*[{"t": "plan", "decode": 512, "depth": 768, "prefill": 512, "train": 0, "plan": plan,
                           "ms": 40.0, "over_sequential": over} for plan, over in
                          (("sequential", 1.0), ("nano-batches alone", 0.95), ("searched", 1.1))]),
