@@ -168,7 +168,8 @@ JUDGES = [
     ("lm-eval chat", "lm-eval[api]", "`local-chat-completions`: generate_until", run_lm_eval(True)),
     ("vllm bench serve", None, "its request bodies, `openai` and `openai-chat`", script(VLLM_BENCH)),
     ("schemathesis", "schemathesis", "every route of /openapi.json, 40 examples each, all checks but "
-     "positive_data_acceptance (fields whose sum exceeds the context are a 400)", run_schemathesis),
+     "positive_data_acceptance (fields whose sum exceeds the context are a 400) and missing_required_header",
+     run_schemathesis),
 ]
 
 
