@@ -18,7 +18,7 @@ static _Atomic int called, held, may_go;
 static void count(void *ctx)
 {
     atomic_fetch_add(&called, 1);
-    sched_yield(); /* gives who waits a chance to go on too early */
+    sched_yield(); /* a waiting thread that returned too early would run now */
 }
 
 static void hold(void *ctx)

@@ -287,7 +287,7 @@ static void test_errors(void **state)
     assert_int_equal(job.code, HZP_ENOENT);
     job = activate(&s, hzp_weights_current(s.weights)->record.id, false, false);
     assert_int_equal(job.state, HZP_JOB_FAILED);
-    assert_int_equal(hzp_state_find(s.state, "nobody", &id, &text), HZP_ENOENT);
+    assert_int_equal(hzp_state_find(s.state, "unnamed", &id, &text), HZP_ENOENT);
     uint64_t a = name_current(&s, "prod");
     assert_int_equal(hzp_state_find(s.state, "prod", &id, &text), HZP_OK);
     assert_int_equal(id, a);
