@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-enum { FAILED_PIECE = HZP_STATE_FAILED_PIECE };
-
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     struct hzp_mark *mark = NULL;
@@ -22,27 +20,6 @@ int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr)
     hzp_lock_release(&s->lock);
     free(old);
     return HZP_OK;
-}
-
-/* Rejections of this run are read from the queue, because the log may not have them yet; the
- * log's, as of the newest reading, do not contain them. */
-static int32_t rejected_now(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
-                            int32_t max, int64_t *count)
-{
-    int64_t number[FAILED_PIECE];
-    int32_t n, found = 0;
-    for (int32_t from = 0;; from += n) {
-        n = hzp_sample_queue_rejected(s->queue, from, number, FAILED_PIECE);
-        for (int32_t i = 0; i < n; i++) {
-            if (number[i] < first || number[i] > last)
-                continue;
-            ++*count;
-            if (found < max)
-                ret[found++] = number[i];
-        }
-        if (n < FAILED_PIECE)
-            return found;
-    }
 }
 
 int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t first, int64_t last,
@@ -62,7 +39,7 @@ int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t f
     }
     hzp_lock_release(&s->lock);
     if (kind == HZP_MARK_REJECTED)
-        n += rejected_now(s, first, last, ret + n, max - n, ret_count);
+        n += hzp_state_pick(s, hzp_sample_queue_rejected, first, last, ret + n, max - n, ret_count);
     return n;
 }
 
@@ -79,7 +56,7 @@ static bool is_marked(struct hzp_state *s, int64_t number)
 enum hzp_lesson hzp_state_learned(struct hzp_state *s, int64_t number, int64_t learned_through)
 {
     int64_t none[1], failed = 0, rejected = 0;
-    rejected_now(s, number, number, none, 0, &rejected);
+    hzp_state_pick(s, hzp_sample_queue_rejected, number, number, none, 0, &rejected);
     hzp_state_failed(s, number, number, none, 0, &failed);
     if (failed || rejected || is_marked(s, number))
         return HZP_LESSON_NEVER;
@@ -100,7 +77,7 @@ int64_t hzp_state_first_mark(struct hzp_state *s)
     hzp_lock_take(&s->lock);
     int64_t first = s->marks ? s->mark[0].first : INT64_MAX;
     hzp_lock_release(&s->lock);
-    if (rejected_now(s, 1, INT64_MAX, number, 1, &rejected) > 0)
+    if (hzp_state_pick(s, hzp_sample_queue_rejected, 1, INT64_MAX, number, 1, &rejected) > 0)
         first = HZP_MIN(first, number[0]);
     return first;
 }

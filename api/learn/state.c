@@ -502,14 +502,13 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
     return count_accepted(s, r, *ret_first, *ret_last);
 }
 
-/* Of this run's failures, read from the queue, because the log may not have them yet. */
-static int32_t failed_now(struct hzp_state *s, int64_t first, int64_t last, int64_t *ret,
-                          int32_t max, int64_t *count)
+int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,
+                       int64_t *ret, int32_t max, int64_t *count)
 {
     int64_t number[HZP_STATE_FAILED_PIECE];
     int32_t n, found = 0;
     for (int32_t from = 0;; from += n) {
-        n = hzp_sample_queue_failed(s->queue, from, number, HZP_STATE_FAILED_PIECE);
+        n = reader(s->queue, from, number, HZP_STATE_FAILED_PIECE);
         for (int32_t i = 0; i < n; i++) {
             if (number[i] < first || number[i] > last)
                 continue;
@@ -535,7 +534,7 @@ int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64
         if (n < max)
             ret[n++] = s->failed_before[i];
     }
-    n += failed_now(s, first, last, ret + n, max - n, &now);
+    n += hzp_state_pick(s, hzp_sample_queue_failed, first, last, ret + n, max - n, &now);
     *ret_count += now;
     return n;
 }

@@ -95,6 +95,15 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
 void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record,
                      const char *name);
 
+/* hzp_sample_queue_failed or _rejected. */
+typedef int32_t hzp_state_reader(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
+                                 int32_t max);
+/* Writes those of this run's numbers that lie from first to last, at most max, and adds how many
+ * there are to *count; returns how many it wrote.  They are read from the queue, because the log,
+ * as of its newest reading, does not have them.  Any thread. */
+int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,
+                       int64_t *ret, int32_t max, int64_t *count);
+
 /* The smallest number with a mark, or of the gate's rejections so far; INT64_MAX: none.  Any
  * thread. */
 int64_t hzp_state_first_mark(struct hzp_state *s);
