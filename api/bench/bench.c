@@ -148,6 +148,7 @@ void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret)
     ret->wake = hzp_xmalloc(sizeof(*ret->wake));
     hzp_wake_init(ret->wake);
     ret->seed = 12345;
+    ret->mode = HZP_CONTINUE;
 }
 
 void hzp_bench_client_close(struct hzp_bench_client *client)
@@ -179,7 +180,7 @@ int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t to
     rq->ignore_eos = true;
     rq->wake = poke;
     rq->wake_ctx = client->wake;
-    rq->demands.mode = (enum hzp_consistency)engine->config.settings->serving.consistency;
+    rq->demands.mode = client->mode;
     r = hzp_scheduler_submit(engine->parts.scheduler, rq, reterr);
     if (r < 0) {
         hzp_request_destroy(rq);

@@ -80,6 +80,7 @@ struct hzp_bench_client {
     struct hzp_bench *bench;
     struct hzp_wake *wake; /* poked by every output of its requests */
     uint32_t seed;
+    enum hzp_consistency mode; /* of its requests; `continue` when opened */
 };
 void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret);
 void hzp_bench_client_close(struct hzp_bench_client *client);

@@ -85,6 +85,8 @@ static void adapt(const struct hzp_bench *b, const struct what *what, struct hzp
         s->step_rows = HZP_MAX(s->step_rows, 640);
         s->waiting_max = HZP_MAX(s->waiting_max, 512);
         e->model.context = e->model.context ? e->model.context : 256;
+    } else if (what->run == hzp_bench_swap) {
+        s->consistency = HZP_MIN(b->settings->consistency, HZP_PINNED); /* what the start checks */
     } else if (what->run == hzp_bench_coserve) {
         int64_t most = b->settings->load.concurrency;
         s->running_max = most ? most : 8;

@@ -34,6 +34,7 @@ struct hzp_coserve_settings {
 struct hzp_bench_settings {
     const char *what; /* name of the benchmark; NULL: not given */
     int64_t json, quick;
+    int64_t consistency;   /* `bench swap`: enum hzp_consistency, or HZP_PINNED + 1: each in turn */
     double steady_seconds; /* `bench offline`: the measured window; 0: all of --requests */
     struct hzp_load_settings load;
     struct hzp_coserve_settings coserve;

@@ -159,7 +159,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
         "versions of the weights held in memory; pinned requests need 3 or more"),
     CHOICE("--consistency", engine.serving.consistency, "continue",
-           "continue|abort|recompute|pinned", ENGINE,
+           "continue|abort|recompute|pinned", SERVE | COMPLETE,
            "what happens to running requests, unless they say, when a new version serves: they go "
            "on with it, end, compute their rows again first, or keep the version they began with"),
     NUM("--pin-seconds", engine.serving.pin_seconds, "30", 0, 86400, ENGINE,
@@ -515,6 +515,11 @@ const struct hzp_option hzp_option_table[] = {
         "seconds without data after which a request counts as failed"),
     TEXT("--extra-body", bench.load.extra, NULL, "JSON", BENCH,
          "additional fields of each request"),
+
+    CHOICE("--consistency", bench.consistency, "continue", "continue|abort|recompute|pinned|all",
+           BENCH,
+           "bench swap: what a swap does to running requests; all: each in turn, which needs "
+           "--slots 3"),
 
     HEADING("coserve", "Training beside requests (bench coserve)"),
     NUM("--load", bench.coserve.load, "0.5", 0.01, 1, BENCH,

@@ -88,7 +88,8 @@ static const struct {
      "--json",
      "device serving sharing training"},
     {"swap", "[MODEL]", "what publishing a version costs the running requests",
-     "hzpserve bench swap DIR", "--quick --json", "device serving"},
+     "hzpserve bench swap DIR --slots 3 --consistency all", "--consistency --slots --quick --json",
+     "device serving"},
     {"offline", "[MODEL]", "throughput, with as many requests at a time as may run",
      "hzpserve bench offline DIR --requests 1000 --input-len 128 --output-len 64",
      "--requests --input-len --output-len --steady --max-running --seed --quick --json",
@@ -104,7 +105,8 @@ static const struct {
     {"replay", "", "a recorded or made-up load on a running server: TTFT, TPOT, ITL, E2EL, goodput",
      "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --plot load.svg",
      "--url --served-model-name --api-key --trace --scale --limit --requests --input-len "
-     "--output-len --rate --max-concurrency --concurrency --slo --plot --warmup --seed --vocab "
+     "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --plot --warmup "
+     "--seed --vocab "
      "--silence --extra-body --context --json",
      ""},
 };

@@ -397,6 +397,7 @@ def test_bench():
     found = figures("start", MODEL)
     assert found["start, with training"] > 0 and found["start, with training over without"] > 0
     assert found["start, from a checkpoint"] > 0 and found["start, from a checkpoint over without"] > 0
+    fails("bench", "swap", MODEL, "--consistency", "all", "--quick", status=2, says=["--slots 3"])
     fails("bench", "start", "/nonexistent", "--quick", says=["/nonexistent"])
 
 

@@ -681,6 +681,46 @@ static void penalties_wait_alone(void **state)
     assert_true(a.settled >= all - 2);
 }
 
+/* Choices of one prompt, and prompts that begin alike, submitted together: each row of a whole page
+   that several have in common is computed once, also if the prompt takes several steps. */
+static void common_beginnings_are_computed_once(void **state)
+{
+    enum { ROWS = 5 * PAGE_ROWS, COMMON = 3 * PAGE_ROWS, CHOICES = 4, COUNT = 2 * CHOICES };
+    for (int32_t rows_max = 4; rows_max <= 64; rows_max *= 2) {
+        struct hzp_scheduler_config config = {.running_max = COUNT,
+                                              .waiting_max = COUNT,
+                                              .waiting_tokens_max = 1000,
+                                              .edits_max = 200,
+                                              .prefix_cache = true};
+        struct hzp_batch_config batch = {.rows_max = rows_max,
+                                         .segs_max = COUNT,
+                                         .page_stride = POSITIONS / PAGE_ROWS,
+                                         .logits_max = COUNT,
+                                         .edits_max = 200};
+        struct hzp_request *rq[COUNT];
+        struct rig rig;
+        int32_t prompt[ROWS], computed = 0;
+        rig_open(&rig, 100, &config, &batch);
+        for (int i = 0; i < COUNT; i++) {
+            for (int32_t p = 0; p < ROWS; p++) /* the second prompt parts from the first */
+                prompt[p] = 10 + (p * 7 + (i >= CHOICES && p >= COMMON)) % 30;
+            assert_int_equal(hzp_request_create(prompt, ROWS, 1, 0, false, &rq[i]), 0);
+            rq[i]->sampling.choice = (uint32_t)i % CHOICES;
+        }
+        assert_int_equal(hzp_scheduler_submit_all(rig.s, rq, COUNT, NULL), HZP_OK);
+        while (turn(&rig, HZP_OK))
+            computed += rig.batch->rows;
+        /* The last row is always computed, so the last page is never taken over. */
+        assert_int_equal(computed, ROWS + (CHOICES - 1) * PAGE_ROWS + (ROWS - COMMON) +
+                                       (CHOICES - 1) * PAGE_ROWS);
+        for (int i = 0; i < COUNT; i++) {
+            assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+            hzp_request_destroy(rq[i]);
+        }
+        rig_close(&rig);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -693,6 +733,7 @@ int main(void)
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
         cmocka_unit_test(priorities_have_a_bound),
+        cmocka_unit_test(common_beginnings_are_computed_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
