@@ -15,8 +15,13 @@ static int make_work(const struct hzp_load_settings *o, const struct hzp_load_se
 {
     if (o->trace) {
         struct hzp_trace_file trace;
+        if (HZP_TRACE_BLOCK % o->shrink)
+            return hzp_fail_param(reterr, HZP_EINVAL, "--shrink",
+                                  "--shrink must be 1, 2, 4 or another divisor of %d",
+                                  HZP_TRACE_BLOCK);
         HZP_TRY(hzp_trace_file_read(o->trace, o->limit, &trace, reterr));
         hzp_workload_of_trace(ret, &trace);
+        hzp_workload_shrink(ret, (int32_t)o->shrink);
     } else {
         HZP_TRY(
             hzp_workload_equal(ret, o->requests, (int32_t)o->input, (int32_t)o->output, reterr));

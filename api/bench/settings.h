@@ -18,6 +18,7 @@ struct hzp_load_settings {
     const char *plot, *extra;       /* an SVG file; JSON fields added to each request */
     double scale, rate, silence;    /* speed-up; requests per second, 0: the trace's; seconds */
     int64_t limit, requests;        /* of the trace, 0: all; number without a trace */
+    int64_t shrink;                 /* the trace's lengths are divided by it */
     int64_t input, output, context; /* tokens; 0: by benchmark; context 0: the server's */
     int64_t prefix;                 /* without a trace: first tokens that all prompts share */
     int64_t concurrency, warmup, seed, vocab;

@@ -25,6 +25,7 @@ int hzp_workload_equal(struct hzp_workload *ret, int64_t requests, int32_t input
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for %lld requests", (long long)requests);
     for (int64_t i = 0; i < requests; i++)
         request[i] = (struct hzp_trace_request){.input = input, .output = output};
+    ret->block = HZP_TRACE_BLOCK;
     ret->trace.requests = requests;
     ret->trace.request = request;
     return HZP_OK;
@@ -33,6 +34,7 @@ int hzp_workload_equal(struct hzp_workload *ret, int64_t requests, int32_t input
 void hzp_workload_of_trace(struct hzp_workload *ret, struct hzp_trace_file *trace)
 {
     memset(ret, 0, sizeof(*ret));
+    ret->block = HZP_TRACE_BLOCK;
     ret->trace = *trace;
     memset(trace, 0, sizeof(*trace));
 }
@@ -40,6 +42,16 @@ void hzp_workload_of_trace(struct hzp_workload *ret, struct hzp_trace_file *trac
 void hzp_workload_free(struct hzp_workload *w)
 {
     hzp_trace_file_free(&w->trace);
+}
+
+void hzp_workload_shrink(struct hzp_workload *w, int32_t by)
+{
+    HZP_ASSERT(by > 0 && w->block % by == 0);
+    w->block /= by;
+    for (int64_t i = 0; i < w->trace.requests; i++) {
+        w->trace.request[i].input = (int32_t)HZP_DIV_UP(w->trace.request[i].input, by);
+        w->trace.request[i].output = (int32_t)HZP_DIV_UP(w->trace.request[i].output, by);
+    }
 }
 
 void hzp_workload_clip(struct hzp_workload *w, int32_t context)
@@ -55,7 +67,7 @@ void hzp_workload_clip(struct hzp_workload *w, int32_t context)
         w->clipped_out += r->output - output;
         r->input = input;
         r->output = output;
-        r->hashes = HZP_MIN(r->hashes, (int32_t)HZP_DIV_UP(input, HZP_TRACE_BLOCK));
+        r->hashes = HZP_MIN(r->hashes, (int32_t)HZP_DIV_UP(input, w->block));
     }
 }
 
@@ -83,12 +95,12 @@ bool hzp_workload_timed(const struct hzp_workload *w)
 void hzp_workload_prompt(const struct hzp_workload *w, int64_t i, int32_t *token)
 {
     const struct hzp_trace_request *r = &w->trace.request[i];
-    for (int32_t begin = 0; begin < r->input; begin += HZP_TRACE_BLOCK) {
-        int32_t block = begin / HZP_TRACE_BLOCK;
+    for (int32_t begin = 0; begin < r->input; begin += w->block) {
+        int32_t block = begin / w->block;
         uint64_t of = block < r->hashes ? mix((uint64_t)w->trace.hash[r->first_hash + block])
                                         : mix(mix((uint64_t)i) ^ 0x616c6f6e65u) + (uint64_t)block;
         uint64_t key = mix(of ^ mix(w->seed));
-        int32_t end = HZP_MIN(r->input, begin + HZP_TRACE_BLOCK);
+        int32_t end = HZP_MIN(r->input, begin + w->block);
         for (int32_t k = begin; k < end; k++)
             token[k] = (int32_t)(mix(key + (uint64_t)(k - begin)) % (uint64_t)w->vocab);
     }

@@ -480,6 +480,9 @@ const struct hzp_option hzp_option_table[] = {
         "speed-up of the recorded arrival times"),
     INT("--limit", bench.load.limit, "0", 0, 1e7, BENCH,
         "only the first N requests of the trace; 0: all"),
+    INT("--shrink", bench.load.shrink, "1", 1, 512, BENCH,
+        "divide the lengths of the trace's prompts and answers by N; what prompts share stays the "
+        "same fraction of them"),
     INT("--requests", bench.load.requests, "64", 1, 1e7, BENCH,
         "without a trace: number of requests"),
     INT("--input-len", bench.load.input, "0", 0, 1 << 24, BENCH,

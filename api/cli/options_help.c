@@ -104,7 +104,7 @@ static const struct {
      "--ranks --link-rate --link-latency --rank-timeout --rank-wait --quick --json", ""},
     {"replay", "", "a recorded or made-up load on a running server: TTFT, TPOT, ITL, E2EL, goodput",
      "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --plot load.svg",
-     "--url --served-model-name --api-key --trace --scale --limit --requests --input-len "
+     "--url --served-model-name --api-key --trace --scale --limit --shrink --requests --input-len "
      "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --plot --warmup "
      "--seed --vocab "
      "--silence --extra-body --context --json",

@@ -77,6 +77,10 @@ def test_traces(url, scratch):
     (scratch / "moon").write_text("".join(
         json.dumps({"timestamp": 10 * i, "input_length": 40, "output_length": 3, "hash_ids": [7]})
         + "\n" for i in range(3)))
+    got, _ = replay(url, "--trace", str(scratch / "moon"), "--shrink", "8")
+    assert (got["total_input_tokens"], got["total_output_tokens"]) == (15, 3), got
+    _, said = replay(url, "--trace", str(scratch / "moon"), "--shrink", "3", status=2)
+    assert "--shrink" in said, said
     got, _ = replay(url, "--trace", str(scratch / "moon"))
     assert got["load"] == "mooncake" and got["total_input_tokens"] == 120, got
 

@@ -78,6 +78,26 @@ static void strangers(void **state)
                      HZP_EINVAL);
 }
 
+/* A load of a quarter of the lengths: prompts share the same fraction of them. */
+static void shrinking(void **state)
+{
+    struct hzp_workload w = shared(1);
+    hzp_workload_shrink(&w, 4);
+    assert_int_equal(w.trace.request[0].input, 275);
+    assert_int_equal(w.trace.request[0].output, 3);
+    hzp_workload_prompt(&w, 0, a);
+    hzp_workload_prompt(&w, 1, b);
+    assert_int_equal(same(a, b, 256), 256);
+    assert_in_range(same(a + 256, b + 256, 19), 0, 5);
+    hzp_workload_clip(&w, 200);
+    assert_int_equal(w.trace.request[0].hashes, 2);
+    hzp_workload_prompt(&w, 0, a);
+    hzp_workload_prompt(&w, 2, b);
+    assert_int_equal(same(a, b, 128), 128);
+    assert_in_range(same(a + 128, b + 128, 47), 0, 8);
+    hzp_workload_free(&w);
+}
+
 static void clipping(void **state)
 {
     struct hzp_workload w = shared(1);
@@ -127,6 +147,7 @@ static void arrivals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prefixes), cmocka_unit_test(strangers),
-                                       cmocka_unit_test(clipping), cmocka_unit_test(arrivals)};
+                                       cmocka_unit_test(clipping), cmocka_unit_test(shrinking),
+                                       cmocka_unit_test(arrivals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
