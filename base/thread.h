@@ -64,11 +64,11 @@ enum hzp_lock_rank {
     HZP_LOCK_SPLIT,     /* nanobatch/split: policy and statistics */
     HZP_LOCK_VERSIONS,  /* weights/versions: records */
     HZP_LOCK_METRICS,   /* api/http/metrics */
-    HZP_LOCK_ACCESS,    /* api/http/access: keys */
+    HZP_LOCK_AUTH,      /* api/http/auth: keys */
     HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
     HZP_LOCK_DOOR,      /* api/http/door: connections and their deadlines */
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */
-    HZP_LOCK_POOL,      /* api/http/pool: jobs */
+    HZP_LOCK_POOL,      /* api/http/pool: tasks */
     HZP_LOCK_UNKNOWN,   /* api/http/unknown: names of fields; api/http/taught: sessions */
     HZP_LOCK_GRAMMARS,  /* api/text/structure: grammars that are kept */
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */

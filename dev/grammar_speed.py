@@ -4,7 +4,7 @@
 
     dev/grammar_speed.py GRAMMAR_SPEED TOKENIZER_DIR ...
 
-GRAMMAR_SPEED is tests/grammar/grammar_speed of a build.  llguidance is measured where it is
+GRAMMAR_SPEED is tests/serve/grammar/grammar_speed of a build.  llguidance is measured where it is
 installed, in this process, after ours; both go along the same text.
 """
 import json

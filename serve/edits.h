@@ -13,7 +13,7 @@
 #define HZP_SERVE_EDITS_H
 
 #include "device/ops.h"
-#include "grammar/grammar.h"
+#include "serve/grammar/grammar.h"
 
 struct hzp_edits;
 

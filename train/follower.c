@@ -6,8 +6,8 @@
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
 #include "train/deal.h"
-#include "train/exchange.h"
-#include "train/share.h"
+#include "train/collectives.h"
+#include "train/start_state.h"
 #include "train/trainer_state.h"
 
 #include <math.h>
@@ -31,17 +31,17 @@ struct hzp_follower {
     struct hzp_follower_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
-    struct hzp_exchange *exchange;
+    struct hzp_collectives *collectives;
 
     /* engine thread */
     enum stage stage;
     struct hzp_plan chain;
-    struct hzp_track *track;     /* micro-batches and updates */
-    uint64_t chain_ns;           /* when the chain was built */
-    int32_t at, to;              /* as in the trainer */
-    int32_t bin;                 /* the first of the current round */
-    struct hzp_command deal;     /* the update's */
-    struct hzp_version *version; /* in place: read and written by the update */
+    struct hzp_track *track;      /* micro-batches and updates */
+    uint64_t chain_ns;            /* when the chain was built */
+    int32_t at, to;               /* as in the trainer */
+    int32_t bin;                  /* the first of the current round */
+    struct hzp_rank_command deal; /* the update's */
+    struct hzp_version *version;  /* in place: read and written by the update */
     int64_t optimizer_step;
 
     /* under lock */
@@ -63,10 +63,10 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
     struct hzp_follower *f = hzp_xcalloc(1, sizeof(*f));
     struct hzp_train_space_config space =
         hzp_trainer_space_config(&config->recipe, config->model->config, 0);
-    struct hzp_exchange_config exchange = {.link = config->link,
-                                           .shards = config->shards,
-                                           .model = config->model,
-                                           .micro_rows = config->recipe.micro_rows};
+    struct hzp_collectives_config collectives = {.link = config->link,
+                                                 .shards = config->shards,
+                                                 .model = config->model,
+                                                 .micro_rows = config->recipe.micro_rows};
     f->config = *config;
     f->source = (struct hzp_source){
         .name = "follow", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
@@ -77,8 +77,8 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &f->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &f->micro));
-    exchange.space = f->space;
-    HZP_TRY_GOTO(hzp_exchange_create(&exchange, &f->exchange, reterr));
+    collectives.space = f->space;
+    HZP_TRY_GOTO(hzp_collectives_create(&collectives, &f->collectives, reterr));
     *ret = f;
     return HZP_OK;
 out:
@@ -90,7 +90,7 @@ void hzp_follower_destroy(struct hzp_follower *f)
 {
     if (!f)
         return;
-    hzp_exchange_destroy(f->exchange);
+    hzp_collectives_destroy(f->collectives);
     hzp_micro_destroy(f->micro);
     hzp_train_space_destroy(f->space);
     hzp_plan_fini(&f->chain);
@@ -123,13 +123,13 @@ int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char 
 int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v, struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
-    struct hzp_share share = {.exchange = f->exchange,
-                              .model = f->config.model,
-                              .space = f->space,
-                              .version = v,
-                              .optimizer_step = f->optimizer_step};
-    HZP_TRY(hzp_share_receive(&share, reterr));
-    f->optimizer_step = share.optimizer_step;
+    struct hzp_start_state state = {.collectives = f->collectives,
+                                    .model = f->config.model,
+                                    .space = f->space,
+                                    .version = v,
+                                    .optimizer_step = f->optimizer_step};
+    HZP_TRY(hzp_start_state_receive(&state, reterr));
+    f->optimizer_step = state.optimizer_step;
     return HZP_OK;
 }
 
@@ -155,13 +155,13 @@ static int give_up(struct hzp_follower *f, const char *why)
 static void listen(struct hzp_follower *f)
 {
     f->stage = LISTEN;
-    hzp_exchange_listen(f->exchange);
+    hzp_collectives_listen(f->collectives);
 }
 
 /* The documents of micro-batch `bin`, into f->micro.  *ret_any: there are some. */
 static int fill_micro(struct hzp_follower *f, int32_t bin, bool *ret_any)
 {
-    const char *at = hzp_exchange_payload(f->exchange), *end = at + f->deal.bytes;
+    const char *at = hzp_collectives_payload(f->collectives), *end = at + f->deal.bytes;
     struct hzp_deal_doc doc;
     hzp_micro_clear(f->micro);
     for (int32_t i = 0; i < f->deal.docs; i++) {
@@ -180,12 +180,12 @@ static void begin_micro(struct hzp_follower *f)
 {
     bool any;
     struct hzp_version *v = hzp_weights_current(f->config.model->weights);
-    if (fill_micro(f, f->bin + hzp_exchange_position(f->exchange), &any) < 0)
+    if (fill_micro(f, f->bin + hzp_collectives_position(f->collectives), &any) < 0)
         return;
     hzp_plan_clear(&f->chain);
     f->chain_ns = hzp_now_ns();
-    hzp_exchange_micro(f->exchange, &f->chain, v, any ? f->micro : NULL, f->bin == 0,
-                       f->bin + hzp_exchange_ranks(f->exchange) >= f->deal.bins);
+    hzp_collectives_micro(f->collectives, &f->chain, v, any ? f->micro : NULL, f->bin == 0,
+                          f->bin + hzp_collectives_ranks(f->collectives) >= f->deal.bins);
     f->at = f->to = 0;
     f->stage = MICRO;
 }
@@ -193,7 +193,7 @@ static void begin_micro(struct hzp_follower *f)
 static void begin_update(struct hzp_follower *f)
 {
     struct hzp_weights *w = f->config.model->weights;
-    const struct hzp_command *command = hzp_exchange_heard(f->exchange);
+    const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
     struct hzp_update_hyper hyper = command->hyper;
     if (command->optimizer_step != f->optimizer_step + 1) {
         give_up(f, "this rank's state is of another optimizer step than rank 0's");
@@ -203,28 +203,29 @@ static void begin_update(struct hzp_follower *f)
     HZP_ASSERT(r >= 0); /* nothing else holds a slot */
     hzp_plan_clear(&f->chain);
     f->chain_ns = hzp_now_ns();
-    hzp_exchange_update(f->exchange, &f->chain, hzp_weights_current(w), f->version, &hyper);
+    hzp_collectives_update(f->collectives, &f->chain, hzp_weights_current(w), f->version, &hyper);
     f->at = f->to = 0;
     f->stage = UPDATE;
 }
 
 static void obey(struct hzp_follower *f)
 {
-    const struct hzp_command *command = hzp_exchange_heard(f->exchange);
+    const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
     switch (command->kind) {
-    case HZP_COMMAND_DEAL:
+    case HZP_RANK_COMMAND_DEAL:
         f->deal = *command;
-        hzp_exchange_listen_payload(f->exchange);
+        hzp_collectives_listen_payload(f->collectives);
         f->stage = PAYLOAD;
         break;
-    case HZP_COMMAND_UPDATE:
+    case HZP_RANK_COMMAND_UPDATE:
         begin_update(f);
         break;
-    case HZP_COMMAND_STATE:
-        hzp_exchange_gather_state(f->exchange, (enum hzp_state_part)command->part, command->unit);
+    case HZP_RANK_COMMAND_STATE:
+        hzp_collectives_gather_state(f->collectives, (enum hzp_state_part)command->part,
+                                     command->unit);
         f->stage = STATE;
         break;
-    case HZP_COMMAND_STOP:
+    case HZP_RANK_COMMAND_STOP:
         f->stage = STOPPED;
         hzp_lock_take(&f->lock);
         f->stats.stopped = true;
@@ -241,11 +242,11 @@ static int turn(struct hzp_follower *f)
 {
     if (f->stage == STOPPED || f->stage == BROKEN)
         return HZP_OK;
-    if (hzp_exchange_turn(f->exchange, f->at) >= 0)
+    if (hzp_collectives_turn(f->collectives, f->at) >= 0)
         return HZP_OK;
     char why[sizeof(f->stats.failure)];
     snprintf(why, sizeof(why), "the exchange with other ranks failed: %.150s",
-             hzp_exchange_error(f->exchange));
+             hzp_collectives_error(f->collectives));
     return give_up(f, why);
 }
 
@@ -255,7 +256,7 @@ static void advance(struct hzp_follower *f)
     if (f->stage == BEGIN)
         listen(f);
     while (f->stage == LISTEN || f->stage == PAYLOAD || f->stage == STATE) {
-        if (turn(f) < 0 || !hzp_exchange_done(f->exchange))
+        if (turn(f) < 0 || !hzp_collectives_done(f->collectives))
             return;
         if (f->stage == LISTEN) {
             obey(f);
@@ -270,7 +271,7 @@ static void advance(struct hzp_follower *f)
 
 static bool chain_ended(const struct hzp_follower *f)
 {
-    bool done = f->stage == MICRO || (f->stage == UPDATE && hzp_exchange_done(f->exchange));
+    bool done = f->stage == MICRO || (f->stage == UPDATE && hzp_collectives_done(f->collectives));
     return done && f->at == f->chain.items;
 }
 
@@ -283,7 +284,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     advance(f);
     if ((f->stage != MICRO && f->stage != UPDATE) || turn(f) < 0)
         return was_busy && !busy(source); /* a step, so that the loop sees that it may end */
-    int32_t limit = hzp_transfers_limit(hzp_exchange_transfers(f->exchange), f->chain.items);
+    int32_t limit = hzp_transfers_limit(hzp_collectives_transfers(f->collectives), f->chain.items);
     if (chain_ended(f))
         return true; /* deliver() goes on */
     if (f->to == limit || !room->train_ns)
@@ -292,7 +293,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         offer, &(struct hzp_slice){.chain = &f->chain, .from = f->to, .tenant = HZP_TENANT_TRAIN});
     int32_t end = hzp_ride_cut(NULL, step->version, room->op_times, &f->chain, f->to,
                                room->train_ns, room->item_ns, 0);
-    limit = hzp_transfers_cut(hzp_exchange_transfers(f->exchange), f->to, limit);
+    limit = hzp_transfers_cut(hzp_collectives_transfers(f->collectives), f->to, limit);
     slice->to = f->to = HZP_MIN(end, limit);
     return slice->to > slice->from;
 }
@@ -300,15 +301,15 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 static void end_micro(struct hzp_follower *f)
 {
     hzp_track_add(f->track, "micro-batch", f->chain_ns, hzp_now_ns(),
-                  (uint64_t)(f->bin + hzp_exchange_position(f->exchange)));
+                  (uint64_t)(f->bin + hzp_collectives_position(f->collectives)));
     hzp_lock_take(&f->lock);
     f->stats.rows += (uint64_t)f->micro->rows;
     hzp_lock_release(&f->lock);
     double loss = 0;
     for (int32_t i = 0; i < f->micro->learned; i++)
         loss += (double)f->micro->loss.value[i];
-    hzp_exchange_note_loss(f->exchange, loss);
-    f->bin += hzp_exchange_ranks(f->exchange);
+    hzp_collectives_note_loss(f->collectives, loss);
+    f->bin += hzp_collectives_ranks(f->collectives);
     if (f->bin < f->deal.bins)
         begin_micro(f);
     else

@@ -3,12 +3,12 @@
  *
  *     listen -DEAL-> micro-batches -> listen -UPDATE-> update -> publish -> listen ... -STOP-> end
  *
- * It computes what the trainer of rank 0 deals to it (exchange.h), and takes part in each update
+ * It computes what the trainer of rank 0 deals to it (collectives.h), and takes part in each update
  * with its shard.  Whether an update is kept follows from results that all ranks compare, so
  * nothing is asked.  Its store has one slot: no requests are served, so updates are written in
  * place.
  *
- * Owns: its train space, the micro-batch, the exchange.  Borrows: the model, the link.
+ * Owns: its train space, the micro-batch, the collectives.  Borrows: the model, the link.
  *
  * Thread: engine, except read_stats: any.
  */
@@ -38,7 +38,7 @@ int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char 
                       bool same_recipe, struct hzp_err_text *reterr);
 
 /* Before the loop runs: gets rank 0's version into v, which is a draft or the current version, and
- * the state that belongs to it (share.h).  It waits. */
+ * the state that belongs to it (start_state.h).  It waits. */
 int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v,
                          struct hzp_err_text *reterr);
 

@@ -85,7 +85,7 @@ int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q);
 int32_t hzp_sample_queue_rejected(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
                                   int32_t max);
 
-/* --- While nothing is drawn, and nothing will be (hzp_trainer_held): any thread --------------- */
+/* --- While nothing is drawn, and nothing will be (hzp_trainer_suspended): any thread ---------- */
 
 /* Forgets all samples of the log, as if they had never been pushed, and takes over these, which may
  * exceed the bounds.  pushed_through: those pushed from now on have larger numbers; none is pushed

@@ -42,14 +42,14 @@ struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *
     };
 }
 
-static int open_exchange(struct hzp_trainer *t, struct hzp_err_text *reterr)
+static int open_collectives(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
-    struct hzp_exchange_config config = {.link = t->config.link,
-                                         .shards = t->config.shards,
-                                         .model = t->config.model,
-                                         .space = t->space,
-                                         .micro_rows = t->config.recipe.micro_rows};
-    return t->config.link ? hzp_exchange_create(&config, &t->exchange, reterr) : HZP_OK;
+    struct hzp_collectives_config config = {.link = t->config.link,
+                                            .shards = t->config.shards,
+                                            .model = t->config.model,
+                                            .space = t->space,
+                                            .micro_rows = t->config.recipe.micro_rows};
+    return t->config.link ? hzp_collectives_create(&config, &t->collectives, reterr) : HZP_OK;
 }
 
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
@@ -82,7 +82,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
-    HZP_TRY_GOTO(open_exchange(t, reterr));
+    HZP_TRY_GOTO(open_collectives(t, reterr));
     if (config->gate) {
         HZP_ASSERT(!config->link && config->recipe.publish_every == 1);
         HZP_TRY_GOTO(hzp_trainer_gate_create(config->gate, &t->gate));
@@ -98,7 +98,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
 {
     if (!t)
         return;
-    hzp_exchange_destroy(t->exchange);
+    hzp_collectives_destroy(t->collectives);
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_train_space_destroy(t->space);
@@ -142,7 +142,8 @@ void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret
 
 bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t)
 {
-    return t->exchange && t->stage != HZP_TRAINER_BROKEN && !hzp_exchange_done(t->exchange);
+    return t->collectives && t->stage != HZP_TRAINER_BROKEN &&
+           !hzp_collectives_done(t->collectives);
 }
 
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
@@ -255,9 +256,9 @@ static void build_micro(struct hzp_trainer *t)
     t->rider = (struct hzp_rider){version_read(t), micro, t->space};
     hzp_plan_clear(&t->chain);
     t->chain_ns = hzp_now_ns();
-    if (t->exchange)
-        hzp_exchange_micro(t->exchange, &t->chain, version_read(t), micro, t->bin == 0,
-                           t->bin + hzp_exchange_ranks(t->exchange) >= t->draw.bins);
+    if (t->collectives)
+        hzp_collectives_micro(t->collectives, &t->chain, version_read(t), micro, t->bin == 0,
+                              t->bin + hzp_collectives_ranks(t->collectives) >= t->draw.bins);
     else
         hzp_micro_build(&t->chain, t->config.model, version_read(t), micro, t->space, t->bin == 0);
     t->at = t->to = 0;
@@ -297,7 +298,7 @@ static void begin_accumulation(struct hzp_trainer *t)
         t->held = hzp_weights_acquire(t->config.model->weights);
     t->bin = 0;
     t->stage = HZP_TRAINER_ACCUMULATE;
-    if (t->exchange)
+    if (t->collectives)
         hzp_trainer_deal(t);
     build_micro(t);
 }
@@ -317,7 +318,7 @@ static bool over_bound(struct hzp_trainer *t, int32_t unpublished)
 static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
 {
     struct hzp_weights *w = t->config.model->weights;
-    if (t->exchange && !hzp_exchange_may_send(t->exchange))
+    if (t->collectives && !hzp_collectives_may_send(t->collectives))
         return false;
     if (atomic_load(&t->freeze) || t->picture) {
         *ret_flush = t->unpublished > 0;
@@ -352,11 +353,12 @@ static bool begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->chain_ns = hzp_now_ns();
     if (t->gate)
         hzp_update_save(&t->chain, t->space);
-    if (t->exchange) {
-        struct hzp_command command = {
-            .kind = HZP_COMMAND_UPDATE, .optimizer_step = t->optimizer_step + 1, .hyper = hyper};
-        hzp_exchange_send(t->exchange, &command, NULL);
-        hzp_exchange_update(t->exchange, &t->chain, version_read(t), t->draft, &hyper);
+    if (t->collectives) {
+        struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_UPDATE,
+                                           .optimizer_step = t->optimizer_step + 1,
+                                           .hyper = hyper};
+        hzp_collectives_send(t->collectives, &command, NULL);
+        hzp_collectives_update(t->collectives, &t->chain, version_read(t), t->draft, &hyper);
     } else {
         hzp_update_build(&t->chain, t->config.model, version_read(t), t->draft, &hyper, t->space);
     }
@@ -374,13 +376,13 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
     return flush;
 }
 
-/* Takes notice of what other ranks have done.  < 0: the exchange has failed, and with it
+/* Takes notice of what other ranks have done.  < 0: the exchange with them has failed, and with it
  * training. */
-static int turn_exchange(struct hzp_trainer *t)
+static int turn_collectives(struct hzp_trainer *t)
 {
-    if (!t->exchange || hzp_exchange_turn(t->exchange, t->at) >= 0)
+    if (!t->collectives || hzp_collectives_turn(t->collectives, t->at) >= 0)
         return HZP_OK;
-    const char *why = hzp_exchange_error(t->exchange);
+    const char *why = hzp_collectives_error(t->collectives);
     if (t->stage != HZP_TRAINER_BROKEN) /* once */
         hzp_log(HZP_LOG_ERROR, "train", "the exchange with other ranks failed: %s", why);
     hzp_lock_take(&t->lock);
@@ -394,15 +396,17 @@ static int turn_exchange(struct hzp_trainer *t)
 /* Items [0, limit) of the chain may be offered. */
 static int32_t limit_of(const struct hzp_trainer *t)
 {
-    return t->exchange ? hzp_transfers_limit(hzp_exchange_transfers(t->exchange), t->chain.items)
-                       : t->chain.items;
+    return t->collectives
+               ? hzp_transfers_limit(hzp_collectives_transfers(t->collectives), t->chain.items)
+               : t->chain.items;
 }
 
 /* Where the next slice ends at the latest. */
 static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
 {
-    return t->exchange ? hzp_transfers_cut(hzp_exchange_transfers(t->exchange), t->to, limit)
-                       : limit;
+    return t->collectives
+               ? hzp_transfers_cut(hzp_collectives_transfers(t->collectives), t->to, limit)
+               : limit;
 }
 
 /* Whether the end of the chain in progress publishes a version, or may. */
@@ -417,7 +421,7 @@ static bool chain_ended(const struct hzp_trainer *t)
 {
     bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
     bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_BROKEN;
-    bool done = micro || !t->exchange || hzp_exchange_done(t->exchange);
+    bool done = micro || !t->collectives || hzp_collectives_done(t->collectives);
     return (micro || update) && t->at == t->chain.items && done;
 }
 
@@ -469,9 +473,9 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->carried = room->ride_rows > 0;
-    if (hzp_trainer_serve_hold(t, step->number - 1, keep))
+    if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
         return true;
-    if (t->stage == HZP_TRAINER_BROKEN || turn_exchange(t) < 0) {
+    if (t->stage == HZP_TRAINER_BROKEN || turn_collectives(t) < 0) {
         hzp_trainer_serve_gather(t); /* fails it */
         return false;
     }
@@ -481,14 +485,14 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return offer_turn(t, true);
     }
     hzp_trainer_serve_gather(t);
-    if (t->gathering && turn_exchange(t) >= 0)
+    if (t->gathering && turn_collectives(t) >= 0)
         return gave_back; /* the other ranks take part in nothing else meanwhile */
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items)
         prepare_next(t);
     if (t->stage == HZP_TRAINER_IDLE) {
-        bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->hold) &&
+        bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->suspend) &&
                      hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, !keep) || gave_back;
@@ -500,7 +504,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_WAIT && !begin_update(t, &flush))
         return offer_turn(t, flush && !keep) || gave_back;
-    if (turn_exchange(t) < 0) /* posts what a chain that has just been built begins with */
+    if (turn_collectives(t) < 0) /* posts what a chain that has just been built begins with */
         return gave_back;
     int32_t limit = limit_of(t);
     if (chain_ended(t)) /* other ranks were waited for: deliver() goes on */
@@ -550,15 +554,15 @@ static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 
 static void end_micro(struct hzp_trainer *t, uint64_t now_ns)
 {
-    int32_t each = t->exchange ? hzp_exchange_ranks(t->exchange) : 1;
+    int32_t each = t->collectives ? hzp_collectives_ranks(t->collectives) : 1;
     int32_t end = HZP_MIN(t->bin + each, t->draw.bins);
     double loss = 0;
     uint64_t rows = 0;
     hzp_track_add(t->track, "micro-batch", t->chain_ns, hzp_now_ns(), (uint64_t)t->bin);
     for (int32_t i = 0; i < t->micro->learned; i++)
         loss += (double)t->micro->loss.value[i];
-    if (t->exchange)
-        hzp_exchange_note_loss(t->exchange, loss);
+    if (t->collectives)
+        hzp_collectives_note_loss(t->collectives, loss);
     else
         t->loss_sum += loss;
     for (int32_t bin = t->bin; bin < end; bin++)
@@ -686,8 +690,8 @@ static void end_update(struct hzp_trainer *t, const struct hzp_step *step)
     const struct hzp_update_result *result = hzp_update_result(t->space);
     t->now.optimizer_step = t->optimizer_step + 1;
     hzp_track_add(t->track, "update", t->chain_ns, hzp_now_ns(), (uint64_t)t->now.optimizer_step);
-    for (int32_t bin = 0; t->exchange && bin < t->draw.bins; bin++)
-        t->loss_sum += hzp_exchange_loss(t->exchange, bin);
+    for (int32_t bin = 0; t->collectives && bin < t->draw.bins; bin++)
+        t->loss_sum += hzp_collectives_loss(t->collectives, bin);
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
     bool finite = isfinite(result->sumsq) && result->nonfinite == 0;
@@ -740,7 +744,7 @@ static void end_chain(struct hzp_trainer *t, const struct hzp_step *step, bool k
 {
     if (t->stage == HZP_TRAINER_ACCUMULATE)
         end_micro(t, now_ns);
-    else if (t->exchange && keep_version)
+    else if (t->collectives && keep_version)
         return;
     else if (t->stage == HZP_TRAINER_UPDATE)
         end_update(t, step);
@@ -779,7 +783,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         t->at = slice->to;
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
     }
-    if (turn_exchange(t) >= 0 && chain_ended(t))
+    if (turn_collectives(t) >= 0 && chain_ended(t))
         end_chain(t, step, offer->keep_version, outcome->end_ns);
     t->flush = false;
     hzp_trainer_serve_freeze(t, step->number);

@@ -189,9 +189,10 @@ bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t);
 void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
- * loaded (share.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a rank.
+ * loaded (start_state.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a
+ * rank.
  * */
-int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr);
+int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
 
 /* With ranks, when the loop has ended: a save that another thread has begun fails from now on,
  * because no thread exchanges data for it. */

@@ -3,7 +3,7 @@
 #include "base/arena.h"
 #include "base/thread.h"
 #include "train/deal.h"
-#include "train/share.h"
+#include "train/start_state.h"
 #include "train/trainer_state.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ void hzp_trainer_deal(struct hzp_trainer *t)
     struct hzp_draw *d = &t->draw;
     if (!t->config.shards.ordered)
         sort_bins(d);
-    struct hzp_command command = {.kind = HZP_COMMAND_DEAL, .bins = d->bins};
+    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_DEAL, .bins = d->bins};
     for (int32_t i = 0; i < d->count; i++) {
         if (d->bin[i] < 0)
             continue;
@@ -58,41 +58,41 @@ void hzp_trainer_deal(struct hzp_trainer *t)
     for (int32_t i = 0; i < d->count; i++)
         if (d->bin[i] >= 0)
             at = hzp_deal_put(at, d->sample[i], d->bin[i]);
-    hzp_exchange_send(t->exchange, &command, payload);
+    hzp_collectives_send(t->collectives, &command, payload);
     free(payload);
 }
 
 void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    struct hzp_command command = {.kind = HZP_COMMAND_STOP};
+    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_STOP};
     bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT ||
                      t->stage == HZP_TRAINER_PREPARE;
-    if (!t->exchange || !listening || hzp_exchange_wait(t->exchange) < 0)
+    if (!t->collectives || !listening || hzp_collectives_wait(t->collectives) < 0)
         return;
-    hzp_exchange_send(t->exchange, &command, NULL);
-    hzp_exchange_wait(t->exchange);
+    hzp_collectives_send(t->collectives, &command, NULL);
+    hzp_collectives_wait(t->collectives);
 }
 
-int hzp_trainer_share(struct hzp_trainer *t, struct hzp_err_text *reterr)
+int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
-    struct hzp_share share = {.exchange = t->exchange,
-                              .model = t->config.model,
-                              .space = t->space,
-                              .version = hzp_weights_current(t->config.model->weights),
-                              .optimizer_step = t->optimizer_step,
-                              .state_dir = t->loaded_dir};
-    return t->exchange ? hzp_share_send(&share, reterr) : HZP_OK;
+    struct hzp_start_state state = {.collectives = t->collectives,
+                                    .model = t->config.model,
+                                    .space = t->space,
+                                    .version = hzp_weights_current(t->config.model->weights),
+                                    .optimizer_step = t->optimizer_step,
+                                    .state_dir = t->loaded_dir};
+    return t->collectives ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }
 
 /* --- Gathering the state for a checkpoint ----------------------------------------------------- */
 
 static void begin_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
 {
-    struct hzp_command command = {.kind = HZP_COMMAND_STATE, .part = part, .unit = u};
-    hzp_exchange_send(t->exchange, &command, NULL);
-    hzp_exchange_gather_state(t->exchange, part, u);
+    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_STATE, .part = part, .unit = u};
+    hzp_collectives_send(t->collectives, &command, NULL);
+    hzp_collectives_gather_state(t->collectives, part, u);
 }
 
 static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
@@ -105,15 +105,15 @@ static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
 void hzp_trainer_serve_gather(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    if (!t->exchange)
+    if (!t->collectives)
         return;
     if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
         finish_gather(t, HZP_GATHER_FAILED);
-    if (t->gathering && hzp_exchange_done(t->exchange))
+    if (t->gathering && hzp_collectives_done(t->collectives))
         finish_gather(t, HZP_GATHER_DONE);
     bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT;
     if (!listening || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
-        !hzp_exchange_done(t->exchange))
+        !hzp_collectives_done(t->collectives))
         return;
     begin_gather(t, t->gather_part, t->gather_unit);
     t->gathering = true;
@@ -145,17 +145,17 @@ static int gather_now(struct hzp_trainer *t, enum hzp_state_part part, int32_t u
     hzp_assert_engine_thread();
     if (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_WAIT)
         return HZP_EIO;
-    HZP_TRY(hzp_exchange_wait(t->exchange));
+    HZP_TRY(hzp_collectives_wait(t->collectives));
     begin_gather(t, part, u);
-    return hzp_exchange_wait(t->exchange);
+    return hzp_collectives_wait(t->collectives);
 }
 
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr)
 {
     int r = hzp_trainer_frozen(t) ? ask_engine(t, part, u) : gather_now(t, part, u);
-    const char *why = hzp_exchange_error(t->exchange);
-    *ret = hzp_exchange_state(t->exchange);
+    const char *why = hzp_collectives_error(t->collectives);
+    *ret = hzp_collectives_state(t->collectives);
     why = why[0] ? why : "training was interrupted";
     return r < 0 ? hzp_fail(reterr, r, "cannot gather the state of all ranks: %s", why) : HZP_OK;
 }

@@ -111,7 +111,7 @@ static int sum_state(struct hzp_trainer *t, enum hzp_state_part part, const stru
                      uint64_t *ret, struct hzp_err_text *reterr)
 {
     *ret = 0;
-    for (int32_t u = 0; t->exchange && u < units->layout->units; u++) {
+    for (int32_t u = 0; t->collectives && u < units->layout->units; u++) {
         const void *data;
         HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
         struct hzp_unit_view whole = hzp_unit_view(units, u);
@@ -119,7 +119,7 @@ static int sum_state(struct hzp_trainer *t, enum hzp_state_part part, const stru
         whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
         *ret += hzp_unit_checksum(&whole);
     }
-    int r = t->exchange ? HZP_OK : hzp_units_checksum(t->config.model->dev, units, ret);
+    int r = t->collectives ? HZP_OK : hzp_units_checksum(t->config.model->dev, units, ret);
     return r < 0 ? hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
                             hzp_err_name(r))
                  : HZP_OK;
@@ -163,7 +163,7 @@ static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, enum hzp_st
         const void *data;
         void *owned;
         struct hzp_unit_view view = hzp_unit_view(units, u);
-        if (t->exchange) {
+        if (t->collectives) {
             HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
             HZP_TRY(hzp_st_writer_data(w, data, view.elements * hzp_dtype_size(view.type), reterr));
             continue;
@@ -414,10 +414,10 @@ int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recip
     return HZP_OK;
 }
 
-int hzp_trainer_load_held(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
-                          struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
+                               struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
-    HZP_ASSERT(hzp_trainer_held(t));
+    HZP_ASSERT(hzp_trainer_suspended(t));
     return load_file(t->config.model, &t->config.recipe, t->space, false, v, dir, false, ret, NULL,
                      reterr);
 }
@@ -428,11 +428,11 @@ static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
     return HZP_OK;
 }
 
-int hzp_trainer_clear_held(struct hzp_trainer *t)
+int hzp_trainer_clear_suspended(struct hzp_trainer *t)
 {
     const struct hzp_units *residual = hzp_train_space_residual(t->space);
     struct hzp_device *dev = t->config.model->dev;
-    HZP_ASSERT(hzp_trainer_held(t));
+    HZP_ASSERT(hzp_trainer_suspended(t));
     HZP_TRY(hzp_units_fill(dev, hzp_train_space_m(t->space), clear_unit, NULL));
     HZP_TRY(hzp_units_fill(dev, hzp_train_space_v(t->space), clear_unit, NULL));
     return residual ? hzp_units_fill(dev, residual, clear_unit, NULL) : HZP_OK;

@@ -8,10 +8,10 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
-#include "train/exchange.h"
+#include "train/collectives.h"
 #include "train/pace.h"
 #include "train/trainer.h"
-#include "train/trainer_hold.h"
+#include "train/trainer_suspend.h"
 
 #include <stdatomic.h>
 
@@ -43,8 +43,8 @@ struct hzp_trainer {
     struct hzp_trainer_config config;
     struct hzp_train_space *space;
     struct hzp_micro *micro;
-    struct hzp_exchange *exchange; /* with the other ranks; NULL: there are none */
-    struct hzp_rider rider;        /* of the current micro-batch */
+    struct hzp_collectives *collectives; /* with the other ranks; NULL: there are none */
+    struct hzp_rider rider;              /* of the current micro-batch */
     /* engine thread: the newest step had room for riding rows (hzp_room.ride_rows); the next
      * micro-batch is then cut into chunks */
     bool carried;
@@ -88,14 +88,15 @@ struct hzp_trainer {
     void *wake_ctx;
     enum hzp_state_part gather_part;
     int32_t gather_unit;
-    bool gathering;            /* engine thread: the exchange's list is that of the gather */
+    bool gathering;            /* engine thread: the collectives' list is that of the gather */
     _Atomic(int) gather_state; /* enum hzp_gather_state */
     atomic_bool loop_ended;    /* nothing more is gathered for other threads */
     char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
 
     struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
 
-    /* An older version that is made to serve again (trainer_hold.h).  Handed over by `restore`. */
+    /* An older version that is made to serve again (trainer_suspend.h).  Handed over by
+     * `restore`. */
     struct {
         uint64_t id;               /* that a slot may hold; 0: none */
         bool only;                 /* no other slot will do */
@@ -107,10 +108,10 @@ struct hzp_trainer {
         const struct hzp_mark *mark; /* [marks] to be told to the store */
         int32_t marks;
     } older;
-    _Atomic(int) restore; /* enum hzp_restore, trainer_hold.c */
+    _Atomic(int) restore; /* enum hzp_restore, trainer_suspend.c */
 
     /* any thread */
-    atomic_bool paused, finishing, freeze, hold, held_now, stop_wanted, marks_wanted;
+    atomic_bool paused, finishing, freeze, suspend, suspended, stop_wanted, marks_wanted;
     _Atomic(struct hzp_version *) frozen;
 
     /* under lock */
@@ -132,7 +133,7 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
 /* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
 
-/* --- trainer_hold.c --------------------------------------------------------------------------- */
+/* --- trainer_suspend.c ------------------------------------------------------------------------ */
 
 /* Tells the store which samples have been given up, before a version covers them. */
 void hzp_trainer_note_unlearned(struct hzp_trainer *t);
@@ -141,9 +142,9 @@ void hzp_trainer_note_unlearned(struct hzp_trainer *t);
 bool hzp_trainer_given_back(struct hzp_trainer *t);
 /* Grants and ends freezes.  last_step: the last step that may have read the frozen version. */
 void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step);
-/* Does what another thread has asked for with trainer_hold.h.  True: the step is offered as it is,
- * and hzp_trainer_publish_older() follows when it is delivered, if it says so. */
-bool hzp_trainer_serve_hold(struct hzp_trainer *t, uint64_t last_step, bool keep_version);
+/* Does what another thread has asked for with trainer_suspend.h.  True: the step is offered as it
+ * is, and hzp_trainer_publish_older() follows when it is delivered, if it says so. */
+bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool keep_version);
 void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step);
 
 /* --- trainer_gate.c --------------------------------------------------------------------------- */

@@ -14,12 +14,19 @@
 #include "weights/roles.h"
 
 /* Which rows of the tensor a file's tensor fills. */
-enum hzp_part { HZP_PART_ALL, HZP_PART_Q, HZP_PART_K, HZP_PART_V, HZP_PART_GATE, HZP_PART_UP };
+enum hzp_tensor_part {
+    HZP_PART_ALL,
+    HZP_PART_Q,
+    HZP_PART_K,
+    HZP_PART_V,
+    HZP_PART_GATE,
+    HZP_PART_UP
+};
 
 struct hzp_family_row {
     const char *name; /* '*' is replaced by the layer's number */
     enum hzp_role role;
-    enum hzp_part part;
+    enum hzp_tensor_part part;
 };
 
 struct hzp_family {

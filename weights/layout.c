@@ -96,7 +96,7 @@ static void add_unit(struct hzp_layout *l, int32_t layer, int32_t inner, const e
 }
 
 static void part_rows(const struct hzp_model_config *c, const struct hzp_tensor *t,
-                      enum hzp_part part, struct hzp_disk_tensor *d)
+                      enum hzp_tensor_part part, struct hzp_disk_tensor *d)
 {
     int32_t q = c->heads.heads * c->heads.dim, kv = c->heads.kv_heads * c->heads.dim;
     d->vector = !is_matrix(t->role);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench link: how fast the ranks of a job exchange data.
+/* bench link: how fast the ranks of a run exchange data.
  *
  * Every rank runs all transfers, rank 0 reports.  A figure is the median of several runs: the time
  * from posting to done, and the bytes that each rank sends by that time. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/bench/link.h - `bench link`: how fast the ranks of a job exchange data.
+/* api/bench/link.h - `bench link`: how fast the ranks of a run exchange data.
  *
  * Thread: the one that opened the link.
  */

@@ -54,8 +54,8 @@ static void print_body(json_t *json)
  * request that teaches. */
 static const char *key_header(const struct hzp_server *server, bool teach)
 {
-    bool admin = hzp_access_has_admin_key(server->access);
-    if (!hzp_access_has_key(server->access))
+    bool admin = hzp_auth_has_admin_key(server->auth);
+    if (!hzp_auth_has_key(server->auth))
         return "";
     if (admin && (teach || !(server->settings->api_key || server->settings->api_key_file)))
         return " -H \"Authorization: Bearer $HZP_ADMIN_KEY\"";
@@ -104,7 +104,7 @@ static void print_welcome(const struct hzp_server *server, const struct hzp_serv
 static void reload(struct hzp_server *server)
 {
     struct hzp_err_text err = {0};
-    int r = hzp_access_reload(server->access, &err);
+    int r = hzp_auth_reload(server->auth, &err);
     if (r < 0)
         hzp_log(HZP_LOG_ERROR, "serve", "SIGHUP: %s: the keys stay as they were", err.text);
     else
@@ -245,10 +245,10 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
 static bool usable(const struct hzp_options *options)
 {
     json_t *prompt = json_string(options->serve.try_prompt);
-    struct hzp_access *access = NULL;
+    struct hzp_auth *auth = NULL;
     struct hzp_err_text err = {0};
-    bool safe = hzp_access_create(&options->http, &access, &err) == HZP_OK;
-    hzp_access_destroy(access);
+    bool safe = hzp_auth_create(&options->http, &auth, &err) == HZP_OK;
+    hzp_auth_destroy(auth);
     if (!options->engine.model.dir)
         fprintf(stderr, "hzpserve: serve: no model given, and the bundled one is not there; name "
                         "a directory that holds config.json\n");

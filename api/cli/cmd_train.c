@@ -413,7 +413,7 @@ static int open_run(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY_GOTO(open_data(run, reterr));
     HZP_TRY_GOTO(open_trainer(run, reterr));
     HZP_TRY_GOTO(hzp_assembly_fill(&run->parts, fill, run, reterr));
-    HZP_TRY_GOTO(hzp_trainer_share(run->parts.trainer, reterr));
+    HZP_TRY_GOTO(hzp_trainer_send_start_state(run->parts.trainer, reterr));
     HZP_TRY_GOTO(open_log(run, reterr));
     return HZP_OK;
 out:

@@ -178,7 +178,7 @@ static const struct topic {
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
-     "  3    a rank of the job was lost (serve, train)\n"
+     "  3    one of several ranks was lost (serve, train)\n"
      "  130  interrupted; 143: ended by SIGTERM; 129: its terminal closed (train)\n"
      "  131  ended by SIGQUIT (serve)\n"},
 };

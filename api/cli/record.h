@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/cli/record.h - what the ranks of a job must agree on: build, model, options.
+/* api/cli/record.h - what the ranks of a run must agree on: build, model, options.
  *
  * Thread: main.
  */

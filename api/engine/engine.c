@@ -62,7 +62,7 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
     HZP_TRY(hzp_assembly_fill(a, fill, e, reterr));
     if (e->state)
-        HZP_TRY(hzp_trainer_share(a->trainer, reterr));
+        HZP_TRY(hzp_trainer_send_start_state(a->trainer, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
     if (!e->state)

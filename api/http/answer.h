@@ -2,7 +2,7 @@
 /* api/http/answer.h - a completion on its way to a client: as one answer, or as a stream.
  *
  *     pool     parses, makes the completion, watches the client, submits
- *     notify   news: wakes the exchange of a stream; posts the job of a whole answer
+ *     notify   news: wakes the exchange of a stream; posts the task of a whole answer
  *     I/O      stream: begins when the first token is there, then sends what is new each time it
  *              is woken (completions_stream.c)
  *     pool     whole: writes the answer when all choices have ended
@@ -33,7 +33,7 @@ struct hzp_answer {
     struct hzp_completion *c;
     char id[HZP_REQUEST_ID_MAX + 16];
     int64_t created;
-    struct hzp_job job; /* of a whole answer */
+    struct hzp_pool_task task; /* of a whole answer */
     bool counted;
     /* of a stream */
     struct hzp_textbuf out; /* formatted, not sent yet */

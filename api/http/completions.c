@@ -163,7 +163,7 @@ static bool run_whole(void *ctx)
 static void news_of_whole(void *ctx)
 {
     struct hzp_answer *a = ctx;
-    hzp_pool_post(a->x->server->pool, &a->job);
+    hzp_pool_post(a->x->server->pool, &a->task);
 }
 
 /* Only its answer wakes it. */
@@ -220,7 +220,7 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     int32_t n = params->n, max_tokens = params->max_tokens;
     a->x = x;
     a->created = time(NULL);
-    a->job = (struct hzp_job){.run = run_whole, .ctx = a};
+    a->task = (struct hzp_pool_task){.run = run_whole, .ctx = a};
     snprintf(a->id, sizeof(a->id), "%s%s", params->form->id, x->info.id);
     struct hzp_listener listener = {.notify = server->notify,
                                     .news = stream ? news_of_stream : news_of_whole,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /health: 200 while requests are taken, else 503.  "degraded": a rank of the job was lost, or
- * training has stopped because the weights are not finite, or the disk cannot be written, so
+/* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost,
+ * or training has stopped because the weights are not finite, or the disk cannot be written, so
  * nothing is learned; requests are served. */
 #include "api/http/http.h"
 

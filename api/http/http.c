@@ -155,14 +155,14 @@ static bool changes_something(const char *method)
 static void check_early(struct hzp_exchange *x, const char *method, const char *path, int active)
 {
     const struct hzp_http_settings *settings = x->server->settings;
-    struct hzp_access *access = x->server->access;
+    struct hzp_auth *auth = x->server->auth;
     x->route = find_route(method, path, &x->tail);
     if (changes_something(method))
-        hzp_access_check_origin(access, x->connection, &x->refusal);
+        hzp_auth_check_origin(auth, x->connection, &x->refusal);
     if (!x->refusal.status && x->route)
-        x->info.key = hzp_access_check_key(access, x->connection, x->route->right, &x->refusal);
+        x->info.key = hzp_auth_check_key(auth, x->connection, x->route->right, &x->refusal);
     else if (!x->refusal.status && !strncmp(path, "/v1/", 4))
-        hzp_access_check_key(access, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
+        hzp_auth_check_key(auth, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
     if (!x->refusal.status && !x->route)
         find_no_route(x, method, path);
     if (!x->refusal.status && says_too_much(x))
@@ -188,7 +188,7 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *path)
 static enum MHD_Result answer_preflight(struct hzp_exchange *x)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
-    if (response && hzp_access_add_cors(x->server->access, x->connection, response, true)) {
+    if (response && hzp_auth_add_cors(x->server->auth, x->connection, response, true)) {
         x->preflight = true;
         return hzp_reply(x, MHD_HTTP_NO_CONTENT, response);
     }
@@ -205,7 +205,7 @@ static enum MHD_Result send_answer(struct hzp_exchange *x)
     struct MHD_Response *response = x->response;
     x->response = NULL;
     if (!x->preflight)
-        hzp_access_add_cors(x->server->access, x->connection, response, false);
+        hzp_auth_add_cors(x->server->auth, x->connection, response, false);
     if (x->early)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     enum MHD_Result r = MHD_queue_response(x->connection, (unsigned)x->status, response);
@@ -239,7 +239,7 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     const char *fault = hzp_framing_fault(connection, method, version);
     if (fault)
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "%s", fault);
-    else if (!hzp_access_is_preflight(connection, method))
+    else if (!hzp_auth_is_preflight(connection, method))
         check_early(x, method, path, active);
     if (x->route) {
         x->info.method = x->route->method;
@@ -312,10 +312,10 @@ static bool feed_route(struct hzp_exchange *x)
 {
     if (!x->route || !x->route->feed || x->bytes < FEED_BYTES)
         return true;
-    x->job = (struct hzp_job){.run = run_feed, .ctx = x};
+    x->task = (struct hzp_pool_task){.run = run_feed, .ctx = x};
     if (!hzp_exchange_park(x))
         return false;
-    hzp_pool_post(x->server->pool, &x->job);
+    hzp_pool_post(x->server->pool, &x->task);
     return true;
 }
 
@@ -417,7 +417,7 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     x->begun = true;
     hzp_exchange_awake(x);
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
-    if (hzp_access_is_preflight(x->connection, method))
+    if (hzp_auth_is_preflight(x->connection, method))
         return answer_preflight(x);
     if (x->refusal.status) {
         if (x->response)
@@ -430,11 +430,11 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     find_route(method, path, &x->tail); /* the path is complete only now */
     if (!x->route->pooled)
         return x->route->answer(x);
-    x->job = (struct hzp_job){.run = run_route, .ctx = x};
-    /* Parks first: the job may end before this thread goes on. */
+    x->task = (struct hzp_pool_task){.run = run_route, .ctx = x};
+    /* Parks first: the task may end before this thread goes on. */
     if (!hzp_exchange_park(x))
         return MHD_NO;
-    hzp_pool_post(x->server->pool, &x->job);
+    hzp_pool_post(x->server->pool, &x->task);
     return MHD_YES;
 }
 
@@ -598,7 +598,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     name_model(s);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
-    int r = hzp_access_create(settings, &s->access, reterr);
+    int r = hzp_auth_create(settings, &s->auth, reterr);
     if (r == HZP_OK)
         r = listen_on(s, port, reterr);
     if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&s->notify) < 0 ||
@@ -612,7 +612,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
         hzp_server_stop(s, 0);
         return r;
     }
-    if (!hzp_access_has_key(s->access) && settings->no_auth)
+    if (!hzp_auth_has_key(s->auth) && settings->no_auth)
         hzp_log(HZP_LOG_WARN, "http",
                 "--no-auth: every client that reaches %s may complete, teach and set the policy",
                 settings->host);
@@ -648,7 +648,7 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     hzp_notify_destroy(server->notify);
     hzp_hangup_destroy(server->hangup);
     hzp_door_destroy(server->door);
-    hzp_access_destroy(server->access);
+    hzp_auth_destroy(server->auth);
     hzp_lock_fini(&server->policy_lock);
     hzp_unknown_fini(&server->unknown);
     hzp_taught_destroy(server->taught);

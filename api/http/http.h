@@ -27,7 +27,7 @@
 #define HZP_API_HTTP_HTTP_H
 
 #include "api/engine/engine.h"
-#include "api/http/access.h"
+#include "api/http/auth.h"
 #include "api/http/door.h"
 #include "api/http/hangup.h"
 #include "api/http/metrics.h"
@@ -49,7 +49,7 @@ struct hzp_server {
     const struct hzp_http_settings *settings;
     struct hzp_engine *engine;
     struct hzp_metrics *metrics;
-    struct hzp_access *access;
+    struct hzp_auth *auth;
     struct hzp_hangup *hangup;
     struct hzp_door *door;
     struct hzp_notify *notify;
@@ -92,7 +92,7 @@ struct hzp_exchange {
     uint64_t version;              /* sent as x-hzpserve-weights-version; 0: not sent */
     int64_t staleness;             /* with version: sent as x-hzpserve-staleness */
     struct MHD_Response *response; /* to be sent by the I/O thread */
-    struct hzp_job job;            /* of a pooled route */
+    struct hzp_pool_task task;     /* of a pooled route */
 
     /* Set by a pooled handler that answers later; called on the I/O thread.  resume: the exchange
      * was woken and has no answer yet; false: the connection is closed.  leave: the exchange ends,

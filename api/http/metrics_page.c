@@ -464,7 +464,7 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
     for (int r = 0; r < ranks->ranks; r++)
         hzp_control_state(ranks->control, r, &of[r]);
     hzp_link_state(ranks->link, &link);
-    gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks of the job.");
+    gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks that work together.");
     gauge(p, "hzpserve_rank_lost", hzp_control_lost(ranks->control, why, sizeof(why)),
           "The first rank that was lost; -1: none.");
     rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");

@@ -10,43 +10,43 @@ struct hzp_pool {
     struct hzp_lock lock;
     pthread_cond_t cond;
     /* under lock */
-    struct hzp_job *first, *last;
+    struct hzp_pool_task *first, *last;
     bool stop;
     int threads;
     pthread_t thread[];
 };
 
 /* Under the lock. */
-static void append(struct hzp_pool *pool, struct hzp_job *job)
+static void append(struct hzp_pool *pool, struct hzp_pool_task *task)
 {
-    job->queued = true;
-    job->next = NULL;
+    task->queued = true;
+    task->next = NULL;
     if (pool->last)
-        pool->last->next = job;
+        pool->last->next = task;
     else
-        pool->first = job;
-    pool->last = job;
+        pool->first = task;
+    pool->last = task;
     pthread_cond_signal(&pool->cond);
 }
 
-/* Under the lock, which it releases while the job runs. */
+/* Under the lock, which it releases while the task runs. */
 static void run_first(struct hzp_pool *pool)
 {
-    struct hzp_job *job = pool->first;
-    pool->first = job->next;
+    struct hzp_pool_task *task = pool->first;
+    pool->first = task->next;
     if (!pool->first)
         pool->last = NULL;
-    job->queued = false;
-    job->running = true;
+    task->queued = false;
+    task->running = true;
     hzp_lock_release(&pool->lock);
-    bool over = job->run(job->ctx);
+    bool over = task->run(task->ctx);
     hzp_lock_take(&pool->lock);
     if (over)
         return;
-    job->running = false;
-    if (job->again) {
-        job->again = false;
-        append(pool, job);
+    task->running = false;
+    if (task->again) {
+        task->again = false;
+        append(pool, task);
     }
 }
 
@@ -97,12 +97,12 @@ void hzp_pool_destroy(struct hzp_pool *pool)
     free(pool);
 }
 
-void hzp_pool_post(struct hzp_pool *pool, struct hzp_job *job)
+void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task)
 {
     hzp_lock_take(&pool->lock);
-    if (job->running)
-        job->again = true;
-    else if (!job->queued)
-        append(pool, job);
+    if (task->running)
+        task->again = true;
+    else if (!task->queued)
+        append(pool, task);
     hzp_lock_release(&pool->lock);
 }

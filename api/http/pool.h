@@ -2,13 +2,13 @@
 /* api/http/pool.h - threads for work that may block or take long: parsing and tokenising bodies,
  * committing examples, writing large answers.
  *
- * A job is run once for each time it was posted, except that posts made before it begins count as
- * one.  A job that is posted while it runs is run again afterwards, never by two threads at once.
+ * A task is run once for each time it was posted, except that posts made before it begins count as
+ * one.  A task that is posted while it runs is run again afterwards, never by two threads at once.
  *
- * Bounds: the number of threads; a job is in the queue at most once, and every job belongs to a
+ * Bounds: the number of threads; a task is in the queue at most once, and every task belongs to a
  * connection, so the queue is bounded by the number of connections.
  *
- * Thread: any; jobs run on the pool's threads ("hzp-http").
+ * Thread: any; tasks run on the pool's threads ("hzp-http").
  */
 #ifndef HZP_API_HTTP_POOL_H
 #define HZP_API_HTTP_POOL_H
@@ -17,12 +17,12 @@
 
 struct hzp_pool;
 
-struct hzp_job {
-    /* True: the job is over, its memory may be gone already; it must not be posted again. */
+struct hzp_pool_task {
+    /* True: the task is over, its memory may be gone already; it must not be posted again. */
     bool (*run)(void *ctx);
     void *ctx;
     /* used by the pool, under its lock */
-    struct hzp_job *next;
+    struct hzp_pool_task *next;
     bool queued, running, again;
 };
 
@@ -31,6 +31,6 @@ int hzp_pool_create(int threads, struct hzp_pool **ret);
 /* Runs what is queued, then ends the threads.  NULL: no effect. */
 void hzp_pool_destroy(struct hzp_pool *pool);
 
-void hzp_pool_post(struct hzp_pool *pool, struct hzp_job *job);
+void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task);
 
 #endif

@@ -13,7 +13,7 @@
 struct hzp_http_settings {
     const char *host;                       /* address to listen on */
     const char *served_name;                /* of the model; NULL: its directory's name */
-    const char *api_key, *api_key_file;     /* NULL: none (access.h) */
+    const char *api_key, *api_key_file;     /* NULL: none (auth.h) */
     const char *admin_key, *admin_key_file; /* NULL: none */
     const char *allow_host, *allow_origin;  /* lists, separated by commas; "*": all */
     int64_t no_auth;                        /* without a key also beyond this machine */

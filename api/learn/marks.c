@@ -53,7 +53,8 @@ static bool is_marked(struct hzp_state *s, int64_t number)
     return found;
 }
 
-enum hzp_lesson hzp_state_learned(struct hzp_state *s, int64_t number, int64_t learned_through)
+enum hzp_lesson_state hzp_state_learned(struct hzp_state *s, int64_t number,
+                                        int64_t learned_through)
 {
     int64_t none[1], failed = 0, rejected = 0;
     hzp_state_pick(s, hzp_sample_queue_rejected, number, number, none, 0, &rejected);

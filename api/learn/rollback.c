@@ -3,8 +3,8 @@
  *
  * From disk, with the optimizer's state of then:
  *
- *     hold learning -> check the files -> read the weights into a draft -> enter it in the log
- *     -> publish -> read moments and residuals, requeue what is to be learned -> release
+ *     suspend learning -> check the files -> read the weights into a draft -> enter it in the log
+ *     -> publish -> read moments and residuals, requeue what is to be learned -> resume
  *
  * The entry says that the checkpoint's directory is also that of the new version, and which samples
  * are skipped or deleted: one transaction, before the version serves.  A process killed before it
@@ -17,7 +17,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
-#include "train/trainer_hold.h"
+#include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
 #include <inttypes.h>
@@ -55,18 +55,18 @@ static int look_again(struct rollback *r)
     return HZP_OK;
 }
 
-static int hold(struct rollback *r)
+static int suspend(struct rollback *r)
 {
-    hzp_trainer_hold(r->s->trainer);
-    while (!hzp_trainer_held(r->s->trainer))
+    hzp_trainer_suspend(r->s->trainer);
+    while (!hzp_trainer_suspended(r->s->trainer))
         HZP_TRY(look_again(r));
     hzp_state_journal(r->s);
     return HZP_OK;
 }
 
-static void release(struct rollback *r)
+static void resume(struct rollback *r)
 {
-    hzp_trainer_release(r->s->trainer);
+    hzp_trainer_resume(r->s->trainer);
     hzp_loop_poke(r->s->loop);
     hzp_wake_poke(&r->s->wake);
 }
@@ -217,12 +217,12 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
 {
     struct hzp_trainer_numbers numbers;
     if (r->job->reset) {
-        int code = hzp_trainer_clear_held(r->s->trainer);
+        int code = hzp_trainer_clear_suspended(r->s->trainer);
         return code < 0 ? hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
                                    hzp_err_name(code))
                         : code;
     }
-    return hzp_trainer_load_held(r->s->trainer, v, r->dir, &numbers, r->reterr);
+    return hzp_trainer_load_suspended(r->s->trainer, v, r->dir, &numbers, r->reterr);
 }
 
 /* --- Examples --------------------------------------------------------------------------------- */
@@ -358,7 +358,7 @@ static int from_slot(struct rollback *r)
 
 static int roll_back(struct rollback *r)
 {
-    HZP_TRY(hold(r));
+    HZP_TRY(suspend(r));
     HZP_TRY(find_source(r));
     HZP_TRY(find_numbers(r));
     HZP_TRY(get_draft(r));
@@ -382,7 +382,7 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
         code =
             hzp_fail(reterr, code, "%.300s; learning has stopped: restart the server, which %s",
                      why.text, r.entered ? "completes the activation" : "continues from before it");
-    release(&r);
+    resume(&r);
     return code;
 }
 
@@ -434,7 +434,7 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
     struct hzp_version_job of = *job;
     if (job->example > hzp_sample_log_last(s->log) || job->example < 1)
         return hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, job->example);
-    int code = hold(&r);
+    int code = suspend(&r);
     if (code >= 0)
         code = find_before(s, job->example, &of.version, reterr);
     if (code >= 0 && of.version) {
@@ -448,6 +448,6 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
         hzp_sample_queue_remove(s->queue, job->example);
         code = tell_marks(&r);
     }
-    release(&r);
+    resume(&r);
     return code;
 }

@@ -7,7 +7,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
-#include "train/trainer_hold.h"
+#include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
 #include <inttypes.h>

@@ -34,7 +34,7 @@ static void set_number(void *socket, int option, int value)
     HZP_ASSERT(r == 0);
 }
 
-/* Gives the socket this job's key; server: rank 0's. */
+/* Gives the socket this run's key; server: rank 0's. */
 static int set_key(struct hzp_control *c, bool server, struct hzp_err_text *reterr)
 {
     if (!c->config.key)
@@ -269,7 +269,7 @@ static bool same_record(const char *first, const char *other, int rank, char *wh
 }
 
 /* Rank 0: judges one hello; why is set if it cannot be accepted.  Returns the rank, -1 if it is
- * none that this job has. */
+ * none that this run has. */
 static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const char *record,
                  char *why, size_t size)
 {
@@ -277,7 +277,7 @@ static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const
         snprintf(why, size, "rank %d was started as one of %d ranks, rank 0 as one of %d", h->rank,
                  h->ranks, c->config.ranks);
     else if (h->rank <= 0 || h->rank >= c->config.ranks)
-        snprintf(why, size, "a second rank %d came to a job of %d ranks", h->rank, c->config.ranks);
+        snprintf(why, size, "a second rank %d came to a run of %d ranks", h->rank, c->config.ranks);
     else if (c->peer[h->rank].name_size)
         snprintf(why, size, "rank %d came twice", h->rank);
     else {

@@ -131,7 +131,7 @@ static void read_all(struct hzp_control *c)
         if (rank < c->config.ranks)
             handle(c, rank, data, (size_t)n);
         else if (n > 0 && data[0] == 'H')
-            hzp_control_refuse(c, name, name_size, "all ranks of this job are connected already");
+            hzp_control_refuse(c, name, name_size, "all ranks of this run are connected already");
     }
 }
 

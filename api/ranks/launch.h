@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/ranks/launch.h - what the launcher of a job says in the environment, and starting one.
+/* api/ranks/launch.h - what the launcher of several ranks says in the environment, and starting
+ * one.
  *
  * Thread: main, before other threads start.
  */

@@ -19,9 +19,10 @@ struct invitation {
     char key[HZP_CONTROL_KEY];           /* "": none, on one machine */
 };
 
-/* Runs the job, and again where a rank was lost: the new ranks begin with the newest checkpoint. */
-static int run_job(const struct hzp_ranks_settings *settings, char **argv, int *status,
-                   struct hzp_err_text *reterr)
+/* Runs the ranks, and again where a rank was lost: the new ranks begin with the newest
+ * checkpoint. */
+static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, int *status,
+                     struct hzp_err_text *reterr)
 {
     for (int64_t left = settings->restarts;; left--) {
         bool asked = false;
@@ -49,7 +50,7 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(run_job(settings, argv, status, reterr));
+    HZP_TRY(run_ranks(settings, argv, status, reterr));
     return 1;
 }
 
@@ -126,7 +127,7 @@ static int open_control(struct hzp_ranks *ranks, struct hzp_control_config *conf
 }
 
 /* MPI carries the data between CPU ranks, and only launchers that know MPI tell it who belongs to
- * the job. */
+ * the run. */
 static int open_link(struct hzp_ranks *ranks, const struct hzp_link_mpi *mpi,
                      struct hzp_err_text *reterr)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/ranks/ranks.h - the ranks of one job: started, connected, agreed, watched.
+/* api/ranks/ranks.h - the ranks of one run: started, connected, agreed, watched.
  *
  *     start   where --ranks asks for ranks and no launcher has started them: starts them, and waits
  *     open    reads the launcher's environment, opens the link, meets the other ranks
@@ -18,7 +18,7 @@
 
 struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
-    int64_t restarts;        /* how often a job that lost a rank is started again */
+    int64_t restarts;        /* how often all are started again because one was lost */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
     double silent_s, meet_s; /* see struct hzp_control_config */
@@ -31,7 +31,7 @@ struct hzp_ranks {
     struct hzp_launch launch;
 };
 
-/* With settings->ranks > 1 and no launcher's environment: runs the job (hzp_launch_local), again
+/* With settings->ranks > 1 and no launcher's environment: runs the ranks (hzp_launch_local), again
  * where a rank was lost (settings->restarts), and returns 1 with *status, this process's exit
  * status.  HZP_OK: this process is a rank. */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,

@@ -250,10 +250,10 @@ static int push(struct hzp_pieces *pieces, size_t from, size_t to)
         return HZP_OK;
     if (pieces->n == pieces->cap) {
         void *array = pieces->spans;
-        HZP_TRY(hzp_text_grow(&array, &pieces->cap, pieces->n + 1, sizeof(struct hzp_span)));
+        HZP_TRY(hzp_text_grow(&array, &pieces->cap, pieces->n + 1, sizeof(struct hzp_text_span)));
         pieces->spans = array;
     }
-    pieces->spans[pieces->n++] = (struct hzp_span){(uint32_t)from, (uint32_t)to};
+    pieces->spans[pieces->n++] = (struct hzp_text_span){(uint32_t)from, (uint32_t)to};
     return HZP_OK;
 }
 
@@ -302,7 +302,7 @@ static int part(struct cut *cut, size_t from, size_t to, bool match)
 }
 
 static int cut_piece(const struct stage *stage, struct hzp_matcher *matcher, const char *text,
-                     struct hzp_span span, struct hzp_pieces *out)
+                     struct hzp_text_span span, struct hzp_pieces *out)
 {
     struct cut cut = {.out = out, .behavior = stage->behavior, .base = out->n};
     const char *piece = text + span.from;
@@ -351,7 +351,7 @@ static int rewrite_piece(const struct stage *stage, const char *piece, size_t by
 /* Hands the spans over as the input of a stage: they move to `other`, the list is empty. */
 static void turn(struct hzp_pieces *pieces)
 {
-    struct hzp_span *spans = pieces->spans;
+    struct hzp_text_span *spans = pieces->spans;
     size_t cap = pieces->cap;
     pieces->spans = pieces->other;
     pieces->cap = pieces->other_cap;
@@ -375,7 +375,7 @@ int hzp_pretokenizer_run(const struct hzp_pretokenizer *pre, struct hzp_matcher 
         if (stage->pattern == NULL)
             out->bytes = 0;
         for (size_t i = 0; i < n; i++) {
-            struct hzp_span span = pieces->other[i];
+            struct hzp_text_span span = pieces->other[i];
             if (stage->pattern != NULL) {
                 HZP_TRY(cut_piece(stage, matcher, pieces->text, span, pieces));
                 continue;

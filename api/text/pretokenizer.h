@@ -20,13 +20,13 @@
 struct hzp_pretokenizer;
 
 /* Bytes [from, to) of the pieces' text. */
-struct hzp_span {
+struct hzp_text_span {
     uint32_t from, to;
 };
 
 struct hzp_pieces {
     const char *text; /* what the spans lie in */
-    struct hzp_span *spans, *other;
+    struct hzp_text_span *spans, *other;
     size_t n, cap, other_cap;
     struct hzp_textbuf buffers[2]; /* texts that a stage wrote */
 };

@@ -3,9 +3,9 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include "grammar/gbnf.h"
-#include "grammar/regex.h"
-#include "grammar/schema.h"
+#include "serve/grammar/gbnf.h"
+#include "serve/grammar/regex.h"
+#include "serve/grammar/schema.h"
 
 #include <stdlib.h>
 #include <string.h>

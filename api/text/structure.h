@@ -17,7 +17,7 @@
 
 #include "api/text/reply.h"
 #include "api/text/tokenizer.h"
-#include "grammar/grammar.h"
+#include "serve/grammar/grammar.h"
 
 struct hzp_structures;
 

@@ -54,7 +54,7 @@ static void scratch_give(struct hzp_tokenizer *tok, struct hzp_tokenizer_scratch
     const struct hzp_pieces *pieces = &scratch->pieces;
     size_t held = scratch->normal[0].cap + scratch->normal[1].cap + pieces->buffers[0].cap +
                   pieces->buffers[1].cap +
-                  (pieces->cap + pieces->other_cap) * sizeof(struct hzp_span) +
+                  (pieces->cap + pieces->other_cap) * sizeof(struct hzp_text_span) +
                   scratch->bpe.heap_cap * 8 + scratch->bpe.symbols_cap * 20;
     if (held > SCRATCH_KEEP) {
         scratch_free(scratch);
@@ -96,7 +96,7 @@ static int encode_plain(struct encoding *e, const char *text, size_t bytes, bool
     struct hzp_pieces *pieces = &e->scratch->pieces;
     HZP_TRY(hzp_pretokenizer_run(e->tok->pre, e->scratch->matcher, text, bytes, first, pieces));
     for (size_t i = 0; i < pieces->n; i++) {
-        struct hzp_span span = pieces->spans[i];
+        struct hzp_text_span span = pieces->spans[i];
         HZP_TRY(hzp_bpe_encode(&e->scratch->bpe, e->tok->vocab, pieces->text + span.from,
                                span.to - span.from, e->out));
         if (e->out->n > e->max)

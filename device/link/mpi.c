@@ -459,7 +459,7 @@ static bool part_from_others(struct mpi_link *link, uint64_t limit_ns)
     return all;
 }
 
-/* Starts MPI and checks that it is the job that the caller expects. */
+/* Starts MPI and checks that the ranks are those that the caller expects. */
 static int start(struct mpi_link *link, struct hzp_err_text *reterr)
 {
     int provided = 0, rank = 0, ranks = 0, done = 0;

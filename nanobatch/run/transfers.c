@@ -15,7 +15,7 @@ void hzp_transfers_init(struct hzp_transfers *t)
 void hzp_transfers_fini(struct hzp_transfers *t)
 {
     free(t->entry);
-    free(t->gate);
+    free(t->dependency);
     hzp_track_close(t->track);
     memset(t, 0, sizeof(*t));
 }
@@ -23,14 +23,14 @@ void hzp_transfers_fini(struct hzp_transfers *t)
 void hzp_transfers_clear(struct hzp_transfers *t)
 {
     HZP_ASSERT(hzp_transfers_done(t));
-    t->entries = t->gates = t->posted = t->done = t->passed = 0;
+    t->entries = t->dependencies = t->posted = t->done = t->passed = 0;
 }
 
 void hzp_transfers_begin(struct hzp_transfers *t)
 {
     for (int32_t i = t->posted; i < t->entries; i++)
         t->entry[i].after = 0;
-    t->gates = t->passed = 0;
+    t->dependencies = t->passed = 0;
 }
 
 int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *what, int32_t after)
@@ -49,16 +49,18 @@ struct hzp_transfers_entry *hzp_transfers_newest(struct hzp_transfers *t)
     return &t->entry[t->entries - 1];
 }
 
-void hzp_transfers_gate(struct hzp_transfers *t, int32_t item, int32_t transfer)
+void hzp_transfers_depend(struct hzp_transfers *t, int32_t item, int32_t transfer)
 {
     if (transfer < 0)
         return;
-    HZP_ASSERT(transfer < t->entries && (!t->gates || t->gate[t->gates - 1].item <= item));
-    if (t->gates == t->gates_room) {
-        t->gates_room = HZP_MAX(64, 2 * t->gates_room);
-        t->gate = hzp_xrealloc(t->gate, (size_t)t->gates_room * sizeof(*t->gate));
+    HZP_ASSERT(transfer < t->entries &&
+               (!t->dependencies || t->dependency[t->dependencies - 1].item <= item));
+    if (t->dependencies == t->dependencies_room) {
+        t->dependencies_room = HZP_MAX(64, 2 * t->dependencies_room);
+        t->dependency =
+            hzp_xrealloc(t->dependency, (size_t)t->dependencies_room * sizeof(*t->dependency));
     }
-    t->gate[t->gates++] = (struct hzp_transfers_gate){item, transfer};
+    t->dependency[t->dependencies++] = (struct hzp_dependency){item, transfer};
 }
 
 static int take_done(struct hzp_transfers *t, struct hzp_link *link, struct hzp_err_text *reterr)
@@ -104,9 +106,9 @@ int hzp_transfers_turn(struct hzp_transfers *t, struct hzp_link *link, int32_t e
 
 int32_t hzp_transfers_limit(struct hzp_transfers *t, int32_t items)
 {
-    while (t->passed < t->gates && t->gate[t->passed].transfer < t->done)
+    while (t->passed < t->dependencies && t->dependency[t->passed].transfer < t->done)
         t->passed++;
-    return t->passed < t->gates ? t->gate[t->passed].item : items;
+    return t->passed < t->dependencies ? t->dependency[t->passed].item : items;
 }
 
 int32_t hzp_transfers_cut(const struct hzp_transfers *t, int32_t from, int32_t to)

@@ -6,13 +6,13 @@
  * items of the chain it is posted, and for items which transfer must be done before they may be
  * offered. So a step never waits for another rank.
  *
- *     after   the transfer is posted when items [0, after) have ended
- *     gate    items from `item` on may be offered when the transfer is done
+ *     after        the transfer is posted when items [0, after) have ended
+ *     dependency   items from `item` on may be offered when the transfer is done
  *
  * Invariants: transfers are posted in the order of the list, which is the same on all ranks, and
  * are done in that order.  A transfer that writes what items read, or reads what items write again
- * (a place in a ring), has a gate in front of those items; test_transfers proves it for the lists
- * of the trainer with the plan checker.
+ * (a place in a ring), is a dependency of those items; tests/train/test_collectives.c proves it for
+ * the lists of the trainer with the plan checker.
  *
  * Thread: engine.
  */
@@ -36,16 +36,17 @@ struct hzp_transfers_entry {
     uint64_t posted_ns;
 };
 
-struct hzp_transfers_gate {
+struct hzp_dependency {
     int32_t item, transfer;
 };
 
 struct hzp_transfers {
     struct hzp_transfers_entry *entry;
-    struct hzp_transfers_gate *gate;
-    int32_t entries, entries_room, gates, gates_room;
-    struct hzp_track *track;      /* from post to done, as spans; NULL: not recorded */
-    int32_t posted, done, passed; /* the first of each are posted, done; gates that are open */
+    struct hzp_dependency *dependency; /* ascending by item */
+    int32_t entries, entries_room, dependencies, dependencies_room;
+    struct hzp_track *track; /* from post to done, as spans; NULL: not recorded */
+    int32_t posted, done;    /* the first transfers are posted, done */
+    int32_t passed;          /* the first dependencies whose transfers are done */
 };
 
 void hzp_transfers_init(struct hzp_transfers *t);
@@ -53,7 +54,7 @@ void hzp_transfers_fini(struct hzp_transfers *t);
 void hzp_transfers_clear(struct hzp_transfers *t); /* all must be done; keeps the memory */
 
 /* A new chain begins, and the items of the one before have all ended: its transfers that are not
- * posted yet no longer wait for items, and its gates are gone. */
+ * posted yet no longer wait for items, and its dependencies are gone. */
 void hzp_transfers_begin(struct hzp_transfers *t);
 
 /* Appends a transfer; *what is copied.  Returns its index. */
@@ -62,9 +63,9 @@ int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *wh
 /* The newest entry, for setting what is not in the arguments above. */
 struct hzp_transfers_entry *hzp_transfers_newest(struct hzp_transfers *t);
 
-/* Items from `item` on wait for the transfer (-1: no effect).  Gates are added in ascending order
- * of items. */
-void hzp_transfers_gate(struct hzp_transfers *t, int32_t item, int32_t transfer);
+/* Items from `item` on depend on the transfer (-1: no effect).  Called in ascending order of
+ * items. */
+void hzp_transfers_depend(struct hzp_transfers *t, int32_t item, int32_t transfer);
 
 /* Takes notice of transfers that are done and posts what is due, when items [0, ended) have ended.
  * Never waits.  < 0: the link failed, or a `then`. */

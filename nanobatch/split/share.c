@@ -13,14 +13,14 @@ double hzp_share_of_part(double part)
     return part < 1 ? part / (1 - part) : INFINITY;
 }
 
-struct hzp_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal)
+struct hzp_time_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal)
 {
     double most = hzp_share_of_part(policy->train_max);
-    return (struct hzp_share){.turn = HZP_MIN(itl_goal ? INFINITY : policy->train_share, most),
-                              .beside = most};
+    return (struct hzp_time_share){.turn = HZP_MIN(itl_goal ? INFINITY : policy->train_share, most),
+                                   .beside = most};
 }
 
-double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share *share,
+double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_time_share *share,
                          bool beside, double alone_ns)
 {
     if (isinf(share->turn))
@@ -32,14 +32,14 @@ double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share
     return share->turn > 0 ? usual : 0;
 }
 
-double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_share *share, bool beside,
-                       double slice_ns)
+double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_time_share *share,
+                       bool beside, double slice_ns)
 {
     double s = beside ? share->beside : share->turn;
     return isinf(s) ? 0 : HZP_MAX(slice_ns - s * credit->usual_ns, 0.0);
 }
 
-void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_time_share *share, bool beside,
                        double serve_ns, double train_ns, double next_ns)
 {
     double s = beside ? share->beside : share->turn;

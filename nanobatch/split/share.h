@@ -30,13 +30,13 @@
 double hzp_share_of_part(double part);
 
 /* What the operator allows. */
-struct hzp_share {
+struct hzp_time_share {
     double turn;   /* s where training and serving take turns; INFINITY: no bound */
     double beside; /* s where training runs beside serving on its own lanes: train_max only */
 };
 
 /* itl_goal: the operator has set one; it then replaces train_share. */
-struct hzp_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal);
+struct hzp_time_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal);
 
 struct hzp_credit {
     double credit_ns;       /* C; < 0: to be paid back */
@@ -47,15 +47,15 @@ struct hzp_credit {
 
 /* How long training may run in a step whose serving is predicted to take alone_ns; INFINITY: no
  * bound.  Beside serving without train_max: as long as serving usually takes. */
-double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_share *share,
+double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_time_share *share,
                          bool beside, double alone_ns);
 
 /* What a slice takes beyond the usual share: to be added to owed_ns while its step is in flight. */
-double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_share *share, bool beside,
-                       double slice_ns);
+double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_time_share *share,
+                       bool beside, double slice_ns);
 
 /* A step has ended. */
-void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_share *share, bool beside,
+void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_time_share *share, bool beside,
                        double serve_ns, double train_ns, double next_ns);
 
 /* Serving took so long in a step that only decodes. */

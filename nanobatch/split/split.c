@@ -105,7 +105,7 @@ static double miss_rate(const struct hzp_split *split)
     return hzp_seen_miss_rate(&split->seen, &split->policy);
 }
 
-static struct hzp_share share_of(const struct hzp_split *split)
+static struct hzp_time_share share_of(const struct hzp_split *split)
 {
     return hzp_share_of(&split->policy, split->policy.itl_ns && !split->derived);
 }
@@ -288,7 +288,7 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
                      const struct hzp_batch *batch, const struct hzp_waits *waits, bool beside)
 {
     hzp_assert_engine_thread();
-    struct hzp_share share = share_of(split);
+    struct hzp_time_share share = share_of(split);
     step->rows = batch->rows;
     step->decode_rows = batch->decode_segs;
     step->beside = split->may_beside = beside;
@@ -353,7 +353,7 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, enum 
     step->beside = step->beside && trains;
     step->slice_ns = trains ? slice_ns : 0;
     step->carry_ns = split->pipeline.carry_ns;
-    struct hzp_share share = share_of(split);
+    struct hzp_time_share share = share_of(split);
     if (step->rows > 0) {
         step->owes_ns = hzp_credit_owes(&split->credit, &share, step->beside, step->slice_ns);
         step->itl_ns = predicted_itl(split, step);
@@ -381,7 +381,7 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
     double serve_ns = (double)times->ns[HZP_TENANT_SERVE];
     double train_ns = (double)times->ns[HZP_TENANT_TRAIN];
     uint64_t serve_end_ns = times->end_ns[HZP_TENANT_SERVE];
-    struct hzp_share share = share_of(split);
+    struct hzp_time_share share = share_of(split);
     double part = hzp_floor_part(&split->policy, split->learn_age_ns);
     split->floor_ns = hzp_floor_settle(split->floor_ns, part, serve_ns, train_ns, split->next_ns);
     hzp_credit_settle(&split->credit, &share, step->beside, serve_ns, train_ns, next_ns);

@@ -11,7 +11,7 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "tests/fixture/model.h"
-#include "train/exchange.h"
+#include "train/collectives.h"
 #include "weights/safetensors.h"
 
 #include <jansson.h>
@@ -38,7 +38,7 @@ struct fixture {
     json_t *numbers;
     int failures;
     struct hzp_shards shards; /* all zero: one rank */
-    struct hzp_exchange *exchange;
+    struct hzp_collectives *collectives;
 };
 
 #define MUST(call)                                                                                 \
@@ -468,9 +468,9 @@ static void run_ranks(struct job *job)
         busy = false;
         for (int32_t r = 0; r < job->ranks; r++) {
             struct fixture *f = &job->rank[r];
-            struct hzp_transfers *t = hzp_exchange_transfers(f->exchange);
-            if (hzp_exchange_turn(f->exchange, at[r]) < 0) {
-                fprintf(stderr, "rank %d: %s\n", r, hzp_exchange_error(f->exchange));
+            struct hzp_transfers *t = hzp_collectives_transfers(f->collectives);
+            if (hzp_collectives_turn(f->collectives, at[r]) < 0) {
+                fprintf(stderr, "rank %d: %s\n", r, hzp_collectives_error(f->collectives));
                 exit(1);
             }
             int32_t to = hzp_transfers_cut(t, at[r], hzp_transfers_limit(t, f->plan.items));
@@ -481,7 +481,7 @@ static void run_ranks(struct job *job)
                 MUST(hzp_exec_run(f->exec, &slice, NULL, &times));
                 at[r] = to;
             }
-            busy = busy || at[r] < f->plan.items || !hzp_exchange_done(f->exchange);
+            busy = busy || at[r] < f->plan.items || !hzp_collectives_done(f->collectives);
         }
     }
     hzp_plan_fini(&slice);
@@ -499,23 +499,23 @@ static void ranks_update(struct job *job, json_t *updates, json_t *step, int32_t
     double loss = 0;
     for (int32_t r = 0; r < job->ranks; r++) {
         struct fixture *f = &job->rank[r];
-        fill_part(f, batch, hzp_exchange_position(f->exchange), job->ranks);
+        fill_part(f, batch, hzp_collectives_position(f->collectives), job->ranks);
         learned += f->micro->learned;
-        hzp_exchange_micro(f->exchange, &f->plan, hzp_weights_current(f->m.weights),
-                           f->micro->rows ? f->micro : NULL, true, true);
+        hzp_collectives_micro(f->collectives, &f->plan, hzp_weights_current(f->m.weights),
+                              f->micro->rows ? f->micro : NULL, true, true);
     }
     run_ranks(job);
     struct hzp_update_hyper hyper = hyper_of(updates, step, learned, t);
     for (int32_t r = 0; r < job->ranks; r++) {
         struct fixture *f = &job->rank[r];
-        hzp_exchange_note_loss(f->exchange, loss_sum(f->micro));
+        hzp_collectives_note_loss(f->collectives, loss_sum(f->micro));
         MUST(hzp_weights_begin(f->m.weights, &draft[r]));
-        hzp_exchange_update(f->exchange, &f->plan, hzp_weights_current(f->m.weights), draft[r],
-                            &hyper);
+        hzp_collectives_update(f->collectives, &f->plan, hzp_weights_current(f->m.weights),
+                               draft[r], &hyper);
     }
     run_ranks(job);
     for (int32_t bin = 0; bin < job->ranks; bin++)
-        loss += hzp_exchange_loss(first->exchange, bin);
+        loss += hzp_collectives_loss(first->collectives, bin);
     check(first, "loss of an update of ranks", fabs(loss / learned - number(step, "loss")),
           loss_max);
     double norm = sqrt(hzp_update_result(first->space)->sumsq) / learned;
@@ -542,12 +542,12 @@ static int test_ranks(const char *backend, const char *dir, struct hzp_groups gr
         f->dir = dir;
         f->shards = (struct hzp_shards){.groups = groups, .rank = r};
         set_up(f, backend);
-        struct hzp_exchange_config config = {.link = job.link[r],
-                                             .shards = f->shards,
-                                             .model = f->m.model,
-                                             .space = f->space,
-                                             .micro_rows = ROWS_MAX};
-        MUST(hzp_exchange_create(&config, &f->exchange, &text));
+        struct hzp_collectives_config config = {.link = job.link[r],
+                                                .shards = f->shards,
+                                                .model = f->m.model,
+                                                .space = f->space,
+                                                .micro_rows = ROWS_MAX};
+        MUST(hzp_collectives_create(&config, &f->collectives, &text));
     }
     json_t *updates = at(job.rank[0].numbers, "updates"), *steps = at(updates, "steps");
     for (size_t i = 0; i < json_array_size(steps); i++)
@@ -560,7 +560,7 @@ static int test_ranks(const char *backend, const char *dir, struct hzp_groups gr
             check(f, "parameters after the updates of ranks", tensors_off(f, units, "after.", 1),
                   param_max);
         failures += f->failures;
-        hzp_exchange_destroy(f->exchange);
+        hzp_collectives_destroy(f->collectives);
         tear_down(f);
     }
     for (int32_t r = 0; r < job.ranks; r++)

@@ -113,7 +113,7 @@ static void lead(struct tiny_config config, struct hzp_link *link)
         tiny_push(t, 1, 20);
     }
     tiny_publish(t);
-    TINY_MUST(hzp_trainer_share(t->trainer, &text));
+    TINY_MUST(hzp_trainer_send_start_state(t->trainer, &text));
     run_to(t, left);
     save(t);
     again = read_file(&again_size);

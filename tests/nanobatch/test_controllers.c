@@ -30,7 +30,7 @@ static void test_a_part_of_all_time(void **state)
     assert_true(hzp_share_of_part(0) == 0 && near(hzp_share_of_part(0.25), 1.0 / 3));
     assert_true(isinf(hzp_share_of_part(1)));
     struct hzp_policy policy = {.train_share = 2, .train_max = 0.5};
-    struct hzp_share share = hzp_share_of(&policy, false);
+    struct hzp_time_share share = hzp_share_of(&policy, false);
     assert_true(near(share.turn, 1) && near(share.beside, 1)); /* train_max is the smaller bound */
     policy.train_max = 1;
     assert_true(hzp_share_of(&policy, false).turn == 2);
@@ -41,7 +41,7 @@ static void test_credit(void **state)
 {
     (void)state;
     struct hzp_credit c = {.credit_ns = 0};
-    struct hzp_share share = {.turn = 0.5, .beside = INFINITY};
+    struct hzp_time_share share = {.turn = 0.5, .beside = INFINITY};
     /* Before the first decode-only step the predicted step time is used, then the average. */
     assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 4 * MS));
     hzp_credit_usual(&c, false, 10 * MS);
@@ -68,7 +68,7 @@ static void test_credit_without_a_bound(void **state)
 {
     (void)state;
     struct hzp_credit c = {.credit_ns = -7, .usual_ns = 10 * MS};
-    struct hzp_share none = {INFINITY, INFINITY}, half = {0.5, INFINITY}, zero = {0, INFINITY};
+    struct hzp_time_share none = {INFINITY, INFINITY}, half = {0.5, INFINITY}, zero = {0, INFINITY};
     assert_true(isinf(hzp_credit_allows(&c, &none, false, 1)));
     assert_true(hzp_credit_owes(&c, &none, false, 1e12) == 0);
     hzp_credit_settle(&c, &none, false, 10 * MS, 90 * MS, 5 * MS);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "grammar/gbnf.h"
+#include "serve/grammar/gbnf.h"
 #include "serve/edits.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
  *
  * Where memory runs out while the loop is created, creation fails cleanly and leaves what it had
  * borrowed intact. */
-#include "grammar/regex.h"
+#include "serve/grammar/regex.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"

@@ -82,7 +82,7 @@ static void run(struct hzp_loop *loop, struct hzp_trainer *t)
         }
         if (r > 0)
             continue;
-        const struct hzp_transfers *list = hzp_exchange_transfers(t->exchange);
+        const struct hzp_transfers *list = hzp_collectives_transfers(t->collectives);
         if (list->done == list->posted) {
             fprintf(stderr, "the trainer waits for nothing\n");
             exit(1);

@@ -4,9 +4,9 @@
 
     tidy.py SOURCE_ROOT [--library LIBHZP.a] [--cc CC]
 
-Includes follow the tables of docs/ARCHITECTURE.md, and folders of any depth form no circle; files and functions stay small; every file opens
-with its licence line; every header compiles alone, as C17 and (those a .cu file reads) as C++17;
-no external symbol lacks the prefix.
+Includes follow the tables of docs/ARCHITECTURE.md, and folders of any depth form no circle; files and
+functions stay small; every file opens with its licence line; every header compiles alone, as C17 and
+(those a .cu file reads) as C++17; no external symbol lacks the prefix; no hzp_ type is defined twice.
 """
 import argparse
 import pathlib
@@ -17,17 +17,16 @@ import sys
 # The folders that each folder may include.  A folder may always include itself.
 MAY_INCLUDE = {
     "base": [],
-    "grammar": ["base"],
     "device": ["base"],
     "weights": ["base", "device"],
     "nanobatch": ["base", "device", "weights"],
-    "serve": ["base", "grammar", "device", "weights", "nanobatch"],
+    "serve": ["base", "device", "weights", "nanobatch"],
     "train": ["base", "device", "weights", "nanobatch"],
-    "api": ["base", "grammar", "device", "weights", "nanobatch", "serve", "train"],
+    "api": ["base", "device", "weights", "nanobatch", "serve", "train"],
 }
-# The rooms of a folder: which other rooms each may include.  Files at the top of the folder (the
-# loop, and what sources implement) may include every room, and no room includes them.
-ROOMS = {
+# The subfolders of a folder: which others of it each may include.  Files at the top of the folder (the
+# loop, and what sources implement) may include every subfolder, and no subfolder includes them.
+SUBFOLDERS = {
     "nanobatch": {
         "plan": [],
         "time": ["plan"],
@@ -35,6 +34,9 @@ ROOMS = {
         "run": ["plan", "time", "build"],
         "split": ["plan", "time", "build", "run"],
         "search": ["plan", "time", "build", "run", "split"],
+    },
+    "serve": {
+        "grammar": [],
     },
     "api": {
         "text": [],
@@ -50,9 +52,11 @@ ROOMS = {
         "jinja": ["chars"],
     },
 }
+# Subfolders that may include less of other folders than their own folder may.
+ONLY = {"serve/grammar": ["base"]}
 # Libraries, by their headers, and the folders that may include them.
 LIBRARY = {
-    "jansson.h": ["grammar", "weights", "api"],
+    "jansson.h": ["serve/grammar", "weights", "api"],
     "sqlite3.h": ["train"],
     "microhttpd.h": ["api"],
     "pcre2.h": ["api/text"],
@@ -72,6 +76,7 @@ LIBRARY = {
 PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
            "device/cuda/": ["device/cuda"],
            "device/link/": ["device"], "device/ref/": ["device/ref", "device/cpu"]}
+BACKENDS_DEFINE = ["hzp_fence"]
 LINES_MAX, FUNCTION_MAX = 800, 80
 DOCUMENT_COLUMNS = 120
 READ_BY_NVCC = ["base/base.h", "device/ops.h", "device/device.h", "device/backend.h", "device/bf16.h",
@@ -108,7 +113,10 @@ def check_includes(root, path, included):
                 problem(where, f'"{target}" is not written from the root')
             elif top != folder and top not in MAY_INCLUDE[folder]:
                 problem(where, f"{folder}/ may not include {top}/")
-            check_room(name, target, where)
+            for subfolder, others in ONLY.items():
+                if name.startswith(subfolder + "/") and top not in [folder, *others]:
+                    problem(where, f"{subfolder}/ may not include {top}/")
+            check_subfolder(name, target, where)
             own, other = (str(pathlib.PurePosixPath(n).parent) for n in (name, target))
             if own != other:
                 included.setdefault(own, {}).setdefault(other, where)
@@ -121,27 +129,27 @@ def check_includes(root, path, included):
                     problem(where, f"<{target}> belongs to {', '.join(allowed)}")
 
 
-def room_of(folder, name):
-    """The room of the folder in which the file lies; None: at its top."""
+def subfolder_of(folder, name):
+    """The subfolder in which the file lies; None: at the folder's top."""
     rest = name[len(folder) + 1:]
     return rest.split("/")[0] if "/" in rest else None
 
 
-def check_room(name, target, where):
-    """In a folder with rooms, a room may include only the rooms that its row names."""
-    for folder, rooms in ROOMS.items():
+def check_subfolder(name, target, where):
+    """A subfolder may include only those that its row names."""
+    for folder, table in SUBFOLDERS.items():
         if not (name.startswith(folder + "/") and target.startswith(folder + "/")):
             continue
-        room, other = room_of(folder, name), room_of(folder, target)
-        unknown = [r for r in (room, other) if r is not None and r not in rooms]
+        own, other = subfolder_of(folder, name), subfolder_of(folder, target)
+        unknown = [s for s in (own, other) if s is not None and s not in table]
         if unknown:
-            problem(where, f"{folder}/{unknown[0]}/ is no room of {folder}/")
-        elif room is None or room == other:
+            problem(where, f"{folder}/{unknown[0]}/ is not in the table of {folder}/")
+        elif own is None or own == other:
             continue
         elif other is None:
-            problem(where, f"{folder}/{room}/ may not include {target}, which is above it")
-        elif other not in rooms[room]:
-            problem(where, f"{folder}/{room}/ may not include {folder}/{other}/")
+            problem(where, f"{folder}/{own}/ may not include {target}, which is above it")
+        elif other not in table[own]:
+            problem(where, f"{folder}/{own}/ may not include {folder}/{other}/")
 
 
 def check_circles(included):
@@ -167,16 +175,16 @@ def check_circles(included):
         visit(folder)
 
 
-def check_documented_rooms(root):
-    """The tables of docs/ARCHITECTURE.md say the same as MAY_INCLUDE and ROOMS."""
+def check_documented_tables(root):
+    """The tables of docs/ARCHITECTURE.md say the same as MAY_INCLUDE and SUBFOLDERS."""
     rows = {}
     for line in (root / "docs/ARCHITECTURE.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `") and len(cells) >= 3 and cells[0].endswith("/`"):
             rows[cells[0].strip("`/")] = re.findall(r"[a-z]+", cells[2])
     expected = dict(MAY_INCLUDE)
-    for rooms in ROOMS.values():
-        expected.update(rooms)
+    for table in SUBFOLDERS.values():
+        expected.update(table)
     expected["api"] = ["all"]
     for name, may in sorted(expected.items()):
         if name not in rows:
@@ -236,6 +244,18 @@ def check_header_alone(root, path, cc):
             problem(name, "does not compile alone: " + (done.stderr.splitlines() or ["?"])[0])
 
 
+def check_types(root):
+    """One definition of each hzp_ struct, enum or union.  Each backend defines what is opaque to its callers."""
+    defined = {}
+    for path in sources(root, {".c", ".h", ".cu", ".cuh"}):
+        name = path.relative_to(root).as_posix()
+        for match in re.finditer(r"^(?:struct|enum|union) (hzp_\w+) \{", path.read_text(), re.M):
+            defined.setdefault(match[1], []).append(name)
+    for tag, names in sorted(defined.items()):
+        if len(names) > 1 and tag not in BACKENDS_DEFINE:
+            problem(names[1], f"{tag} is defined in {names[0]} too")
+
+
 def check_symbols(library):
     done = subprocess.run(["nm", "--defined-only", "--extern-only", library], text=True,
                           capture_output=True)
@@ -265,7 +285,8 @@ def main():
     for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "dev").rglob("*.md")]:
         check_document(root, path)
     check_circles(included)
-    check_documented_rooms(root)
+    check_types(root)
+    check_documented_tables(root)
     if arguments.library:
         check_symbols(arguments.library)
     for line in problems:

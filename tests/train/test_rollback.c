@@ -84,7 +84,7 @@ static int64_t through(struct server *s)
     return record.learned_through;
 }
 
-static enum hzp_lesson lesson(struct server *s, int64_t n)
+static enum hzp_lesson_state lesson(struct server *s, int64_t n)
 {
     return hzp_state_learned(s->state, n, through(s));
 }

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/collectives.h - what ranks that train together exchange: the work of each, gradients, sums
+ * of squares, updated parameters, results.
+ *
+ * Rank 0 draws samples, packs them into micro-batches and decides when an update begins; it tells
+ * the others by commands.  Micro-batches are dealt in rounds: in round k the rank at position p of
+ * HZP_GROUP_RANKS has micro-batch k R + p, so sums in the order of that group are sums in the order
+ * of micro-batches.  From there on all ranks do the same:
+ *
+ *     micro-batch   forward and backward; a unit's gradients are scattered to their shards as soon
+ *                   as they are complete (if gradients are sharded, or in the ordered mode); in the
+ *                   last round they are then reduced to the shards of the optimizer state, while
+ *                   the backward pass goes on
+ *     update        sums of squares and losses are gathered; AdamW on the shard; the draft's units
+ *                   are gathered behind it, so the gathered draft is what is published; audit;
+ *                   results of all ranks are compared
+ *
+ * A chain's transfers are in a list (nanobatch/run/transfers.h) with the items that
+ * depend on them.  They may outlive the chain of a micro-batch, whose items have ended then: the
+ * next chain begins while they are in flight.  An update ends when they are all done.
+ *
+ * Owns: the list, buffers for commands, losses and results.  Borrows: link, model, train space.
+ * Device memory is given to the link as it is, so the device's memory must be the host's.
+ *
+ * Thread: engine; error and state: also the thread for which a gather has ended.
+ */
+#ifndef HZP_TRAIN_COLLECTIVES_H
+#define HZP_TRAIN_COLLECTIVES_H
+
+#include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
+#include "nanobatch/run/transfers.h"
+#include "train/sample_queue.h"
+
+struct hzp_collectives;
+
+struct hzp_collectives_config {
+    struct hzp_link *link; /* borrowed */
+    struct hzp_shards shards;
+    struct hzp_model *model;
+    struct hzp_train_space *space; /* made with the same shards */
+    int32_t micro_rows;
+};
+
+/* Opens the groups, together with all ranks.  HZP_EINVAL, HZP_EIO, HZP_ENOMEM. */
+int hzp_collectives_create(const struct hzp_collectives_config *config,
+                           struct hzp_collectives **ret, struct hzp_err_text *reterr);
+void hzp_collectives_destroy(struct hzp_collectives *x); /* NULL: no effect */
+
+int32_t hzp_collectives_ranks(const struct hzp_collectives *x);
+int32_t hzp_collectives_rank(const struct hzp_collectives *x);
+int32_t hzp_collectives_position(const struct hzp_collectives *x); /* of this rank, in a round */
+
+/* --- Commands --------------------------------------------------------------------------------- */
+
+enum hzp_rank_command_kind {
+    HZP_RANK_COMMAND_DEAL,   /* the micro-batches of an update; a payload follows */
+    HZP_RANK_COMMAND_UPDATE, /* the gradients are complete: begin the update */
+    HZP_RANK_COMMAND_STATE,  /* gather one unit of the optimizer's state, for a checkpoint */
+    HZP_RANK_COMMAND_STOP,   /* there is no more work */
+};
+
+struct hzp_rank_command {
+    int32_t kind;                  /* enum hzp_rank_command_kind */
+    int32_t docs, bins;            /* DEAL: documents, micro-batches */
+    int32_t part, unit;            /* STATE: enum hzp_state_part */
+    int64_t bytes;                 /* DEAL: of the payload */
+    int64_t optimizer_step;        /* UPDATE: from 1 */
+    struct hzp_update_hyper hyper; /* UPDATE */
+};
+
+/* Rank 0: whether the command before has arrived, so that the next one may be sent. */
+bool hzp_collectives_may_send(const struct hzp_collectives *x);
+/* Rank 0: appends the command to the list, with its payload (bytes; NULL: none), both copied. */
+void hzp_collectives_send(struct hzp_collectives *x, const struct hzp_rank_command *command,
+                          const void *payload);
+/* Other ranks: appends the receipt of the next command; valid once the list is done. */
+void hzp_collectives_listen(struct hzp_collectives *x);
+const struct hzp_rank_command *hzp_collectives_heard(const struct hzp_collectives *x);
+/* Other ranks: the same for the payload of the command that was heard. */
+void hzp_collectives_listen_payload(struct hzp_collectives *x);
+const void *hzp_collectives_payload(const struct hzp_collectives *x);
+
+/* --- Chains and their transfers --------------------------------------------------------------- */
+
+/* Builds the chain of this rank's micro-batch of a round, and appends its transfers.  micro NULL:
+ * this rank has none in the last round.  first, last: of the update. */
+void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
+                           const struct hzp_version *v, const struct hzp_micro *micro, bool first,
+                           bool last);
+
+/* When that chain has ended: the sum of the micro-batch's losses; 0: it had none.  When the update
+ * is done, hzp_collectives_loss is the sum of micro-batch `bin` of the update, of whichever
+ * rank. */
+void hzp_collectives_note_loss(struct hzp_collectives *x, double loss);
+double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin);
+
+/* Builds the update's chain, and appends its transfers.  Once both are done the results in the
+ * train space are those of all ranks. */
+void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
+                            const struct hzp_version *v, struct hzp_version *draft,
+                            const struct hzp_update_hyper *hyper);
+
+/* What is gathered for a checkpoint: the optimizer's state, or the current version's weights. */
+enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WEIGHTS };
+
+/* Appends the gather of a unit, for a command STATE.  Once it is done, hzp_collectives_state is the
+ * whole unit, on the ranks that share a copy with rank 0; valid until the next one. */
+void hzp_collectives_gather_state(struct hzp_collectives *x, enum hzp_state_part part, int32_t u);
+const void *hzp_collectives_state(const struct hzp_collectives *x);
+
+/* The list is cleared when it is done and something is appended.  turn: takes notice of what is
+ * done, and posts what is due when items [0, ended) of the chain have ended; < 0: it failed, for
+ * good, and *hzp_collectives_error says why. */
+int hzp_collectives_turn(struct hzp_collectives *x, int32_t ended);
+bool hzp_collectives_done(const struct hzp_collectives *x);
+/* Waits until the list is done, with no chain in progress: at the start and the end, not while the
+ * loop runs. */
+int hzp_collectives_wait(struct hzp_collectives *x);
+const char *hzp_collectives_error(const struct hzp_collectives *x);
+
+/* For the start, on all ranks: broadcasts rank 0's bytes; gathers `bytes` of each rank into all, by
+ * position.  They wait.  HZP_EIO. */
+int hzp_collectives_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
+                              struct hzp_err_text *reterr);
+int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t bytes, void *all,
+                          struct hzp_err_text *reterr);
+
+/* The list; for the limit of what may be offered, and for tests. */
+struct hzp_transfers *hzp_collectives_transfers(struct hzp_collectives *x);
+
+#endif
