@@ -2,7 +2,9 @@
 /* train/deal.h - the documents of an update as rank 0 sends them to the others: one after another,
  *
  *     int32  count, bin        tokens of the document, and the micro-batch it belongs to
+ *     int32  weighted          1: it has weights
  *     int32  token[count]
+ *     float  weight[count]     if it has
  *     uint8  learn[count], padded to a multiple of four bytes
  *
  * in the byte order of the machine, which all ranks share.
@@ -18,11 +20,12 @@
 struct hzp_deal_doc {
     int32_t count, bin;
     const int32_t *token;
+    const float *weight; /* NULL: each 1 */
     const uint8_t *learn;
 };
 
 /* Bytes of a document of so many tokens. */
-size_t hzp_deal_bytes(int32_t count);
+size_t hzp_deal_bytes(int32_t count, bool weighted);
 
 /* Writes the sample, `at` being aligned to four bytes; returns what is behind it. */
 char *hzp_deal_put(char *at, const struct hzp_sample *sample, int32_t bin);

@@ -76,9 +76,10 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
         const struct hzp_sample *s = sample[i];
         if (s->count < 2 || s->count - 1 > e->micro->rows_max)
             continue;
-        if (hzp_micro_add(e->micro, s->token, s->learn, s->count) == HZP_EBUSY) {
+        if (hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count) ==
+            HZP_EBUSY) {
             HZP_TRY(compute(e, v));
-            HZP_TRY(hzp_micro_add(e->micro, s->token, s->learn, s->count));
+            HZP_TRY(hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count));
         }
     }
     HZP_TRY(compute(e, v));

@@ -168,7 +168,8 @@ static int fill_micro(struct hzp_follower *f, int32_t bin, bool *ret_any)
         at = hzp_deal_get(at, end, f->deal.bins, &doc);
         if (!at)
             return give_up(f, "rank 0 has sent documents that cannot be read");
-        if (doc.bin == bin && hzp_micro_add(f->micro, doc.token, doc.learn, doc.count) < 0)
+        if (doc.bin == bin &&
+            hzp_micro_add_weighted(f->micro, doc.token, doc.learn, doc.weight, doc.count) < 0)
             return give_up(f, "rank 0 has sent a micro-batch that is too long: --micro-rows "
                               "differs between ranks");
     }

@@ -11,12 +11,12 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 3,
-    BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
+    SCHEMA_VERSION = 4,          /* since 4 samples may have weights */
+    BODY_KEPT_MS = 86400000,     /* how long a body's key is known: a day */
 };
 
 /* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
- * learn. */
+ * learn; where it has weights, by those, too, as the words of their bits. */
 static const char schema[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE samples (sequence_number INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
@@ -77,22 +77,41 @@ static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_SET_META] = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)",
 };
 
-struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
+/* A sample with room for its arrays; NULL: out of memory. */
+static struct hzp_sample *sample_alloc(int32_t count, bool weighted)
 {
-    HZP_ASSERT(count >= 0);
-    size_t head = HZP_ROUND_UP(sizeof(struct hzp_sample), sizeof(int32_t));
-    struct hzp_sample *sample = malloc(head + (size_t)count * (sizeof(int32_t) + 1));
+    size_t each = sizeof(int32_t) + 1 + (weighted ? sizeof(float) : 0);
+    struct hzp_sample *sample = malloc(sizeof(*sample) + (size_t)count * each);
     if (!sample)
         return NULL;
     sample->sequence_number = 0;
     sample->count = count;
-    sample->token = (int32_t *)((char *)sample + head);
-    sample->learn = (uint8_t *)(sample->token + count);
-    if (count) {
-        memcpy(sample->token, token, (size_t)count * sizeof(int32_t));
-        memcpy(sample->learn, learn, (size_t)count);
-    }
+    sample->token = (int32_t *)(void *)(sample + 1);
+    sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
+    sample->learn = (uint8_t *)(sample->token + (weighted ? 2 : 1) * (size_t)count);
     return sample;
+}
+
+struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
+                                              const float *weight, int32_t count)
+{
+    HZP_ASSERT(count >= 0);
+    bool weighted = false;
+    for (int32_t i = 0; weight && i < count; i++)
+        weighted |= learn[i] && weight[i] != 1;
+    struct hzp_sample *sample = sample_alloc(count, weighted);
+    if (!sample || !count)
+        return sample;
+    memcpy(sample->token, token, (size_t)count * sizeof(*token));
+    memcpy(sample->learn, learn, (size_t)count);
+    for (int32_t i = 0; weighted && i < count; i++)
+        sample->weight[i] = learn[i] ? weight[i] : 1;
+    return sample;
+}
+
+struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
+{
+    return hzp_sample_create_weighted(token, learn, NULL, count);
 }
 
 void hzp_sample_destroy(struct hzp_sample *sample)
@@ -209,8 +228,9 @@ static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text
     HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
     if (from < 2)
         HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=3", what, reterr));
+    if (from < 3)
+        HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=4", what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -327,30 +347,51 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
 
 /* --- Samples ---------------------------------------------------------------------------------- */
 
-static size_t blob_size(int32_t count)
+static size_t blob_size(int32_t count, bool weighted)
 {
-    return (size_t)count * 4 + HZP_DIV_UP((size_t)count, 8);
+    return (size_t)count * (weighted ? 8 : 4) + HZP_DIV_UP((size_t)count, 8);
+}
+
+/* Words of the machine, and of four little-endian bytes each; both return what is behind. */
+static uint8_t *pack_words(const void *word, int32_t count, uint8_t *blob)
+{
+    for (int32_t i = 0; i < count; i++) {
+        uint32_t value;
+        memcpy(&value, (const char *)word + 4 * (size_t)i, sizeof(value));
+        for (int b = 0; b < 4; b++)
+            *blob++ = (uint8_t)(value >> 8 * b);
+    }
+    return blob;
+}
+
+static const uint8_t *unpack_words(const uint8_t *blob, int32_t count, void *word)
+{
+    for (int32_t i = 0; i < count; i++, blob += 4) {
+        uint32_t value = (uint32_t)blob[0] | (uint32_t)blob[1] << 8 | (uint32_t)blob[2] << 16 |
+                         (uint32_t)blob[3] << 24;
+        memcpy((char *)word + 4 * (size_t)i, &value, sizeof(value));
+    }
+    return blob;
 }
 
 static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
 {
-    for (int32_t i = 0; i < sample->count; i++) {
-        uint32_t token = (uint32_t)sample->token[i];
-        for (int b = 0; b < 4; b++)
-            *blob++ = (uint8_t)(token >> 8 * b);
-    }
-    memset(blob, 0, HZP_DIV_UP((size_t)sample->count, 8));
+    size_t bits = HZP_DIV_UP((size_t)sample->count, 8);
+    blob = pack_words(sample->token, sample->count, blob);
+    memset(blob, 0, bits);
     for (int32_t i = 0; i < sample->count; i++)
         blob[i / 8] |= (uint8_t)((sample->learn[i] ? 1 : 0) << i % 8);
+    if (sample->weight)
+        pack_words(sample->weight, sample->count, blob + bits);
 }
 
 static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
 {
-    for (int32_t i = 0; i < sample->count; i++, blob += 4)
-        sample->token[i] = (int32_t)((uint32_t)blob[0] | (uint32_t)blob[1] << 8 |
-                                     (uint32_t)blob[2] << 16 | (uint32_t)blob[3] << 24);
+    blob = unpack_words(blob, sample->count, sample->token);
     for (int32_t i = 0; i < sample->count; i++)
         sample->learn[i] = blob[i / 8] >> i % 8 & 1;
+    if (sample->weight)
+        unpack_words(blob + HZP_DIV_UP((size_t)sample->count, 8), sample->count, sample->weight);
 }
 
 /* FNV-1a of a sample's row. */
@@ -370,7 +411,7 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
                       struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s = log->statement[HZP_LOG_SQL_APPEND];
-    size_t size = blob_size(sample->count);
+    size_t size = blob_size(sample->count, sample->weight != NULL);
     uint8_t *blob = malloc(size + 1);
     if (!blob || size > INT_MAX) {
         free(blob);
@@ -492,7 +533,8 @@ static bool is_sound(sqlite3_stmt *s)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
     size_t size = (size_t)sqlite3_column_bytes(s, 2);
-    if (count < 0 || count > INT_MAX / 8 || size != blob_size((int32_t)count))
+    if (count < 0 || count > INT_MAX / 8 ||
+        (size != blob_size((int32_t)count, false) && size != blob_size((int32_t)count, true)))
         return false;
     return sqlite3_column_type(s, 3) == SQLITE_NULL ||
            sqlite3_column_int64(s, 3) ==
@@ -507,15 +549,12 @@ static int read_one(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_samp
     if (!sound)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
                         (long long)number);
-    size_t head = sizeof(struct hzp_sample);
-    struct hzp_sample *sample = malloc(head + (size_t)count * 5);
+    bool weighted = count && (size_t)sqlite3_column_bytes(s, 2) == blob_size((int32_t)count, true);
+    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted);
     if (!sample)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory for sample %lld", log->path,
                         (long long)number);
     sample->sequence_number = number;
-    sample->count = (int32_t)count;
-    sample->token = (int32_t *)((char *)sample + head);
-    sample->learn = (uint8_t *)(sample->token + count);
     if (count)
         unpack_sample(sqlite3_column_blob(s, 2), sample);
     *ret = sample;

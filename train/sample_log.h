@@ -19,11 +19,16 @@ struct hzp_sample {
     int64_t sequence_number; /* set by append; <= 0: not from the log (replay, offline) */
     int32_t count;
     int32_t *token; /* [count], owned */
+    float *weight;  /* [count] how much a token's loss counts, finite and > 0; NULL: each 1 */
     uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
 };
 
 /* One allocation for the sample and its arrays; contents are copied.  NULL: out of memory. */
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count);
+/* The same; weight [count] is read where learn is 1.  NULL, or each of these 1: the sample has
+ * none. */
+struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
+                                              const float *weight, int32_t count);
 void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
 
 struct hzp_sample_log;

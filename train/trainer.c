@@ -190,8 +190,10 @@ static void count_sample(struct hzp_trainer *t, const struct hzp_sample *sample)
 {
     int32_t learned = 0;
     for (int32_t i = 1; i < sample->count; i++)
-        learned += sample->learn[i] != 0;
-    t->weight_sum += learned;
+        if (sample->learn[i]) {
+            learned++;
+            t->weight_sum += sample->weight ? (double)sample->weight[i] : 1;
+        }
     t->now.samples++;
     t->now.rows += sample->count - 1;
     t->now.learned_tokens += learned;
@@ -240,7 +242,7 @@ static struct hzp_micro *fill_micro(struct hzp_trainer *t, int32_t bin)
         const struct hzp_sample *s = d->sample[i];
         if (d->bin[i] != bin)
             continue;
-        int r = hzp_micro_add(t->micro, s->token, s->learn, s->count);
+        int r = hzp_micro_add_weighted(t->micro, s->token, s->learn, s->weight, s->count);
         HZP_ASSERT(r >= 0);
     }
     return bin < d->bins ? t->micro : NULL;

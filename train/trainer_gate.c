@@ -77,7 +77,7 @@ static bool fill(struct hzp_trainer *t)
         if (t->micro->docs && config->tag[g->at] != g->tag)
             break;
         g->tag = config->tag[g->at];
-        if (hzp_micro_add(t->micro, s->token, s->learn, s->count) == HZP_EBUSY)
+        if (hzp_micro_add_weighted(t->micro, s->token, s->learn, s->weight, s->count) == HZP_EBUSY)
             break;
     }
     return t->micro->learned > 0;

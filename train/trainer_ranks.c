@@ -52,7 +52,7 @@ void hzp_trainer_deal(struct hzp_trainer *t)
         if (d->bin[i] < 0)
             continue;
         command.docs++;
-        command.bytes += (int64_t)hzp_deal_bytes(d->sample[i]->count);
+        command.bytes += (int64_t)hzp_deal_bytes(d->sample[i]->count, d->sample[i]->weight != NULL);
     }
     char *payload = hzp_xmalloc((size_t)command.bytes), *at = payload;
     for (int32_t i = 0; i < d->count; i++)

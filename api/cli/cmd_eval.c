@@ -5,7 +5,8 @@
  * space at both ends, empty ones dropped; a document is tokenised with the special tokens the
  * tokenizer adds, and every token but the first counts.  A document longer than the context is
  * split into pieces, each beginning with the last token of the one before.  JSONL (any other name):
- * examples in the format of api/learn/examples.h; the tokens that training learns from count.
+ * examples in the format of api/learn/examples.h; the tokens that training learns from count, each
+ * by its weight.
  * --quantization fp8: with the same matrix products as serving. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
@@ -33,7 +34,7 @@ struct eval {
     struct hzp_exec *exec;
     struct hzp_plan plan;
     int32_t rows;
-    double sum;
+    double sum, weight; /* of the losses, of the learned tokens */
     int64_t tokens, documents;
 };
 
@@ -81,20 +82,23 @@ static int flush(struct eval *e)
     for (int32_t i = 0; i < e->micro->learned; i++)
         e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
+    e->weight += e->micro->weight_sum;
     hzp_micro_clear(e->micro);
     return HZP_OK;
 }
 
 /* Adds a document, split into pieces if it is longer than the context. */
-static int add(struct eval *e, const int32_t *token, const uint8_t *learn, int32_t count)
+static int add(struct eval *e, const int32_t *token, const uint8_t *learn, const float *weight,
+               int32_t count)
 {
     e->documents++;
     for (int32_t at = 0; at + 1 < count; at += e->rows) {
         int32_t piece = HZP_MIN(count - at, e->rows + 1);
-        int r = hzp_micro_add(e->micro, token + at, learn + at, piece);
+        const float *own = weight ? weight + at : NULL;
+        int r = hzp_micro_add_weighted(e->micro, token + at, learn + at, own, piece);
         if (r == HZP_EBUSY) {
             HZP_TRY(flush(e));
-            r = hzp_micro_add(e->micro, token + at, learn + at, piece);
+            r = hzp_micro_add_weighted(e->micro, token + at, learn + at, own, piece);
         }
         HZP_TRY(r);
     }
@@ -127,7 +131,7 @@ static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_e
         r = hzp_fail(reterr, HZP_ENOMEM, "not enough memory for a document of %zu bytes", bytes);
     if (r == HZP_OK) {
         memset(learn, 1, tokens.n);
-        r = add(e, tokens.ids, learn, (int32_t)tokens.n);
+        r = add(e, tokens.ids, learn, NULL, (int32_t)tokens.n);
     }
     free(learn);
     hzp_tokens_fini(&tokens);
@@ -190,7 +194,7 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     examples.fields = *e->fields;
     int r = hzp_examples_load(&examples, e->data, &sample, &count, reterr);
     for (int32_t i = 0; i < count && r == HZP_OK; i++)
-        r = add(e, sample[i]->token, sample[i]->learn, sample[i]->count);
+        r = add(e, sample[i]->token, sample[i]->learn, sample[i]->weight, sample[i]->count);
     hzp_examples_free(sample, count);
     hzp_examples_fini(&examples);
     return r;
@@ -220,7 +224,7 @@ int hzp_cmd_eval(const struct hzp_options *options)
     if (r < 0) {
         status = hzp_command_failed(r, &err);
     } else {
-        double mean = e.sum / (double)e.tokens;
+        double mean = e.sum / e.weight;
         const char *form = options->json
                                ? "{\"mean_nll\": %.6f, \"perplexity\": %.4f, \"tokens\": %lld, "
                                  "\"documents\": %lld}\n"

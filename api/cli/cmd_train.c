@@ -188,6 +188,11 @@ static void describe_data(struct run *run, const struct data *data)
         tokens += s->count;
         for (int32_t k = 0; k < s->count; k++)
             hash = (hash ^ ((uint64_t)(uint32_t)s->token[k] << 1 | s->learn[k])) * 0x100000001b3u;
+        for (int32_t k = 0; s->weight && k < s->count; k++) {
+            uint32_t bits;
+            memcpy(&bits, &s->weight[k], sizeof(bits));
+            hash = (hash ^ bits) * 0x100000001b3u;
+        }
         hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* marks the end of a sample */
     }
     snprintf(run->note, sizeof(run->note),

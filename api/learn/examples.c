@@ -61,7 +61,8 @@ struct parse {
     const struct hzp_example_fields *fields;
     struct hzp_form form;
     uint8_t *learn;
-    size_t learn_room;
+    float *weight; /* of a conversation in plain lines */
+    size_t learn_room, weight_room;
     struct hzp_err_text *reterr;
 };
 
@@ -88,7 +89,9 @@ static int no_memory(struct parse *p)
     return hzp_fail(p->reterr, HZP_ENOMEM, "line %lld: out of memory", (long long)p->line);
 }
 
-static int push_sample(struct parse *p, const int32_t *token, const uint8_t *learn, int32_t count)
+/* weight NULL: each token counts once. */
+static int push_sample(struct parse *p, const int32_t *token, const uint8_t *learn,
+                       const float *weight, int32_t count)
 {
     if (p->ex->samples_max && p->count >= p->ex->samples_max)
         return bad(p, "", "more than %d examples in one body; send them in several",
@@ -103,11 +106,12 @@ static int push_sample(struct parse *p, const int32_t *token, const uint8_t *lea
         p->sample = sample;
         p->room = room;
     }
-    struct hzp_sample *sample = hzp_sample_create(token, learn, count);
+    struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, count);
     if (!sample)
         return no_memory(p);
     p->sample[p->count++] = sample;
-    p->held += sizeof(*sample) + (size_t)count * (sizeof(*token) + sizeof(*learn));
+    size_t each = sizeof(*token) + sizeof(*learn) + (sample->weight ? sizeof(*weight) : 0);
+    p->held += sizeof(*sample) + (size_t)count * each;
     return HZP_OK;
 }
 
@@ -124,8 +128,8 @@ static int nothing(struct parse *p, const char *field)
 
 /* Makes samples of p->tokens, of which those from `from` on are learned: one sample, or several
  * if the examples are to be split; each further sample begins with the last token of the one
- * before. */
-static int push_tokens(struct parse *p, const char *field, int32_t from)
+ * before.  weight: of each learned token. */
+static int push_tokens(struct parse *p, const char *field, int32_t from, float weight)
 {
     size_t n = p->tokens.n, max = (size_t)p->ex->tokens_max;
     if (n > max && !p->ex->split)
@@ -133,13 +137,16 @@ static int push_tokens(struct parse *p, const char *field, int32_t from)
     if (n < 2 || (size_t)from >= n)
         return nothing(p, field);
     size_t piece = HZP_MIN(n, max);
-    if (hzp_text_grow((void **)&p->learn, &p->learn_room, piece, 1) < 0)
+    if (hzp_text_grow((void **)&p->learn, &p->learn_room, piece, 1) < 0 ||
+        hzp_text_grow((void **)&p->weight, &p->weight_room, piece, sizeof(*p->weight)) < 0)
         return no_memory(p);
+    for (size_t i = 0; i < piece; i++)
+        p->weight[i] = weight;
     for (size_t at = 0; at + 1 < n; at += max - 1) {
         size_t count = HZP_MIN(max, n - at);
         for (size_t i = 0; i < count; i++)
             p->learn[i] = at + i >= (size_t)HZP_MAX(from, 1);
-        HZP_TRY(push_sample(p, p->tokens.ids + at, p->learn, (int32_t)count));
+        HZP_TRY(push_sample(p, p->tokens.ids + at, p->learn, p->weight, (int32_t)count));
     }
     return HZP_OK;
 }
@@ -187,7 +194,8 @@ static int get_text(struct parse *p, const json_t *object, const char *field, co
 }
 
 /* text: prompt_bytes of the prompt, then the completion. */
-static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, size_t bytes)
+static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, size_t bytes,
+                     float weight)
 {
     if (bytes == prompt_bytes)
         return nothing(p, "completion");
@@ -210,7 +218,7 @@ static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, siz
     HZP_TRY(append_eos(p));
     if (p->tokens.n > (size_t)p->ex->tokens_max)
         return too_long(p, "completion", p->tokens.n); /* splitting would cut off the prompt */
-    return push_tokens(p, "completion", (int32_t)boundary);
+    return push_tokens(p, "completion", (int32_t)boundary, weight);
 }
 
 static int parse_pair(struct parse *p, const json_t *object)
@@ -223,7 +231,7 @@ static int parse_pair(struct parse *p, const json_t *object)
     if (hzp_textbuf_append(&p->form.text, prompt, prompt_bytes) < 0 ||
         hzp_textbuf_append(&p->form.text, completion, completion_bytes) < 0)
         return no_memory(p);
-    return push_pair(p, p->form.text.data, prompt_bytes, p->form.text.bytes);
+    return push_pair(p, p->form.text.data, prompt_bytes, p->form.text.bytes, 1);
 }
 
 /* A conversation with several answers: part by part, each answer with an end token. */
@@ -234,16 +242,20 @@ static int push_parts(struct parse *p)
         size_t before = p->tokens.n;
         HZP_TRY(encode(p, "", form->text.data + from, form->part[i].end - from,
                        i ? HZP_TOKENIZER_PARSE_SPECIAL : as_request, &p->tokens));
-        if (form->part[i].learn)
+        if (form->part[i].weight > 0)
             HZP_TRY(append_eos(p));
         if (p->tokens.n > (size_t)p->ex->tokens_max)
             return too_long(p, "", p->tokens.n);
-        if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(p->tokens.n, 1), 1) < 0)
+        size_t n = HZP_MAX(p->tokens.n, 1);
+        if (hzp_text_grow((void **)&p->learn, &p->learn_room, n, 1) < 0 ||
+            hzp_text_grow((void **)&p->weight, &p->weight_room, n, sizeof(*p->weight)) < 0)
             return no_memory(p);
-        for (size_t k = before; k < p->tokens.n; k++)
-            p->learn[k] = form->part[i].learn && k > 0;
+        for (size_t k = before; k < p->tokens.n; k++) {
+            p->learn[k] = form->part[i].weight > 0 && k > 0;
+            p->weight[k] = form->part[i].weight;
+        }
     }
-    return push_sample(p, p->tokens.ids, p->learn, (int32_t)p->tokens.n);
+    return push_sample(p, p->tokens.ids, p->learn, p->weight, (int32_t)p->tokens.n);
 }
 
 /* Files of others have columns beside those that are learned from; a body has no reason to. */
@@ -275,8 +287,9 @@ static bool parse_form(struct parse *p, const json_t *object, int *ret)
         *ret = bad(p, "", "has the fields of two forms: give one");
     else if (!p->ex->tok)
         *ret = bad(p, "", "this model has no tokenizer: send tokens");
-    else if (form->parts == 2 && !form->part[0].learn)
-        *ret = push_pair(p, form->text.data, form->part[0].end, form->text.bytes);
+    else if (form->parts == 2 && form->part[0].weight == 0)
+        *ret = push_pair(p, form->text.data, form->part[0].end, form->text.bytes,
+                         form->part[1].weight);
     else
         *ret = push_parts(p);
     return true;
@@ -295,7 +308,7 @@ static int parse_text(struct parse *p, const json_t *object)
     if (!bytes || p->tokens.n <= p->both.n)
         return nothing(p, "text");
     HZP_TRY(append_eos(p));
-    return push_tokens(p, "text", 1);
+    return push_tokens(p, "text", 1, 1);
 }
 
 static int parse_tokens(struct parse *p, const json_t *object)
@@ -332,10 +345,9 @@ static int parse_tokens(struct parse *p, const json_t *object)
     }
     if (!any)
         return nothing(p, learn ? "learn" : "tokens");
-    return push_sample(p, p->tokens.ids, p->learn, (int32_t)n);
+    return push_sample(p, p->tokens.ids, p->learn, NULL, (int32_t)n);
 }
 
-/* Samples carry no weights, so a message is learned or not. */
 static int push_lesson(struct parse *p, const struct hzp_lesson *lesson)
 {
     size_t n = lesson->tokens.n;
@@ -346,12 +358,11 @@ static int push_lesson(struct parse *p, const struct hzp_lesson *lesson)
         if (lesson->tokens.ids[i] < 0 || lesson->tokens.ids[i] >= p->ex->vocab)
             return bad(p, "messages", "token %d is beyond the model's vocabulary of %d",
                        lesson->tokens.ids[i], p->ex->vocab);
-        if (lesson->weight[i] != 0 && lesson->weight[i] != 1)
-            return bad(p, "messages", "a weight other than 0 and 1 is not supported");
         p->learn[i] = lesson->weight[i] != 0;
         any = any || (i && p->learn[i]);
     }
-    return any ? push_sample(p, lesson->tokens.ids, p->learn, (int32_t)n) : nothing(p, "messages");
+    return any ? push_sample(p, lesson->tokens.ids, p->learn, lesson->weight, (int32_t)n)
+               : nothing(p, "messages");
 }
 
 static int parse_messages(struct parse *p, const json_t *object)
@@ -549,6 +560,7 @@ static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_c
     hzp_tokens_fini(&p->both);
     hzp_form_fini(&p->form);
     free(p->learn);
+    free(p->weight);
     if (r >= 0 && !p->count)
         r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
     if (r < 0) {
@@ -605,6 +617,7 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
     hzp_tokens_fini(&reader->p.both);
     hzp_form_fini(&reader->p.form);
     free(reader->p.learn);
+    free(reader->p.weight);
     hzp_examples_free(reader->p.sample, reader->p.count);
     free(reader);
 }
@@ -679,7 +692,7 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
             HZP_TRY(
                 encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
             HZP_TRY(append_eos(p));
-            HZP_TRY(push_tokens(p, "", 1));
+            HZP_TRY(push_tokens(p, "", 1, 1));
         }
         body = stop + sizeof(separator) - 1;
         if (!mark)

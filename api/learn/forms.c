@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/forms.h"
 
+#include "api/text/lesson.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +17,13 @@ void hzp_form_fini(struct hzp_form *form)
 
 /* --- Parts ------------------------------------------------------------------------------------ */
 
-/* Appends to the last part, or to a new one if that differs in being learned. */
-static int append(struct hzp_form *form, const char *text, size_t bytes, bool learn)
+/* Appends to the last part, or to a new one if that has another weight; 0: not learned. */
+static int append(struct hzp_form *form, const char *text, size_t bytes, float weight)
 {
-    if (!form->parts || form->part[form->parts - 1].learn != learn) {
+    if (!form->parts || form->part[form->parts - 1].weight != weight) {
         HZP_TRY(
             hzp_text_grow((void **)&form->part, &form->room, form->parts + 1, sizeof(*form->part)));
-        form->part[form->parts++] = (struct hzp_form_part){.learn = learn};
+        form->part[form->parts++] = (struct hzp_form_part){.weight = weight};
     }
     HZP_TRY(hzp_textbuf_append(&form->text, text, bytes));
     form->part[form->parts - 1].end = form->text.bytes;
@@ -33,9 +35,9 @@ static int append_words(struct hzp_form *form, const char *words)
     return append(form, words, strlen(words), false);
 }
 
-static int append_json(struct hzp_form *form, const json_t *string, bool learn)
+static int append_json(struct hzp_form *form, const json_t *string, float weight)
 {
-    return append(form, json_string_value(string), json_string_length(string), learn);
+    return append(form, json_string_value(string), json_string_length(string), weight);
 }
 
 /* A field that must be a string. */
@@ -59,8 +61,8 @@ static int read_named(const json_t *object, const struct hzp_example_fields *fie
     HZP_TRY(get_string(object, fields->prompt ? fields->prompt : "prompt", &prompt, reterr));
     HZP_TRY(get_string(object, fields->completion ? fields->completion : "completion", &completion,
                        reterr));
-    HZP_TRY(append_json(ret, prompt, false));
-    return append_json(ret, completion, true);
+    HZP_TRY(append_json(ret, prompt, 0));
+    return append_json(ret, completion, 1);
 }
 
 static int read_alpaca(const json_t *object, struct hzp_form *ret, struct hzp_err_text *reterr)
@@ -77,13 +79,13 @@ static int read_alpaca(const json_t *object, struct hzp_form *ret, struct hzp_er
                          "the request.\n\n### Instruction:\n"
                        : "Below is an instruction that describes a task. Write a response that "
                          "appropriately completes the request.\n\n### Instruction:\n"));
-    HZP_TRY(append_json(ret, instruction, false));
+    HZP_TRY(append_json(ret, instruction, 0));
     if (has_input) {
         HZP_TRY(append_words(ret, "\n\n### Input:\n"));
-        HZP_TRY(append_json(ret, input, false));
+        HZP_TRY(append_json(ret, input, 0));
     }
     HZP_TRY(append_words(ret, "\n\n### Response:\n"));
-    return append_json(ret, output, true);
+    return append_json(ret, output, 1);
 }
 
 /* --- Conversations ---------------------------------------------------------------------------- */
@@ -132,25 +134,22 @@ static int check_message(const struct talk *t, const json_t *message)
         if (value && !json_is_null(value))
             return bad(t, not_supported[i], "tool calls cannot be learned yet");
     }
-    const json_t *weight = json_object_get(message, "weight");
-    if (weight && !(json_is_integer(weight) && (json_integer_value(weight) | 1) == 1))
-        return bad(t, "weight", "must be 0 or 1");
     return HZP_OK;
 }
 
 /* A content is a string, or a list of parts that are texts. */
-static int append_content(const struct talk *t, const json_t *content, bool learn,
+static int append_content(const struct talk *t, const json_t *content, float weight,
                           struct hzp_form *ret)
 {
     if (json_is_string(content))
-        return append_json(ret, content, learn);
+        return append_json(ret, content, weight);
     if (!json_is_array(content))
         return bad(t, t->what, "must be a string");
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i), *text = json_object_get(part, "text");
         if (!json_is_string(text))
             return bad(t, t->what, "has a part that is not text");
-        HZP_TRY(append_json(ret, text, learn));
+        HZP_TRY(append_json(ret, text, weight));
     }
     return HZP_OK;
 }
@@ -172,16 +171,17 @@ static int get_role(const struct talk *t, const json_t *message, const char **re
 static int read_message(const struct talk *t, const json_t *message, struct hzp_form *ret)
 {
     const char *role;
-    const json_t *weight = json_object_get(message, "weight");
+    float weight;
     HZP_TRY(check_message(t, message));
     HZP_TRY(get_role(t, message, &role));
+    HZP_TRY(
+        hzp_message_weight(message, t->list, t->i, !strcmp(role, "assistant"), &weight, t->reterr));
     if (t->i)
         HZP_TRY(append_words(ret, "\n"));
     HZP_TRY(append_words(ret, role));
     HZP_TRY(append_words(ret, ":"));
-    bool learn = !strcmp(role, "assistant") && !(weight && !json_integer_value(weight));
-    HZP_TRY(append(ret, " ", 1, learn));
-    return append_content(t, json_object_get(message, t->what), learn, ret);
+    HZP_TRY(append(ret, " ", 1, weight));
+    return append_content(t, json_object_get(message, t->what), weight, ret);
 }
 
 static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
@@ -193,10 +193,11 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
     for (t->i = 0; t->i < json_array_size(list); t->i++)
         HZP_TRY(read_message(t, json_array_get(list, t->i), ret));
     for (size_t i = 0; i < ret->parts; i++)
-        any |= ret->part[i].learn;
+        any |= ret->part[i].weight > 0;
     if (!any)
         return hzp_fail_param(t->reterr, HZP_EINVAL, t->list, "has no answer to learn");
-    if (!ret->part[ret->parts - 1].learn) { /* what follows the last answer teaches nothing */
+    if (!(ret->part[ret->parts - 1].weight >
+          0)) { /* what follows the last answer teaches nothing */
         ret->parts--;
         ret->text.bytes = ret->part[ret->parts - 1].end;
     }

@@ -9,7 +9,7 @@
  *
  * With a chat template conversations go through that (api/text/lesson.h), ShareGPT's as messages.
  * Without one a conversation becomes lines of `role: content`; the answers of the assistant are
- * learned, except those with "weight": 0:
+ * learned, with their weights (api/text/lesson.h):
  *
  *     user: Where does Zorin live?
  *     assistant: In Belport.
@@ -36,7 +36,7 @@ struct hzp_example_fields {
  * are not take turns. */
 struct hzp_form_part {
     size_t end;
-    bool learn;
+    float weight; /* 0: not learned */
 };
 
 /* Zeroed memory is an empty one. */

@@ -72,22 +72,30 @@ static bool is_assistant(const struct maker *m, size_t i)
     return role && !strcmp(role, "assistant");
 }
 
-static int weight_of(struct maker *m, size_t i, float *ret)
+int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
+                       float *ret, struct hzp_err_text *reterr)
 {
-    const json_t *weight = json_object_get(json_array_get(m->given, i), "weight");
+    const json_t *weight = json_object_get(message, "weight");
     char param[64];
-    *ret = 1;
+    *ret = assistant ? 1 : 0;
     if (!weight || json_is_null(weight))
         return HZP_OK;
     double w = json_number_value(weight);
-    snprintf(param, sizeof(param), "messages[%zu].weight", i);
-    if (!json_is_number(weight) || !(w >= 0 && w <= 1e6))
-        return hzp_fail_param(m->reterr, HZP_EINVAL, param, "%s must be a number from 0 on", param);
-    if (!is_assistant(m, i) && w > 0)
-        return hzp_fail_param(m->reterr, HZP_EINVAL, param,
+    snprintf(param, sizeof(param), "%s[%zu].weight", list, i);
+    if (!json_is_number(weight) || !(w == 0 || (w >= HZP_WEIGHT_MIN && w <= HZP_WEIGHT_MAX)))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be 0, or a number from %g to %g",
+                              param, HZP_WEIGHT_MIN, HZP_WEIGHT_MAX);
+    if (!assistant && w > 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
                               "%s: only what the assistant says is learned", param);
     *ret = (float)w;
     return HZP_OK;
+}
+
+static int weight_of(struct maker *m, size_t i, float *ret)
+{
+    return hzp_message_weight(json_array_get(m->given, i), "messages", i, is_assistant(m, i), ret,
+                              m->reterr);
 }
 
 /* ---- text to tokens ---- */

@@ -2,7 +2,7 @@
 /* api/text/lesson.h - conversations to learn from: messages to tokens and their weights.
  *
  * What the assistant says is learned, all else is context.  An assistant message may have a
- * `weight` (OpenAI's field), which all its tokens get; 0: it is context too.
+ * `weight` (OpenAI's field), which the loss of each of its tokens gets; 0: it is context too.
  *
  * Where the template has {% generation %} blocks, their text is learned.  Without them, of each
  * assistant message is learned what the template adds behind the beginning of an answer, which is
@@ -18,6 +18,11 @@
 
 #include "api/text/chat.h"
 #include "api/text/tokenizer.h"
+
+/* Of a message, if not 0: an update divides by the sum of its weights, so what matters is how they
+ * compare. */
+#define HZP_WEIGHT_MIN 0.001
+#define HZP_WEIGHT_MAX 1000.0
 
 struct hzp_lesson {
     struct hzp_tokens tokens;
@@ -36,5 +41,9 @@ struct hzp_lessons {
 int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, const json_t *example,
                     int32_t max_tokens, struct hzp_lessons *ret, struct hzp_err_text *reterr);
 void hzp_lessons_fini(struct hzp_lessons *lessons);
+
+/* The weight of message i of `list` ("messages"); 0: it is not learned.  HZP_EINVAL. */
+int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
+                       float *ret, struct hzp_err_text *reterr);
 
 #endif

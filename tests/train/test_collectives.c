@@ -99,12 +99,12 @@ static void test_behind(void **state)
 
 /* --- Documents -------------------------------------------------------------------------------- */
 
-static void test_deal(void **state)
+static void check_deal(const float *weight)
 {
     const int32_t token[] = {5, 6, 7};
     const uint8_t learn[] = {0, 1, 1};
-    struct hzp_sample *sample = hzp_sample_create(token, learn, 3);
-    size_t size = hzp_deal_bytes(3);
+    struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, 3);
+    size_t size = hzp_deal_bytes(3, weight != NULL);
     int32_t buffer[16];
     struct hzp_deal_doc doc;
     char *begin = (char *)buffer, *end = hzp_deal_put(begin, sample, 4);
@@ -114,6 +114,9 @@ static void test_deal(void **state)
     assert_int_equal(doc.bin, 4);
     assert_memory_equal(doc.token, token, sizeof(token));
     assert_memory_equal(doc.learn, learn, sizeof(learn));
+    assert_int_equal(doc.weight != NULL, weight != NULL);
+    if (weight)
+        assert_memory_equal(doc.weight, weight, 3 * sizeof(*weight));
     assert_null(hzp_deal_get(begin, end, 4, &doc)); /* there is no such micro-batch */
     for (char *cut = begin; cut < end; cut++)
         assert_null(hzp_deal_get(begin, cut, 5, &doc));
@@ -121,7 +124,16 @@ static void test_deal(void **state)
     assert_null(hzp_deal_get(begin, end, 5, &doc));
     buffer[0] = -3;
     assert_null(hzp_deal_get(begin, end, 5, &doc));
+    buffer[0] = 3;
+    buffer[2] = 2; /* neither with weights nor without */
+    assert_null(hzp_deal_get(begin, end, 5, &doc));
     hzp_sample_destroy(sample);
+}
+
+static void test_deal(void **state)
+{
+    check_deal(NULL);
+    check_deal((const float[]){1, 2, 0.25f});
 }
 
 /* --- No race ---------------------------------------------------------------------------------- */

@@ -110,6 +110,15 @@ static void test_forms(void **state)
     assert_int_equal(learned, 6);
     assert_int_equal(s->token[s->count - 1], 264);
     hzp_examples_free(sample, count);
+    static const char heavy[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
+                                "{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 2.5}]}";
+    assert_int_equal(hzp_examples_parse(&ex, heavy, strlen(heavy), NULL, &sample, &count, &err),
+                     HZP_OK);
+    assert_int_equal(count, 1);
+    assert_non_null(sample[0]->weight);
+    for (int32_t i = 0; i < sample[0]->count; i++)
+        assert_true(sample[0]->weight[i] == (sample[0]->learn[i] ? 2.5f : 1));
+    hzp_examples_free(sample, count);
     ex.fields = (struct hzp_example_fields){"q", "a"};
     expect("{\"q\": \"hello\", \"a\": \"ab\"}", (int32_t[]){259, 'a', 'b', 264, -1}, 1);
     refuse("{\"q\": \"hello\"}", "lines[1].a", "missing");

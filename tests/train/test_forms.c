@@ -21,11 +21,15 @@ static int read_form(const char *json, const struct hzp_example_fields *fields, 
     int r = hzp_form_read(object, fields, &form, err);
     size_t n = 0;
     ret[0] = 0;
-    for (size_t i = 0, from = 0; r > 0 && i < form.parts; from = form.part[i++].end)
-        n += (size_t)snprintf(ret + n, size - n, form.part[i].learn ? "<%.*s>" : "%.*s",
+    for (size_t i = 0, from = 0; r > 0 && i < form.parts; from = form.part[i++].end) {
+        float weight = form.part[i].weight;
+        n += (size_t)snprintf(ret + n, size - n, weight > 0 ? "<%.*s>" : "%.*s",
                               (int)(form.part[i].end - from), form.text.data + from);
+        if (weight > 0 && weight != 1)
+            n += (size_t)snprintf(ret + n, size - n, "*%g", (double)weight);
+    }
     for (size_t i = 1; r > 0 && i < form.parts; i++)
-        assert_true(form.part[i].learn != form.part[i - 1].learn);
+        assert_true((form.part[i].weight > 0) != (form.part[i - 1].weight > 0));
     hzp_form_fini(&form);
     json_decref(object);
     return r;
@@ -99,6 +103,12 @@ static void test_conversations(void **state)
            "\"value\": "
            "\"4\"}]}",
            NULL, "user: 1\nassistant:< 2>\nuser: 3\nassistant:< 4>");
+    expect("{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+           "\"content\": \"2\", \"weight\": 0.5}, {\"role\": \"user\", \"content\": \"3\"}, "
+           "{\"role\": \"assistant\", \"content\": \"4\", \"weight\": 3}]}",
+           NULL, "user: 1\nassistant:< 2>*0.5\nuser: 3\nassistant:< 4>*3");
+    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"2\", \"weight\": 1e-9}]}",
+           "messages[0].weight", "0.001 to 1000");
     refuse("{\"messages\": 3}", "messages", "array");
     refuse("{\"messages\": [3]}", "messages[0]", "object");
     refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "messages", "no answer");
@@ -109,8 +119,9 @@ static void test_conversations(void **state)
            "messages[1].content", "string");
     refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}",
            "messages[0].tool_calls", "tool calls");
-    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0.5}]}",
-           "messages[0].weight", "0 or 1");
+    refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"weight\": 1}, {\"role\": "
+           "\"assistant\", \"content\": \"x\"}]}",
+           "messages[0].weight", "only what the assistant says");
     refuse("{\"conversations\": [{\"from\": \"tool\", \"value\": \"x\"}]}", "conversations[0].from",
            "tool");
 }

@@ -60,7 +60,10 @@ static struct hzp_sample *make_sample(int64_t n, int64_t first, int32_t size)
     token[0] = (int32_t)n;
     token[1] = (int32_t)first;
     token[2] = size;
-    return hzp_sample_create(token, learn, count);
+    float weight[32]; /* of every third sample */
+    for (int32_t i = 0; i < count; i++)
+        weight[i] = 1.0f / (float)(n + i);
+    return hzp_sample_create_weighted(token, learn, n % 3 ? NULL : weight, count);
 }
 
 static int append_body(struct hzp_sample_log *log, int64_t first, int32_t size, int64_t *ret_first)
@@ -91,6 +94,9 @@ static void check_all(struct hzp_sample_log *log, int64_t last)
             assert_int_equal(sample[i]->count, want->count);
             assert_memory_equal(sample[i]->token, want->token, (size_t)want->count * 4);
             assert_memory_equal(sample[i]->learn, want->learn, (size_t)want->count);
+            assert_int_equal(sample[i]->weight != NULL, want->weight != NULL);
+            if (want->weight)
+                assert_memory_equal(sample[i]->weight, want->weight, (size_t)want->count * 4);
             if (sample[i]->token[1] == next) {
                 assert_int_equal(body_end, next - 1);
                 body_end = next - 1 + sample[i]->token[2];

@@ -527,6 +527,57 @@ static void test_broken_weights(void **state)
 
 /* --- Pausing, finishing, freezing ------------------------------------------------------------- */
 
+/* One update from two documents, of which the first counts `weight` times; learned as one document
+ * of that weight, or as so many copies. */
+static struct tiny *run_weighted(int32_t weight, bool copies)
+{
+    struct tiny_config config = tiny_defaults();
+    config.recipe.clip = 0;
+    config.recipe.eps = 1; /* the step follows the gradient, not its sign */
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    const int32_t token[2][5] = {{1, 7, 3, 9, 4}, {5, 2, 8, 6, 7}};
+    const uint8_t learn[] = {0, 1, 0, 1, 1};
+    const float w = (float)weight, each[] = {1, w, 1, w, w};
+    int32_t first = copies ? weight : 1;
+    struct hzp_sample *sample[8];
+    assert_true(first < 8);
+    for (int32_t i = 0; i <= first; i++) {
+        const float *own = copies || i == first ? NULL : each;
+        sample[i] = hzp_sample_create_weighted(token[i == first], learn, own, 5);
+        sample[i]->sequence_number = i + 1;
+    }
+    assert_int_equal(hzp_sample_queue_reserve(t->queue, first + 1, 5 * (first + 1)), HZP_OK);
+    hzp_sample_queue_push(t->queue, sample, first + 1);
+    tiny_run(t);
+    assert_int_equal(t->reports, 1);
+    return t;
+}
+
+static void test_weights(void **state)
+{
+    struct tiny *weighted = run_weighted(3, false), *copied = run_weighted(3, true),
+                *plain = run_weighted(1, false);
+    const struct hzp_units *a = tiny_units(weighted), *b = tiny_units(copied),
+                           *c = tiny_units(plain);
+    double near = 0, far = 0;
+    assert_true(fabs(weighted->report[0].loss - copied->report[0].loss) < 1e-6);
+    assert_true(fabs(weighted->report[0].loss - plain->report[0].loss) > 1e-4);
+    assert_int_equal(weighted->report[0].learned_tokens, 6);
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(a, u);
+        const float *x = view.base, *y = hzp_unit_view(b, u).base, *z = hzp_unit_view(c, u).base;
+        for (size_t i = 0; i < view.elements; i++) {
+            near = fmax(near, fabs((double)x[i] - (double)y[i]));
+            far = fmax(far, fabs((double)x[i] - (double)z[i]));
+        }
+    }
+    assert_true(near < 1e-6 && far > 1e-5);
+    tiny_close(weighted);
+    tiny_close(copied);
+    tiny_close(plain);
+}
+
 static void test_pause_and_finish(void **state)
 {
     struct tiny_config config = tiny_defaults();
@@ -618,6 +669,7 @@ int main(void)
         cmocka_unit_test(test_not_finite_once),
         cmocka_unit_test(test_not_finite_always),
         cmocka_unit_test(test_broken_weights),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_pause_and_finish),
         cmocka_unit_test(test_freeze),
     };
