@@ -2,6 +2,7 @@
 #include "api/bench/load.h"
 
 #include "api/bench/http_stream.h"
+#include "api/bench/load_event.h"
 #include "base/arena.h"
 #include "base/thread.h"
 
@@ -18,7 +19,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 64 << 10, EVENTS = 64, SPARE_SOCKETS = 32, SOCKETS_MAX = 65536 };
+enum { READ_BYTES = 64 << 10, EVENTS = 512, SPARE_SOCKETS = 32, SOCKETS_MAX = 65536 };
+static const double LOOK_S = 1; /* between two looks at silent streams */
 
 /* A request in flight. */
 struct stream {
@@ -46,6 +48,7 @@ struct load {
     int32_t streams, max;
     int64_t next;
     uint64_t begin_ns, ended_ns, told_ns;
+    uint64_t looked_ns, timer_ns; /* the last look at silent streams; what the timer is set to */
     int32_t *prompt;
     char *tail; /* end of every request's body: the fields that are the same in all of them */
     struct hzp_err_text *reterr;
@@ -104,34 +107,26 @@ static int event(void *ctx, const char *data, size_t n)
         s->done = true;
         return HZP_OK;
     }
-    json_t *json = json_loadb(data, n, 0, NULL);
-    if (!json_is_object(json)) {
-        json_decref(json);
+    struct hzp_load_event e;
+    if (hzp_load_event_read(data, n, &e) < 0)
         return fail_stream(s, "an event that is not a JSON object");
-    }
     int r = HZP_OK;
-    const json_t *error = json_object_get(json, "error");
-    const json_t *usage = json_object_get(json, "usage");
-    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
-    const char *text = json_string_value(json_object_get(choice, "text"));
-    if (json_is_object(error)) {
-        const char *message = json_string_value(json_object_get(error, "message"));
-        r = fail_stream(s, "%.140s", message ? message : "an error without a message");
-    } else if (text && *text) {
+    if (e.error[0]) {
+        r = fail_stream(s, "%s", e.error);
+    } else if (e.text) {
         r = piece(s, s->heard_ns);
         if (r == HZP_OK)
             r = hzp_load_record_time(s->load->record, seconds(s->load->begin_ns, s->heard_ns), 1,
                                      s->load->streams, s->load->reterr);
-    } else if (choice) {
+    } else if (e.choice) {
         s->last_ns = s->heard_ns; /* the answer's end, which may come without text */
-        if (!s->first_ns && json_is_string(json_object_get(choice, "finish_reason")))
+        if (!s->first_ns && e.finished)
             s->first_ns = s->heard_ns;
     }
-    if (json_is_object(usage)) {
-        s->input = (int32_t)json_integer_value(json_object_get(usage, "prompt_tokens"));
-        s->output = (int32_t)json_integer_value(json_object_get(usage, "completion_tokens"));
+    if (e.usage) {
+        s->input = e.input;
+        s->output = e.output;
     }
-    json_decref(json);
     return r;
 }
 
@@ -356,15 +351,18 @@ static bool due(const struct load *l, uint64_t now)
            l->work->trace.request[l->next].at_s <= seconds(l->begin_ns, now);
 }
 
-/* Sets the timer to the next thing to do without a socket event: the next arrival, or a check for
- * silent streams. */
+/* Sets the timer to the next thing to do without a socket event: the next arrival, or a look at
+ * silent streams.  A timer that is set to an earlier time stays. */
 static int set_clock(struct load *l, uint64_t now)
 {
-    double wait = 1;
+    double wait = LOOK_S;
     if (l->next < l->work->trace.requests && l->streams < l->max)
         wait = HZP_MIN(wait, l->work->trace.request[l->next].at_s - seconds(l->begin_ns, now));
     int64_t ns = HZP_MAX((int64_t)(wait * 1e9), (int64_t)1);
+    if (l->timer_ns > now && l->timer_ns <= now + (uint64_t)ns)
+        return HZP_OK;
     struct itimerspec when = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
+    l->timer_ns = now + (uint64_t)ns;
     return timerfd_settime(l->timer, 0, &when, NULL) < 0
                ? hzp_fail(l->reterr, HZP_EIO, "timer: %s", strerror(errno))
                : HZP_OK;
@@ -385,7 +383,7 @@ static int loop(struct load *l)
 {
     struct epoll_event ready[EVENTS];
     uint64_t expirations;
-    l->begin_ns = l->ended_ns = l->told_ns = hzp_now_ns();
+    l->begin_ns = l->ended_ns = l->told_ns = l->looked_ns = hzp_now_ns();
     while (!interrupted && (l->next < l->work->trace.requests || l->streams)) {
         uint64_t now = hzp_now_ns();
         while (l->next < l->work->trace.requests && l->streams < l->max && due(l, now)) {
@@ -396,15 +394,17 @@ static int loop(struct load *l)
         int n = epoll_wait(l->epoll, ready, EVENTS, -1);
         if (n < 0 && errno != EINTR)
             return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
-        bool clock = false;
         for (int i = 0; i < n; i++) {
-            clock |= !ready[i].data.ptr;
             if (ready[i].data.ptr)
                 HZP_TRY(turn(l, ready[i].data.ptr, ready[i].events));
+            else if (read(l->timer, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+                return hzp_fail(l->reterr, HZP_EIO, "timer: %s", strerror(errno));
         }
         now = hzp_now_ns();
-        if (clock && read(l->timer, &expirations, sizeof(expirations)) > 0)
+        if (seconds(l->looked_ns, now) >= LOOK_S) {
+            l->looked_ns = now;
             HZP_TRY(end_silent(l, now));
+        }
         tell(l, now);
     }
     l->record->duration_s = seconds(l->begin_ns, l->ended_ns);
