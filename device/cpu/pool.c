@@ -16,8 +16,11 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 3000,     /* polls before a worker sleeps: about 30 microseconds */
-    TAIL_SPINS = 512, /* polls before the caller yields the CPU while it waits for the last task */
+    SPINS = 3000, /* polls before a worker sleeps: about 30 microseconds */
+    /* What the caller does while it waits for the last tasks: it polls, then yields the CPU, then
+     * sleeps: a thread that has taken a worker's core can then run on the caller's. */
+    TAIL_SPINS = 512,
+    TAIL_YIELDS = 64,
     TASK_BYTES = 64 << 10,
 };
 
@@ -51,7 +54,8 @@ struct hzp_team {
     _Atomic(hzp_task_fn *) fn;
     _Atomic(void *) ctx;
     _Atomic int tasks;
-    _Alignas(128) _Atomic int done;
+    _Alignas(128) _Atomic uint32_t done;
+    _Atomic bool caller_sleeps;           /* the thread that ends the last task wakes it */
     _Alignas(128) _Atomic uint32_t epoch; /* workers sleep until it changes */
     _Atomic int sleepers;
     _Atomic bool leave;
@@ -86,8 +90,11 @@ static void work(struct hzp_team *team, int thread)
                                                    memory_order_acq_rel, memory_order_acquire))
             continue;
         fn(ctx, (int)next, thread);
-        /* release: the caller that reads `done` sees what the task wrote */
-        atomic_fetch_add_explicit(&team->done, 1, memory_order_release);
+        /* The caller that reads `done` sees what the task wrote.  Sequentially consistent: either
+         * the caller sees the last task, or its thread sees that the caller sleeps. */
+        if (atomic_fetch_add(&team->done, 1) + 1 == (uint32_t)tasks &&
+            atomic_load(&team->caller_sleeps))
+            futex_wake_all(&team->done);
         ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
     }
 }
@@ -122,6 +129,23 @@ static void *worker_run(void *arg)
     return NULL;
 }
 
+/* Waits until so many tasks are done. */
+static void wait_for_tail(struct hzp_team *team, uint32_t tasks)
+{
+    for (int turn = 0; turn < TAIL_SPINS + TAIL_YIELDS; turn++) {
+        if (atomic_load_explicit(&team->done, memory_order_acquire) == tasks)
+            return;
+        if (turn < TAIL_SPINS)
+            hzp_cpu_relax();
+        else
+            sched_yield();
+    }
+    atomic_store(&team->caller_sleeps, true);
+    for (uint32_t seen; (seen = atomic_load(&team->done)) != tasks;)
+        futex_wait(&team->done, seen);
+    atomic_store(&team->caller_sleeps, false);
+}
+
 void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
 {
     uint32_t epoch;
@@ -147,12 +171,7 @@ void hzp_team_run(struct hzp_team *team, int tasks, hzp_task_fn *fn, void *ctx)
         futex_wake_all(&team->epoch);
 
     work(team, 0);
-    for (int spins = 0; atomic_load_explicit(&team->done, memory_order_acquire) < tasks; spins++) {
-        if (spins < TAIL_SPINS)
-            hzp_cpu_relax();
-        else
-            sched_yield();
-    }
+    wait_for_tail(team, (uint32_t)tasks);
 }
 
 struct range {

@@ -4,7 +4,8 @@
  * A team is its caller plus threads-1 workers.  hzp_team_run hands out task numbers one by one to
  * the threads, the caller included, as they become free, and returns when the last task has ended;
  * a worker that wakes late finds no task and delays nothing.  Between runs workers poll for work
- * for a few microseconds, then sleep: an idle team uses no CPU.  Nothing is global, so each lane
+ * for a few microseconds, then sleep: an idle team uses no CPU.  The caller sleeps, too, while a
+ * worker is kept from its last task.  Nothing is global, so each lane
  * may have its own team.
  *
  * Invariant: what a task computes depends on its number, never on the thread that runs it or on how

@@ -127,6 +127,41 @@ static void idle_team_uses_no_cpu(void **state)
     hzp_team_close(team);
 }
 
+struct held_up {
+    atomic_bool begun;
+};
+
+/* The worker begins its task, then is held up; the caller's task ends as soon as that has begun. */
+static void task_held_up(void *ctx, int task, int thread)
+{
+    struct held_up *h = ctx;
+    if (thread) {
+        atomic_store(&h->begun, true);
+        usleep(400000);
+        return;
+    }
+    while (!atomic_load(&h->begun))
+        usleep(1000);
+}
+
+static void caller_sleeps_while_a_worker_is_held_up(void **state)
+{
+    struct hzp_team *team;
+    struct timespec t0, t1;
+    int64_t used = 0;
+
+    assert_int_equal(hzp_team_open(2, 2, &team), 0);
+    for (int i = 0; i < 2; i++) {
+        struct held_up h = {false};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+        hzp_team_run(team, 2, task_held_up, &h);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+        used += (t1.tv_sec - t0.tv_sec) * 1000000000LL + t1.tv_nsec - t0.tv_nsec;
+    }
+    assert_true(used < 200000000); /* of 800 ms */
+    hzp_team_close(team);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +169,7 @@ int main(void)
         cmocka_unit_test(runs_follow_each_other),
         cmocka_unit_test(memory_grows_and_is_per_thread),
         cmocka_unit_test(idle_team_uses_no_cpu),
+        cmocka_unit_test(caller_sleeps_while_a_worker_is_held_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

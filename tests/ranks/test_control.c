@@ -132,8 +132,8 @@ static void test_meet(void **state)
     }
 }
 
-/* How often the piece occurs.  One look at each byte: with the address sanitizer each call of strstr()
- * reads to the end of the text, which takes minutes for megabytes with many occurrences. */
+/* How often the piece occurs.  One look at each byte: with the address sanitizer each call of
+ * strstr() reads to the end of the text: minutes for megabytes with many occurrences. */
 static size_t count_of(const char *text, size_t size, const char *piece)
 {
     size_t n = strlen(piece), count = 0;
