@@ -11,8 +11,8 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 4,          /* since 4 samples may have weights */
-    BODY_KEPT_MS = 86400000,     /* how long a body's key is known: a day */
+    SCHEMA_VERSION = 5,
+    BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
 /* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
@@ -49,6 +49,16 @@ static const char schema3[] =
     "CREATE TABLE marks (first INTEGER NOT NULL, last INTEGER NOT NULL, kind INTEGER NOT NULL,"
     " version INTEGER NOT NULL, unix_ms INTEGER NOT NULL);"
     "CREATE INDEX marks_by_last ON marks (last);";
+
+/* Since version 4 samples may have weights.  What version 5 added: sessions
+ * (train/sample_log_sessions.c), and of a version that another server or a directory sent, where it
+ * came from. */
+static const char schema5[] =
+    "CREATE TABLE sessions (name TEXT PRIMARY KEY, newest INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX sessions_by_newest ON sessions (newest);"
+    "INSERT OR REPLACE INTO meta SELECT 'sessions_forgotten', ifnull(max(sequence_number), 0)"
+    " FROM samples;"
+    "CREATE TABLE sources (id INTEGER PRIMARY KEY, source TEXT NOT NULL);";
 
 static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
@@ -205,6 +215,7 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(hzp_sample_log_exec(log, schema, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema5, "making the tables", reterr));
     sqlite3_stmt *s;
     int code =
         sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
@@ -230,7 +241,8 @@ static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text
         HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
     if (from < 3)
         HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=4", what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=5", what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -263,6 +275,11 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
                                   " WHERE key = 'samples_after'",
                                   &before, reterr));
     log->last = HZP_MAX(log->last, before);
+    HZP_TRY(hzp_sample_log_number(log,
+                                  "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                                  " WHERE key = 'sessions_forgotten'",
+                                  &log->forgotten, reterr));
+    log->forgotten = HZP_MAX(log->forgotten, before);
     if (count != log->last - before)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s: the sample log is damaged (%lld samples, the last is number %lld)",
@@ -436,6 +453,8 @@ static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
 {
     sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FIND_BODY];
     int r = 0;
+    if (!key->key)
+        return 0;
     sqlite3_bind_text(s, 1, key->key, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     if (code == SQLITE_ROW && sqlite3_column_int64(s, 0) != (int64_t)key->digest) {
@@ -495,7 +514,10 @@ static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, in
         int r = find_body(log, key, ret_first, &before, reterr);
         if (r)
             return r;
-        HZP_TRY(add_body(log, key, first, count, reterr));
+        if (key->key)
+            HZP_TRY(add_body(log, key, first, count, reterr));
+        if (key->session)
+            HZP_TRY(hzp_sample_log_put_session(log, key->session, first + count - 1, reterr));
     }
     for (int32_t i = 0; i < count; i++)
         HZP_TRY(append_one(log, first + i, sample[i], reterr));
@@ -578,7 +600,7 @@ int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
                      (long long)last);
     hzp_lock_take(&log->lock);
     int r = hzp_sample_log_exec(log, sql, "beginning to count samples", reterr);
-    log->last = r < 0 ? 0 : last;
+    log->last = log->forgotten = r < 0 ? 0 : last;
     hzp_lock_release(&log->lock);
     return r;
 }

@@ -45,15 +45,17 @@ int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample
 
 /* Names a body that its client may send again because the answer was lost. */
 struct hzp_body_key {
-    const char *key; /* chosen by the client; kept for a day at least */
-    uint64_t digest; /* of the body */
+    const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
+    uint64_t digest;     /* of the body */
+    const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
 };
-/* The same for a body with a key.  1: it was committed before, *ret_first is its first number, and
- * nothing was added.  HZP_EINVAL: the key names another body. */
+/* The same for a body with a key, a session, or both.  1: it was committed before, *ret_first is
+ * its first number, and no sample was added.  HZP_EINVAL: the key names another body. */
 int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **sample,
                                int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
                                struct hzp_err_text *reterr);
-/* Whether that body was committed before: 1, with its first number and its count; 0: no. */
+/* Whether that body was committed before: 1, with its first number and its count; 0: no, or it has
+ * no key. */
 int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
                              int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr);
 
@@ -138,6 +140,23 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
                           struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr);
 /* Writes what resume could not write. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
+
+/* --- sample_log_sessions.c --------------------------------------------------------------------
+ * Names under which clients teach, each with the newest sample that it taught.  The log keeps
+ * HZP_SESSIONS_MAX of them; the one whose newest sample is the oldest makes room. */
+
+enum { HZP_SESSIONS_MAX = 4096, HZP_SESSION_BYTES = 128 };
+struct hzp_session {
+    char name[HZP_SESSION_BYTES + 1];
+    int64_t newest;
+};
+/* Samples up to `newest` were taught in the session. */
+int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                                struct hzp_err_text *reterr);
+/* All sessions that are kept, at most max; returns their number.  *ret_forgotten: the newest sample
+ * that a session which is not kept may have taught. */
+int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *ret, int32_t max,
+                                int64_t *ret_forgotten, struct hzp_err_text *reterr);
 
 /* --- sample_log_marks.c -----------------------------------------------------------------------
  * Samples that the versions to come do not learn, names of versions, and the way back. */

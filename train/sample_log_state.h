@@ -40,6 +40,7 @@ struct hzp_sample_log {
     int64_t last;          /* newest sequence number; 0: none */
     int64_t versions_from; /* first version id of this process; 0: not chosen yet */
     bool version_missing;  /* a version of this process could not be journalled */
+    int64_t forgotten;     /* the newest sample that a session not kept may have taught */
 };
 
 /* An error for SQLite's code; what: the action that failed, for the text. */
@@ -61,5 +62,9 @@ int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *
 /* Runs a query that returns one text, cut to size; "" if there is no row. */
 int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
                         struct hzp_err_text *reterr);
+
+/* Under lock, in a transaction: as hzp_sample_log_note_session. */
+int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                               struct hzp_err_text *reterr);
 
 #endif

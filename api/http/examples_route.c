@@ -250,7 +250,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!read_key(x, &key, &answered))
         return answered;
-    int r = hzp_state_accept_read(engine->state, x->later, key, &first, &last, &err);
+    int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
     x->leave = NULL;
     drop_reader(x);
     if (r < 0)

@@ -576,11 +576,24 @@ static void name_model(struct hzp_server *s)
 static struct hzp_taught *open_taught(const struct hzp_engine *engine)
 {
     char model[HZP_FINGERPRINT_SIZE];
-    struct hzp_state_stats stats = {0};
+    struct hzp_err_text err;
+    int64_t forgotten = 0;
+    int32_t n = 0;
     hzp_fingerprint_shapes(&engine->parts.layout, engine->parts.tok, model);
+    struct hzp_session *session = hzp_xcalloc(HZP_SESSIONS_MAX, sizeof(*session));
     if (engine->state)
+        n = hzp_state_sessions(engine->state, session, HZP_SESSIONS_MAX, &forgotten, &err);
+    if (n < 0) { /* each counts as having taught everything */
+        struct hzp_state_stats stats;
         hzp_state_read_stats(engine->state, &stats);
-    return hzp_taught_create(model, stats.last_sequence_number);
+        hzp_log(HZP_LOG_WARN, "http", "sessions of earlier runs are not known: %s", err.text);
+        forgotten = stats.last_sequence_number;
+    }
+    struct hzp_taught *taught = hzp_taught_create(model, forgotten);
+    for (int32_t i = n - 1; i >= 0; i--) /* the one with the newest example is forgotten last */
+        hzp_session_restore(taught, &session[i]);
+    free(session);
+    return taught;
 }
 
 int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,

@@ -27,12 +27,12 @@ struct hzp_taught {
     int64_t forgotten; /* the newest example that a session not in the table may have taught */
 };
 
-struct hzp_taught *hzp_taught_create(const char *model, int64_t accepted)
+struct hzp_taught *hzp_taught_create(const char *model, int64_t forgotten)
 {
     struct hzp_taught *t = hzp_xcalloc(1, sizeof(*t));
     t->model = hzp_fnv(HZP_FNV, model, strlen(model));
     t->session = hzp_xcalloc(HZP_SESSIONS_MAX, sizeof(*t->session));
-    t->forgotten = accepted;
+    t->forgotten = forgotten;
     hzp_lock_init(&t->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
     return t;
 }
@@ -96,6 +96,14 @@ static struct session *find(struct hzp_taught *t, const char *name, struct sessi
     if (ret_room)
         *ret_room = oldest;
     return NULL;
+}
+
+void hzp_session_restore(struct hzp_taught *t, const struct hzp_session *session)
+{
+    hzp_session_note(t, session->name, session->newest);
+    hzp_lock_take(&t->lock);
+    find(t, session->name, NULL)->newest = session->newest;
+    hzp_lock_release(&t->lock);
 }
 
 void hzp_session_note(struct hzp_taught *t, const char *name, int64_t n)

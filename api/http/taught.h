@@ -10,23 +10,25 @@
  * has the newest example taught in each.  A question of a session waits for weights that have
  * learned it.
  *
- * Bounds: HZP_SESSIONS_MAX sessions; the one that was used longest ago makes room.  A session that
- * is not in the table counts as if it had taught everything that forgotten sessions have, and
- * everything accepted before the server started, so what it asks for is never weakened.
+ * The log keeps the table across restarts (train/sample_log_sessions.c).  Bounds: HZP_SESSIONS_MAX
+ * sessions; the one that was used longest ago makes room.  A session that is not in the table
+ * counts as if it had taught everything that forgotten sessions have, so what it asks for is never
+ * weakened.
  *
  * Thread: any.
  */
 #ifndef HZP_API_HTTP_TAUGHT_H
 #define HZP_API_HTTP_TAUGHT_H
 
-#include "base/err.h"
+#include "train/sample_log.h"
 
-enum { HZP_SESSIONS_MAX = 4096, HZP_SESSION_BYTES = 128, HZP_AFTER_BYTES = 40 };
+enum { HZP_AFTER_BYTES = 40 };
 
 struct hzp_taught;
 
-/* model: identifies the model (copied); accepted: the newest example accepted so far. */
-struct hzp_taught *hzp_taught_create(const char *model, int64_t accepted);
+/* model: identifies the model (copied); forgotten: the newest example that a session may have
+ * taught which is not put in by hzp_session_restore. */
+struct hzp_taught *hzp_taught_create(const char *model, int64_t forgotten);
 void hzp_taught_destroy(struct hzp_taught *t); /* NULL: no effect */
 
 /* The token of example n, written to ret and returned. */
@@ -37,6 +39,8 @@ int hzp_after_read(const struct hzp_taught *t, const char *text, int64_t *ret,
 
 /* HZP_EINVAL: a name must have 1 to HZP_SESSION_BYTES bytes. */
 int hzp_session_check(const char *name, struct hzp_err_text *reterr);
+/* A session of an earlier run; before any other thread knows the table. */
+void hzp_session_restore(struct hzp_taught *t, const struct hzp_session *session);
 /* Examples up to n were taught in the session. */
 void hzp_session_note(struct hzp_taught *t, const char *name, int64_t n);
 /* The newest example that the session may have taught; 0: none. */

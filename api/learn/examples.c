@@ -658,17 +658,17 @@ int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t b
 }
 
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
-                             const char *key, int64_t *ret_first, int64_t *ret_last,
-                             struct hzp_err_text *reterr)
+                             const char *key, const char *session, int64_t *ret_first,
+                             int64_t *ret_last, struct hzp_err_text *reterr)
 {
-    struct hzp_body_key once = {.key = key, .digest = reader->digest};
+    struct hzp_body_key once = {.key = key, .digest = reader->digest, .session = session};
     struct hzp_sample **sample = reader->p.sample;
     int32_t count = reader->p.count;
     if (!count)
         return hzp_fail_param(reterr, HZP_EINVAL, "lines", "contains no examples");
     reader->p.sample = NULL;
     reader->p.count = reader->p.room = 0;
-    return hzp_examples_commit(ex, sample, count, key ? &once : NULL, ret_first, ret_last, reterr);
+    return hzp_examples_commit(ex, sample, count, &once, ret_first, ret_last, reterr);
 }
 
 /* --- Files ------------------------------------------------------------------------------------ */

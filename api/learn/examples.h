@@ -80,10 +80,10 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
                             bool last, struct hzp_err_text *reterr);
 size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader);  /* that it holds */
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* examples so far */
-/* key: as for accept_once, NULL: none. */
+/* key: as for accept_once; session: of the client that teaches; NULL: none. */
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
-                             const char *key, int64_t *ret_first, int64_t *ret_last,
-                             struct hzp_err_text *reterr);
+                             const char *key, const char *session, int64_t *ret_first,
+                             int64_t *ret_last, struct hzp_err_text *reterr);
 
 /* The same for a body with a key (NULL: none).  1: it was accepted before, and gets the same
  * numbers. */

@@ -35,6 +35,9 @@ int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int
         hzp_examples_free(sample, count);
         if (known > 0)
             *ret_last = *ret_first + before - 1;
+        if (known > 0 && key->session && /* it may come in another session than before */
+            hzp_sample_log_note_session(ex->log, key->session, *ret_last, reterr) < 0)
+            return HZP_EIO;
         return known;
     }
     for (int32_t i = 0; i < count; i++)
@@ -65,5 +68,8 @@ int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int
         return hzp_fail(reterr, r, "%s", own.text);
     *ret_first = first;
     *ret_last = first + count - 1;
+    if (r > 0 && key->session &&
+        hzp_sample_log_note_session(ex->log, key->session, *ret_last, reterr) < 0)
+        return HZP_EIO;
     return r;
 }

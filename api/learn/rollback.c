@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/rollback.c - an older version serves again, on the file thread.
+/* api/learn/rollback.c - an older version serves again: on the file thread, while learning is
+ * suspended.
  *
  * From disk, with the optimizer's state of then:
  *
- *     suspend learning -> check the files -> read the weights into a draft -> enter it in the log
- *     -> publish -> read moments and residuals, requeue what is to be learned -> resume
+ *     check the files -> read the weights into a draft -> enter it in the log
+ *     -> publish -> read moments and residuals, requeue what is to be learned
  *
  * The entry says that the checkpoint's directory is also that of the new version, and which samples
  * are skipped or deleted: one transaction, before the version serves.  A process killed before it
@@ -53,22 +54,6 @@ static int look_again(struct rollback *r)
     hzp_loop_poke(r->s->loop);
     hzp_wake_wait(&r->s->wake, LOOK_NS);
     return HZP_OK;
-}
-
-static int suspend(struct rollback *r)
-{
-    hzp_trainer_suspend(r->s->trainer);
-    while (!hzp_trainer_suspended(r->s->trainer))
-        HZP_TRY(look_again(r));
-    hzp_state_journal(r->s);
-    return HZP_OK;
-}
-
-static void resume(struct rollback *r)
-{
-    hzp_trainer_resume(r->s->trainer);
-    hzp_loop_poke(r->s->loop);
-    hzp_wake_poke(&r->s->wake);
 }
 
 static int get_draft(struct rollback *r)
@@ -358,7 +343,6 @@ static int from_slot(struct rollback *r)
 
 static int roll_back(struct rollback *r)
 {
-    HZP_TRY(suspend(r));
     HZP_TRY(find_source(r));
     HZP_TRY(find_numbers(r));
     HZP_TRY(get_draft(r));
@@ -382,7 +366,6 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
         code =
             hzp_fail(reterr, code, "%.300s; learning has stopped: restart the server, which %s",
                      why.text, r.entered ? "completes the activation" : "continues from before it");
-    resume(&r);
     return code;
 }
 
@@ -434,20 +417,13 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
     struct hzp_version_job of = *job;
     if (job->example > hzp_sample_log_last(s->log) || job->example < 1)
         return hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, job->example);
-    int code = suspend(&r);
-    if (code >= 0)
-        code = find_before(s, job->example, &of.version, reterr);
-    if (code >= 0 && of.version) {
+    HZP_TRY(find_before(s, job->example, &of.version, reterr));
+    if (of.version) {
         ret->version = of.version;
         return hzp_state_activate(s, &of, ret, reterr);
     }
     hzp_weights_read_stats(s->model->weights, &stats);
-    if (code >= 0)
-        code = hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr);
-    if (code >= 0) {
-        hzp_sample_queue_remove(s->queue, job->example);
-        code = tell_marks(&r);
-    }
-    resume(&r);
-    return code;
+    HZP_TRY(hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr));
+    hzp_sample_queue_remove(s->queue, job->example);
+    return tell_marks(&r);
 }

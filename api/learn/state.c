@@ -496,10 +496,18 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
 }
 
 int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
-                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+                          const char *session, int64_t *ret_first, int64_t *ret_last,
+                          struct hzp_err_text *reterr)
 {
-    int r = hzp_examples_accept_read(&s->examples, reader, key, ret_first, ret_last, reterr);
+    int r =
+        hzp_examples_accept_read(&s->examples, reader, key, session, ret_first, ret_last, reterr);
     return count_accepted(s, r, *ret_first, *ret_last);
+}
+
+int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t max,
+                           int64_t *ret_forgotten, struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_sessions(s->log, ret, max, ret_forgotten, reterr);
 }
 
 int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,

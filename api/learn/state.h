@@ -108,11 +108,16 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
                      struct hzp_err_text *reterr);
 
 /* The same for a body that arrives in pieces (examples.h): a reader is made for these examples.  A
- * body that is refused before its end is counted by hzp_state_refuse().  Any thread. */
+ * body that is refused before its end is counted by hzp_state_refuse().  session (NULL: none): who
+ * teaches it, kept across restarts.  Any thread. */
 const struct hzp_examples *hzp_state_examples(const struct hzp_state *s);
 int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
-                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+                          const char *session, int64_t *ret_first, int64_t *ret_last,
+                          struct hzp_err_text *reterr);
 void hzp_state_refuse(struct hzp_state *s);
+/* As hzp_sample_log_sessions: of this run and earlier ones. */
+int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t max,
+                           int64_t *ret_forgotten, struct hzp_err_text *reterr);
 
 /* --- What is not learned ---------------------------------------------------------------------- */
 

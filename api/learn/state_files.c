@@ -269,7 +269,8 @@ static void *file_main(void *arg)
     while (!atomic_load(&s->stopping)) {
         uint64_t sleep_ns = watch_learning(s);
         bool soon = later || s->journal_failed || atomic_load(&s->read_only);
-        hzp_wake_wait(&s->wake, s->asked ? 2000000u : soon ? 500000000u : sleep_ns);
+        bool waits = s->asked || s->job_asked; /* for the trainer */
+        hzp_wake_wait(&s->wake, waits ? 2000000u : soon ? 500000000u : sleep_ns);
         write_log(s);
         if (atomic_load(&s->read_only)) {
             try_writing(s);
@@ -280,7 +281,7 @@ static void *file_main(void *arg)
         hzp_state_journal(s);
         if (!s->asked)
             hzp_state_turn_jobs(s);
-        if (!s->asked && checkpoint_due(s, &later)) {
+        if (!s->asked && !s->job_asked && checkpoint_due(s, &later)) {
             s->asked = true;
             hzp_trainer_freeze(s->trainer);
             hzp_loop_poke(s->loop);
@@ -297,6 +298,8 @@ static void *file_main(void *arg)
     if (s->asked)
         hzp_trainer_thaw(s->trainer);
     s->asked = false;
+    if (s->job_asked)
+        hzp_state_end_job(s);
     return NULL;
 }
 

@@ -29,6 +29,10 @@ enum {
 #define HZP_STATE_NOTE_FILES    "weights_files"
 #define HZP_STATE_NOTE_CONTENTS "weights_contents"
 
+/* What a job needs: nothing; that learning is suspended (train/trainer_suspend.h); the trainer's
+ * state frozen. */
+enum hzp_job_need { HZP_NEEDS_NOTHING, HZP_NEEDS_SUSPENSION, HZP_NEEDS_FREEZE };
+
 struct hzp_state {
     /* fixed after open */
     struct hzp_state_config config;
@@ -59,6 +63,8 @@ struct hzp_state {
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns;
     bool asked, journal_failed, starves;
+    uint64_t job_asked; /* the job that waits for what it needs; 0: none */
+    enum hzp_job_need job_need;
     bool contents_due;     /* the model's weights have to be read whole, once */
     int32_t failed_logged; /* of the queue's failed samples, how many the log has */
     int32_t rejected_logged;
@@ -113,12 +119,15 @@ int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
 
 /* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
 
-/* Does the job that waits, if there is one. */
+/* Asks the trainer for what the job that waits needs, and does it in the turn in which that is
+ * granted: an update in progress ends first, and the thread's other work goes on meanwhile. */
 void hzp_state_turn_jobs(struct hzp_state *s);
+/* Gives back what was asked for. */
+void hzp_state_end_job(struct hzp_state *s);
 /* Removes checkpoints that the policy does not keep; never `needed`. */
 void hzp_state_prune(struct hzp_state *s, const char *needed);
 
-/* Makes job->version serve again, or forgets job->example.  ret_version: the new version. */
+/* Makes job->version serve again, or forgets job->example.  Learning is suspended. */
 int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
                        struct hzp_version_job *ret, struct hzp_err_text *reterr);
 int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,

@@ -5,6 +5,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
 #include <ctype.h>
@@ -207,46 +208,35 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
     return r;
 }
 
-bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret)
+/* Each of the job's examples was learned again, or will not be: the gate may refuse the last. */
+static bool is_learned(struct hzp_state *s, const struct hzp_version_job *job)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(s->model->weights, &stats);
+    return hzp_state_settled(s, job->learn_from, job->learn_to, stats.learned_through);
+}
+
+bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret)
+{
     hzp_lock_take(&s->lock);
     struct hzp_version_job *job = &s->job[id % HZP_JOBS_KEPT];
     bool known = id && job->id == id;
-    if (known && job->state == HZP_JOB_LEARNS && stats.learned_through >= job->learn_to) {
-        job->state = HZP_JOB_DONE;
-        job->ended_unix_ms = unix_ms();
-    }
     if (known)
         *ret = *job;
     hzp_lock_release(&s->lock);
-    return known;
+    if (!known || ret->state != HZP_JOB_LEARNS || !is_learned(s, ret))
+        return known;
+    hzp_lock_take(&s->lock);
+    if (job->id == id && job->state == HZP_JOB_LEARNS) {
+        job->state = HZP_JOB_DONE;
+        job->ended_unix_ms = unix_ms();
+        *ret = *job;
+    }
+    hzp_lock_release(&s->lock);
+    return true;
 }
 
 /* --- Jobs: the file thread -------------------------------------------------------------------- */
-
-/* Waits for the trainer's consistent state.  HZP_ECANCELED: the server stops. */
-static int freeze(struct hzp_state *s, const struct hzp_version **ret, struct hzp_err_text *reterr)
-{
-    hzp_trainer_freeze(s->trainer);
-    hzp_loop_poke(s->loop);
-    while (!(*ret = hzp_trainer_frozen(s->trainer))) {
-        if (atomic_load(&s->stopping)) {
-            hzp_trainer_thaw(s->trainer);
-            return hzp_fail(reterr, HZP_ECANCELED, "the server stops");
-        }
-        hzp_wake_wait(&s->wake, 2000000u);
-    }
-    return HZP_OK;
-}
-
-static void thaw(struct hzp_state *s)
-{
-    hzp_trainer_thaw(s->trainer);
-    hzp_loop_poke(s->loop);
-    hzp_wake_poke(&s->wake);
-}
 
 /* The checkpoint of the version; ret->id 0: it is not on disk. */
 static int find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
@@ -274,9 +264,8 @@ static int replaced(const struct hzp_version_job *job, uint64_t now, struct hzp_
 static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
                         struct hzp_err_text *reterr)
 {
-    const struct hzp_version *v;
+    const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
     char name[64];
-    HZP_TRY(freeze(s, &v, reterr));
     int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
     if (r >= 0)
         r = hzp_state_write_files(s, v, name, sizeof(name), reterr);
@@ -287,7 +276,6 @@ static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
         r = hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
     if (r >= 0)
         hzp_state_wrote(s, &v->record, name);
-    thaw(s);
     return r;
 }
 
@@ -324,13 +312,11 @@ static int export_kept(struct hzp_state *s, const char *checkpoint, const char *
 static int export_current(struct hzp_state *s, const struct hzp_version_job *job, const char *to,
                           struct hzp_err_text *reterr)
 {
-    const struct hzp_version *v;
-    HZP_TRY(freeze(s, &v, reterr));
+    const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
     int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
     if (r >= 0)
         r = hzp_checkpoint_save_model(to, s->model, s->trainer, v, s->texts_dir, s->config.options,
                                       reterr);
-    thaw(s);
     return r;
 }
 
@@ -386,21 +372,65 @@ static void log_job(const struct hzp_version_job *job)
                 job->name[0] ? job->name : "-");
 }
 
+/* What the trainer must grant before the job may run. */
+static enum hzp_job_need need_of(struct hzp_state *s, const struct hzp_version_job *job)
+{
+    struct hzp_logged_checkpoint kept;
+    struct hzp_err_text text;
+    if (job->kind == HZP_JOB_ACTIVATE || job->kind == HZP_JOB_FORGET)
+        return HZP_NEEDS_SUSPENSION;
+    bool on_disk = find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
+    return on_disk ? HZP_NEEDS_NOTHING : HZP_NEEDS_FREEZE;
+}
+
+/* Asks for what the job needs, once; true: it is there. */
+static bool ready(struct hzp_state *s, const struct hzp_version_job *job)
+{
+    if (s->job_asked != job->id) {
+        s->job_asked = job->id;
+        s->job_need = need_of(s, job);
+        if (s->job_need == HZP_NEEDS_SUSPENSION)
+            hzp_trainer_suspend(s->trainer);
+        if (s->job_need == HZP_NEEDS_FREEZE)
+            hzp_trainer_freeze(s->trainer);
+        hzp_loop_poke(s->loop);
+    }
+    return s->job_need == HZP_NEEDS_SUSPENSION ? hzp_trainer_suspended(s->trainer)
+           : s->job_need == HZP_NEEDS_FREEZE   ? hzp_trainer_frozen(s->trainer) != NULL
+                                               : true;
+}
+
+void hzp_state_end_job(struct hzp_state *s)
+{
+    if (s->job_need == HZP_NEEDS_SUSPENSION)
+        hzp_trainer_resume(s->trainer);
+    if (s->job_need == HZP_NEEDS_FREEZE)
+        hzp_trainer_thaw(s->trainer);
+    s->job_need = HZP_NEEDS_NOTHING;
+    s->job_asked = 0;
+    hzp_loop_poke(s->loop);
+    hzp_wake_poke(&s->wake); /* state may have changed meanwhile */
+}
+
 void hzp_state_turn_jobs(struct hzp_state *s)
 {
     struct hzp_err_text text = {{0}, {0}};
     struct hzp_version_job asked = {.id = 0};
     hzp_lock_take(&s->lock);
     struct hzp_version_job *job = &s->job[s->jobs % HZP_JOBS_KEPT];
-    if (s->jobs && job->state == HZP_JOB_WAITS) {
-        job->state = HZP_JOB_RUNS;
+    if (s->jobs && job->state == HZP_JOB_WAITS)
         asked = *job;
-    }
     hzp_lock_release(&s->lock);
-    if (!asked.id)
+    if (!asked.id || !ready(s, &asked))
         return;
+    hzp_lock_take(&s->lock);
+    job->state = HZP_JOB_RUNS;
+    hzp_lock_release(&s->lock);
+    hzp_state_journal(s);
     struct hzp_version_job result = asked;
+    result.state = HZP_JOB_RUNS;
     int r = run_job(s, &asked, &result, &text);
+    hzp_state_end_job(s);
     result.state = r < 0 ? HZP_JOB_FAILED : result.learn_to ? HZP_JOB_LEARNS : HZP_JOB_DONE;
     result.code = r;
     if (r < 0)

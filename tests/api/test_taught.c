@@ -38,6 +38,22 @@ static void test_tokens(void **state)
     hzp_taught_destroy(u);
 }
 
+/* Sessions of an earlier run keep what they taught, also where that is less than what forgotten
+ * ones may have. */
+static void test_restored(void **state)
+{
+    struct hzp_taught *t = hzp_taught_create("one model", 20);
+    static const struct hzp_session before[] = {{"new", 30}, {"old", 5}};
+    for (int i = 0; i < 2; i++)
+        hzp_session_restore(t, &before[i]);
+    assert_int_equal(hzp_session_newest(t, "new"), 30);
+    assert_int_equal(hzp_session_newest(t, "old"), 5);
+    assert_int_equal(hzp_session_newest(t, "unknown"), 20);
+    hzp_session_note(t, "old", 31);
+    assert_int_equal(hzp_session_newest(t, "old"), 31);
+    hzp_taught_destroy(t);
+}
+
 static void test_sessions(void **state)
 {
     struct hzp_taught *t = hzp_taught_create("one model", 7);
@@ -76,6 +92,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_restored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,6 +172,18 @@ def test_asked_weights():
         assert ask(server, min_version=1, consistency="pinned", max_staleness=0)[0] == 200
 
 
+def test_session_after_restart():
+    """What a session taught is kept; one that taught nothing waits for nothing."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        options = ("--passes", "1000000")  # it never ends
+        with Server(*options, state=state) as server:
+            assert server.post(EXAMPLES, {"text": "A dog saw a cat."}, {"x-hzpserve-session": "mine"})[0] == 202
+        with Server(*options, state=state) as server:
+            status, _, got = ask(server, {"x-hzpserve-session": "mine"}, weights_timeout=0.05)
+            assert status == 409 and got["error"]["code"] == "weights_not_served", got
+            assert ask(server, {"x-hzpserve-session": "another"}, weights_timeout=0.05)[0] == 200
+
+
 def test_modes_at_a_swap():
     """What a swap does to a request: each mode, on a server that swaps all the time."""
     with Server("--passes", "100000", "--publish-every", "1", "--train-share", "1", "--itl-stretch", "0",
@@ -367,10 +379,21 @@ def test_gate():
             assert server.metric("hzpserve_gate_device_seconds_total") > 0
             listed = json.loads(server.get(EXAMPLES))
             assert listed["rejected"] == [1] and listed["learned_through"] < 1, listed
-        with Server("--passes", "1", "--lr", "1e-5", "--gate", str(held), "--gate-max-rise", "5") as server:
-            learn(server, "A dog saw a cat and the cat ran home. ")
+        state = str(pathlib.Path(folder, "state"))
+        with Server("--passes", "1", "--lr", "1e-5", "--gate", str(held), "--gate-max-rise", "5",
+                    "--keep", "last=1,tagged", state=state) as server:
+            assert call(server, "POST", f"/v1/weights/current/name?timeout={HANG}", {"name": "base"})[0] == 200
+            first = learn(server, "A dog saw a cat and the cat ran home. ")["last"]
             one = call(server, "GET", "/v1/weights/current")[1]
             assert one["gate_loss_before"] > 0 and abs(one["gate_loss_after"] - one["gate_loss_before"]) < 1
+            learn(server, "The moon is made of green cheese. " * 3)
+        # The example that is to be learned again is rejected this time: that ends the job, too.
+        with Server("--passes", "1", "--lr", "0.3", "--gate", str(held), "--gate-max-rise", "0.5",
+                    state=state) as server:
+            status, got = call(server, "DELETE", f"{EXAMPLES}/{first}?timeout={HANG}")
+            assert status == 200 and got["learned_again"] == [first + 1, first + 1], got
+            assert call(server, "GET", f"{EXAMPLES}/{first + 1}")[1]["status"] == "rejected"
+            assert got["state"] == "done", got
         for options, says in ((("--gate", str(held), "--gate-max-rise", "x"), "--gate-max-rise"),
                               (("--gate", str(held), "--gate-max-rise", "cars=1"), "cars"),
                               (("--gate", str(held), "--publish-every", "2"), "--publish-every"),

@@ -343,6 +343,7 @@ static void test_upgrade(void **state)
            "ALTER TABLE samples DROP COLUMN checksum; DROP TABLE bodies; DROP TABLE failed;"
            "ALTER TABLE versions DROP COLUMN parent; ALTER TABLE versions DROP COLUMN gate_before;"
            "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
+           "DROP TABLE sessions; DROP TABLE sources;"
            "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */
@@ -360,7 +361,8 @@ static void test_body_once(void **state)
 {
     struct place *p = *state;
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_body_key key = {"one", 77}, other = {"two", 77}, wrong = {"one", 78};
+    struct hzp_body_key key = {"one", 77, NULL}, other = {"two", 77, NULL};
+    struct hzp_body_key wrong = {"one", 78, NULL};
     struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
     int64_t first = 0, count = 0;
     struct hzp_sample_log *log = open_log(p);
@@ -386,13 +388,65 @@ static void test_body_once(void **state)
     /* A day later it is forgotten, with the next body that has a key. */
     change(p, "UPDATE bodies SET unix_ms = unix_ms - 90000000");
     log = open_log(p);
-    assert_int_equal(hzp_sample_log_append_once(log, sample, 1, &(struct hzp_body_key){"three", 1},
-                                                &first, &text),
+    assert_int_equal(hzp_sample_log_append_once(
+                         log, sample, 1, &(struct hzp_body_key){"three", 1, NULL}, &first, &text),
                      HZP_OK);
     assert_int_equal(hzp_sample_log_find_body(log, &wrong, &first, &count, &text), 0);
     hzp_sample_log_close(log);
     hzp_sample_destroy(sample[0]);
     hzp_sample_destroy(sample[1]);
+}
+
+/* A session is kept with the samples that it taught, in one transaction; one that had to make room
+ * counts as having taught what all those have. */
+static void test_sessions(void **state)
+{
+    enum { MORE = 3 };
+    struct place *p = *state;
+    struct hzp_err_text text;
+    struct hzp_session *got = calloc(HZP_SESSIONS_MAX, sizeof(*got));
+    struct hzp_body_key key = {"one", 77, "mine"}, none = {NULL, 0, "mine"};
+    struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
+    int64_t first, forgotten = -1;
+    char name[32];
+    struct hzp_sample_log *log = open_log(p);
+    assert_int_equal(hzp_sample_log_sessions(log, got, HZP_SESSIONS_MAX, &forgotten, &text), 0);
+    assert_int_equal(forgotten, 0);
+    for (int again = 0; again < 2; again++)
+        assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &key, &first, &text), again);
+    hzp_sample_log_close(log);
+    log = open_log(p);
+    assert_int_equal(hzp_sample_log_sessions(log, got, HZP_SESSIONS_MAX, &forgotten, &text), 1);
+    assert_string_equal(got[0].name, "mine");
+    assert_int_equal(got[0].newest, 2);
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 1, &none, &first, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_note_session(log, "mine", 1, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_sessions(log, got, HZP_SESSIONS_MAX, &forgotten, &text), 1);
+    assert_int_equal(got[0].newest, 3);
+    hzp_sample_log_close(log);
+
+    change(p, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4095)"
+              " INSERT INTO sessions SELECT 'session ' || i, 100 + i FROM n");
+    log = open_log(p);
+    for (int i = 0; i < MORE; i++) {
+        snprintf(name, sizeof(name), "more %d", i);
+        assert_int_equal(hzp_sample_log_note_session(log, name, 9000 + i, &text), HZP_OK);
+    }
+    hzp_sample_log_close(log);
+    log = open_log(p);
+    assert_int_equal(hzp_sample_log_sessions(log, got, HZP_SESSIONS_MAX, &forgotten, &text),
+                     HZP_SESSIONS_MAX);
+    assert_int_equal(got[0].newest, 9000 + MORE - 1);
+    assert_int_equal(forgotten, 100 + MORE - 1); /* "mine" and two more made room */
+    assert_int_equal(hzp_sample_log_note_session(log, "mine", 5, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_sessions(log, got, HZP_SESSIONS_MAX, &forgotten, &text),
+                     HZP_SESSIONS_MAX);
+    for (int i = 0; i < HZP_SESSIONS_MAX; i++) /* it was the oldest, and is forgotten again */
+        assert_true(strcmp(got[i].name, "mine") && got[i].newest > forgotten);
+    hzp_sample_log_close(log);
+    hzp_sample_destroy(sample[0]);
+    hzp_sample_destroy(sample[1]);
+    free(got);
 }
 
 static void test_pins_and_failures(void **state)
@@ -425,6 +479,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refusals, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_damaged_row, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_upgrade, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_sessions, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_body_once, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_pins_and_failures, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_kill, make_place, drop_place),
