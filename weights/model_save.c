@@ -2,6 +2,7 @@
 #include "weights/model_dir.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "weights/json_file.h"
 #include "weights/safetensors.h"
 
@@ -36,31 +37,11 @@ static int fail_io(const struct save *save, const char *path, const char *what)
     return hzp_fail(save->reterr, HZP_EIO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Writes size bytes to dir/name through a temporary file that is synced and renamed. */
 static int write_file(const struct save *save, const char *name, const void *data, size_t size)
 {
-    char path[PATH_MAX], temporary[PATH_MAX + 8];
+    char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%s", save->dir, name);
-    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    FILE *file = fopen(temporary, "we");
-    if (!file)
-        return fail_io(save, temporary, "cannot be written");
-    bool bad = size > 0 && fwrite(data, size, 1, file) != 1;
-    bad = bad || fflush(file) != 0 || fsync(fileno(file)) < 0;
-    int error = errno;
-    if (fclose(file) != 0 && !bad) {
-        bad = true;
-        error = errno;
-    }
-    if (!bad && rename(temporary, path) < 0) {
-        bad = true;
-        error = errno;
-    }
-    if (!bad)
-        return HZP_OK;
-    unlink(temporary);
-    errno = error;
-    return fail_io(save, path, "write");
+    return hzp_file_put(path, data, size, save->reterr);
 }
 
 static int write_json(const struct save *save, const char *name, const json_t *root)

@@ -2,6 +2,7 @@
 #include "weights/safetensors.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -72,17 +73,7 @@ void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_d
 static int write_all(struct hzp_st_writer *w, const void *data, size_t size,
                      struct hzp_err_text *reterr)
 {
-    const char *at = data;
-    while (size > 0) {
-        ssize_t n = write(w->fd, at, HZP_MIN(size, (size_t)1 << 30));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail_io(w, "write", reterr);
-        at += n;
-        size -= (size_t)n;
-    }
-    return HZP_OK;
+    return hzp_file_write(w->fd, data, size) < 0 ? fail_io(w, "write", reterr) : HZP_OK;
 }
 
 /* The header, padded with spaces so that the data begin at a multiple of 8. */
@@ -120,22 +111,6 @@ int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
     return write_all(w, data, size, reterr);
 }
 
-/* Syncs the directory: only then is the rename durable. */
-static int sync_directory_of(struct hzp_st_writer *w, struct hzp_err_text *reterr)
-{
-    char *dir = hzp_xstrdup(w->path);
-    char *slash = strrchr(dir, '/');
-    if (slash)
-        slash[slash == dir] = 0;
-    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = HZP_OK;
-    free(dir);
-    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
-        r = fail_io(w, "sync of the directory", reterr);
-    if (fd >= 0)
-        close(fd);
-    return r;
-}
-
 int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr)
 {
     int r = HZP_OK;
@@ -155,7 +130,8 @@ int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr)
     if (r == HZP_OK && rename(w->temporary, w->path) < 0)
         r = fail_io(w, "rename", reterr);
     if (r == HZP_OK)
-        r = sync_directory_of(w, reterr);
+        r = hzp_file_sync_parent(w->path) < 0 ? fail_io(w, "sync of the directory", reterr)
+                                              : HZP_OK;
     hzp_st_writer_abandon(w); /* after the rename there is no temporary file to remove */
     return r;
 }

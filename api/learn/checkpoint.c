@@ -2,6 +2,7 @@
 #include "api/learn/checkpoint.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
 
@@ -36,6 +37,11 @@ int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_er
         if (error && error != EEXIST)
             return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
                             strerror(error));
+        /* Else the directory, and the log in it, may be missing after a power cut.  Its parent may
+         * be closed to reading. */
+        if (!error && hzp_file_sync_parent(part) < 0 && errno == EIO)
+            return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
+                            strerror(errno));
         made = made || !error;
         if (!made)
             existed = (size_t)(p - part);
@@ -82,9 +88,9 @@ static int remove_dir(const char *path)
     return rmdir(path) < 0 ? HZP_EIO : HZP_OK;
 }
 
-/* Renames the directory first, so that a process killed half way does not leave a checkpoint with
- * missing files. */
-static int remove_whole(const char *path)
+/* Renames the directory first, so that a process killed half way, or a power cut, does not leave a
+ * checkpoint with missing files. */
+static int remove_whole(const char *parent, const char *path)
 {
     char half[PATH_MAX];
     int n = snprintf(half, sizeof(half), "%s%s", path, unfinished);
@@ -93,26 +99,16 @@ static int remove_whole(const char *path)
     remove_dir(half);
     if (rename(path, half) < 0)
         return errno == ENOENT ? HZP_OK : HZP_EIO;
+    HZP_TRY(hzp_file_sync_dir(parent));
     return remove_dir(half);
-}
-
-/* Syncs a directory's entries; those of a checkpoint must be on disk before it is renamed. */
-static int sync_dir(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return HZP_EIO;
-    int r = fsync(fd) < 0 ? HZP_EIO : HZP_OK;
-    close(fd);
-    return r;
 }
 
 int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,
                                 struct hzp_err_text *reterr)
 {
-    if (sync_dir(from) < 0)
+    if (hzp_file_sync_dir(from) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    if (remove_dir(to) < 0 || rename(from, to) < 0 || sync_dir(parent) < 0)
+    if (remove_dir(to) < 0 || rename(from, to) < 0 || hzp_file_sync_dir(parent) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it into place: %s", to,
                         strerror(errno));
     return HZP_OK;
@@ -124,13 +120,7 @@ static int write_options(const char *dir, const char *options, struct hzp_err_te
     if (!options)
         return HZP_OK;
     snprintf(path, sizeof(path), "%s/serve.options", dir);
-    FILE *file = fopen(path, "w");
-    bool written = file && fputs(options, file) >= 0 && fflush(file) == 0 && !fsync(fileno(file));
-    int error = errno;
-    if (file && fclose(file) != 0)
-        written = false;
-    return written ? HZP_OK
-                   : hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(error));
+    return hzp_file_put(path, options, strlen(options), reterr);
 }
 
 int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
@@ -269,7 +259,7 @@ void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy
     for (int64_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s/%s%" PRIu64, parent, prefix, old[i].number);
         if (!old[i].keep)
-            remove_whole(path);
+            remove_whole(parent, path);
     }
     free(old);
 }
@@ -283,11 +273,8 @@ static int copy_file(const char *from, const char *to)
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     ssize_t n = in < 0 || out < 0 ? -1 : 1;
     while (n > 0 && (n = read(in, piece, sizeof(piece))) > 0)
-        for (ssize_t at = 0, wrote; at < n; at += wrote)
-            if ((wrote = write(out, piece + at, (size_t)(n - at))) < 0) {
-                n = -1;
-                break;
-            }
+        if (hzp_file_write(out, piece, (size_t)n) < 0)
+            n = -1;
     int error = n < 0 ? errno : 0;
     if (in >= 0)
         close(in);
@@ -319,7 +306,7 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
             r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
     }
     closedir(dir);
-    if (r >= 0 && sync_dir(to) < 0)
+    if (r >= 0 && hzp_file_sync_dir(to) < 0)
         r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
     return r;
 }
@@ -362,7 +349,7 @@ int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_er
     if (access(from, F_OK) < 0 && errno == ENOENT)
         return HZP_OK;
     remove_dir(to);
-    if (rename(from, to) < 0 || sync_dir(parent) < 0)
+    if (rename(from, to) < 0 || hzp_file_sync_dir(parent) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it to %s: %s", from, to,
                         strerror(errno));
     return HZP_OK;

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/file.h - files that are on disk when the call returns.
+ *
+ * Invariant: a file that hzp_file_put() writes is at its path whole or not at all, also after a
+ * power cut; its name is there after a power cut once its directory was synced.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_BASE_FILE_H
+#define HZP_BASE_FILE_H
+
+#include "base/err.h"
+
+/* Writes all of it, in several calls where the system takes less.  HZP_EIO: errno says why. */
+int hzp_file_write(int fd, const void *data, size_t size);
+
+/* Writes the file under the name PATH.tmp, syncs it and renames it.  HZP_EIO names the file; what
+ * was at `path` before is still there. */
+int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err_text *reterr);
+
+/* Syncs a directory's entries.  HZP_EIO: errno says why.  A file system that cannot do it (EINVAL)
+ * is no error. */
+int hzp_file_sync_dir(const char *path);
+/* The same for the directory that `path` is in. */
+int hzp_file_sync_parent(const char *path);
+
+#endif
