@@ -36,6 +36,8 @@ void crash_text(uint64_t n, int32_t token[CRASH_TOKENS])
 
 static void tell(struct life *l, struct crash_told told)
 {
+    if (l->config.note)
+        l->config.note(&told, sizeof(told));
     if (write(l->config.fd, &told, sizeof(told)) != (ssize_t)sizeof(told))
         _exit(2);
 }
@@ -70,7 +72,7 @@ static void tell_checkpoint(struct life *l, uint64_t *known)
 {
     struct hzp_state_stats stats;
     hzp_state_read_stats(l->state, &stats);
-    if (stats.checkpoint_failures) {
+    if (stats.checkpoint_failures && !l->config.disk_fails) {
         hzp_fail(&l->err, HZP_EIO, "a checkpoint failed");
         must(l, "checkpoint", HZP_EIO);
     }
@@ -80,12 +82,12 @@ static void tell_checkpoint(struct life *l, uint64_t *known)
     tell(l, (struct crash_told){.kind = CRASH_SAVED, .a = *known});
 }
 
-static void *client_main(void *arg)
+/* Posts the bodies.  Returns true if it has posted all of them. */
+static bool post(struct life *l)
 {
-    struct life *l = arg;
     char body[4000];
     uint64_t text = l->config.next_text, checkpoint = 0;
-    while (!atomic_load(&l->ended)) {
+    for (int32_t i = 0; !atomic_load(&l->ended) && (!l->config.bodies || i < l->config.bodies);) {
         int32_t n = 1 + (int32_t)(text * 7 % 9);
         int64_t first, last;
         size_t bytes = make_body(text, n, body, sizeof(body));
@@ -99,23 +101,37 @@ static void *client_main(void *arg)
         }
         if (r < 0)
             l->err = err;
-        must(l, "accept", r);
-        tell(l, (struct crash_told){
-                    .kind = CRASH_ACCEPTED, .a = (uint64_t)first, .b = (uint64_t)last, .c = text});
+        if (r < 0 && l->config.disk_fails)
+            tell(l, (struct crash_told){.kind = CRASH_REFUSED});
+        else
+            must(l, "accept", r);
+        if (r >= 0)
+            tell(l,
+                 (struct crash_told){
+                     .kind = CRASH_ACCEPTED, .a = (uint64_t)first, .b = (uint64_t)last, .c = text});
         text += (uint64_t)n;
+        i++;
+        if (l->config.bodies)
+            usleep(2000); /* versions and checkpoints come between bodies */
     }
-    return NULL;
+    return !atomic_load(&l->ended);
 }
 
-/* After the last post: ends the loop once everything accepted is learned. */
-static void *waiter_main(void *arg)
+/* Ends the loop once everything accepted is learned, or cannot be. */
+static void wait_and_stop(struct life *l)
 {
-    struct life *l = arg;
     struct hzp_sample_queue_stats stats;
-    for (stats.samples = 1; stats.samples > 0; usleep(2000))
+    for (stats.samples = 1; stats.samples > 0 && !hzp_state_read_only(l->state); usleep(2000))
         hzp_sample_queue_read_stats(hzp_state_queue(l->state), &stats);
     hzp_trainer_finish(l->trainer);
     hzp_loop_stop(l->loop, false);
+}
+
+static void *client_main(void *arg)
+{
+    struct life *l = arg;
+    if (!l->config.post || post(l))
+        wait_and_stop(l);
     return NULL;
 }
 
@@ -224,9 +240,12 @@ void crash_live(const struct crash_life *config)
     open_state(l);
     open_engine(l);
     tell_start(l);
+    if (config->look) {
+        close_all(l);
+        _exit(0);
+    }
     must(l, "start", hzp_state_start(l->state, l->trainer, l->model, l->loop));
-    must(l, "client",
-         hzp_thread_start(&client, "client", config->post ? client_main : waiter_main, l));
+    must(l, "client", hzp_thread_start(&client, "client", client_main, l));
     int r = hzp_loop_run(l->loop);
     atomic_store(&l->ended, true);
     pthread_join(client, NULL);

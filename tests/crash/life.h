@@ -22,6 +22,7 @@ enum crash_kind {
     CRASH_ACCEPTED, /* a..b: sequence numbers, c: the number of the body's first text */
     CRASH_SERVED,   /* a: a version's id, b: its optimizer step */
     CRASH_SAVED,    /* a: a checkpoint's id */
+    CRASH_REFUSED,  /* a body, because of the disk */
     CRASH_ERROR,    /* text */
 };
 
@@ -36,6 +37,11 @@ struct crash_life {
     int fd;             /* of the pipe */
     uint64_t next_text; /* numbers of the texts it posts, each used once */
     bool post;          /* false: posts nothing, learns what is left, and ends by itself */
+    int32_t bodies;     /* posts as many, learns them, and ends by itself; 0: until it is killed */
+    bool look;          /* opens the state, tells what it holds, and ends */
+    bool disk_fails;    /* errors of the disk are to be expected: they end nothing once it runs */
+    /* Called with each fact before it goes to the pipe; NULL: nothing. */
+    void (*note)(const void *fact, size_t size);
 };
 
 /* Runs the server in the calling process, which ends with it. */
