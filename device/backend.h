@@ -84,6 +84,9 @@ struct hzp_backend {
  * that message. */
 extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
 
+/* What device/fallback.h counts; owned by the device that hzp_device_open returned. */
+struct hzp_fallbacks *hzp_fallbacks_create(void);
+
 /* Fills a table with the reference implementation of every op; a host backend then replaces
  * some. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);

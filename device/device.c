@@ -62,11 +62,12 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
 {
     struct hzp_device *dev;
     HZP_TRY(backend->open(config, &dev, reterr));
+    dev->fallbacks = hzp_fallbacks_create();
     int r = table_check(dev, reterr);
     if (r >= 0 && hzp_trace_wanted())
         r = hzp_trace_open(dev, &dev, reterr);
     if (r < 0) {
-        backend->close(dev);
+        hzp_device_close(dev);
         return r;
     }
     *ret = dev;
@@ -146,8 +147,11 @@ void hzp_device_close(struct hzp_device *dev)
 {
     if (!dev)
         return;
+    struct hzp_fallbacks *fallbacks = dev->fallbacks;
     hzp_thread_disown_engine(dev);
+    dev->fallbacks = NULL;
     dev->backend->close(dev);
+    free(fallbacks);
 }
 
 /* Fills device memory with an op, because the host may not be able to write there. */

@@ -48,10 +48,11 @@ struct hzp_device_config {
 /* The first member of every backend's own device struct. */
 struct hzp_device {
     const struct hzp_backend *backend;
-    hzp_op_fn *op[HZP_OP_COUNT]; /* filled by open, then fixed; no NULLs */
-    size_t mem_total;            /* bytes that one memory plan may use */
-    int threads;                 /* number of cores: threads, SMs */
-    char label[96];              /* "AMD EPYC, 2 threads, avx512" */
+    hzp_op_fn *op[HZP_OP_COUNT];     /* filled by open, then fixed; no NULLs */
+    size_t mem_total;                /* bytes that one memory plan may use */
+    int threads;                     /* number of cores: threads, SMs */
+    char label[96];                  /* "AMD EPYC, 2 threads, avx512" */
+    struct hzp_fallbacks *fallbacks; /* device/fallback.h; NULL while it is opened or closed */
 };
 
 /* The first member of every backend's own lane struct. */

@@ -167,6 +167,7 @@ static void trace_close(struct hzp_device *base)
         fclose(dev->file);
     }
     hzp_device_free(dev->inner, HZP_MEM_HOST, dev->staging);
+    dev->inner->fallbacks = NULL; /* shared with this device, which frees them */
     hzp_device_close(dev->inner);
     free(dev);
 }

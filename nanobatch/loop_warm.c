@@ -102,6 +102,7 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
                 (double)(hzp_now_ns() - begin) / 1e6,
                 (unsigned long long)hzp_exec_graphs(loop->exec).captures);
     }
+    hzp_exec_steady(loop->exec);
     hzp_device_steady(dev);
     return r;
 }

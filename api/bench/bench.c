@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "device/fallback.h"
 #include "nanobatch/run/exec.h"
 
 #include <math.h>
@@ -109,6 +110,17 @@ void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile)
 {
     for (int t = 0; t < HZP_TENANT_COUNT; t++)
         profile_tenant(b, hzp_tenant_name((enum hzp_tenant)t), profile->of[t]);
+}
+
+void hzp_bench_fallbacks(struct hzp_bench *b, const struct hzp_device *dev)
+{
+    for (int i = 0; i < HZP_FALLBACK_COUNT; i++) {
+        enum hzp_fallback kind = (enum hzp_fallback)i;
+        char name[64];
+        snprintf(name, sizeof(name), "fallbacks, %s", hzp_fallback_name(kind));
+        if (hzp_device_fallbacks(dev, kind))
+            hzp_bench_plain(b, name, (double)hzp_device_fallbacks(dev, kind), "times");
+    }
 }
 
 static int ascending(const void *a, const void *b)

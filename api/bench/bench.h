@@ -51,6 +51,9 @@ void hzp_bench_print(struct hzp_bench *b);
 /* Prints the time per op from the engine's profile; call after the engine has stopped. */
 void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile);
 
+/* Records how often the device took a slower way, a figure for each kind that happened. */
+void hzp_bench_fallbacks(struct hzp_bench *b, const struct hzp_device *dev);
+
 /* The benchmarks.  Negative: the benchmark failed and reterr says why. */
 int hzp_bench_serve(struct hzp_bench *b, struct hzp_err_text *reterr);
 int hzp_bench_train(struct hzp_bench *b, struct hzp_err_text *reterr);

@@ -118,8 +118,10 @@ static int run_with_engine(struct hzp_bench *b, const struct what *what,
         hzp_engine_stop(b->engine, true);
         while (!hzp_engine_wait(b->engine, 1000000000)) {
         }
-        if (r == HZP_OK)
+        if (r == HZP_OK) {
             hzp_bench_profile(b, hzp_loop_profile(b->engine->parts.loop));
+            hzp_bench_fallbacks(b, b->engine->parts.dev);
+        }
         hzp_engine_finish(b->engine);
     }
     hzp_bench_swapper_destroy(b->swapper);

@@ -6,6 +6,7 @@
 #include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/thread.h"
+#include "device/fallback.h"
 #include "device/meter.h"
 #include "nanobatch/split/split.h"
 
@@ -214,6 +215,13 @@ static void loop(struct page *p, struct hzp_server *server)
             (double)l.deliver_ns * 1e-9);
     counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
             "The part of host_seconds during which a step ran on the device.");
+    head(p, "hzpserve_device_fallbacks_total", "counter",
+         "Cases in which the device took a slower way, by kind.");
+    for (int i = 0; i < HZP_FALLBACK_COUNT; i++)
+        fprintf(p->out, "hzpserve_device_fallbacks_total{%s,kind=\"%s\"} %llu\n", p->labels,
+                hzp_fallback_name((enum hzp_fallback)i),
+                (unsigned long long)hzp_device_fallbacks(server->engine->parts.dev,
+                                                         (enum hzp_fallback)i));
     gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
           "1: the engine loop runs.");
 }

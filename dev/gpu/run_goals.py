@@ -92,6 +92,13 @@ def check_rows(run):
         yield goal(run, what, "passes", verdict if ran else None, verdict == "ok", step)
 
 
+def fallbacks(results):
+    """[(step, kind, times)]: where the device took a slower way (device/fallback.h)."""
+    return [(step["name"], row["name"].split(", ", 1)[1], row["value"])
+            for step in results["steps"] for row in step["rows"]
+            if str(row.get("name", "")).startswith("fallbacks, ")]
+
+
 def serving_rows(run):
     for load in ("512/512", "1024/512"):
         step = f"offline {load}"
@@ -250,6 +257,8 @@ def report(results):
              f"{sum(g['reached'] == 'NO' for g in asked)} not, "
              f"{sum(g['reached'] == 'not measured' for g in asked)} figures not measured.", "",
              f"Ceilings, the best of the run: copy {copy:.4g} GB/s, bf16 product {gemm:.4g} TFLOP/s."]
+    for step, kind, times in fallbacks(results):
+        lines += ["", f"**Fallback: {kind}, {times:.0f} times in step {step}.**"]
     if results["trial"]:
         lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
     lines += ["", "## Goals", ""] + table(asked)

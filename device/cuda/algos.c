@@ -33,6 +33,7 @@ struct hzp_cuda_algos {
     struct hzp_cuda_algo *entry;
     int32_t *slot; /* [SLOTS] index into entry + 1, by hash; 0: free */
     int count;
+    int oldest; /* the entry that is evicted next, once the table is full */
     /* protects `changed`, and entry and count while they change or are copied */
     struct hzp_lock lock;
     bool changed;
@@ -84,9 +85,15 @@ static bool path_make(struct hzp_cuda_algos *a)
     return length > 0 && length < (int)sizeof(a->path) - 32;
 }
 
+/* The slot that a key is looked for in first. */
+static size_t home(const unsigned char *key)
+{
+    return hash(HASH_BEGIN, key, HZP_CUDA_ALGO_KEY) % SLOTS;
+}
+
 static int32_t *slot_of(const struct hzp_cuda_algos *a, const unsigned char *key)
 {
-    size_t at = hash(HASH_BEGIN, key, HZP_CUDA_ALGO_KEY) % SLOTS;
+    size_t at = home(key);
     while (a->slot[at] && memcmp(a->entry[a->slot[at] - 1].key, key, HZP_CUDA_ALGO_KEY) != 0)
         at = (at + 1) % SLOTS;
     return &a->slot[at];
@@ -176,18 +183,42 @@ const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *a, 
 
 static void *writer_main(void *arg);
 
+/* Frees a slot, and moves back the later entries of its run that would no longer be found. */
+static void slot_free(struct hzp_cuda_algos *a, size_t at)
+{
+    for (size_t next = (at + 1) % SLOTS; a->slot[next]; next = (next + 1) % SLOTS) {
+        size_t from = home(a->entry[a->slot[next] - 1].key);
+        bool stays = at <= next ? at < from && from <= next : at < from || from <= next;
+        if (stays)
+            continue;
+        a->slot[at] = a->slot[next];
+        at = next;
+    }
+    a->slot[at] = 0;
+}
+
+/* Gives the oldest entry's place to this key; returns its slot.  Holds the lock. */
+static int32_t *evict(struct hzp_cuda_algos *a, const unsigned char *key)
+{
+    int32_t place = a->oldest + 1;
+    slot_free(a, (size_t)(slot_of(a, a->entry[a->oldest].key) - a->slot));
+    a->oldest = (a->oldest + 1) % HZP_CUDA_ALGOS_MAX;
+    int32_t *slot = slot_of(a, key);
+    *slot = place;
+    return slot;
+}
+
 void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
                         const uint64_t algo[8], bool tuned)
 {
     unsigned char full[HZP_CUDA_ALGO_KEY];
     key_fill(full, key, size);
     int32_t *slot = slot_of(a, full);
-    if (!*slot) {
-        if (a->count == HZP_CUDA_ALGOS_MAX)
-            return;
-        *slot = a->count + 1;
-    }
     hzp_lock_take(&a->lock);
+    if (!*slot && a->count == HZP_CUDA_ALGOS_MAX)
+        slot = evict(a, full);
+    else if (!*slot)
+        *slot = a->count + 1;
     a->count = HZP_MAX(a->count, *slot);
     struct hzp_cuda_algo *entry = &a->entry[*slot - 1];
     memcpy(entry->key, full, sizeof(full));

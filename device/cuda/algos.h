@@ -36,7 +36,8 @@ struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity);
 const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *algos, const void *key,
                                                 size_t size);
 
-/* Adds or replaces an entry; no effect if the table is full.  Never waits for a disk. */
+/* Adds or replaces an entry; if the table is full, the oldest entry is evicted.  Never waits for a
+ * disk. */
 void hzp_cuda_algos_add(struct hzp_cuda_algos *algos, const void *key, size_t size,
                         const uint64_t algo[8], bool tuned);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/fallback.h"
 
 /* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
  * needed, graphs, and green contexts. */
@@ -207,8 +208,11 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
     for (int i = 0; i < lane->stageds; i++)
         if (lane->staged[i].ptr == ptr && lane->staged[i].size >= size)
             return lane->staged[i].copy;
-    if (size > lane->stage_size - lane->stage_used || lane->stageds == HZP_CUDA_STAGED_MAX)
+    if (size > lane->stage_size - lane->stage_used || lane->stageds == HZP_CUDA_STAGED_MAX) {
+        hzp_device_fallback(base->dev, HZP_FALLBACK_staging, 0, 0, 0,
+                            "host arrays are larger than the lane's room for copies");
         return ptr;
+    }
     char *copy = lane->stage + lane->stage_used;
     if (cudaMemcpyAsync(copy, ptr, size, cudaMemcpyHostToDevice, lane->stream) != cudaSuccess)
         return ptr; /* the launch that follows reports the error */

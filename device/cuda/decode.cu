@@ -15,6 +15,7 @@
  * On a lane whose share is a number of blocks, each block processes several pieces in turn.
  */
 #include "device/cuda/tensor.cuh"
+#include "device/fallback.h"
 
 enum {
     WARPS = 4,
@@ -452,8 +453,11 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
                 (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
                 (int64_t)a->kv.pages * a->kv.page_rows * a->heads.kv_heads <= INT32_MAX &&
                 cut(lane, &d, a->heads.kv_heads * d.tiles);
-    if (!fits)
+    if (!fits) {
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
+                            dim, "decode of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, a);
+    }
     dim3 grid((unsigned)d.pieces_max, (unsigned)(a->heads.kv_heads * d.tiles), (unsigned)count);
     if (dim == 64)
         return group > 8 ? launch<64, true>(lane, d, grid) : launch<64, false>(lane, d, grid);

@@ -8,6 +8,7 @@
  * longest blocks start first.
  */
 #include "device/cuda/flash.cuh"
+#include "device/fallback.h"
 
 struct flash_args {
     struct hzp_mat qkv, out;
@@ -239,8 +240,11 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
                                               (size_t)p.segs.count * (size_t)p.page_stride * 4);
     int dim = p.heads.dim;
     if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim) || (uintptr_t)p.kv.k % 16 != 0 ||
-        (uintptr_t)p.kv.v % 16 != 0)
+        (uintptr_t)p.kv.v % 16 != 0) {
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
+                            "prompts of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, &p);
+    }
     flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page,
                     p.page_stride, p.heads, nullptr, p.scale, 0};
     return dim == 64 ? launch<64, page_rows>(lane, a, "attn_prefill")
@@ -254,8 +258,11 @@ extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
         return HZP_OK;
     segs_stage(lane, &p.segs);
     int dim = p.heads.dim;
-    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim))
+    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim)) {
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
+                            "training of a type, width or alignment without a kernel");
         return hzp_cuda_attn_packed_plain(lane, &p);
+    }
     flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, 0, p.heads, p.lse, p.scale, 0};
     return dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
                      : launch<128, packed_rows>(lane, a, "attn_packed");

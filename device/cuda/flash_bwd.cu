@@ -8,6 +8,7 @@
  * to bf16 before they are multiplied.
  */
 #include "device/cuda/flash.cuh"
+#include "device/fallback.h"
 
 enum { STEP = 32 }; /* rows of the other side per iteration */
 
@@ -278,7 +279,10 @@ extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
                               "attn_packed_bwd: room for its row sums");
     int dim = a->heads.dim;
     if (!flash_fits(&a->qkv, dim) || !flash_fits(&a->dout, dim) || !flash_fits(&a->out, dim) ||
-        !flash_fits(&a->dqkv, dim))
+        !flash_fits(&a->dqkv, dim)) {
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
+                            dim, "gradients of a type, width or alignment without a kernel");
         return hzp_cuda_attn_packed_bwd_plain(lane, a);
+    }
     return dim == 64 ? launch<64>(lane, b) : launch<128>(lane, b);
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/fallback.h"
 
 #define DRIVER(X)                                                                                  \
     X(cuDeviceGet)                                                                                 \
@@ -43,7 +44,6 @@ struct hzp_cuda_green {
     int priority;
     struct split split[SPLITS];
     int splits;
-    bool full; /* true: a warning was logged */
 #define X(name) __typeof__(&name) name;
     DRIVER(X)
 #undef X
@@ -188,11 +188,9 @@ int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts
     bool exact = split && memcmp(split->want, want, (size_t)parts * sizeof(*want)) == 0;
     if (!exact && g->splits < SPLITS)
         HZP_TRY(split_add(g, want, parts, &split));
-    else if (!exact && !g->full) {
-        g->full = true;
-        hzp_log(HZP_LOG_WARN, "cuda", "%d splits of the SMs are kept: further ones get the nearest",
-                SPLITS);
-    }
+    else if (!exact)
+        hzp_device_fallback(&dev->base, HZP_FALLBACK_share, 0, 0, 0,
+                            "all splits of the SMs are taken: further shares get the nearest");
     if (!split)
         return refused("too many splits", CUDA_ERROR_OUT_OF_MEMORY);
     for (int i = 0; i < parts; i++) {

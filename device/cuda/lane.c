@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/fallback.h"
 
 enum {
     SPACE = 64 << 20, /* twice what cuBLASLt's fastest algorithms need on Hopper */
@@ -173,6 +174,8 @@ static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
         if (r != HZP_EUNSUP)
             return r;
         dev->lanes = HZP_CUDA_GRID;
+        hzp_device_fallback(&dev->base, HZP_FALLBACK_share, 0, 0, 0,
+                            "the driver makes no green contexts: shares limit grids");
     }
     memcpy(ret_limit, share, (size_t)count * sizeof(*ret_limit));
     shares_fit(dev, ret_limit, count);

@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/fallback.h"
 #include "device/cuda/algos.h"
 
 /* The library's functions, looked up by name. */
@@ -57,7 +58,9 @@ struct key {
 
 struct product {
     struct key key;
-    bool used, plain; /* plain: the library cannot compute it */
+    bool used;
+    bool refused;  /* the library cannot compute it */
+    uint64_t last; /* when it was last used, by the table's clock */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -65,16 +68,21 @@ struct product {
 
 enum { FEW_E4M3 = 8 /* the smallest number of rows of mma */ };
 enum tune { TUNE_NEVER, TUNE_START, TUNE_ALWAYS };
-enum { PRODUCTS = 4096, FULL = 3072, OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
+enum { SETS = 512, WAYS = 8 };
+/* The most multiplications that a product the library refuses is given to our plain kernel for:
+ * above, a step would be slower by orders of magnitude, which is an error. */
+static const int64_t PLAIN_MAX = (int64_t)1 << 26;
+enum { OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
 
 struct hzp_cuda_products {
     void *library;
     cublasLtHandle_t handle;
-    struct product table[PRODUCTS];
-    int count;
+    struct product table[SETS][WAYS]; /* a product is in the set of its key's hash */
+    uint64_t clock;
     struct hzp_cuda_algos *algos;
     enum tune tune;
     bool steady;
+    bool starved; /* a call since this was cleared failed for lack of memory */
 #define X(name) __typeof__(&cublasLt##name) name;
     LT(X)
 #undef X
@@ -162,10 +170,10 @@ static void product_clear(struct hzp_cuda_products *p, struct product *product)
 
 static void table_clear(struct hzp_cuda_products *p)
 {
-    for (int i = 0; i < PRODUCTS; i++)
-        if (p->table[i].used)
-            product_clear(p, &p->table[i]);
-    p->count = 0;
+    for (int i = 0; i < SETS; i++)
+        for (int k = 0; k < WAYS; k++)
+            if (p->table[i][k].used)
+                product_clear(p, &p->table[i][k]);
 }
 
 void hzp_cuda_products_close(struct hzp_cuda_products *p)
@@ -179,6 +187,13 @@ void hzp_cuda_products_close(struct hzp_cuda_products *p)
     free(p);
 }
 
+/* Whether a call succeeded; remembers a lack of memory. */
+static bool good(struct hzp_cuda_products *p, cublasStatus_t status)
+{
+    p->starved |= status == CUBLAS_STATUS_ALLOC_FAILED;
+    return status == CUBLAS_STATUS_SUCCESS;
+}
+
 static cudaDataType_t cuda_type(enum hzp_dtype type)
 {
     return type == HZP_BF16 ? CUDA_R_16BF : type == HZP_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_32F;
@@ -188,8 +203,8 @@ static cudaDataType_t cuda_type(enum hzp_dtype type)
 static bool layout(struct hzp_cuda_products *p, cublasLtMatrixLayout_t *ret, enum hzp_dtype type,
                    int32_t rows, int32_t cols, int32_t stride)
 {
-    return p->MatrixLayoutCreate(ret, cuda_type(type), (uint64_t)cols, (uint64_t)rows, stride) ==
-           CUBLAS_STATUS_SUCCESS;
+    return good(
+        p, p->MatrixLayoutCreate(ret, cuda_type(type), (uint64_t)cols, (uint64_t)rows, stride));
 }
 
 static bool set(struct hzp_cuda_products *p, struct product *product,
@@ -217,8 +232,7 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
     enum hzp_dtype type = (enum hzp_dtype)k->type;
     cublasOperation_t turned = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    bool ok = p->MatmulDescCreate(&product->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
-              CUBLAS_STATUS_SUCCESS;
+    bool ok = good(p, p->MatmulDescCreate(&product->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     if (ok && k->trans_b)
         ok = set(p, product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof(turned));
     if (ok && k->trans_a)
@@ -247,22 +261,22 @@ static int advise(struct hzp_cuda_products *p, const struct product *product, in
     cublasLtMatmulPreference_t wish = NULL;
     uint32_t align = 1u << product->key.align;
     size_t space = (size_t)product->key.space;
-    int found = 0, good = 0;
-    if (p->MatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
+    int found = 0, usable = 0;
+    if (!good(p, p->MatmulPreferenceCreate(&wish)))
         return 0;
     bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                               &space, sizeof(space)) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < HZP_COUNT(aligned); i++)
         ok = ok && p->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)) ==
                        CUBLAS_STATUS_SUCCESS;
-    ok = ok &&
-         p->MatmulAlgoGetHeuristic(p->handle, product->desc, product->a, product->b, product->c,
-                                   product->c, wish, wanted, ret, &found) == CUBLAS_STATUS_SUCCESS;
+    ok =
+        ok && good(p, p->MatmulAlgoGetHeuristic(p->handle, product->desc, product->a, product->b,
+                                                product->c, product->c, wish, wanted, ret, &found));
     p->MatmulPreferenceDestroy(wish);
     for (int i = 0; ok && i < found; i++)
         if (ret[i].state == CUBLAS_STATUS_SUCCESS)
-            ret[good++] = ret[i];
-    return good;
+            ret[usable++] = ret[i];
+    return usable;
 }
 
 static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
@@ -378,25 +392,38 @@ static uint32_t hash(const struct key *key)
     return h;
 }
 
+/* What describing a product and choosing its algorithm came to. */
+static bool prepare(struct hzp_cuda_products *p, struct product *product,
+                    const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane)
+{
+    return describe(p, product) && pointers_set(p, product, a) && choose(p, product, a, lane);
+}
+
+/* The product of this key; NULL: no memory to describe it.  If its set is full, the least recently
+ * used one is evicted. */
 static struct product *find(struct hzp_cuda_products *p, const struct key *key,
                             const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane)
 {
-    uint32_t at = hash(key) % PRODUCTS;
-    while (p->table[at].used && memcmp(&p->table[at].key, key, sizeof(*key)) != 0)
-        at = (at + 1) % PRODUCTS;
-    if (p->table[at].used)
-        return &p->table[at];
-    if (p->count == FULL) {
-        table_clear(p);
-        at = hash(key) % PRODUCTS;
+    struct product *set = p->table[hash(key) % SETS], *oldest = &set[0];
+    for (int i = 0; i < WAYS; i++) {
+        if (set[i].used && memcmp(&set[i].key, key, sizeof(*key)) == 0) {
+            set[i].last = ++p->clock;
+            return &set[i];
+        }
+        if (set[i].last < oldest->last)
+            oldest = &set[i];
     }
-    struct product *product = &p->table[at];
-    product->key = *key;
-    product->used = true;
-    p->count++;
-    product->plain =
-        !describe(p, product) || !pointers_set(p, product, a) || !choose(p, product, a, lane);
-    return product;
+    if (oldest->used)
+        product_clear(p, oldest);
+    oldest->key = *key;
+    oldest->used = true;
+    oldest->last = ++p->clock;
+    p->starved = false;
+    oldest->refused = !prepare(p, oldest, a, lane);
+    if (!oldest->refused || !p->starved)
+        return oldest;
+    product_clear(p, oldest);
+    return NULL;
 }
 
 static unsigned align_of(const struct hzp_mat *mat)
@@ -441,10 +468,20 @@ static bool library_fits(const struct hzp_matmul_args *a)
            (uintptr_t)a->scale_b % 16 == 0;
 }
 
-/* Computes the product without the library. */
-static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+/* Computes the product without the library, and counts that.  HZP_EUNSUP: our kernel would take
+ * too long. */
+static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a, const char *reason)
 {
-    return hzp_cuda_e4m3_fits(a) ? hzp_cuda_matmul_e4m3(lane, a) : hzp_cuda_matmul_plain(lane, a);
+    int32_t m = a->c.rows, n = a->c.cols, k = a->trans_a ? a->a.rows : a->a.cols;
+    hzp_device_fallback(lane->dev, HZP_FALLBACK_product, m, n, k, reason);
+    if (hzp_cuda_e4m3_fits(a))
+        return hzp_cuda_matmul_e4m3(lane, a);
+    if ((int64_t)m * n > PLAIN_MAX / HZP_MAX(k, 1)) {
+        hzp_log(HZP_LOG_ERROR, "cuda", "product of %d x %d x %d: %s, and it is too large for ours",
+                m, n, k, reason);
+        return HZP_EUNSUP;
+    }
+    return hzp_cuda_matmul_plain(lane, a);
 }
 
 int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
@@ -459,17 +496,23 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
     if (a->c.rows <= FEW_E4M3 && hzp_cuda_e4m3_fits(a))
         return hzp_cuda_matmul_e4m3(base, a);
     struct key key = key_of(a, lane);
-    struct product *product = key.k > 0 && library_fits(a) ? find(p, &key, a, lane) : NULL;
-    if (!product || product->plain)
-        return by_ourselves(base, a);
+    if (key.k <= 0)
+        return hzp_cuda_matmul_plain(base, a); /* an empty sum */
+    if (!library_fits(a))
+        return by_ourselves(base, a, "the library cannot take its types or alignment");
+    struct product *product = find(p, &key, a, lane);
+    if (!product)
+        return by_ourselves(base, a, "the library is out of memory");
+    if (product->refused)
+        return by_ourselves(base, a, "the library has no algorithm");
     if (!pointers_set(p, product, a))
         return HZP_EDEVICE;
     cublasStatus_t status = run(p, product, a, lane, a->c.ptr);
     if (status == CUBLAS_STATUS_SUCCESS)
         return HZP_OK;
     HZP_TRY(hzp_cuda_launched(base, "matmul"));
-    hzp_log(HZP_LOG_WARN, "cuda", "cuBLASLt refuses %d x %d x %d (%d): by our own kernel", key.m,
-            key.n, key.k, (int)status);
-    product->plain = true;
-    return by_ourselves(base, a);
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) /* it is asked again for the next one */
+        return by_ourselves(base, a, "the library is out of memory");
+    product->refused = true;
+    return by_ourselves(base, a, "the library refused to run it");
 }

@@ -381,6 +381,11 @@ void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, voi
     hzp_graphs_prepare(e->graphs, variant, ctx, count);
 }
 
+void hzp_exec_steady(struct hzp_exec *e)
+{
+    hzp_graphs_steady(e->graphs);
+}
+
 int hzp_exec_capture(struct hzp_exec *e, const struct hzp_plan *plan)
 {
     hzp_assert_engine_thread();

@@ -53,6 +53,9 @@ void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_variant *variant, 
  * may be in flight. */
 int hzp_exec_capture(struct hzp_exec *exec, const struct hzp_plan *plan);
 
+/* Ends the start (graphs.h: hzp_graphs_steady). */
+void hzp_exec_steady(struct hzp_exec *exec);
+
 /* Captures and launches so far (graphs.h). */
 struct hzp_graphs_stats hzp_exec_graphs(const struct hzp_exec *exec);
 

@@ -4,12 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "device/fallback.h"
 
 enum {
     ITEMS_MIN = 8,
     CTX_MIN = 256,    /* shorter contexts are one bucket */
-    REFUSALS_MAX = 3, /* counted for one lane and for several; then captures stop */
+    REFUSALS_MAX = 3, /* failed captures of a key; then it is not captured again */
+    REFUSED_MAX = 64, /* keys with failed captures that are remembered */
+    CREDIT_MAX = 4,   /* captures while requests wait, until steps earn more */
+    CREDIT_STEPS = 16 /* steps that earn one */
+};
+
+struct refused {
+    uint64_t hash; /* 0: free */
+    int32_t times;
 };
 
 struct kept {
@@ -37,6 +45,10 @@ struct hzp_graphs {
     int32_t fences;
     int32_t *fence_of; /* [items_room] for the current plan: -1, or the index of the item's fence */
     int32_t items_room;
+    struct refused refused[REFUSED_MAX];
+    int32_t refused_next;  /* the oldest, overwritten next */
+    bool steady;           /* captures are rationed */
+    int32_t credit, steps; /* captures allowed; steps since one was earned */
     struct hzp_graphs_stats stats;
 };
 
@@ -56,6 +68,7 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
         return NULL;
     struct hzp_graphs *g = hzp_xcalloc(1, sizeof(*g));
     g->dev = dev;
+    g->credit = CREDIT_MAX;
     hzp_plan_init(&g->variant_plan);
     hzp_graphs_prepare(g, NULL, NULL, 0);
     return g;
@@ -81,6 +94,12 @@ static void drop(struct hzp_graphs *g, struct kept *k)
     hzp_graph_close(g->dev, k->graph);
     free(k->key);
     memset(k, 0, sizeof(*k));
+}
+
+void hzp_graphs_steady(struct hzp_graphs *g)
+{
+    if (g)
+        g->steady = true;
 }
 
 void hzp_graphs_destroy(struct hzp_graphs *g)
@@ -121,8 +140,7 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
             return false; /* the key of such a step would not repeat */
     *ret = part;
-    return part.to - part.from >= ITEMS_MIN &&
-           g->stats.refusals[spreads(plan, &part)] < REFUSALS_MAX;
+    return part.to - part.from >= ITEMS_MIN;
 }
 
 /* Rounds up to 256, 384, 512, 768, 1024, ...: two sizes for each doubling. */
@@ -351,6 +369,35 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
     return r < 0 ? r : ended;
 }
 
+/* Whether captures of this key have failed too often. */
+static bool is_refused(const struct hzp_graphs *g, uint64_t h)
+{
+    for (int32_t i = 0; i < REFUSED_MAX; i++)
+        if (g->refused[i].hash == h)
+            return g->refused[i].times >= REFUSALS_MAX;
+    return false;
+}
+
+/* Counts a failed capture of this key. */
+static void refuse(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
+                   const struct hzp_graph_part *part)
+{
+    bool several = spreads(plan, part);
+    int32_t i = 0;
+    while (i < REFUSED_MAX && g->refused[i].hash != h)
+        i++;
+    if (i == REFUSED_MAX) {
+        i = g->refused_next;
+        g->refused_next = (i + 1) % REFUSED_MAX;
+        g->refused[i] = (struct refused){h, 0};
+    }
+    g->refused[i].times++;
+    g->stats.refusals[several]++;
+    hzp_device_fallback(g->dev, HZP_FALLBACK_graph, part->to - part->from, several, 0,
+                        several ? "steps of several lanes are issued op by op"
+                                : "steps are issued op by op");
+}
+
 /* Captures and keeps the graph of the step whose key is in g->key; NULL: it cannot be captured.
  * lead: the first of its set; NULL: this graph is the first. */
 static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
@@ -358,11 +405,10 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
 {
     struct hzp_graph *graph = NULL;
+    if (is_refused(g, h))
+        return NULL;
     if (capture(g, plan, part, lane, &graph) < 0) {
-        bool several = spreads(plan, part);
-        if (++g->stats.refusals[several] == REFUSALS_MAX)
-            hzp_log(HZP_LOG_WARN, "exec", "steps%s do not become graphs: they are issued op by op",
-                    several ? " of several lanes" : "");
+        refuse(g, h, plan, part);
         return NULL;
     }
     struct kept *k = place(g);
@@ -411,6 +457,15 @@ void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,
         keep(g, h, plan, part, lane, shares);
 }
 
+/* Every CREDIT_STEPS steps earn a capture. */
+static void earn(struct hzp_graphs *g)
+{
+    if (++g->steps < CREDIT_STEPS)
+        return;
+    g->steps = 0;
+    g->credit = HZP_MIN(g->credit + 1, (int32_t)CREDIT_MAX);
+}
+
 int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
                      const struct hzp_graph_part *part, struct hzp_lane *const lane[HZP_LANE_COUNT],
                      const int shares[HZP_LANE_COUNT], struct hzp_span *span)
@@ -419,9 +474,11 @@ int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
     key_make(g, plan, part, lane, shares);
     uint64_t h = hash(g->key, g->size);
     struct kept *k = find(g, h);
+    earn(g);
     if (!k) {
-        if (!came_before(g, h))
+        if (!came_before(g, h) || is_refused(g, h) || (g->steady && g->credit == 0))
             return 0;
+        g->credit -= g->steady;
         k = keep(g, h, plan, part, lane, shares);
         if (!k)
             return 0;

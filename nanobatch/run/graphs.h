@@ -17,7 +17,9 @@
  * freely. If the items are on several lanes, their waits for one another are part of the graph; an
  * item outside the graph that waits for one of them waits for the whole graph.
  *
- * Off if the device has no graphs, or with HZP_GRAPHS=0.
+ * Off if the device has no graphs, or with HZP_GRAPHS=0.  A key whose capture has failed
+ * three times is not captured again; other keys are.  After the start, captures are rationed,
+ * because requests wait for them: four, then one for every sixteen steps.
  *
  * Thread: engine.
  */
@@ -47,6 +49,10 @@ void hzp_graphs_prepare(struct hzp_graphs *graphs, hzp_graph_variant *variant, v
 enum { HZP_GRAPHS_MIN = 128, HZP_GRAPHS_MAX = 1024 };
 int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
                          int32_t batches);
+
+/* Ends the start: from here on requests may wait for a capture, and captures are rationed.  NULL:
+ * no effect. */
+void hzp_graphs_steady(struct hzp_graphs *graphs);
 
 /* NULL: no effect.  Call it before the lanes of the graphs are closed. */
 void hzp_graphs_destroy(struct hzp_graphs *graphs);
@@ -80,7 +86,7 @@ int hzp_graphs_issue(struct hzp_graphs *graphs, const struct hzp_plan *plan,
 
 struct hzp_graphs_stats {
     uint64_t launches, captures, evictions;
-    uint64_t refusals[2]; /* of graphs on one lane; on several lanes */
+    uint64_t refusals[2]; /* failed captures on one lane; on several lanes */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "device/cuda/algos.h"
+#include "device/fallback.h"
 #include "device/fp8.h"
 #include "tests/cudafake/ops.h"
 
@@ -183,6 +184,72 @@ static void test_refusal(void **state)
     assert_int_equal(fake_count(FAKE_PRODUCT), 0);
     assert_true(fake_count(FAKE_KERNEL) > 0);
     check(g, &a);
+    rig_close(g);
+}
+
+/* A refused product is remembered; one for which the library had no memory is tried again; one too
+ * large for our kernel is an error.  Each is counted. */
+static void test_fallbacks(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    struct hzp_matmul_args a = product(g, 16, 16, 16, 0, 0, 0), b = product(g, 8, 24, 16, 0, 0, 0);
+    upload(g);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 0);
+    fake_fail("cublasLtMatmul", 0, 3 /* CUBLAS_STATUS_ALLOC_FAILED */);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 1);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    assert_int_equal(fake_count(FAKE_PRODUCT), 1);
+    fake_fail("cublasLtMatmul", 0, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
+    assert_int_equal(hzp_op_matmul(g->lane, &b), HZP_OK);
+    assert_int_equal(hzp_op_matmul(g->lane, &b), HZP_OK);
+    assert_int_equal(fake_count(FAKE_PRODUCT), 1);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 3);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_attention), 0);
+    rig_close(g);
+}
+
+static void test_too_large(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    float *x, *w, *y;
+    enum { M = 512, N = 512, K = 257 }; /* just above what our kernel is given */
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, M * K * 4, (void **)&x), HZP_OK);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, N * K * 4, (void **)&w), HZP_OK);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, M * N * 4, (void **)&y), HZP_OK);
+    struct hzp_matmul_args a = {.a = {x, M, K, K, HZP_F32},
+                                .b = {w, N, K, K, HZP_F32},
+                                .c = {y, M, N, N, HZP_F32},
+                                .trans_b = 1};
+    fake_fail("cublasLtMatmulAlgoGetHeuristic", 0, 15);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_EUNSUP);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 1);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, x);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, w);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, y);
+    rig_close(g);
+}
+
+/* More shapes than the table of products holds: the least recently used of a set are evicted one by
+ * one, and products stay right. */
+static void test_many_shapes(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    hzp_device_steady(g->dev); /* algorithms are not timed */
+    upload(g);
+    for (int turn = 0; turn < 2; turn++)
+        for (int32_t m = 1; m <= 16; m++)
+            for (int32_t n = 1; n <= 16; n++)
+                for (int32_t k = 1; k <= 20; k++) {
+                    struct hzp_matmul_args a = product(g, m, n, k, 0, 1, 0);
+                    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+                    if ((m * n + k) % 97 == 0) {
+                        check(g, &a);
+                        upload(g);
+                    }
+                }
+    assert_string_equal(fake_mistakes(), "");
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 0);
     rig_close(g);
 }
 
@@ -486,13 +553,13 @@ static void test_many(void **state)
         }
         for (uint64_t i = 0; i < HZP_CUDA_ALGOS_MAX + 100; i++) {
             const struct hzp_cuda_algo *e = hzp_cuda_algos_find(algos, &i, sizeof(i));
-            assert_true(i < HZP_CUDA_ALGOS_MAX ? e && e->algo[0] == i + turn : !e);
+            assert_true(i >= 100 ? e && e->algo[0] == i + turn : !e); /* the oldest left */
         }
     }
     hzp_cuda_algos_close(algos);
     algos = hzp_cuda_algos_open("many");
-    uint64_t some = 77;
-    assert_int_equal(hzp_cuda_algos_find(algos, &some, sizeof(some))->algo[0], 78);
+    uint64_t some = 177;
+    assert_int_equal(hzp_cuda_algos_find(algos, &some, sizeof(some))->algo[0], 178);
     hzp_cuda_algos_close(algos);
     algos = hzp_cuda_algos_open("others");
     assert_null(hzp_cuda_algos_find(algos, &some, sizeof(some)));
@@ -505,6 +572,9 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_sm_target),
         cmocka_unit_test(test_refusal),
+        cmocka_unit_test(test_fallbacks),
+        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_many_shapes),
         cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_e4m3_by_ourselves),
         cmocka_unit_test(test_steady),

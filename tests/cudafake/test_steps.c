@@ -18,6 +18,7 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "nanobatch/run/graphs.h"
+#include "device/fallback.h"
 #include "tests/cudafake/ops.h"
 #include "tests/fixture/model.h"
 
@@ -363,7 +364,8 @@ static void test_count(void **state)
     assert_int_equal(hzp_graphs_count(&max, 1000, 3, 2), 8 * 5 * 6); /* 256, 384, 512, 768, 1024 */
 }
 
-/* A device that cannot capture: three attempts, one log line, and the steps continue op by op. */
+/* A step that cannot be captured: three attempts, then its steps go op by op; steps of another size
+ * still become graphs. */
 static void test_refusals(void **state)
 {
     static const char *const fails[] = {"", "cudaStreamBeginCapture", "cudaStreamEndCapture",
@@ -377,9 +379,34 @@ static void test_refusals(void **state)
         assert_int_equal(s.graph_steps, 0);
     }
     assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals[0], 3);
-    build(&s.real, 5, 6, s.token, 0, NULL);
-    struct hzp_graph_part part;
-    assert_false(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
+    step(&s, 5, 6, 0, NULL);
+    assert_int_equal(s.graph_steps, 0);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals[0], 3);
+    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 3);
+    step(&s, 6, 3, 0, NULL);
+    step(&s, 7, 3, 0, NULL);
+    assert_int_equal(s.graph_steps, 1);
+    steps_close(&s);
+}
+
+/* After the start captures are rationed: four, then one for every sixteen steps. */
+static void test_rationed(void **state)
+{
+    struct steps s;
+    steps_open(&s, 4);
+    step(&s, 0, 6, 0, NULL);
+    hzp_graphs_steady(s.graphs);
+    int number = 1;
+    for (int segs = 1; segs <= SEGS; segs *= 2) /* 1, 2, 4, 8 rows */
+        for (int turn = 0; turn < 2; turn++)
+            step(&s, number++, segs, 0, NULL);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 4);
+    for (int turn = 0; turn < 6; turn++)
+        step(&s, number++, 1 + turn % 2, 1, NULL); /* of the other slot */
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 4);
+    for (int turn = 0; turn < 20; turn++) /* the 16th and the 32nd step earn one each */
+        step(&s, number++, 1 + turn % 2, 1, NULL);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 6);
     steps_close(&s);
 }
 
@@ -493,12 +520,12 @@ static void test_missing_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graphs),       cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_contexts),     cmocka_unit_test(test_many),
-        cmocka_unit_test(test_swaps),        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_count),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_executor),     cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_missing_wait),
+        cmocka_unit_test(test_graphs),   cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_contexts), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_swaps),    cmocka_unit_test(test_room),
+        cmocka_unit_test(test_count),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rationed), cmocka_unit_test(test_executor),
+        cmocka_unit_test(test_lanes),    cmocka_unit_test(test_missing_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ BACKENDS_DEFINE = ["hzp_fence"]
 LINES_MAX, FUNCTION_MAX = 800, 80
 DOCUMENT_COLUMNS = 120
 READ_BY_NVCC = ["base/base.h", "device/ops.h", "device/device.h", "device/backend.h", "device/bf16.h",
-                "device/philox.h"]
+                "device/philox.h", "device/fallback.h"]
 
 problems = []
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/fallback.h - counts what a device did in a slower way than it is built for: each case is
+ * counted, and logged once for each shape.
+ *
+ * Reported by the metrics (hzpserve_device_fallbacks_total), by `hzpserve bench` and by
+ * dev/gpu/run, which fails if there are any.
+ *
+ * Invariant: counts never decrease; a case is counted whenever it happens, logged or not.
+ * Thread: engine adds; any thread reads.
+ */
+#ifndef HZP_DEVICE_FALLBACK_H
+#define HZP_DEVICE_FALLBACK_H
+
+#include "device/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, what the device does instead) */
+#define HZP_FALLBACKS(X)                                                                           \
+    X(product, "Matrix products by our own kernels because the library has no algorithm for them") \
+    X(attention, "Attention by plain arithmetic because of its type, width or alignment")          \
+    X(staging, "Host arrays that kernels read through the bus because staging had no room")        \
+    X(share, "Shares of the SMs that are enforced by the sizes of grids, or not as asked")         \
+    X(graph, "Captures of a decode step that failed, so that its ops are issued one by one")
+
+enum hzp_fallback {
+#define X(name, help) HZP_FALLBACK_##name,
+    HZP_FALLBACKS(X)
+#undef X
+        HZP_FALLBACK_COUNT
+};
+
+const char *hzp_fallback_name(enum hzp_fallback kind);
+
+/* A sentence without its full stop, for people. */
+const char *hzp_fallback_help(enum hzp_fallback kind);
+
+/* Counts one case.  m, n, k: its shape, 0 where it has none; the first case of each kind and shape
+ * is logged with the reason, a clause such as "the library has no algorithm".  At most 64 shapes
+ * are logged. */
+void hzp_device_fallback(struct hzp_device *dev, enum hzp_fallback kind, int32_t m, int32_t n,
+                         int32_t k, const char *reason);
+
+/* The number of cases since the device was opened. */
+uint64_t hzp_device_fallbacks(const struct hzp_device *dev, enum hzp_fallback kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
