@@ -83,6 +83,10 @@ enum hzp_met hzp_demands_met(const struct hzp_demands *d, struct hzp_weights *w,
 bool hzp_demands_lost(const struct hzp_demands *d, struct hzp_weights *w,
                       const struct hzp_version *v);
 
+/* The oldest version that may have computed rows which the request takes over from others, if the
+ * operator allows older ones than `current`: only `continue` without a demand of newer weights. */
+uint64_t hzp_demands_oldest(const struct hzp_demands *d, uint64_t current);
+
 enum hzp_at_swap { HZP_SWAP_GO_ON, HZP_SWAP_RECOMPUTE, HZP_SWAP_END };
 
 /* What happens to a request whose prompt an older version has computed when v becomes current;

@@ -12,6 +12,9 @@
  * prompts of new requests. */
 enum { RECOMPUTES_MAX = 4 };
 
+/* Rows of a step that computes a prefix again: few, because a request may arrive meanwhile. */
+enum { WARM_ROWS = 64 };
+
 /* The step being filled. */
 struct filling {
     struct hzp_scheduler *s;
@@ -390,6 +393,24 @@ static void count_step(struct hzp_scheduler *s, int32_t rows)
     for (int32_t top = 8; class && class < HZP_STEP_ROWS_CLASSES - 1 && rows > top; top *= 2)
         class ++;
     s->now.step_rows[class]++;
+}
+
+void hzp_fill_warm(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                   struct hzp_offer *offer)
+{
+    hzp_assert_engine_thread();
+    struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
+    s->serves = s->version;
+    int32_t rows = piece_rows(s, offer->batch, &s->warm.seq, HZP_MIN(WARM_ROWS, room->rows));
+    if (rows < 1)
+        return;
+    add_piece(&f, &s->warm.seq, rows);
+    keep_pages(s, &s->warm.seq);
+    s->served = s->serves;
+    s->now.rewarmed_tokens += (uint64_t)rows;
+    tell_waits(&f);
+    offer->kv = hzp_kvpool_layers(s->pool);
+    count_step(s, rows);
 }
 
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,

@@ -17,6 +17,9 @@ struct entry {
     uint64_t hash;  /* of all tokens from the first one on */
     int32_t before; /* the page before; NONE: it is the first */
     uint32_t generation, before_generation; /* a page that is given out again is another one */
+    int32_t index;                          /* in its sequence: how many pages are before it */
+    uint32_t hits;                          /* how often it was found, halved at each swap */
+    uint64_t oldest;                        /* version of its rows and of those before them */
     int32_t refs;
     uint64_t step;        /* the last step that may read it */
     int32_t next;         /* in its bucket */
@@ -32,7 +35,7 @@ struct hzp_prefix {
     /* fixed after create */
     struct hzp_kvpool *pool;
     bool on;
-    int32_t pages, page_rows;
+    int32_t pages, page_rows, stale_max;
     uint64_t buckets; /* a power of two */
 
     struct entry *entry; /* [pages] */
@@ -41,17 +44,21 @@ struct hzp_prefix {
     int32_t *scratch;    /* [page_rows] */
     struct list idle;    /* oldest: released first */
     struct list cooling; /* idle, and a step in flight may still read them */
-    uint64_t version;    /* serving */
-    uint64_t ended;      /* newest step that has ended */
+    /* The versions that served last, newest first, as far as each was made from the next. */
+    uint64_t served[HZP_PREFIX_STALE_MAX + 1];
+    int32_t versions;
+    uint64_t ended; /* newest step that has ended */
     uint64_t additions, evicted;
     int32_t kept;
 };
 
-void hzp_prefix_create(struct hzp_kvpool *pool, bool on, struct hzp_prefix **ret)
+void hzp_prefix_create(struct hzp_kvpool *pool, bool on, int32_t stale_max, struct hzp_prefix **ret)
 {
+    HZP_ASSERT(stale_max >= 0 && stale_max <= HZP_PREFIX_STALE_MAX);
     struct hzp_prefix *p = hzp_xcalloc(1, sizeof(*p));
     p->pool = pool;
     p->on = on;
+    p->stale_max = stale_max;
     p->pages = hzp_kvpool_pages(pool);
     p->page_rows = hzp_kvpool_page_rows(pool);
     p->buckets = 1;
@@ -123,20 +130,23 @@ static uint64_t read_page(const struct hzp_prefix *p, const struct hzp_prefix_to
     return hash;
 }
 
-/* The kept page with the scratch row's tokens behind the page `before`; NONE: there is none. */
-static int32_t find(const struct hzp_prefix *p, uint64_t hash, int32_t before)
+/* The kept page with the scratch row's tokens behind the page `before`, of no version older than
+ * `oldest`, and of these the freshest one; NONE: there is none. */
+static int32_t find(const struct hzp_prefix *p, uint64_t hash, int32_t before, uint64_t oldest)
 {
     size_t bytes = (size_t)p->page_rows * sizeof(*p->token);
+    int32_t found = NONE;
     for (int32_t page = p->bucket[hash & (p->buckets - 1)]; page != NONE;
          page = p->entry[page].next) {
         const struct entry *e = &p->entry[page];
         bool behind = e->before == before &&
                       (before == NONE || e->before_generation == p->entry[before].generation);
-        if (e->hash == hash && behind &&
+        if (e->hash == hash && behind && e->oldest >= oldest &&
+            (found == NONE || e->oldest > p->entry[found].oldest) &&
             !memcmp(p->token + (size_t)page * (size_t)p->page_rows, p->scratch, bytes))
-            return page;
+            found = page;
     }
-    return NONE;
+    return found;
 }
 
 static void table_remove(struct hzp_prefix *p, int32_t page)
@@ -179,16 +189,32 @@ void hzp_prefix_destroy(struct hzp_prefix *p)
 
 /* ---- versions and steps ---- */
 
-void hzp_prefix_serve(struct hzp_prefix *p, uint64_t version)
+/* Notes the version; returns the oldest one whose pages stay. */
+static uint64_t note_version(struct hzp_prefix *p, uint64_t version, uint64_t parent)
 {
-    if (version == p->version)
+    if (p->versions && parent != p->served[0])
+        p->versions = 0;
+    p->versions = HZP_MIN(p->versions + 1, p->stale_max + 1);
+    memmove(p->served + 1, p->served, (size_t)(p->versions - 1) * sizeof(*p->served));
+    p->served[0] = version;
+    return p->served[p->versions - 1];
+}
+
+void hzp_prefix_serve(struct hzp_prefix *p, uint64_t version, uint64_t parent)
+{
+    if (p->versions && version == p->served[0])
         return;
-    p->version = version;
-    for (int32_t page = 0; p->kept && page < p->pages; page++)
-        if (p->entry[page].kept)
+    uint64_t oldest = note_version(p, version, parent);
+    for (int32_t page = 0; p->kept && page < p->pages; page++) {
+        struct entry *e = &p->entry[page];
+        e->hits /= 2;
+        if (e->kept && e->oldest < oldest)
             table_remove(p, page);
-    while (p->idle.count) {
-        int32_t page = p->idle.oldest;
+    }
+    for (int32_t page = p->idle.oldest, newer; page != NONE; page = newer) {
+        newer = p->entry[page].newer;
+        if (p->entry[page].kept)
+            continue;
         list_remove(p, &p->idle, page);
         let_go(p, page);
     }
@@ -239,7 +265,7 @@ static bool search_next(const struct hzp_prefix *p, struct search *search, int32
     if (!p->kept || !behind || (index + 1) * p->page_rows > search->tokens->count)
         return false;
     search->hash = read_page(p, search->tokens, index, search->hash);
-    search->before = find(p, search->hash, search->before);
+    search->before = find(p, search->hash, search->before, search->tokens->oldest);
     return search->before != NONE;
 }
 
@@ -276,6 +302,11 @@ int32_t hzp_prefix_peek(const struct hzp_prefix *p, const struct hzp_prefix_toke
     return n;
 }
 
+uint64_t hzp_prefix_oldest(const struct hzp_prefix *p, int32_t page)
+{
+    return p->entry[page].oldest;
+}
+
 bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
                      const int32_t *page, int32_t index)
 {
@@ -288,7 +319,10 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
     if (before != NONE && !p->entry[before].kept)
         return false; /* of the version before the last swap */
     uint64_t hash = read_page(p, tokens, index, before == NONE ? 0 : p->entry[before].hash);
-    if (find(p, hash, before) != NONE)
+    uint64_t oldest = p->served[0];
+    if (before != NONE)
+        oldest = HZP_MIN(oldest, p->entry[before].oldest);
+    if (find(p, hash, before, oldest) != NONE)
         return false;
     struct entry *e = &p->entry[own];
     HZP_ASSERT(!e->held);
@@ -299,6 +333,8 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
                         .before = before,
                         .generation = e->generation,
                         .before_generation = before == NONE ? 0 : p->entry[before].generation,
+                        .index = index,
+                        .oldest = oldest,
                         .refs = 1,
                         .next = *bucket,
                         .newer = NONE,
@@ -325,6 +361,88 @@ void hzp_prefix_release(struct hzp_prefix *p, const int32_t *page, int32_t count
         else
             let_go(p, page[i]);
     }
+}
+
+/* ---- what is worth computing again ---- */
+
+void hzp_prefix_count(struct hzp_prefix *p, const int32_t *page, int32_t count, uint32_t hits)
+{
+    for (int32_t i = 0; i < count; i++) {
+        struct entry *e = &p->entry[page[i]];
+        e->hits = hits > UINT32_MAX - e->hits ? UINT32_MAX : e->hits + hits;
+    }
+}
+
+/* A page for the choice of the hottest. */
+struct candidate {
+    uint32_t hits;
+    int32_t index, page;
+};
+
+static int hotter(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->hits != y->hits)
+        return x->hits > y->hits ? -1 : 1;
+    if (x->index != y->index)
+        return x->index > y->index ? -1 : 1; /* the end of a chain: it takes those before along */
+    return x->page < y->page ? -1 : x->page > y->page;
+}
+
+/* The page before, if it is kept; NONE: it is the first, or its chain is broken. */
+static int32_t kept_before(const struct hzp_prefix *p, int32_t page)
+{
+    const struct entry *e = &p->entry[page];
+    bool there = e->before != NONE && p->entry[e->before].kept &&
+                 p->entry[e->before].generation == e->before_generation;
+    return there ? e->before : NONE;
+}
+
+/* Adds the page, and those before it that are not chosen yet, if there is room for all of them. */
+static bool choose_chain(const struct hzp_prefix *p, int32_t page, bool *chosen, int32_t *room)
+{
+    int32_t more = 0, at = page, first = page;
+    for (; at != NONE && !chosen[at]; at = kept_before(p, at), more++)
+        first = at;
+    bool whole = at != NONE || p->entry[first].index == 0;
+    if (!more || !whole || more > *room)
+        return false;
+    for (at = page; at != NONE && !chosen[at]; at = kept_before(p, at))
+        chosen[at] = true;
+    *room -= more;
+    return true;
+}
+
+static struct hzp_prefix_hot copy_chain(const struct hzp_prefix *p, int32_t page)
+{
+    size_t rows = (size_t)p->page_rows;
+    struct hzp_prefix_hot hot = {.count = (p->entry[page].index + 1) * p->page_rows,
+                                 .hits = p->entry[page].hits};
+    hot.token = hzp_xmalloc((size_t)hot.count * sizeof(*hot.token));
+    for (int32_t at = page; at != NONE; at = kept_before(p, at))
+        memcpy(hot.token + (size_t)p->entry[at].index * rows, p->token + (size_t)at * rows,
+               rows * sizeof(*hot.token));
+    return hot;
+}
+
+int32_t hzp_prefix_hottest(const struct hzp_prefix *p, int32_t rows_max, struct hzp_prefix_hot *ret,
+                           int32_t most)
+{
+    int32_t room = rows_max / p->page_rows, n = 0, count = 0;
+    if (!p->kept || !room)
+        return 0;
+    struct candidate *from = hzp_xmalloc((size_t)p->kept * sizeof(*from));
+    bool *chosen = hzp_xcalloc((size_t)p->pages, sizeof(*chosen));
+    for (int32_t page = 0; page < p->pages; page++)
+        if (p->entry[page].kept && p->entry[page].hits)
+            from[n++] = (struct candidate){p->entry[page].hits, p->entry[page].index, page};
+    qsort(from, (size_t)n, sizeof(*from), hotter);
+    for (int32_t i = 0; i < n && count < most && room; i++)
+        if (choose_chain(p, from[i].page, chosen, &room))
+            ret[count++] = copy_chain(p, from[i].page);
+    free(chosen);
+    free(from);
+    return count;
 }
 
 /* ---- pages for sequences ---- */

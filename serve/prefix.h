@@ -17,11 +17,16 @@
  *
  * Invariants:
  * - A kept page is not written to: the sequence that computed it, too, only reads it from then on.
- * - All rows of a kept page, and all rows before them that they attend to, were computed by the
- *   page's version.
+ * - All rows of a fresh page, and all rows before them that they attend to, were computed by the
+ *   serving version.
  * - A page is given out again only when the last step that may read it has ended.
- * - The cache holds pages of the serving version only.  At a swap idle pages of the version before
- *   return to the pool; pages in use return when their last reference is released.
+ * - A page that is not fresh is stale: its rows, or rows before them, were computed by a version
+ *   that at most `stale_max` swaps ago served last.  With stale_max 0, the default, there are none:
+ *   at a swap idle pages return to the pool, and pages in use when their last reference is
+ *   released.  None survives a swap to a version that was not made from the one before it, because
+ *   that may be meant to forget what its rows know.
+ * - Only a search that accepts stale pages finds one.  Either all pages of a sequence are fresh or
+ *   none is, because a page behind a stale one is stale, and the first page decides.
  *
  * Thread: engine.
  */
@@ -32,25 +37,31 @@
 
 struct hzp_prefix;
 
-/* Keeps pages of the pool, which outlives it.  on false: keeps nothing, matches nothing. */
-void hzp_prefix_create(struct hzp_kvpool *pool, bool on, struct hzp_prefix **ret);
+enum { HZP_PREFIX_STALE_MAX = 15 };
+
+/* Keeps pages of the pool, which outlives it.  on false: keeps nothing, matches nothing.
+ * stale_max: at most HZP_PREFIX_STALE_MAX. */
+void hzp_prefix_create(struct hzp_kvpool *pool, bool on, int32_t stale_max,
+                       struct hzp_prefix **ret);
 /* Returns all idle pages to the pool; there are no references.  NULL: no effect. */
 void hzp_prefix_destroy(struct hzp_prefix *prefix);
 
-/* The version that steps serve from now on. */
-void hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
+/* The version that steps serve from now on, and the one that it was made from. */
+void hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
 /* All steps up to this one have ended. */
 void hzp_prefix_ended(struct hzp_prefix *prefix, uint64_t step);
 
 /* Changes whenever a page is added: a match that failed is worth trying again only then. */
 uint64_t hzp_prefix_additions(const struct hzp_prefix *prefix);
 
-/* The tokens of a sequence: its prompt, then what it has generated. */
+/* The tokens of a sequence: its prompt, then what it has generated; and the oldest version that may
+ * have computed rows which it takes over (the serving one or a newer: fresh pages only). */
 struct hzp_prefix_tokens {
     const int32_t *prompt;
     int32_t prompt_count;
     const struct hzp_output *out; /* [count - prompt_count] */
     int32_t count;
+    uint64_t oldest;
 };
 
 /* The longest kept beginning of these tokens, as whole pages: page[0 .. from) are kept pages that
@@ -62,6 +73,9 @@ int32_t hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_toke
 /* The number that a match would return, changing nothing; *ret_used as above. */
 int32_t hzp_prefix_peek(const struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                         int32_t from, int32_t most, const int32_t *page, int32_t *ret_used);
+
+/* The oldest version that computed rows of this kept page, or rows that they attend to. */
+uint64_t hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page);
 
 /* Keeps page `index` of a sequence, page[index]; pages before it are kept.  All its rows are
  * computed, or will be when the steps formed so far have ended, by the serving version.  The
@@ -78,6 +92,22 @@ void hzp_prefix_release(struct hzp_prefix *prefix, const int32_t *page, int32_t 
 int32_t hzp_prefix_take(struct hzp_prefix *prefix);
 /* How many times in a row hzp_prefix_take() would succeed. */
 int32_t hzp_prefix_available(const struct hzp_prefix *prefix);
+
+/* ---- what is worth computing again after a swap ---- */
+
+/* Counts `hits` more uses of each of these kept pages.  At a swap counts are halved. */
+void hzp_prefix_count(struct hzp_prefix *prefix, const int32_t *page, int32_t count, uint32_t hits);
+
+/* A beginning of prompts that were found here: whole pages. */
+struct hzp_prefix_hot {
+    int32_t *token; /* [count], owned by the caller */
+    int32_t count;
+    uint32_t hits; /* of its last page */
+};
+/* The most used ones, longest first among equals, of at most rows_max tokens together (what they
+ * share counts once) and at most `most`; returns how many. */
+int32_t hzp_prefix_hottest(const struct hzp_prefix *prefix, int32_t rows_max,
+                           struct hzp_prefix_hot *ret, int32_t most);
 
 struct hzp_prefix_stats {
     int32_t idle; /* kept pages without a reference */

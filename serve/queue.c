@@ -256,8 +256,17 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     hzp_admission_look(s->admission, s->growth, s->running);
 }
 
+/* Its tokens, and whose rows it may take over.  An embedding does not say that rows are stale. */
+static struct hzp_prefix_tokens sought_tokens(const struct hzp_scheduler *s,
+                                              const struct hzp_request *rq)
+{
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
+    tokens.oldest = rq->pooling ? s->version : hzp_demands_oldest(&rq->demands, s->version);
+    return tokens;
+}
+
 /* Whole pages in which the rows before the last one lie: the last one is computed in any case.  The
- * cache has pages of the current version only. */
+ * cache has no pages that a request of an older version could use. */
 static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
     bool all = hzp_request_tells_prompt(rq) || rq->pooling == HZP_POOLING_MEAN ||
@@ -265,10 +274,26 @@ static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_requ
     return all ? 0 : (hzp_request_tokens(rq).count - 1) / s->page_rows;
 }
 
+/* Notes that the sequence has rows of an older version. */
+static bool note_stale(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    uint64_t oldest = seq->kept ? hzp_prefix_oldest(s->prefix, seq->page[seq->kept - 1]) : 0;
+    struct hzp_request *rq = seq->rq;
+    if (!seq->kept || oldest >= s->version)
+        return false;
+    /* relaxed: an output published later shows them, and only this thread writes them */
+    int32_t before = atomic_load_explicit(&rq->stale_tokens, memory_order_relaxed);
+    int32_t tokens = HZP_MIN(seq->kept * s->page_rows, rq->prompt_count);
+    if (!before || oldest < atomic_load_explicit(&rq->stale_version, memory_order_relaxed))
+        atomic_store(&rq->stale_version, oldest);
+    atomic_store(&rq->stale_tokens, HZP_MAX(before, tokens));
+    return true;
+}
+
 /* Pages that the request would share with running sequences. */
 static int32_t spared_pages(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
+    struct hzp_prefix_tokens tokens = sought_tokens(s, rq);
     int32_t used;
     hzp_prefix_peek(s->prefix, &tokens, 0, pages_sought(s, rq), NULL, &used);
     return used;
@@ -278,18 +303,21 @@ static int32_t spared_pages(const struct hzp_scheduler *s, const struct hzp_requ
 static void take_prefix(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
     struct hzp_request *rq = seq->rq;
-    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
-    int32_t used;
+    struct hzp_prefix_tokens tokens = sought_tokens(s, rq);
+    int32_t used, kept = seq->kept;
     hzp_kvpool_release(s->pool, seq->page + seq->kept, seq->taken - seq->kept);
     seq->kept =
         hzp_prefix_match(s->prefix, &tokens, seq->kept, pages_sought(s, rq), seq->page, &used);
+    hzp_prefix_count(s->prefix, seq->page + kept, seq->kept - kept, 1);
     seq->taken = seq->kept;
     seq->spared += used;
     seq->fed = seq->kept * s->page_rows;
     seq->prompt_version = s->version;
     int32_t found = HZP_MIN(seq->fed, rq->prompt_count), known = HZP_MIN(rq->computed, found);
+    bool stale = note_stale(s, seq);
     if (!rq->preemptions && !seq->restarted) {
         s->now.prefix_hits += (uint64_t)(found - rq->cached);
+        s->now.prefix_stale += stale ? (uint64_t)(found - rq->cached) : 0;
         rq->cached = found;
     }
     s->now.prompt_tokens += (uint64_t)(found - known);
@@ -303,7 +331,7 @@ bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
     if (seq->fed != seq->kept * s->page_rows || hzp_seq_decodes(seq) || seq->step > s->ended ||
         seq->sought == hzp_prefix_additions(s->prefix))
         return false;
-    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
+    struct hzp_prefix_tokens tokens = sought_tokens(s, seq->rq);
     int32_t used, most = pages_sought(s, seq->rq);
     if (hzp_prefix_peek(s->prefix, &tokens, seq->kept, most, seq->page, &used) == seq->kept) {
         seq->sought = hzp_prefix_additions(s->prefix);
@@ -358,7 +386,7 @@ static bool pages_to_come(const struct hzp_scheduler *s)
     /* No idle page can be given out now, so these are read by an in-flight step. */
     struct hzp_prefix_stats prefix;
     hzp_prefix_read_stats(s->prefix, &prefix);
-    return prefix.idle > 0;
+    return prefix.idle > 0 || s->warm.leaving;
 }
 
 /* Gives every sequence the page of its next row, oldest first, preempting the youngest if
@@ -385,6 +413,8 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->taken -= seq->kept;
     memmove(seq->page, seq->page + seq->kept, (size_t)seq->taken * sizeof(*seq->page));
     seq->fed = seq->kept = seq->spared = 0;
+    if (!atomic_load_explicit(&seq->rq->out_count, memory_order_relaxed)) /* nothing is shown */
+        atomic_store(&seq->rq->stale_tokens, 0);
     seq->prompt_end = hzp_request_tokens(seq->rq).count;
     seq->part[0].rows = seq->part[1].rows = 0;
     seq->restarted = true;
@@ -414,6 +444,8 @@ void hzp_queue_turn(struct hzp_scheduler *s, const struct hzp_step *step)
     cull_running(s);
     hzp_ask_staleness(s);
     look_ahead(s, step->number);
+    if (s->running || s->wait_count || s->drains)
+        hzp_rewarm_stop(s);
     admit(s);
     for (int32_t i = 0; s->version && i < s->running; i++)
         hzp_seek_prefix(s, &s->seq[s->order[i]], true);

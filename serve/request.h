@@ -94,15 +94,20 @@ struct hzp_request {
     /* with pooling: the mean of the prompt's hidden states, or the last; owned */
     float *hidden;               /* [hidden_cols] */
     int32_t hidden_cols, pooled; /* the model's width; prompt tokens in it so far */
-    uint64_t prompt_version;   /* of a final request with max_tokens 0: what computed its prompt */
-    bool not_finite;           /* of FAILED: the model's logits were NaN or infinite */
-    int32_t stop_token;        /* of STOPPED: the last token if it ended the text and is no part of
+    uint64_t prompt_version;  /* of a final request with max_tokens 0: what computed its prompt */
+    bool not_finite;          /* of FAILED: the model's logits were NaN or infinite */
+    int32_t stop_token;       /* of STOPPED: the last token if it ended the text and is no part of
                                 * it; -1: the text of a grammar is complete with its last token */
-    enum hzp_unmet unmet;      /* of UNMET */
-    enum hzp_changed changed;  /* of CHANGED */
-    int32_t recomputes;        /* swaps after which all its rows were computed again */
-    int32_t cached;            /* prompt tokens whose rows the prefix cache had, at first; set
+    enum hzp_unmet unmet;     /* of UNMET */
+    enum hzp_changed changed; /* of CHANGED */
+    int32_t recomputes;       /* swaps after which all its rows were computed again */
+    int32_t cached;           /* prompt tokens whose rows the prefix cache had, at first; set
                                 * before the first output */
+    /* Rows that an older version than its own had computed and the prefix cache had: of how many of
+     * its prompt's tokens at most, and the oldest version; 0: none.  Before the first output, and
+     * after a preemption. */
+    _Atomic int32_t stale_tokens;
+    _Atomic uint64_t stale_version;
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
                                 * ended for its client at a stop string may still be running */
     uint64_t submitted_ns, admitted_ns, finished_ns;

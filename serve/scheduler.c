@@ -45,7 +45,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->later = hzp_xcalloc((size_t)config->waiting_max, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
-    hzp_prefix_create(pool, config->prefix_cache, &s->prefix);
+    s->warm.seq.page = hzp_xcalloc((size_t)s->page_stride, sizeof(*s->warm.seq.page));
+    hzp_prefix_create(pool, config->prefix_cache, config->prefix_stale_max, &s->prefix);
     hzp_budget_init(&s->budget);
     hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
@@ -190,6 +191,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used)
             hzp_release_pages(s, &s->seq[i]);
+    hzp_rewarm_free(s);
     hzp_prefix_destroy(s->prefix);
     hzp_ring_destroy(s->submitted);
     hzp_lock_fini(&s->lock);
@@ -221,7 +223,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         hzp_fail_all(s);
     if (step->version && step->version->record.id != s->version) {
         s->version = step->version->record.id;
-        hzp_prefix_serve(s->prefix, s->version);
+        hzp_rewarm_plan(s);
+        hzp_prefix_serve(s->prefix, s->version, step->version->record.parent);
         hzp_queue_restart(s, s->version);
         hzp_swap(s, step->version);
     }
@@ -229,8 +232,10 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_tell_news(s);
     if (s->running && step->version)
         hzp_fill_step(s, step, room, offer);
+    else if (step->version)
+        hzp_rewarm_step(s, step, room, offer);
     hzp_show_stats(s);
-    return s->running && offer->batch->rows > 0;
+    return offer->batch->rows > 0;
 }
 
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
@@ -241,6 +246,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     s->ended = step->number;
     hzp_prefix_ended(s->prefix, s->ended);
     s->clock_ns = outcome->end_ns;
+    hzp_rewarm_ended(s);
     for (int32_t i = 0; i < s->config.running_max; i++)
         if (s->seq[i].used && !s->seq[i].rq && s->seq[i].step <= s->ended)
             hzp_release_pages(s, &s->seq[i]);

@@ -44,7 +44,8 @@
  * Prompts that begin alike.  Before its first row is computed, and again while all its rows were
  * found, a sequence takes the pages that the prefix cache has for its tokens.  While an older
  * prompt computes rows that it could use, it waits: pages formed in a step are found from the next
- * step on.  A swap leaves the cache empty.
+ * step on.  A swap leaves the cache empty, but for stale pages where they are allowed; then the
+ * most used beginnings may be computed again while no request is there (rewarm.c).
  *
  * No deadlock and no starvation.  Requests have one order, that of the queue.  Running requests
  * come before waiting ones in it, and neither admission (from the front of the queue) nor
@@ -81,9 +82,13 @@ struct hzp_scheduler_config {
     int32_t prefill_rows_max;   /* prompt rows of one step while others decode; 0: decided by
                                  * budget.h */
     enum hzp_admission_rule admission;
-    bool prefix_cache; /* rows of equal beginnings of prompts are computed once (prefix.h) */
-    int32_t edits_max; /* of the batch: submit refuses a request that could need more */
-    uint64_t pin_ns;   /* how long a version that is not current may be pinned; 0: requests may not
+    bool prefix_cache;        /* rows of equal beginnings of prompts are computed once (prefix.h) */
+    int32_t prefix_stale_max; /* of how many versions before the serving one rows are reused, where
+                               * the request does not ask for newer ones (hzp_demands_oldest) */
+    int32_t rewarm_rows;      /* of the most used beginnings, computed again after a swap while no
+                               * request is there; 0: none */
+    int32_t edits_max;        /* of the batch: submit refuses a request that could need more */
+    uint64_t pin_ns; /* how long a version that is not current may be pinned; 0: requests may not
                         * pin versions (consistency.h) */
 };
 
@@ -128,6 +133,8 @@ struct hzp_scheduler_stats {
     uint64_t aborted, pins_ended;              /* requests ended by a swap, by the bound on pins */
     uint64_t prefix_queries, prefix_hits;      /* prompt tokens looked for in the cache, found */
     uint64_t found_tokens;                     /* of prompt_tokens: found, not computed */
+    uint64_t prefix_stale;                     /* of prefix_hits: computed by an older version */
+    uint64_t rewarmed_tokens;                  /* rows computed again after a swap, for later */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;                /* taken: by running sequences */
     int32_t kv_idle;                           /* kept by the prefix cache, in no sequence's use */

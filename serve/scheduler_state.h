@@ -47,6 +47,18 @@ struct hzp_seq {
     uint64_t step;           /* the last step that accesses its pages */
 };
 
+/* The beginnings of prompts that are computed again after a swap, the most used one first, and the
+ * sequence that computes the next one: not one of the running sequences, and only while there are
+ * none. */
+enum { HZP_REWARM_MAX = 16 };
+struct hzp_rewarm {
+    struct hzp_prefix_hot hot[HZP_REWARM_MAX];
+    int32_t count, next;
+    struct hzp_request *rq; /* holds the tokens; NULL: none is being computed */
+    struct hzp_seq seq;
+    bool leaving; /* its pages are released when the last step that uses them has ended */
+};
+
 struct hzp_scheduler {
     struct hzp_source source;
 
@@ -83,6 +95,7 @@ struct hzp_scheduler {
     const struct hzp_request *looked_for; /* head of the queue at that time; only compared */
     bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
+    struct hzp_rewarm warm;
     uint64_t ended;    /* newest step that has ended */
     uint64_t version;  /* the current one when the step is formed; 0: none yet */
     uint64_t serves;   /* that computes the rows of the step being formed */
@@ -214,6 +227,23 @@ struct hzp_version *hzp_next_version(struct hzp_scheduler *s, const struct hzp_s
 /* The step's rows are those of one version, offer->version. */
 void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
                    struct hzp_offer *offer);
+
+/* A step for the prefix that is computed again; no request runs. */
+void hzp_fill_warm(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                   struct hzp_offer *offer);
+
+/* ---- rewarm.c ---- */
+
+/* Before the cache hears of a swap: chooses what will be computed again. */
+void hzp_rewarm_plan(struct hzp_scheduler *s);
+/* Adds rows to the step, if no request is there and something is left to compute. */
+void hzp_rewarm_step(struct hzp_scheduler *s, const struct hzp_step *step, struct hzp_room *room,
+                     struct hzp_offer *offer);
+/* Gives way to requests: what is computed stays in the cache, the rest is computed later. */
+void hzp_rewarm_stop(struct hzp_scheduler *s);
+/* After a step has ended. */
+void hzp_rewarm_ended(struct hzp_scheduler *s);
+void hzp_rewarm_free(struct hzp_scheduler *s);
 
 /* ---- results.c ---- */
 

@@ -152,6 +152,13 @@ const struct hzp_option hzp_option_table[] = {
          "device's memory and all that is free"),
     FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
          "compute every prompt from its first token, even if another request began alike"),
+    INT("--prefix-reuse-stale", engine.serving.reuse_stale, "0", 0, 15, SERVE,
+        "after a swap, prompts may begin with what the N versions before have computed, unless the "
+        "request asks for newer weights; the answer says so; 0: only what the serving version has "
+        "computed"),
+    INT("--prefix-rewarm", engine.serving.rewarm, "0", 0, 1 << 24, SERVE,
+        "after a swap, while there is no request, compute the most used beginnings of prompts "
+        "again, at most N tokens of them; 0: none"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
         "tokens per KV page"),
     INT("--max-edits", engine.serving.edits_max, "0", 0, 1 << 24, ENGINE,

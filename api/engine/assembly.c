@@ -302,6 +302,8 @@ static int open_serving(struct hzp_assembly *a)
                                           .waiting_tokens_max = s->waiting_tokens,
                                           .prefill_rows_max = (int32_t)s->prefill_rows,
                                           .prefix_cache = !s->no_prefix_cache,
+                                          .prefix_stale_max = (int32_t)s->reuse_stale,
+                                          .rewarm_rows = (int32_t)s->rewarm,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),
                                           .admission = s->admission ? HZP_ADMIT_WORST_CASE
                                                                     : HZP_ADMIT_PREDICTED,

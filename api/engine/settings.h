@@ -47,6 +47,8 @@ struct hzp_serving_settings {
     int64_t edits_max;            /* maximum logit edits; 0: from the context's length */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
+    int64_t reuse_stale;          /* versions before the serving one whose rows are reused */
+    int64_t rewarm;               /* tokens of prefixes computed again after a swap; 0: none */
     int64_t consistency;          /* enum hzp_consistency of requests that name none */
     double pin_seconds;           /* how long a version that is not current may be pinned */
     double weights_timeout;       /* how long requests may wait for weights at most */

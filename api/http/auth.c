@@ -300,7 +300,8 @@ bool hzp_auth_add_cors(const struct hzp_auth *auth, struct MHD_Connection *conne
     MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
     if (!preflight) {
         MHD_add_response_header(response, "Access-Control-Expose-Headers",
-                                "x-hzpserve-weights-version, x-request-id, retry-after");
+                                "x-hzpserve-weights-version, x-hzpserve-stale-prefix, "
+                                "x-request-id, retry-after");
         return true;
     }
     MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE");

@@ -226,12 +226,17 @@ uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_cho
 /* The largest staleness that any of the choices has seen so far. */
 int64_t hzp_completion_staleness(const struct hzp_completion *c);
 
+/* The oldest version that computed rows which a choice took over from the prefix cache, if that is
+ * older than the version that computed the rest of its prompt; 0: there is none. */
+uint64_t hzp_completion_stale_prefix(const struct hzp_completion *c);
+
 /* "hzpserve-0.1.0-v7": the program and the version of the weights; written to ret and returned. */
 enum { HZP_FINGERPRINT_MAX = 64 };
 const char *hzp_fingerprint(uint64_t version, char ret[HZP_FINGERPRINT_MAX]);
 
 /* {"weights_version", "spans": [{"version", "start", "end", "prompt_version"}], "staleness",
- * "consistency", "recomputes"}; the last is 0 until the request is final. */
+ * "consistency", "recomputes"}; the last is 0 until the request is final; where an older version
+ * computed rows of the prompt, "stale_prefix": {"tokens", "version"}, too. */
 json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 
 /* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */

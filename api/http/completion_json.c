@@ -79,6 +79,18 @@ int64_t hzp_completion_staleness(const struct hzp_completion *c)
     return staleness;
 }
 
+uint64_t hzp_completion_stale_prefix(const struct hzp_completion *c)
+{
+    uint64_t oldest = 0;
+    for (int32_t i = 0; i < c->choices; i++) {
+        const struct hzp_request *rq = c->choice[i].rq;
+        uint64_t version = rq->stale_tokens ? rq->stale_version : 0;
+        if (version && (!oldest || version < oldest))
+            oldest = version;
+    }
+    return oldest;
+}
+
 const char *hzp_fingerprint(uint64_t version, char ret[HZP_FINGERPRINT_MAX])
 {
     snprintf(ret, HZP_FINGERPRINT_MAX, "hzpserve-%s-v%llu", HZP_VERSION_TEXT,
@@ -105,6 +117,10 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
                   (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
                   (json_int_t)rq->staleness, "consistency", hzp_consistency_name(rq->demands.mode),
                   "recomputes", hzp_request_final(rq) ? rq->recomputes : 0);
+    if (rq->stale_tokens)
+        json_object_set_new(json, "stale_prefix",
+                            json_pack("{s:i, s:I}", "tokens", (int)rq->stale_tokens, "version",
+                                      (json_int_t)rq->stale_version));
     if (c->params.ignored)
         json_object_set(json, "ignored", c->params.ignored);
     return json;

@@ -117,6 +117,7 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     if (c->params.form->answer) {
         x->version = hzp_choice_version(c, &c->choice[0]);
         x->staleness = hzp_completion_staleness(c);
+        x->stale_prefix = hzp_completion_stale_prefix(c);
         return hzp_reply_json(x, MHD_HTTP_OK, c->params.form->answer(a));
     }
     hzp_completion_choose(c);
@@ -134,6 +135,7 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     json_object_set_new(versions, "weights_version", json_integer((json_int_t)version));
     x->version = version;
     x->staleness = hzp_completion_staleness(c);
+    x->stale_prefix = hzp_completion_stale_prefix(c);
     return hzp_reply_json(x, MHD_HTTP_OK,
                           json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o, s:o}", "id", a->id,
                                     "object", c->params.form->object, "created",

@@ -269,6 +269,7 @@ enum MHD_Result hzp_stream_begin(struct hzp_answer *a)
     x->leave = NULL; /* from now on the end of the response ends the answer */
     x->version = version;
     x->staleness = hzp_completion_staleness(a->c);
+    x->stale_prefix = hzp_completion_stale_prefix(a->c);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,
                             "text/event-stream; charset=utf-8");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");

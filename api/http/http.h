@@ -91,6 +91,7 @@ struct hzp_exchange {
     struct hzp_request_info info;
     uint64_t version;              /* sent as x-hzpserve-weights-version; 0: not sent */
     int64_t staleness;             /* with version: sent as x-hzpserve-staleness */
+    uint64_t stale_prefix;         /* sent as x-hzpserve-stale-prefix; 0: it is not sent */
     struct MHD_Response *response; /* to be sent by the I/O thread */
     struct hzp_pool_task task;     /* of a pooled route */
 

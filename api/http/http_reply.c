@@ -70,6 +70,9 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
         MHD_add_response_header(response, "x-hzpserve-weights-version", number);
         snprintf(number, sizeof(number), "%lld", (long long)x->staleness);
         MHD_add_response_header(response, "x-hzpserve-staleness", number);
+        snprintf(number, sizeof(number), "%llu", (unsigned long long)x->stale_prefix);
+        if (x->stale_prefix)
+            MHD_add_response_header(response, "x-hzpserve-stale-prefix", number);
     }
     x->response = response;
     return MHD_YES;

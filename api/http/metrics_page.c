@@ -146,6 +146,10 @@ static void serving(struct page *p, struct hzp_server *server)
             "Prompt tokens of admitted requests.");
     counter(p, "vllm:prefix_cache_hits_total", (double)s.prefix_hits,
             "Prompt tokens of admitted requests whose rows the prefix cache had.");
+    counter(p, "hzpserve_prefix_stale_tokens_total", (double)s.prefix_stale,
+            "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
+    counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s.rewarmed_tokens,
+            "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences preempted for lack of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,
@@ -162,7 +166,7 @@ static void serving(struct page *p, struct hzp_server *server)
     }
     fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
             (unsigned long long)(s.prompt_tokens - s.found_tokens + s.generated_tokens +
-                                 s.recomputed_tokens));
+                                 s.recomputed_tokens + s.rewarmed_tokens));
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");

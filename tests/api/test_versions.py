@@ -262,6 +262,45 @@ def test_history_and_checkpoint():
         assert "hzpserve serves its name at " in found, found
 
 
+def test_prefixes_after_a_swap():
+    """Rows of the version before, where the operator allows them and the request does not ask for newer
+    weights; and the most used beginning, computed again by the new version."""
+    filler = " ".join(str(n) for n in range(60)) + " "
+
+    def ask(server, end, **more):
+        body = {"prompt": filler + end, "max_tokens": 4, **more}
+        status, headers, got = server.post("/v1/completions", body)
+        assert status == 200, got
+        told = got["hzpserve"].get("stale_prefix", {"tokens": 0, "version": 0})
+        assert int(headers.get("x-hzpserve-stale-prefix") or 0) == told["version"], headers
+        return got["usage"]["prompt_tokens_details"]["cached_tokens"], told, got["hzpserve"]["weights_version"]
+
+    with Server("--passes", "1", "--prefix-reuse-stale", "1") as server:
+        cached, told, first = ask(server, "a")
+        assert (cached, told["tokens"]) == (0, 0)
+        learn(server, "A dog saw a cat.")
+        cached, told, version = ask(server, "b")
+        assert version > first and told == {"tokens": cached, "version": first} and cached > 0, (told, cached)
+        # what asks for newer weights computes its own rows, which are found from then on
+        for more in {"consistency": "recompute"}, {"min_version": version}, {"max_staleness": 5}:
+            cached, told, _ = ask(server, "c", **more)
+            assert told["tokens"] == 0, more
+        cached, told, _ = ask(server, "d")
+        assert cached > 0 and told["tokens"] == 0, (cached, told)
+        learn(server, "A dog saw a cat.")
+        learn(server, "A dog saw a cat.")
+        assert ask(server, "e")[0] == 0  # two swaps later
+        assert server.metric("hzpserve_prefix_stale_tokens_total") > 0
+    with Server("--passes", "1", "--prefix-rewarm", "4096") as server:
+        for end in "abc":
+            ask(server, end)
+        learn(server, "A dog saw a cat.")
+        until(lambda: server.metric("hzpserve_prefix_rewarmed_tokens_total") >= 48)
+        until(lambda: server.metric("hzpserve_kv_pages_taken") == 0)
+        cached, told, _ = ask(server, "d")
+        assert cached >= 48 and told["tokens"] == 0, (cached, told)
+
+
 def call(server, method, path, body=None):
     status, _, got = server.post(path, "" if body is None else body, method=method)
     return status, got

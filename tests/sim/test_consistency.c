@@ -12,7 +12,9 @@
  *     recompute  every token is the one of a fresh request, under the version that drew it, whose
  *                prompt is the prompt and the tokens before
  *     abort      as pinned, and the request ends at the swap
- *     continue   what its outputs say of versions is what its rows were computed by
+ *     continue   what its outputs say of versions is what its rows were computed by, but for rows
+ *                of earlier versions on days that allow them, where the request tells that it has
+ *                some
  *
  * In place of a trainer, updates begin, finish, are published, fail some examples for good, and now
  * and then put an earlier state back.  No token may come from a version that does not meet the
@@ -54,11 +56,12 @@ enum sabotage {
     WRONG_WEIGHTS, /* a pinned request's rows are computed by the current version */
     PINS_LAST,     /* pins last for ever */
     STALE_CACHE,   /* the prefix cache does not hear of swaps */
+    STALE_FOR_ALL, /* requests that ask for newer weights get stale rows, too */
     SABOTAGES
 };
 static const char *const sabotage_name[SABOTAGES] = {
-    "sound",      "no-recompute",  "no-abort",  "always-met", "unlearned",
-    "not-pinned", "wrong-weights", "pins-last", "stale-cache"};
+    "sound",      "no-recompute",  "no-abort",  "always-met",  "unlearned",
+    "not-pinned", "wrong-weights", "pins-last", "stale-cache", "stale-for-all"};
 
 struct row {
     uint64_t content, version;
@@ -67,13 +70,15 @@ struct row {
 struct life {
     struct hzp_request *rq;
     int32_t seen, pushes, edge; /* as in test_prefix.c */
-    uint64_t submitted;         /* the step before */
+    uint64_t by[POSITIONS];
+    uint64_t submitted; /* the step before */
     bool ended;
 };
 
 /* A version that was published. */
 struct known {
     int64_t learned_through, step;
+    int32_t swap, line; /* how many were published before; the first of its line without a break */
 };
 
 struct day {
@@ -101,7 +106,7 @@ struct day {
 
 struct totals {
     uint64_t days, requests, swaps, rollbacks, recomputes, aborted, expired, unmet_time,
-        unmet_never, pushes, canceled, pinned_old, hits, mode[4], waited;
+        unmet_never, pushes, canceled, pinned_old, hits, mode[4], waited, stale, rewarmed;
 };
 
 static struct day *today; /* for the wrappers */
@@ -169,8 +174,10 @@ struct hzp_version *__real_hzp_first_version(struct hzp_scheduler *s, const stru
 struct hzp_version *__wrap_hzp_first_version(struct hzp_scheduler *s, const struct hzp_step *step);
 void __real_hzp_look_at_pins(struct hzp_scheduler *s);
 void __wrap_hzp_look_at_pins(struct hzp_scheduler *s);
-void __real_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
-void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
+void __real_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
+void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
+uint64_t __real_hzp_demands_oldest(const struct hzp_demands *d, uint64_t current);
+uint64_t __wrap_hzp_demands_oldest(const struct hzp_demands *d, uint64_t current);
 
 enum hzp_at_swap __wrap_hzp_demands_at_swap(const struct hzp_demands *d, struct hzp_weights *w,
                                             const struct hzp_version *v, int32_t drawn)
@@ -212,10 +219,15 @@ struct hzp_version *__wrap_hzp_first_version(struct hzp_scheduler *s, const stru
     return today->sabotage == WRONG_WEIGHTS ? step->version : v;
 }
 
-void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version)
+void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent)
 {
     if (today->sabotage != STALE_CACHE)
-        __real_hzp_prefix_serve(prefix, version);
+        __real_hzp_prefix_serve(prefix, version, parent);
+}
+
+uint64_t __wrap_hzp_demands_oldest(const struct hzp_demands *d, uint64_t current)
+{
+    return today->sabotage == STALE_FOR_ALL ? 0 : __real_hzp_demands_oldest(d, current);
 }
 
 void __wrap_hzp_look_at_pins(struct hzp_scheduler *s)
@@ -229,9 +241,12 @@ void __wrap_hzp_look_at_pins(struct hzp_scheduler *s)
 static void note_version(struct day *d)
 {
     const struct hzp_version_record *r = &hzp_weights_current(d->m.weights)->record;
-    d->newest = r->id;
+    const struct known *before = &d->known[d->newest];
     check(d, r->id < IDS_MAX, "ids", (int64_t)r->id, 0);
-    d->known[r->id] = (struct known){r->learned_through, r->optimizer_step};
+    bool follows = d->newest && r->parent == d->newest;
+    d->known[r->id] = (struct known){r->learned_through, r->optimizer_step, before->swap + 1,
+                                     follows ? before->line : (int32_t)r->id};
+    d->newest = r->id;
 }
 
 static void publish(struct day *d, struct hzp_version *v, uint64_t last_step)
@@ -284,6 +299,7 @@ static void train(struct day *d, const struct hzp_offer *offer, uint64_t number,
         uint64_t id = (uint64_t)between(d, 1, (int32_t)d->newest);
         d->step = d->known[id].step;
         d->learned_through = d->known[id].learned_through;
+        d->draft->record.parent = id;
         t->rollbacks++;
     } else {
         bool publishes = seeded(&d->random, 2);
@@ -347,6 +363,8 @@ static void open_day(struct day *d)
         .prefill_rows_max = once_in(d, 2) ? 0 : between(d, 1, 32),
         .edits_max = 64 + 16 * VOCAB,
         .prefix_cache = seeded(&d->random, 4),
+        .prefix_stale_max = once_in(d, 2) ? between(d, 1, 4) : 0,
+        .rewarm_rows = once_in(d, 2) ? between(d, 1, 200) : 0,
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     d->known = hzp_xcalloc(IDS_MAX, sizeof(*d->known));
@@ -452,7 +470,51 @@ static struct row *row_at(const struct day *d, const int32_t *page, int32_t posi
     return &d->kv[page[position / d->page_rows] * d->page_rows + position % d->page_rows];
 }
 
-static void execute(struct day *d, struct hzp_batch *b, uint64_t version)
+/* The sequence of a segment; it may have no request any more. */
+static const struct hzp_seq *seq_of(const struct day *d, uint64_t step, const int32_t *page,
+                                    int32_t begin)
+{
+    for (int32_t i = 0; i <= d->config.running_max; i++) {
+        struct hzp_seq *seq = i < d->config.running_max ? &d->s->seq[i] : &d->s->warm.seq;
+        const struct hzp_part *part = hzp_seq_part(seq, step);
+        int32_t at = begin / d->page_rows;
+        if (seq->used && part->step == step && part->rows && part->pos0 == begin &&
+            seq->page[0] == page[0] && seq->page[at] == page[at])
+            return seq;
+    }
+    return NULL;
+}
+
+/* Whether the sequence may attend to row p of version `of`, in a step of version `now`. */
+static void check_stale(const struct day *d, const struct hzp_seq *seq, int32_t p, uint64_t of,
+                        uint64_t now)
+{
+    const struct known *was = &d->known[of], *is = &d->known[now];
+    check(d,
+          of < now && is->swap - was->swap <= d->config.prefix_stale_max && is->line == was->line,
+          "version of a prompt's row", (int64_t)of, (int64_t)now);
+    check(d, seq != &d->s->warm.seq, "version of a row computed again", p, (int64_t)of);
+    if (!seq || !seq->rq)
+        return;
+    const struct hzp_request *rq = seq->rq;
+    const struct hzp_demands *a = &rq->demands;
+    check(d,
+          a->mode == HZP_CONTINUE && of >= a->min_version && !a->min_sequence && !a->through &&
+              a->max_staleness < 0,
+          "a stale row in spite of what was asked", p, (int64_t)of);
+    check(d, rq->stale_tokens > HZP_MIN(p, rq->prompt_count - 1) && rq->stale_version <= of,
+          "a stale row that the request does not tell", p, rq->stale_tokens);
+}
+
+/* Copies the versions of the sequence's rows to its life. */
+static void note_rows(struct day *d, const struct hzp_seq *seq, const int32_t *page, int32_t end)
+{
+    for (int32_t i = 0; seq && seq->rq && i < d->submitted; i++)
+        for (int32_t p = 0; d->life[i].rq == seq->rq && p < end; p++)
+            d->life[i].by[p] = row_at(d, page, p)->version;
+}
+
+static void execute(struct day *d, struct hzp_batch *b, uint64_t step, uint64_t version)
 {
     for (int32_t r = 0; r < b->refs; r++)
         b->id[r] = b->from->token[b->ref[r]];
@@ -464,16 +526,18 @@ static void execute(struct day *d, struct hzp_batch *b, uint64_t version)
             int32_t token = b->id[b->row0[seg] + p - begin];
             *row_at(d, page, p) = (struct row){content(before, token, version), version};
         }
+        const struct hzp_seq *seq = seq_of(d, step, page, begin);
         for (int32_t p = 0; p < end && seg >= b->decode_segs; p++)
-            check(d, row_at(d, page, p)->version == version, "version of a prompt's row",
-                  (int64_t)row_at(d, page, p)->version, (int64_t)version);
+            if (row_at(d, page, p)->version != version)
+                check_stale(d, seq, p, row_at(d, page, p)->version, version);
+        note_rows(d, seq, page, end);
         if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1)
             b->token[n++] = draw(row_at(d, page, end - 1)->content);
     }
 }
 
 /* What the request must have drawn as token n. */
-static int32_t alone(const struct life *life, int32_t n)
+static int32_t alone(const struct day *d, const struct life *life, int32_t n)
 {
     const struct hzp_request *rq = life->rq;
     bool one = rq->demands.mode != HZP_CONTINUE;
@@ -483,7 +547,9 @@ static int32_t alone(const struct life *life, int32_t n)
         int32_t k = p - rq->prompt_count;
         int32_t token = k < 0 ? rq->prompt[p] : rq->out[k].token;
         uint64_t version = p < again ? rq->out[n].prompt_version : rq->out[k + 1].version;
-        row = content(row, token, one ? rq->out[n].version : version);
+        bool stale = !one && p < again && rq->stale_tokens;
+        check(d, one || stale || life->by[p] == version, "version not told", p, n);
+        row = content(row, token, one ? rq->out[n].version : life->by[p]);
     }
     return draw(row);
 }
@@ -496,7 +562,7 @@ static void check_token(struct day *d, const struct life *life, int32_t n, int64
     int64_t through = a->through;
     while (through && d->unlearned[through])
         through--; /* no version will have learned it */
-    check(d, rq->out[n].token == alone(life, n), "content", i, n);
+    check(d, rq->out[n].token == alone(d, life, n), "content", i, n);
     if (a->mode == HZP_PINNED || a->mode == HZP_ABORT)
         check(d, version == rq->out[0].version, "one version", i, n);
     if (a->mode != HZP_CONTINUE)
@@ -597,7 +663,7 @@ static void finish(struct day *d, struct turn *t, bool flying, struct totals *to
     const struct hzp_version_record *r = &t->step.version->record;
     check(d, r->id == t->version && r->state >= HZP_VERSION_CURRENT, "slot", (int64_t)r->id,
           (int64_t)t->version);
-    execute(d, t->offer.batch, t->version);
+    execute(d, t->offer.batch, t->step.number, t->version);
     source->deliver(source, &t->step, &t->offer, &outcome);
     for (int32_t i = 0; i < d->submitted; i++)
         look_at(d, i, totals);
@@ -631,8 +697,11 @@ static void live(struct day *d, struct totals *totals)
     }
     if (flying)
         finish(d, flying, false, totals);
-    form(d, &turn[0], NULL, totals); /* the last references are gone */
-    finish(d, &turn[0], false, totals);
+    d->swap_chance = 1 << 30; /* what is used most is computed again, then references are gone */
+    do {
+        form(d, &turn[0], NULL, totals);
+        finish(d, &turn[0], false, totals);
+    } while (turn[0].any || d->s->warm.rq);
 }
 
 static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
@@ -650,6 +719,8 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
     t->expired += stats.pins_ended;
     t->pushes += stats.preempted;
     t->hits += stats.prefix_hits;
+    t->stale += stats.prefix_stale;
+    t->rewarmed += stats.rewarmed_tokens;
     t->canceled += stats.finished[HZP_REQUEST_CANCELED];
     close_day(d);
     free(d);
@@ -696,11 +767,12 @@ static void report(const struct totals *t)
            "%llu swaps, %llu of them to an earlier state; %llu sequences computed again, %llu "
            "ended by a swap, %llu by the bound on pins; %llu steps of a pinned version; %llu "
            "waited for weights, %llu in vain, %llu for an example given up; %llu preemptions, "
-           "%llu canceled, %llu prompt tokens found\n",
+           "%llu canceled, %llu prompt tokens found, %llu of them stale; %llu computed again for "
+           "later\n",
            (u)t->days, (u)t->requests, (u)t->mode[0], (u)t->mode[1], (u)t->mode[2], (u)t->mode[3],
            (u)t->swaps, (u)t->rollbacks, (u)t->recomputes, (u)t->aborted, (u)t->expired,
            (u)t->pinned_old, (u)t->waited, (u)t->unmet_time, (u)t->unmet_never, (u)t->pushes,
-           (u)t->canceled, (u)t->hits);
+           (u)t->canceled, (u)t->hits, (u)t->stale, (u)t->rewarmed);
 }
 
 int main(int argc, char **argv)
@@ -717,7 +789,8 @@ int main(int argc, char **argv)
         run(seed, SOUND, &t);
     report(&t);
     bool all = t.swaps && t.rollbacks && t.recomputes && t.aborted && t.expired && t.pinned_old &&
-               t.waited && t.unmet_time && t.unmet_never && t.pushes && t.canceled && t.hits;
+               t.waited && t.unmet_time && t.unmet_never && t.pushes && t.canceled && t.hits &&
+               t.stale && t.rewarmed;
     if (last - first > 100 && !all)
         puts("a case of the above never came up");
     return last - first > 100 && !all;

@@ -11,12 +11,16 @@
  * Prompts begin alike by whole and by parts of pages, repeat, and go on from earlier answers.
  * Versions change at any step, pools are small, clients leave, and half of the days run one step
  * ahead.  Besides, whenever rows of a prompt are computed, every row that they attend to must be of
- * the step's own version.
+ * the step's own version; or, on days that allow stale rows, of one that served at most so many
+ * swaps ago, in one line, and the request must say so.  On some days the most used beginnings are
+ * computed again after a swap: such rows are all of the step's version, and only in steps while no
+ * request is there.
  *
  * Sabotage replaces functions of the cache, through the linker's --wrap, and must be noticed. */
 #include "base/arena.h"
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
+#include "serve/scheduler_state.h"
 #include "tests/serve/seeded.h"
 
 #include <stdio.h>
@@ -27,9 +31,9 @@
 
 enum { VOCAB = 1 << 20, EOS = VOCAB - 1, POSITIONS = 160, LIVES_MAX = 80, VERSIONS_MAX = 4096 };
 
-enum sabotage { SOUND, STALE, WRONG_TOKENS, RELEASED_EARLY, SABOTAGES };
-static const char *const sabotage_name[SABOTAGES] = {"sound", "stale", "wrong-tokens",
-                                                     "released-early"};
+enum sabotage { SOUND, STALE, WRONG_TOKENS, RELEASED_EARLY, UNSAID, OTHER_LINE, SABOTAGES };
+static const char *const sabotage_name[SABOTAGES] = {"sound",          "stale",  "wrong-tokens",
+                                                     "released-early", "unsaid", "other-line"};
 
 struct row {
     uint64_t content;
@@ -40,6 +44,7 @@ struct life {
     struct hzp_request *rq;
     int32_t seen, pushes;
     int32_t edge; /* tokens generated before the last preemption: their rows were computed again */
+    uint64_t by[POSITIONS]; /* the version of each row of its sequence, as stored */
     bool ended;
 };
 
@@ -57,14 +62,15 @@ struct day {
     struct hzp_scheduler *s;
     struct hzp_batch *batch[2];
     struct hzp_version version[VERSIONS_MAX];
-    int32_t current; /* index of the version that the next step serves from */
+    int32_t current;            /* index of the version that the next step serves from */
+    int32_t line[VERSIONS_MAX]; /* the first version that each one descends from without a break */
     struct row *kv;
     struct life life[LIVES_MAX];
     uint64_t steps;
 };
 
 struct totals {
-    uint64_t days, requests, hits, queries, swaps, restarts, pushes, canceled;
+    uint64_t days, requests, hits, queries, swaps, restarts, pushes, canceled, stale, rewarmed;
 };
 
 static struct day *today; /* for the wrappers */
@@ -108,8 +114,10 @@ static int32_t draw(uint64_t row)
 
 /* --- Sabotage --------------------------------------------------------------------------------- */
 
-void __real_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
-void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version);
+void __real_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
+void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
+uint64_t __real_hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page);
+uint64_t __wrap_hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page);
 bool __real_hzp_prefix_keep(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                             const int32_t *page, int32_t index);
 bool __wrap_hzp_prefix_keep(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
@@ -123,11 +131,18 @@ int32_t __real_hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_pref
 int32_t __wrap_hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                                 int32_t from, int32_t most, int32_t *page, int32_t *ret_used);
 
-/* STALE: the cache does not hear of swaps. */
-void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version)
+/* STALE: the cache does not hear of swaps.  OTHER_LINE: each version seems made from the last. */
+void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent)
 {
+    parent = today->sabotage == OTHER_LINE ? version - 1 : parent;
     if (today->sabotage != STALE || version == today->version[0].record.id)
-        __real_hzp_prefix_serve(prefix, version);
+        __real_hzp_prefix_serve(prefix, version, parent);
+}
+
+/* UNSAID: requests do not hear that rows are stale. */
+uint64_t __wrap_hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page)
+{
+    return today->sabotage == UNSAID ? UINT64_MAX : __real_hzp_prefix_oldest(prefix, page);
 }
 
 /* WRONG_TOKENS: a page is kept under the tokens of the page behind it. */
@@ -187,6 +202,8 @@ static void open_day(struct day *d)
         .prefill_rows_max = seeded(&d->random, 2) ? 0 : between(d, 1, 32),
         .edits_max = 64,
         .prefix_cache = true,
+        .prefix_stale_max = seeded(&d->random, 2) ? between(d, 1, 3) : 0,
+        .rewarm_rows = seeded(&d->random, 2) ? between(d, 1, 200) : 0,
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)
         broken(d, "opening", 0, 0);
@@ -206,6 +223,7 @@ static void open_day(struct day *d)
     today = d;
     for (int32_t i = 0; i < VERSIONS_MAX; i++)
         d->version[i].record.id = 100 + (uint64_t)i;
+    d->version[0].record.parent = 50;
     if (hzp_kvpool_create(&d->model, d->pages, d->page_rows, &d->pool) < 0 ||
         hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch[0]) < 0 ||
@@ -276,8 +294,48 @@ static struct row *row_at(const struct day *d, const int32_t *page, int32_t posi
     return &d->kv[page[position / d->page_rows] * d->page_rows + position % d->page_rows];
 }
 
-static void execute(struct day *d, struct hzp_batch *b, const struct hzp_version *version)
+/* The sequence of a segment; it may have no request any more. */
+static const struct hzp_seq *seq_of(const struct day *d, uint64_t step, const int32_t *page,
+                                    int32_t begin)
 {
+    for (int32_t i = 0; i <= d->config.running_max; i++) {
+        struct hzp_seq *seq = i < d->config.running_max ? &d->s->seq[i] : &d->s->warm.seq;
+        const struct hzp_part *part = hzp_seq_part(seq, step);
+        if (seq->used && part->step == step && part->rows && part->pos0 == begin &&
+            seq->page[0] == page[0] &&
+            seq->page[begin / d->page_rows] == page[begin / d->page_rows])
+            return seq;
+    }
+    return NULL;
+}
+
+/* Whether the sequence may attend to row p of this version, in a step of another one. */
+static void check_stale(const struct day *d, const struct hzp_seq *seq, int32_t p, uint64_t of,
+                        uint64_t now)
+{
+    int64_t swaps = (int64_t)(now - of);
+    check(d, seq != &d->s->warm.seq, "version of a row computed again", p, (int64_t)of);
+    check(d, of < now && swaps <= d->config.prefix_stale_max, "version", (int64_t)of, (int64_t)now);
+    check(d, d->line[of - 100] == d->line[now - 100], "a row of another line", (int64_t)of,
+          (int64_t)now);
+    if (!seq || !seq->rq)
+        return;
+    const struct hzp_request *rq = seq->rq;
+    check(d, rq->stale_tokens > HZP_MIN(p, rq->prompt_count - 1) && rq->stale_version <= of,
+          "a stale row that the request does not tell", p, rq->stale_tokens);
+}
+
+/* Copies the versions of the sequence's rows to its life. */
+static void note_rows(struct day *d, const struct hzp_seq *seq, const int32_t *page, int32_t end)
+{
+    for (int32_t i = 0; seq && seq->rq && i < d->submitted; i++)
+        for (int32_t p = 0; d->life[i].rq == seq->rq && p < end; p++)
+            d->life[i].by[p] = row_at(d, page, p)->version;
+}
+
+static void execute(struct day *d, struct hzp_batch *b, const struct hzp_step *step)
+{
+    const struct hzp_version *version = step->version;
     for (int32_t r = 0; r < b->refs; r++)
         b->id[r] = b->from->token[b->ref[r]];
     for (int32_t seg = 0, n = 0; seg < b->segs; seg++) {
@@ -289,16 +347,19 @@ static void execute(struct day *d, struct hzp_batch *b, const struct hzp_version
             *row_at(d, page, p) =
                 (struct row){content(before, token, version->record.id), version->record.id};
         }
+        const struct hzp_seq *seq = seq_of(d, step->number, page, begin);
         for (int32_t p = 0; p < end && seg >= b->decode_segs; p++)
-            check(d, row_at(d, page, p)->version == version->record.id, "version",
-                  (int64_t)row_at(d, page, p)->version, (int64_t)version->record.id);
+            if (row_at(d, page, p)->version != version->record.id)
+                check_stale(d, seq, p, row_at(d, page, p)->version, version->record.id);
+        note_rows(d, seq, page, end);
         if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1)
             b->token[n++] = draw(row_at(d, page, end - 1)->content);
     }
 }
 
-/* What the request must have drawn as token n, by the versions that its outputs name. */
-static int32_t alone(const struct life *life, int32_t n)
+/* What the request must have drawn as token n, by the versions that its outputs name, but for stale
+ * rows. */
+static int32_t alone(const struct day *d, const struct life *life, int32_t n)
 {
     const struct hzp_request *rq = life->rq;
     int32_t again = rq->prompt_count + HZP_MIN(life->edge, n);
@@ -306,7 +367,9 @@ static int32_t alone(const struct life *life, int32_t n)
     for (int32_t p = 0; p < rq->prompt_count + n; p++) {
         int32_t k = p - rq->prompt_count;
         int32_t token = k < 0 ? rq->prompt[p] : rq->out[k].token;
-        row = content(row, token, p < again ? rq->out[n].prompt_version : rq->out[k + 1].version);
+        uint64_t told = p < again ? rq->out[n].prompt_version : rq->out[k + 1].version;
+        check(d, life->by[p] == told || (p < again && rq->stale_tokens), "version not told", p, n);
+        row = content(row, token, life->by[p]);
     }
     return draw(row);
 }
@@ -316,7 +379,7 @@ static void look_at(struct day *d, int32_t i)
     struct life *life = &d->life[i];
     int32_t count = atomic_load(&life->rq->out_count);
     for (; life->seen < count; life->seen++)
-        check(d, life->rq->out[life->seen].token == alone(life, life->seen), "content", i,
+        check(d, life->rq->out[life->seen].token == alone(d, life, life->seen), "content", i,
               life->seen);
     if (!life->ended && hzp_request_final(life->rq)) {
         life->ended = true;
@@ -349,15 +412,21 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
             d->life[i].pushes = d->life[i].rq->preemptions;
             d->life[i].edge = atomic_load(&d->life[i].rq->out_count);
         }
-    if (!t->offer.keep_version && !seeded(&d->random, 12) && d->current + 1 < VERSIONS_MAX)
+    check(d, !d->s->warm.rq || (!d->s->running && !d->s->wait_count),
+          "computed again beside requests", d->s->running, d->s->wait_count);
+    if (!t->offer.keep_version && !seeded(&d->random, 12) && d->current + 1 < VERSIONS_MAX) {
+        bool breaks = !seeded(&d->random, 6);
         d->current++;
+        d->line[d->current] = breaks ? d->current : d->line[d->current - 1];
+        d->version[d->current].record.parent = breaks ? 50 : d->version[d->current - 1].record.id;
+    }
 }
 
 static void finish(struct day *d, struct turn *t)
 {
     struct hzp_source *source = hzp_scheduler_source(d->s);
     struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = t->step.number};
-    execute(d, t->offer.batch, t->step.version);
+    execute(d, t->offer.batch, &t->step);
     source->deliver(source, &t->step, &t->offer, &outcome);
     for (int32_t i = 0; i < d->submitted; i++)
         look_at(d, i);
@@ -386,8 +455,10 @@ static void live(struct day *d)
     }
     if (flying)
         finish(d, flying);
-    form(d, &turn[0], NULL); /* the last references are gone */
-    finish(d, &turn[0]);
+    do { /* until the last references are gone, and what is used most is computed again */
+        form(d, &turn[0], NULL);
+        finish(d, &turn[0]);
+    } while (turn[0].any || d->s->warm.rq);
 }
 
 static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
@@ -407,6 +478,8 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
     t->queries += stats.prefix_queries;
     t->swaps += (uint64_t)d->current;
     t->restarts += stats.prompt_restarts;
+    t->stale += stats.prefix_stale;
+    t->rewarmed += stats.rewarmed_tokens;
     t->pushes += stats.preempted;
     t->canceled += stats.finished[HZP_REQUEST_CANCELED];
     close_day(d);
@@ -459,13 +532,15 @@ int main(int argc, char **argv)
     struct totals t = {0};
     for (uint64_t seed = first; seed <= last; seed++)
         run(seed, SOUND, &t);
-    printf("%llu days, %llu requests; %llu of %llu prompt tokens found; %llu swaps, %llu restarts, "
-           "%llu preemptions, %llu canceled\n",
+    printf("%llu days, %llu requests; %llu of %llu prompt tokens found, %llu of them stale; %llu "
+           "computed again after a swap; %llu swaps, %llu restarts, %llu preemptions, %llu "
+           "canceled\n",
            (unsigned long long)t.days, (unsigned long long)t.requests, (unsigned long long)t.hits,
-           (unsigned long long)t.queries, (unsigned long long)t.swaps,
+           (unsigned long long)t.queries, (unsigned long long)t.stale,
+           (unsigned long long)t.rewarmed, (unsigned long long)t.swaps,
            (unsigned long long)t.restarts, (unsigned long long)t.pushes,
            (unsigned long long)t.canceled);
-    bool all = t.hits && t.swaps && t.restarts && t.pushes && t.canceled;
+    bool all = t.hits && t.stale && t.rewarmed && t.swaps && t.restarts && t.pushes && t.canceled;
     if (last - first > 100 && !all)
         puts("a case of the above never came up");
     return last - first > 100 && !all;
