@@ -18,11 +18,11 @@ static constexpr int BOX_BYTES = 4096;
 static constexpr int SLOT_BYTES = 8192;
 
 struct cursor {
-    int seq, head, unit, units; /* unit counts inside (seq, head) */
+    int seq, head, tile, tiles; /* tile counts inside (seq, head) */
     int len;                    /* tokens of seq */
 };
 
-/* Units per worker: the first `more` workers have one more than `per`. */
+/* Tiles per worker: the first `more` workers have one more than `per`. */
 struct cut {
     uint32_t per, more;
 };
@@ -35,7 +35,7 @@ static __device__ __forceinline__ cut cut_for(uint32_t total, uint32_t workers)
     return c;
 }
 
-static __device__ __forceinline__ uint32_t first_unit(cut c, uint32_t w)
+static __device__ __forceinline__ uint32_t first_tile(cut c, uint32_t w)
 {
     return w * c.per + min(w, c.more);
 }
@@ -52,39 +52,39 @@ static __device__ cursor find(const struct lab_attn &a, uint32_t u)
     int hi = a.batch;
     while (hi - lo > 1) {
         int mid = (lo + hi) / 2;
-        if ((uint32_t)a.units[mid] * LAB_KV <= u)
+        if ((uint32_t)a.tiles[mid] * LAB_KV <= u)
             lo = mid;
         else
             hi = mid;
     }
     cursor c;
-    int rest = (int)(u - (uint32_t)a.units[lo] * LAB_KV);
+    int rest = (int)(u - (uint32_t)a.tiles[lo] * LAB_KV);
     c.seq = lo;
-    c.units = a.units[lo + 1] - a.units[lo];
-    c.head = rest / c.units;
-    c.unit = rest % c.units;
+    c.tiles = a.tiles[lo + 1] - a.tiles[lo];
+    c.head = rest / c.tiles;
+    c.tile = rest % c.tiles;
     c.len = a.len[lo];
     return c;
 }
 
 static __device__ __forceinline__ void step(const struct lab_attn &a, cursor &c)
 {
-    if (++c.unit < c.units)
+    if (++c.tile < c.tiles)
         return;
-    c.unit = 0;
+    c.tile = 0;
     if (++c.head < LAB_KV)
         return;
     c.head = 0;
     if (++c.seq < a.batch) {
-        c.units = a.units[c.seq + 1] - a.units[c.seq];
+        c.tiles = a.tiles[c.seq + 1] - a.tiles[c.seq];
         c.len = a.len[c.seq];
     }
 }
 
-/* Rows of the pool where the two boxes of a unit's keys begin; -1: past the end of the sequence. */
+/* Rows of the pool where the two boxes of a tile's keys begin; -1: past the end of the sequence. */
 static __device__ __forceinline__ int2 rows_of(const struct lab_attn &a, const cursor &c)
 {
-    int token = c.unit * LAB_UNIT;
+    int token = c.tile * LAB_TILE;
     const int32_t *pages = a.pages + (int64_t)c.seq * a.max_pages;
     int mask = (1 << a.page_shift) - 1;
     int2 r;
@@ -227,7 +227,7 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = (sc[i >> 2 << 1][i & 3] + sc[(i >> 2 << 1) + 1][i & 3]) * scale;
-    if (left < LAB_UNIT) {
+    if (left < LAB_TILE) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             if ((lane >> 2) + (i >> 1) * 8 >= left)
@@ -265,7 +265,7 @@ static __device__ __forceinline__ void scores(state &s, uint32_t slot, int left,
 /* Memory past the end is undefined, and 0 times a NaN is a NaN. */
 static __device__ __noinline__ void clear(uint32_t slot, int left, int lane)
 {
-    for (int r = left; r < LAB_UNIT; r++)
+    for (int r = left; r < LAB_TILE; r++)
         asm volatile("st.shared.v2.b32 [%0], {%1, %1};\n" ::"r"(slot + (r >> 4) * BOX_BYTES +
                                                                 (lane >> 4) * 2048 +
                                                                 (r & 15) * 128 + (lane & 15) * 8),
@@ -281,7 +281,7 @@ static __device__ __forceinline__ void weigh(state &s, uint32_t slot, int left,
     uint32_t v[4];
     int row = (lane & 7) + ((lane >> 4) << 3);
     uint32_t at = slot + row * 128 + ((((lane >> 3) & 1) ^ (row & 7)) << 4);
-    if (left < LAB_UNIT)
+    if (left < LAB_TILE)
         clear(slot, left, lane);
 #pragma unroll
     for (int b = 0; b < 2; b++) {
@@ -336,9 +336,9 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
     int lane = threadIdx.x & 31;
     int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* tells the compiler that it is uniform */
     uint32_t worker = blockIdx.x * WARPS + warp;
-    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, gridDim.x * WARPS);
-    uint32_t from = first_unit(share, worker);
-    uint32_t to = first_unit(share, worker + 1);
+    cut share = cut_for((uint32_t)a.tiles[a.batch] * LAB_KV, gridDim.x * WARPS);
+    uint32_t from = first_tile(share, worker);
+    uint32_t to = first_tile(share, worker + 1);
     if (from >= to)
         return;
     uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
 
     cursor ahead = find(a, from);
     cursor here = ahead;
-    uint32_t fetched = from; /* units whose keys are fetched or being fetched */
+    uint32_t fetched = from; /* tiles whose keys are fetched or being fetched */
     int2 next = rows_of(a, ahead);
     int2 now = next;
     int to_values = LAB_KV << a.page_shift; /* rows from keys to values of the same token */
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
             fill(0);
             if (fetched + 1 < to) {
                 step(a, ahead);
-                next = rows_of(a, ahead); /* one unit early, to hide its latency */
+                next = rows_of(a, ahead); /* one tile early, to hide its latency */
             }
         }
         put = put + 1 == SLOTS ? 0 : put + 1;
@@ -412,11 +412,11 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
     for (uint32_t u = from; u < to; u++) {
         if (fresh) {
             begin(a, here, s, lane);
-            whole = here.unit == 0;
+            whole = here.tile == 0;
             start = u;
             fresh = false;
         }
-        int left = here.len - here.unit * LAB_UNIT;
+        int left = here.len - here.tile * LAB_TILE;
         await(bars + get * 8, parity);
         if ((SLOTS & 1) != 0)
             fetch_keys();
@@ -431,7 +431,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
             fetch_keys();
         weigh(s, ring + get * SLOT_BYTES, left, p, lane);
         turn();
-        bool last = here.unit + 1 == here.units;
+        bool last = here.tile + 1 == here.tiles;
         if (last || u + 1 == to) {
             finish(a, here, s, whole && last, 2 * worker + (start != from), lane);
             fresh = true;
@@ -445,23 +445,23 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attend(const __grid_constant__ 
 __global__ void merge(const __grid_constant__ struct lab_attn a, uint32_t workers)
 {
     int lane = threadIdx.x & 31;
-    cut share = cut_for((uint32_t)a.units[a.batch] * LAB_KV, workers);
+    cut share = cut_for((uint32_t)a.tiles[a.batch] * LAB_KV, workers);
     int warps = gridDim.x * (blockDim.x >> 5);
     for (int t = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); t < a.batch * LAB_HEADS;
          t += warps) {
         int seq = t / LAB_HEADS;
         int head = t % LAB_HEADS;
-        uint32_t units = a.units[seq + 1] - a.units[seq];
-        uint32_t u0 = (uint32_t)a.units[seq] * LAB_KV + head / LAB_GROUP * units;
-        uint32_t u1 = u0 + units;
+        uint32_t tiles = a.tiles[seq + 1] - a.tiles[seq];
+        uint32_t u0 = (uint32_t)a.tiles[seq] * LAB_KV + head / LAB_GROUP * tiles;
+        uint32_t u1 = u0 + tiles;
         uint32_t w = worker_of(share, u0);
-        if (first_unit(share, w + 1) >= u1)
+        if (first_tile(share, w + 1) >= u1)
             continue; /* a single worker did all of it and wrote the result */
         float4 sum = make_float4(0, 0, 0, 0);
         float top = -CUDART_INF_F;
         float mass = 0;
-        for (; first_unit(share, w) < u1 && w < workers; w++) {
-            uint32_t slot = 2 * w + (first_unit(share, w) < u0);
+        for (; first_tile(share, w) < u1 && w < workers; w++) {
+            uint32_t slot = 2 * w + (first_tile(share, w) < u0);
             const float *p =
                 a.part + ((int64_t)slot * LAB_GROUP + head % LAB_GROUP) * (LAB_DIM + 2);
             float2 x = *reinterpret_cast<const float2 *>(p + lane * 4);

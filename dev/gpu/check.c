@@ -70,11 +70,11 @@ static void reference(const struct lab_attn *a, const struct attn_host *h, int s
 
 static void lengths(struct lab_attn *a, const int *len, int batch)
 {
-    int32_t units[16] = {0};
+    int32_t tiles[16] = {0};
     for (int i = 0; i < batch; i++)
-        units[i + 1] = units[i] + (len[i] + LAB_UNIT - 1) / LAB_UNIT;
+        tiles[i + 1] = tiles[i] + (len[i] + LAB_TILE - 1) / LAB_TILE;
     LAB_CUDA(cudaMemcpy((void *)a->len, len, sizeof *len * (size_t)batch, cudaMemcpyHostToDevice));
-    LAB_CUDA(cudaMemcpy((void *)a->units, units, sizeof *units * ((size_t)batch + 1),
+    LAB_CUDA(cudaMemcpy((void *)a->tiles, tiles, sizeof *tiles * ((size_t)batch + 1),
                         cudaMemcpyHostToDevice));
 }
 

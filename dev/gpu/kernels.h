@@ -3,9 +3,9 @@
  * The kernels of the GPU design measurements, and their launchers.
  *
  * Decode attention is paged and split over the context: the whole batch's context is one line of
- * 32-token units (sequence-major, then key/value head), cut into equal pieces, one piece a warp. So
- * any number of blocks gives an even load, which is what limiting the grid needs. Shape: 32 query
- * heads, 8 key/value heads, 128 wide, bf16 (Llama-3.1-8B).
+ * tiles of 32 tokens (sequence-major, then key/value head), cut into equal pieces, one piece a
+ * warp. So any number of blocks gives an even load, which is what limiting the grid needs. Shape:
+ * 32 query heads, 8 key/value heads, 128 wide, bf16 (Llama-3.1-8B).
  *
  * Thread: one host thread. Launchers return cudaGetLastError().
  */
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_UNIT = 32 };
+enum { LAB_HEADS = 32, LAB_KV = 8, LAB_DIM = 128, LAB_GROUP = 4, LAB_TILE = 32 };
 
 /* A page holds [2: key, value][8 heads][page_tokens][128] bf16. Pointers are device memory,
  * borrowed. */
@@ -31,7 +31,7 @@ struct lab_attn {
     uint16_t *out;        /* [batch][32 * 128] */
     const uint16_t *pool; /* [pages] */
     const int32_t *pages; /* [batch][max_pages] */
-    const int32_t *units; /* [batch + 1]: running sum of ceil(len / 32) */
+    const int32_t *tiles; /* [batch + 1]: running sum of ceil(len / 32) */
     const int32_t *len;   /* [batch], tokens, each >= 1 */
     float *part;          /* [2 * workers][4][130]: partial sums, their maximum and weight */
     int q_stride;

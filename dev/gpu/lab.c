@@ -205,14 +205,14 @@ void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int
 {
     int pages = (context + c->page_tokens - 1) / c->page_tokens;
     int need = batch * pages;
-    int32_t *order, *units, *len;
+    int32_t *order, *tiles, *len;
 
     if (first + need > c->pages)
         lab_die("attention: %d pages wanted, the pool has %d", first + need, c->pages);
     order = malloc(sizeof *order * (size_t)need);
-    units = malloc(sizeof *units * ((size_t)batch + 1));
+    tiles = malloc(sizeof *tiles * ((size_t)batch + 1));
     len = malloc(sizeof *len * (size_t)batch);
-    if (!order || !units || !len)
+    if (!order || !tiles || !len)
         lab_die("attention: out of memory");
     for (int i = 0; i < need; i++)
         order[i] = first + i;
@@ -223,14 +223,14 @@ void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int
         order[j] = t;
     }
     for (int i = 0; i < batch; i++) {
-        units[i] = i * ((context + LAB_UNIT - 1) / LAB_UNIT);
+        tiles[i] = i * ((context + LAB_TILE - 1) / LAB_TILE);
         len[i] = context;
     }
-    units[batch] = batch * ((context + LAB_UNIT - 1) / LAB_UNIT);
+    tiles[batch] = batch * ((context + LAB_TILE - 1) / LAB_TILE);
     memset(a, 0, sizeof *a);
     a->pool = c->pool;
     a->pages = to_device(order, sizeof *order * (size_t)need);
-    a->units = to_device(units, sizeof *units * ((size_t)batch + 1));
+    a->tiles = to_device(tiles, sizeof *tiles * ((size_t)batch + 1));
     a->len = to_device(len, sizeof *len * (size_t)batch);
     a->q_stride = LAB_HEADS * LAB_DIM;
     a->q = lab_memory((size_t)batch * 4096 * 2, 1.0f);
@@ -243,14 +243,14 @@ void lab_attn_open(struct lab_attn *a, const struct lab_cache *c, int batch, int
         a->page_shift++;
     LAB_CU(lab_attn_map(a, c->pages));
     free(order);
-    free(units);
+    free(tiles);
     free(len);
 }
 
 void lab_attn_close(struct lab_attn *a)
 {
     LAB_CUDA(cudaFree((void *)a->pages));
-    LAB_CUDA(cudaFree((void *)a->units));
+    LAB_CUDA(cudaFree((void *)a->tiles));
     LAB_CUDA(cudaFree((void *)a->len));
     LAB_CUDA(cudaFree((void *)a->q));
     LAB_CUDA(cudaFree(a->out));
