@@ -20,6 +20,9 @@ int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), voi
 /* Monotonic nanoseconds. */
 uint64_t hzp_now_ns(void);
 
+/* Milliseconds since 1970 (UTC), for what is stored or shown. */
+int64_t hzp_unix_ms(void);
+
 /* ---- the engine thread ---- */
 
 /* An engine is a device and what is built on it; its key is the device.  One thread at a time owns

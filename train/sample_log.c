@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
@@ -481,17 +480,10 @@ int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_k
     return r;
 }
 
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t first,
                     int32_t count, struct hzp_err_text *reterr)
 {
-    int64_t now = unix_ms();
+    int64_t now = hzp_unix_ms();
     sqlite3_bind_int64(log->statement[HZP_LOG_SQL_DROP_BODIES], 1, now - BODY_KEPT_MS);
     HZP_TRY(hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_DROP_BODIES], "forgetting bodies",
                                reterr));
@@ -659,7 +651,7 @@ int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32
         sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_FAILED];
         sqlite3_bind_int64(s, 1, number[i]);
         sqlite3_bind_int64(s, 2, optimizer_step);
-        sqlite3_bind_int64(s, 3, unix_ms());
+        sqlite3_bind_int64(s, 3, hzp_unix_ms());
         r = hzp_sample_log_run(log, s, "marking samples", reterr);
     }
     if (r >= 0)

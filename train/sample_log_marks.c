@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Prepares a statement and binds integers to ?1 .. ?n; the lock is held. */
 static int prepare(struct hzp_sample_log *log, const char *sql, int n, const int64_t *value,
@@ -35,13 +34,6 @@ static int change(struct hzp_sample_log *log, const char *sql, int n, const int6
                                : hzp_sample_log_fail_code(log, code, "changing the tables", reterr);
 }
 
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Ends the transaction that was begun: commits it if r is no error. */
 static int end_change(struct hzp_sample_log *log, int r, struct hzp_err_text *reterr)
 {
@@ -57,7 +49,7 @@ static int end_change(struct hzp_sample_log *log, int r, struct hzp_err_text *re
 static int add_mark(struct hzp_sample_log *log, const struct hzp_mark *m,
                     struct hzp_err_text *reterr)
 {
-    int64_t value[] = {m->first, m->last, m->kind, (int64_t)m->version, unix_ms()};
+    int64_t value[] = {m->first, m->last, m->kind, (int64_t)m->version, hzp_unix_ms()};
     return change(log, "INSERT INTO marks VALUES (?1, ?2, ?3, ?4, ?5)", 5, value, NULL, reterr);
 }
 
@@ -110,7 +102,7 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
 int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
                             struct hzp_err_text *reterr)
 {
-    int64_t value[] = {(int64_t)id, unix_ms()};
+    int64_t value[] = {(int64_t)id, hzp_unix_ms()};
     hzp_lock_take(&log->lock);
     int r = id ? change(log, "INSERT OR REPLACE INTO names (id, unix_ms, name) VALUES (?1, ?2, ?3)",
                         2, value, name, reterr)

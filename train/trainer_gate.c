@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Losses: of each tag, and [tags] of all. */
 struct losses {
@@ -133,13 +132,6 @@ static void take_losses(struct hzp_trainer *t)
     }
 }
 
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* The tag whose loss has risen too much; tags: that of all; -1: none has. */
 static int32_t risen(const struct hzp_trainer_gate *g)
 {
@@ -170,7 +162,7 @@ static void note_result(struct hzp_trainer *t, int32_t bad)
         s->rejection.optimizer_step = t->now.optimizer_step;
         s->rejection.first_sequence = t->now.first_sequence;
         s->rejection.last_sequence = t->now.last_sequence;
-        s->rejection.unix_ms = unix_ms();
+        s->rejection.unix_ms = hzp_unix_ms();
         s->rejection.tag = t->now.gate_tag;
         s->rejection.before = bad < config->tags ? t->gate->best[bad] : t->now.gate_before;
         s->rejection.after = mean_of(&t->gate->now, bad);

@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     RECORDS_MAX = 4096,
@@ -420,13 +419,6 @@ void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft)
     refresh_stats_locked(w);
 }
 
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Retires the old current version; if it was updated in place, its memory is the new one's. */
 static void retire(struct hzp_weights *w, struct hzp_version *draft, uint64_t old_id,
                    uint64_t last_step)
@@ -458,7 +450,7 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     if (!record->parent)
         record->parent = old_id;
     record->id = w->config.first_id + w->stats.publications;
-    record->published_unix_ms = unix_ms();
+    record->published_unix_ms = hzp_unix_ms();
     record->state = HZP_VERSION_CURRENT;
     /* A published update counts as finished.  Publishing an older state (a restore) lowers the
      * count of finished updates: those after it are no ancestors of the version that serves now. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -154,4 +155,30 @@ int hzp_http_call(struct hzp_load_server *server, const struct hzp_http_call *ca
         r = hzp_fail(reterr, HZP_EINVAL, "%s:%s requires a key: --api-key", server->host,
                      server->port);
     return r;
+}
+
+const char *hzp_http_error(const json_t *answer)
+{
+    return json_string_value(json_object_get(json_object_get(answer, "error"), "message"));
+}
+
+json_t *hzp_http_ask(struct hzp_load_server *server, const char *method, const char *route,
+                     const json_t *body, int patience_s, struct hzp_err_text *reterr)
+{
+    struct hzp_http_stream in;
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    const struct hzp_http_call call = {
+        .method = method, .route = route, .body = text, .patience_s = patience_s};
+    hzp_http_stream_init(&in, NULL, NULL);
+    int r = hzp_http_call(server, &call, &in, reterr);
+    json_t *json = r == HZP_OK && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
+    if (r == HZP_OK && (in.status >= 300 || !json)) {
+        const char *why = hzp_http_error(json);
+        hzp_fail(reterr, HZP_EIO, "%s", why ? why : "the server gave no answer");
+        json_decref(json);
+        json = NULL;
+    }
+    hzp_http_stream_fini(&in);
+    free(text);
+    return json;
 }

@@ -9,6 +9,7 @@
 #include "api/bench/http_stream.h"
 #include "api/bench/load.h"
 
+#include <jansson.h>
 #include <signal.h>
 
 /* Reads http://HOST[:PORT][/PATH] into host, port and path of ret, which is zeroed; key NULL: none.
@@ -27,5 +28,14 @@ struct hzp_http_call {
  * initialised and ends.  HZP_EIO: no server, or it went; HZP_EINVAL: it requires a key. */
 int hzp_http_call(struct hzp_load_server *server, const struct hzp_http_call *call,
                   struct hzp_http_stream *in, struct hzp_err_text *reterr);
+
+/* Sends one request, body NULL: without one, and returns the answer, the caller's to decref.  NULL:
+ * the text of reterr is the message of the error that the server answered with, or says why there
+ * is no answer. */
+json_t *hzp_http_ask(struct hzp_load_server *server, const char *method, const char *route,
+                     const json_t *body, int patience_s, struct hzp_err_text *reterr);
+
+/* The message of an error's answer; NULL: it has none. */
+const char *hzp_http_error(const json_t *answer);
 
 #endif

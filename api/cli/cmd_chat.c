@@ -134,8 +134,7 @@ static int take_text(struct answer *a, const char *text)
 
 static void take_error(struct answer *a, const json_t *json)
 {
-    const char *text =
-        json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    const char *text = hzp_http_error(json);
     if (text)
         snprintf(a->error, sizeof(a->error), "%s", text);
 }
@@ -201,28 +200,13 @@ static void answer(struct chat *chat)
 
 /* ---- commands ---- */
 
-/* A route's answer as JSON; NULL: an error was printed. */
+/* A route's answer; NULL: an error was printed. */
 static json_t *ask(struct chat *chat, const char *method, const char *route, const json_t *body)
 {
-    struct hzp_http_stream in;
     struct hzp_err_text err = {.text = ""};
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    const struct hzp_http_call call = {
-        .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
-    hzp_http_stream_init(&in, NULL, NULL);
-    int r = hzp_http_call(&chat->server, &call, &in, &err);
-    json_t *json = r == HZP_OK && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
-    if (r < 0)
+    json_t *json = hzp_http_ask(&chat->server, method, route, body, PATIENCE_S, &err);
+    if (!json)
         fprintf(stderr, "%s\n", err.text);
-    else if (in.status >= 300 || !json) {
-        struct answer a = {.error = "the server gave no answer"};
-        take_error(&a, json);
-        fprintf(stderr, "%s\n", a.error);
-        json_decref(json);
-        json = NULL;
-    }
-    hzp_http_stream_fini(&in);
-    free(text);
     return json;
 }
 

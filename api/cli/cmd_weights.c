@@ -24,28 +24,13 @@ struct client {
     struct hzp_load_server server;
 };
 
-/* The answer as JSON; NULL: an error was printed. */
+/* The answer; NULL: an error was printed. */
 static json_t *ask(struct client *c, const char *method, const char *route, const json_t *body)
 {
-    struct hzp_http_stream in;
     struct hzp_err_text err = {.text = ""};
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    const struct hzp_http_call call = {
-        .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
-    hzp_http_stream_init(&in, NULL, NULL);
-    int r = hzp_http_call(&c->server, &call, &in, &err);
-    json_t *json = r == HZP_OK && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
-    if (r < 0) {
+    json_t *json = hzp_http_ask(&c->server, method, route, body, PATIENCE_S, &err);
+    if (!json)
         fprintf(stderr, "hzpserve: %s\n", err.text);
-    } else if (in.status >= 300 || !json) {
-        const char *why =
-            json_string_value(json_object_get(json_object_get(json, "error"), "message"));
-        fprintf(stderr, "hzpserve: %s\n", why ? why : "the server gave no answer");
-        json_decref(json);
-        json = NULL;
-    }
-    hzp_http_stream_fini(&in);
-    free(text);
     return json;
 }
 

@@ -16,17 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { KEPT_ROOM = 2048, RECORDS_MAX = 4096 };
-
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* --- What is kept ----------------------------------------------------------------------------- */
 
@@ -200,7 +192,7 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
         *job = *asked;
         *ret_id = job->id = s->jobs;
         job->state = HZP_JOB_WAITS;
-        job->begun_unix_ms = unix_ms();
+        job->begun_unix_ms = hzp_unix_ms();
     }
     hzp_lock_release(&s->lock);
     if (r == HZP_OK)
@@ -229,7 +221,7 @@ bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret
     hzp_lock_take(&s->lock);
     if (job->id == id && job->state == HZP_JOB_LEARNS) {
         job->state = HZP_JOB_DONE;
-        job->ended_unix_ms = unix_ms();
+        job->ended_unix_ms = hzp_unix_ms();
         *ret = *job;
     }
     hzp_lock_release(&s->lock);
@@ -437,7 +429,7 @@ void hzp_state_turn_jobs(struct hzp_state *s)
         snprintf(result.error, sizeof(result.error), "%.*s", (int)sizeof(result.error) - 1,
                  text.text[0] ? text.text : hzp_err_name(r));
     if (result.state != HZP_JOB_LEARNS)
-        result.ended_unix_ms = unix_ms();
+        result.ended_unix_ms = hzp_unix_ms();
     log_job(&result);
     hzp_lock_take(&s->lock);
     s->job[asked.id % HZP_JOBS_KEPT] = result;
