@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
-#include "base/log.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,12 +51,4 @@ int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, con
     write_text(reterr, param, format, args);
     va_end(args);
     return code;
-}
-
-void hzp_err_trace(int code, const char *file, int line, const char *call)
-{
-    while (!strncmp(file, "../", 3)) /* the build directory lies in the source tree */
-        file += 3;
-    int name = (int)strcspn(call, "("); /* the function; its arguments are in the source */
-    hzp_log(HZP_LOG_DEBUG, "trace", "%s:%d: %.*s: %s", file, line, name, call, hzp_err_name(code));
 }

@@ -45,7 +45,7 @@ int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, con
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Logs a failure that a function passes on (subsystem "trace", level debug). */
+/* Logs a failure that a function passes on (subsystem "trace", level debug); it is in log.c. */
 void hzp_err_trace(int code, const char *file, int line, const char *call);
 #ifdef __cplusplus
 }

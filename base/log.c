@@ -380,3 +380,11 @@ void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format
     line[out.used++] = '\n';
     write_line(line, out.used);
 }
+
+void hzp_err_trace(int code, const char *file, int line, const char *call)
+{
+    while (!strncmp(file, "../", 3)) /* the build directory lies in the source tree */
+        file += 3;
+    int name = (int)strcspn(call, "("); /* the function; its arguments are in the source */
+    hzp_log(HZP_LOG_DEBUG, "trace", "%s:%d: %.*s: %s", file, line, name, call, hzp_err_name(code));
+}

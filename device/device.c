@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.c - the front end: chooses a backend, checks arguments, and implements what the
+/* device/device.c - the front end of an open device: checks arguments, and implements what the
  * backend leaves out.
  *
  * A fence given to callers is a front_fence: fence_close and fence_wait have no device argument to
@@ -7,151 +7,27 @@
  */
 #include "device/device.h"
 
-#include "device/about.h"
 #include "device/account.h"
 #include "device/backend.h"
-#include "device/limits.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "device/trace.h"
 
 struct front_fence {
     struct hzp_device *dev;
     struct hzp_fence *inner; /* the backend's; NULL: its ops end at issue */
 };
 
-/* In order of preference. */
-static const struct hzp_backend *const backends[] = {
-    &hzp_backend_cuda,
-    &hzp_backend_cpu,
-    &hzp_backend_ref,
-    &hzp_backend_sim,
-};
-
 static bool env_on(const char *name)
 {
     const char *value = getenv(name);
     return value && *value && strcmp(value, "0") != 0;
-}
-
-/* Checks that a backend that opened implements every op. */
-static int table_check(struct hzp_device *dev, struct hzp_err_text *reterr)
-{
-    char holes[256] = "";
-    for (int op = 0; op < HZP_OP_COUNT; op++)
-        if (!dev->op[op]) {
-            size_t used = strlen(holes);
-            snprintf(holes + used, sizeof(holes) - used, " %s", hzp_op_name((enum hzp_op)op));
-        }
-    if (holes[0])
-        return hzp_fail(reterr, HZP_EUNSUP, "device %s: lacks ops:%s", dev->backend->name, holes);
-    return HZP_OK;
-}
-
-static int backend_open(const struct hzp_backend *backend, const struct hzp_device_config *config,
-                        struct hzp_device **ret, struct hzp_err_text *reterr)
-{
-    struct hzp_device *dev;
-    HZP_TRY(backend->open(config, &dev, reterr));
-    dev->fallbacks = hzp_fallbacks_create();
-    int r = table_check(dev, reterr);
-    if (r >= 0 && hzp_trace_wanted())
-        r = hzp_trace_open(dev, &dev, reterr);
-    if (r < 0) {
-        hzp_device_close(dev);
-        return r;
-    }
-    *ret = dev;
-    return HZP_OK;
-}
-
-/* Opens a backend by a name such as "cuda" or "cuda:1"; without a number it is device 0. */
-static int named_open(const struct hzp_device_config *config, struct hzp_device **ret,
-                      struct hzp_err_text *reterr)
-{
-    struct hzp_device_config one = *config;
-    const char *colon = strchr(config->name, ':');
-    size_t length = colon ? (size_t)(colon - config->name) : strlen(config->name);
-    if (colon) {
-        size_t digits = strspn(colon + 1, "0123456789");
-        if (digits < 1 || digits > 3 || colon[1 + digits])
-            return hzp_fail_param(
-                reterr, HZP_EINVAL, "device",
-                "device %s: after the colon comes the number of the device, as in cuda:1",
-                config->name);
-        one.ordinal = atoi(colon + 1);
-    }
-    for (int i = 0; i < HZP_COUNT(backends); i++) {
-        if (strncmp(backends[i]->name, config->name, length) != 0 || backends[i]->name[length])
-            continue;
-        one.name = backends[i]->name;
-        if (one.ordinal > 0 && backends[i] != &hzp_backend_cuda)
-            return hzp_fail_param(reterr, HZP_EINVAL, "device",
-                                  "device %s: only cuda has several devices", config->name);
-        return backend_open(backends[i], &one, ret, reterr);
-    }
-    return hzp_fail_param(reterr, HZP_EINVAL, "device", "device %s: no such backend", config->name);
-}
-
-int hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
-                    struct hzp_err_text *reterr)
-{
-    static const struct hzp_device_config defaults;
-    int r;
-    if (!config)
-        config = &defaults;
-    if (config->name) {
-        r = named_open(config, ret, reterr);
-    } else {
-        r = backend_open(&hzp_backend_cuda, config, ret, reterr);
-        if (r == HZP_EUNSUP)
-            r = backend_open(&hzp_backend_cpu, config, ret, reterr);
-    }
-    if (r >= 0)
-        hzp_thread_own_engine(*ret);
-    return r;
-}
-
-const char *hzp_device_about(int i, struct hzp_about *ret)
-{
-    memset(ret, 0, sizeof(*ret));
-    if (i < 0 || i >= HZP_COUNT(backends))
-        return NULL;
-    if (backends[i]->about)
-        backends[i]->about(ret);
-    return backends[i]->name;
-}
-
-void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)
-{
-    va_list args;
-    if (*count == HZP_ABOUT_FACTS_MAX)
-        return;
-    struct hzp_fact *fact = &list[(*count)++];
-    snprintf(fact->name, sizeof(fact->name), "%s", name);
-    va_start(args, format);
-    vsnprintf(fact->value, sizeof(fact->value), format, args);
-    va_end(args);
-}
-
-void hzp_device_close(struct hzp_device *dev)
-{
-    if (!dev)
-        return;
-    struct hzp_fallbacks *fallbacks = dev->fallbacks;
-    hzp_thread_disown_engine(dev);
-    dev->fallbacks = NULL;
-    dev->backend->close(dev);
-    free(fallbacks);
 }
 
 /* Fills device memory with an op, because the host may not be able to write there. */
@@ -443,11 +319,6 @@ int hzp_device_view(struct hzp_device *dev, const void *ptr, size_t size, const 
     }
     *ret = *ret_owned = copy;
     return HZP_OK;
-}
-
-int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
-{
-    return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
 }
 
 uint64_t hzp_device_now_ns(struct hzp_device *dev)

@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 #include <inttypes.h>
 #include <math.h>

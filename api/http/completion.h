@@ -248,6 +248,10 @@ json_t *hzp_logprob_json(float logprob);
 void hzp_choice_read_reply(const struct hzp_choice *choice);
 /* How a choice ended at a swap: "weights_changed", "pin_expired"; NULL: it did not. */
 const char *hzp_changed_name(const struct hzp_choice *choice);
+
+/* How a choice has ended, for the log and the metrics: "stop", "length", "abort", "error", "unmet",
+ * or what changed. */
+const char *hzp_choice_end(const struct hzp_completion *c, const struct hzp_choice *choice);
 /* finish_reason, stop_reason. */
 json_t *hzp_finish_json(const struct hzp_choice *choice);
 json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);

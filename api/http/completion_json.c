@@ -336,6 +336,24 @@ const char *hzp_changed_name(const struct hzp_choice *choice)
     return choice->rq->changed == HZP_CHANGED_PIN ? "pin_expired" : "weights_changed";
 }
 
+const char *hzp_choice_end(const struct hzp_completion *c, const struct hzp_choice *choice)
+{
+    switch (choice->finish) {
+    case HZP_FINISH_STOP:
+        return "stop";
+    case HZP_FINISH_LENGTH:
+        return "length";
+    case HZP_FINISH_CHANGED:
+        return hzp_changed_name(choice);
+    case HZP_FINISH_FAILED:
+        if (atomic_load(&choice->rq->state) == HZP_REQUEST_UNMET)
+            return "unmet";
+        return atomic_load(&c->left) ? "abort" : "error";
+    default:
+        return "abort";
+    }
+}
+
 json_t *hzp_finish_json(const struct hzp_choice *choice)
 {
     switch (choice->finish) {

@@ -39,8 +39,10 @@ static bool wrong_model(struct hzp_exchange *x, const json_t *body, enum MHD_Res
 void hzp_answer_count(struct hzp_answer *a)
 {
     struct hzp_exchange *x = a->x;
-    if (!a->counted)
-        hzp_request_completed(x->server->metrics, &x->info, x->status, a->c);
+    if (!a->counted) {
+        hzp_metrics_completed(x->server->metrics, a->c);
+        hzp_request_completed(&x->info, x->status, a->c);
+    }
     a->counted = true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/metrics.h"
 
-#include "api/http/http.h"
+#include "api/http/completion.h"
 #include "api/http/metrics_state.h"
 #include "base/arena.h"
 
@@ -69,11 +69,11 @@ static double seconds(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) * 1e-9 : 0;
 }
 
-void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
+/* A choice has ended; under the lock. */
+static void count_choice(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason)
 {
     bool aborted = !strcmp(reason, "abort") || !strcmp(reason, "error") || !strcmp(reason, "unmet");
-    hzp_lock_take(&m->lock);
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         if (!strcmp(m->reason[i].name, reason))
             m->reason[i].count++;
@@ -95,7 +95,6 @@ void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, in
                 observe(&m->per_token, seconds(first, last) / (generated - 1));
         }
     }
-    hzp_lock_release(&m->lock);
 }
 
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
@@ -106,10 +105,16 @@ void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
     hzp_lock_release(&m->lock);
 }
 
-void hzp_metrics_longest(struct hzp_metrics *m, int32_t generated)
+void hzp_metrics_completed(struct hzp_metrics *m, const struct hzp_completion *c)
 {
+    int32_t longest = 0;
     hzp_lock_take(&m->lock);
-    observe(&m->longest, generated);
+    for (int32_t i = 0; i < c->choices; i++) {
+        const struct hzp_choice *choice = &c->choice[i];
+        count_choice(m, choice->rq, choice->seen, hzp_choice_end(c, choice));
+        longest = HZP_MAX(longest, choice->seen);
+    }
+    observe(&m->longest, longest);
     hzp_lock_release(&m->lock);
 }
 

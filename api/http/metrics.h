@@ -8,20 +8,17 @@
 #define HZP_API_HTTP_METRICS_H
 
 #include "api/http/request_log.h"
-#include "serve/request.h"
 #include "train/trainer.h"
 
+struct hzp_completion;
 struct hzp_metrics;
 struct hzp_server;
 
 struct hzp_metrics *hzp_metrics_create(void);
 void hzp_metrics_destroy(struct hzp_metrics *m); /* NULL: no effect */
 
-/* A choice has ended; reason is "stop", "length", "abort" or "error". */
-void hzp_metrics_request(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
-                         const char *reason);
-/* A completion has ended; generated: by its longest choice. */
-void hzp_metrics_longest(struct hzp_metrics *m, int32_t generated);
+/* A completion has ended. */
+void hzp_metrics_completed(struct hzp_metrics *m, const struct hzp_completion *c);
 /* A completion was accepted: its n and max_tokens. */
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens);
 /* A request was answered, or its client disconnected (status 0). */

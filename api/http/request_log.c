@@ -2,7 +2,6 @@
 #include "api/http/request_log.h"
 
 #include "api/http/completion.h"
-#include "api/http/metrics.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -40,24 +39,6 @@ void hzp_request_log(const struct hzp_request_info *info, int status)
     log_end(info, status, status ? "" : " finish=abort");
 }
 
-static const char *finish_name(const struct hzp_completion *c, const struct hzp_choice *choice)
-{
-    switch (choice->finish) {
-    case HZP_FINISH_STOP:
-        return "stop";
-    case HZP_FINISH_LENGTH:
-        return "length";
-    case HZP_FINISH_CHANGED:
-        return hzp_changed_name(choice);
-    case HZP_FINISH_FAILED:
-        if (atomic_load(&choice->rq->state) == HZP_REQUEST_UNMET)
-            return "unmet";
-        return atomic_load(&c->left) ? "abort" : "error";
-    default:
-        return "abort";
-    }
-}
-
 /* Writes TTFT and versions of the completion's tokens; "" if it has none. */
 static void describe_tokens(const struct hzp_request_info *info, const struct hzp_completion *c,
                             char *ret, size_t size)
@@ -81,19 +62,13 @@ static void describe_tokens(const struct hzp_request_info *info, const struct hz
                  (unsigned long long)oldest, (unsigned long long)newest);
 }
 
-void hzp_request_completed(struct hzp_metrics *metrics, const struct hzp_request_info *info,
-                           int status, const struct hzp_completion *c)
+void hzp_request_completed(const struct hzp_request_info *info, int status,
+                           const struct hzp_completion *c)
 {
     char tokens[96], more[256];
     const char *finish = "stop"; /* of several, the first that is something else */
-    int32_t longest = 0;
-    for (int32_t i = 0; i < c->choices; i++) {
-        const char *name = finish_name(c, &c->choice[i]);
-        hzp_metrics_request(metrics, c->choice[i].rq, c->choice[i].seen, name);
-        finish = strcmp(finish, "stop") ? finish : name;
-        longest = HZP_MAX(longest, c->choice[i].seen);
-    }
-    hzp_metrics_longest(metrics, longest);
+    for (int32_t i = 0; i < c->choices && !strcmp(finish, "stop"); i++)
+        finish = hzp_choice_end(c, &c->choice[i]);
     describe_tokens(info, c, tokens, sizeof(tokens));
     struct hzp_usage usage = hzp_completion_usage(c);
     snprintf(more, sizeof(more), " stream=%d choices=%d prompt_tokens=%lld tokens=%lld%s finish=%s",

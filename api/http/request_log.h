@@ -37,9 +37,8 @@ void hzp_request_id(const char *given, char ret[HZP_REQUEST_ID_MAX + 1]);
 void hzp_request_log(const struct hzp_request_info *info, int status);
 
 struct hzp_completion;
-struct hzp_metrics;
-/* A completion has ended: counts its choices and logs it.  status: of its answer, as above. */
-void hzp_request_completed(struct hzp_metrics *metrics, const struct hzp_request_info *info,
-                           int status, const struct hzp_completion *c);
+/* Logs the end of a completion.  status: of its answer, as above. */
+void hzp_request_completed(const struct hzp_request_info *info, int status,
+                           const struct hzp_completion *c);
 
 #endif

@@ -118,3 +118,13 @@ int hzp_detokenizer_flush(struct hzp_detokenizer *detok, struct hzp_textbuf *out
     detok->held = 0; /* the end came: they are stripped */
     return HZP_OK;
 }
+
+int hzp_tokenizer_decode(const struct hzp_tokenizer *tok, const int32_t *ids, size_t n,
+                         bool skip_special, struct hzp_textbuf *out)
+{
+    struct hzp_detokenizer detok;
+    hzp_detokenizer_init(&detok, tok, skip_special);
+    for (size_t i = 0; i < n; i++)
+        HZP_TRY(hzp_detokenizer_feed(&detok, ids[i], out));
+    return hzp_detokenizer_flush(&detok, out);
+}

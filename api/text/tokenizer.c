@@ -2,7 +2,6 @@
 #include "api/text/tokenizer.h"
 
 #include "api/text/chars/utf8.h"
-#include "api/text/detokenizer.h"
 #include "api/text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -193,16 +192,6 @@ int hzp_tokenizer_encode(struct hzp_tokenizer *tok, const char *text, size_t byt
     if (r == HZP_EUNSUP)
         return hzp_fail(reterr, r, "the tokenizer's patterns need too much work on this text");
     return hzp_fail(reterr, r, "no memory to encode %zu bytes of text", bytes);
-}
-
-int hzp_tokenizer_decode(const struct hzp_tokenizer *tok, const int32_t *ids, size_t n,
-                         bool skip_special, struct hzp_textbuf *out)
-{
-    struct hzp_detokenizer detok;
-    hzp_detokenizer_init(&detok, tok, skip_special);
-    for (size_t i = 0; i < n; i++)
-        HZP_TRY(hzp_detokenizer_feed(&detok, ids[i], out));
-    return hzp_detokenizer_flush(&detok, out);
 }
 
 int32_t hzp_tokenizer_vocab(const struct hzp_tokenizer *tok)

@@ -536,6 +536,7 @@ extern "C" cudaError_t lab_attn_launch(const struct lab_attn *a, int v, int bloc
     if (e != cudaSuccess)
         return e;
     int tasks = a->batch * LAB_HEADS / 4;
-    merge < <<tasks<16 * blocks ? tasks : 16 * blocks, 128, 0, stream>>>(*a, blocks * t.warps);
+    int most = 16 * blocks, used = tasks < most ? tasks : most;
+    merge<<<used, 128, 0, stream>>>(*a, blocks * t.warps);
     return cudaGetLastError();
 }

@@ -3,7 +3,8 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ends.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
+#include "nanobatch/build/update.h"
 
 static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/ride.h"
 
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 /* --- Which layers ----------------------------------------------------------------------------- */
 

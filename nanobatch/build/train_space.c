@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 #include <stdlib.h>
 #include <string.h>

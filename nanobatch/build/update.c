@@ -2,7 +2,7 @@
 #include "nanobatch/build/update.h"
 
 #include "base/thread.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
 

@@ -14,21 +14,13 @@
 #define HZP_NANOBATCH_BUILD_UPDATE_H
 
 #include "nanobatch/build/model.h"
+#include "nanobatch/build/train_space.h"
 #include "nanobatch/plan/plan.h"
-
-struct hzp_train_space;
 
 struct hzp_update_hyper {
     float lr, beta1, beta2, eps, decay, clip; /* decay: of matrices only */
     float grad_scale; /* 1 / sum of the weights of the update's learned tokens */
     int32_t t;        /* optimizer step, from 1 */
-};
-
-/* What an update's chain leaves behind, in memory the host sees. */
-struct hzp_update_result {
-    double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
-    uint64_t checksum; /* of the draft */
-    int64_t nonfinite;
 };
 
 /* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the
@@ -43,7 +35,7 @@ const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *
  * norm of every unit; adamw of every unit, then its audit; end.  Norm and adamw go over this rank's
  * shard of the unit, audit over all of the draft's.  Between the last norm and the first adamw the
  * ranks that share one copy of the optimizer state gather their sums of squares (squares in
- * train_space.h), and the host adds them up with hzp_update_add_squares. */
+ * train_space_state.h), and the host adds them up with hzp_update_add_squares. */
 void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *space);
 void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *space, int32_t u);
 void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,

@@ -2,7 +2,7 @@
 #include "nanobatch/search/search.h"
 
 #include "device/philox.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 #include "nanobatch/split/deadline.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/search/simulate.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 #include <inttypes.h>
 #include <math.h>

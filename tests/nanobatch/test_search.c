@@ -3,7 +3,7 @@
  * plans pass the checker; and the table of plans gives an entry for steps that have none of
  * their own. */
 #include "nanobatch/search/search.h"
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 #include "paper.h"
 

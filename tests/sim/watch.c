@@ -3,7 +3,7 @@
  * the loop, through sources before and behind the engine's own. */
 #include "tests/sim/world.h"
 
-#include "nanobatch/build/train_space.h"
+#include "nanobatch/build/train_space_state.h"
 
 #include <math.h>
 #include <string.h>

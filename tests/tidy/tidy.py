@@ -4,9 +4,10 @@
 
     tidy.py SOURCE_ROOT [--library LIBHZP.a] [--cc CC]
 
-Includes follow the tables of docs/ARCHITECTURE.md, and folders of any depth form no circle; files and
-functions stay small; every file opens with its licence line; every header compiles alone, as C17 and
-(those a .cu file reads) as C++17; no external symbol lacks the prefix; no hzp_ type is defined twice.
+Includes follow the tables of docs/ARCHITECTURE.md; neither folders of any depth nor modules form a
+circle; files and functions stay small; every file opens with its licence line; every header compiles
+alone, as C17 and (those a .cu file reads) as C++17; no external symbol lacks the prefix; no hzp_ type
+is defined twice.
 """
 import argparse
 import pathlib
@@ -77,6 +78,16 @@ PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
            "device/cuda/": ["device/cuda"],
            "device/link/": ["device"], "device/ref/": ["device/ref", "device/cpu"]}
 BACKENDS_DEFINE = ["hzp_fence"]
+# A module is NAME.h with NAME.c and NAME_state, NAME_parts, NAME_private, which say what it consists of.
+# These are of a module too, though their names do not end so.
+OF_MODULE = {
+    "device/backend": "device/device",             # the side of a device that a backend implements
+    "device/link_backend": "device/link",          # likewise of a link
+    "train/trainer_suspend": "train/trainer",      # its functions for the thread that changes versions
+    "api/text/chat_form": "api/text/chat",         # the forms of templates that a chat was made from
+    "api/learn/versions": "api/learn/state",       # the state directory's work on versions
+    "api/cli/option_table": "api/cli/options",     # the rows that options are parsed by
+}
 LINES_MAX, FUNCTION_MAX = 800, 80
 DOCUMENT_COLUMNS = 120
 READ_BY_NVCC = ["base/base.h", "device/ops.h", "device/device.h", "device/backend.h", "device/bf16.h",
@@ -96,7 +107,16 @@ def sources(root, suffixes):
                 yield path
 
 
-def check_includes(root, path, included):
+def module_of(root, name):
+    stem = name.rsplit(".", 1)[0]
+    for suffix in ("_state", "_parts", "_private"):
+        outer = stem.removesuffix(suffix)
+        if outer != stem and (root / f"{outer}.c").exists():
+            return outer
+    return OF_MODULE.get(stem, stem)
+
+
+def check_includes(root, path, included, modules):
     name = path.relative_to(root).as_posix()
     folder = name.split("/")[0]
     if folder not in MAY_INCLUDE:
@@ -117,6 +137,9 @@ def check_includes(root, path, included):
                 if name.startswith(subfolder + "/") and top not in [folder, *others]:
                     problem(where, f"{subfolder}/ may not include {top}/")
             check_subfolder(name, target, where)
+            own, other = module_of(root, name), module_of(root, target)
+            if own != other and (root / target).exists():
+                modules.setdefault(own, {}).setdefault(other, where)
             own, other = (str(pathlib.PurePosixPath(n).parent) for n in (name, target))
             if own != other:
                 included.setdefault(own, {}).setdefault(other, where)
@@ -152,17 +175,17 @@ def check_subfolder(name, target, where):
             problem(where, f"{folder}/{own}/ may not include {folder}/{other}/")
 
 
-def check_circles(included):
-    """No circle of folders, of any depth, whose files include one another.
+def check_circles(included, what):
+    """No circle of folders, of any depth, or of modules, whose files include one another.
 
-    included: {folder: {folder that it includes: the line that does}}.
+    included: {folder: {folder that it includes: the line that does}}; the same of modules.
     """
     done, path = set(), []
 
     def visit(folder):
         if folder in path:
             circle = path[path.index(folder):] + [folder]
-            problem(included[path[-1]][folder], "a circle of folders: " + " -> ".join(circle))
+            problem(included[path[-1]][folder], f"a circle of {what}: " + " -> ".join(circle))
         if folder in path or folder in done:
             return
         path.append(folder)
@@ -273,18 +296,19 @@ def main():
     parser.add_argument("--cc", default="cc")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    files, included = 0, {}
+    files, included, modules = 0, {}, {}
     for path in sources(root, {".c", ".h", ".cu", ".cuh", ".py"}):
         files += 1
         check_shape(root, path)
         if path.suffix != ".py":
-            check_includes(root, path, included)
+            check_includes(root, path, included, modules)
         if path.suffix == ".h" and path.relative_to(root).parts[0] in MAY_INCLUDE:
             if "cuda" not in path.parts:
                 check_header_alone(root, path, arguments.cc)
     for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "dev").rglob("*.md")]:
         check_document(root, path)
-    check_circles(included)
+    check_circles(included, "folders")
+    check_circles(modules, "modules")
     check_types(root)
     check_documented_tables(root)
     if arguments.library:

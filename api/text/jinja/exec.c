@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statements: scopes, loops, macros, captured blocks. */
+#include "api/text/jinja/jinja.h"
 #include "api/text/jinja/run.h"
 
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "api/text/jinja/jinja.h"
 
 #include "api/text/chars/utf8.h"
+#include "api/text/jinja/builtins.h"
 #include "api/text/jinja/run.h"
 
 #include <stdlib.h>

@@ -18,21 +18,12 @@
 #define HZP_API_TEXT_JINJA_JINJA_H
 
 #include "api/text/chars/textbuf.h"
+#include "api/text/jinja/limits.h"
 #include "base/err.h"
 
 #include <jansson.h>
 
 struct hzp_jinja;
-
-/* Bounds of one rendering. */
-struct hzp_jinja_limits {
-    int64_t steps;       /* evaluated nodes; a string operation counts one for each 32 bytes */
-    size_t memory_bytes; /* of values made on the way */
-    size_t output_bytes;
-};
-
-/* The bounds that serving uses. */
-extern const struct hzp_jinja_limits hzp_jinja_limits;
 
 /* Bytes [from, to) of the output that stem from a {% generation %} block. */
 struct hzp_jinja_span {

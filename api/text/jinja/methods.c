@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Methods of strings, lists, dicts and of `loop`. Those that change a list or dict are refused by
  * the sandbox, so a template sees them as undefined. */
+#include "api/text/jinja/builtins.h"
 #include "api/text/jinja/run.h"
 
 #include "api/text/chars/utf8.h"

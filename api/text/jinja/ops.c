@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic and slices, Python's. */
+#include "api/text/jinja/builtins.h"
 #include "api/text/jinja/run.h"
 
 #include "api/text/chars/utf8.h"

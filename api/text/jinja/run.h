@@ -10,7 +10,8 @@
 #define HZP_API_TEXT_JINJA_RUN_H
 
 #include "api/text/jinja/ast.h"
-#include "api/text/jinja/builtins.h"
+
+struct jargs; /* builtins.h */
 
 struct jbinding {
     int32_t name;

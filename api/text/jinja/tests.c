@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests: what follows `is`. */
+#include "api/text/jinja/builtins.h"
 #include "api/text/jinja/run.h"
 
 #include <string.h>

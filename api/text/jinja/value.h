@@ -14,8 +14,12 @@
 #ifndef HZP_API_TEXT_JINJA_VALUE_H
 #define HZP_API_TEXT_JINJA_VALUE_H
 
-#include "api/text/jinja/jinja.h"
+#include "api/text/chars/textbuf.h"
+#include "api/text/jinja/limits.h"
 #include "base/arena.h"
+#include "base/err.h"
+
+#include <jansson.h>
 
 enum jtype {
     J_UNSET, /* no value at all: an argument that was not given */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/cpu.c - the host CPU as a device: a team of threads and the kernels of the best
+/* device/cpu/open.c - the host CPU as a device: a team of threads and the kernels of the best
  * instruction set it has. */
 #include "device/cpu/cpu.h"
 
