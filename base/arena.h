@@ -17,6 +17,7 @@ struct hzp_arena {
     struct hzp_arena_block *first, *now;
 };
 
+/* Empty; fini frees everything that came from it. */
 void hzp_arena_init(struct hzp_arena *arena);
 void hzp_arena_fini(struct hzp_arena *arena);
 

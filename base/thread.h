@@ -106,6 +106,7 @@ struct hzp_wake {
     bool poked;
 };
 
+/* Not poked; fini: no thread waits any more. */
 void hzp_wake_init(struct hzp_wake *wake);
 void hzp_wake_fini(struct hzp_wake *wake);
 void hzp_wake_poke(struct hzp_wake *wake);

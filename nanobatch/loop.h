@@ -62,6 +62,8 @@ struct hzp_loop_config {
     bool check_plans;                /* prove every plan race-free before it runs */
 };
 
+/* The configuration is copied, what it points to is borrowed.  HZP_ENOMEM, HZP_EDEVICE.  Thread:
+ * the engine's, as for all that does not say otherwise. */
 int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret);
 void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
@@ -79,6 +81,7 @@ int hzp_loop_run(struct hzp_loop *loop);
  * in flight; 1: a step was issued, or one in flight ended. */
 int hzp_loop_turn(struct hzp_loop *loop);
 
+/* Wakes the engine thread, because a source has new work.  Thread: any. */
 void hzp_loop_poke(struct hzp_loop *loop);
 void hzp_loop_wake(void *loop); /* the same, as a callback */
 /* Sleeps until poked or for at most wait_ns: for callers of hzp_loop_turn. */

@@ -40,6 +40,7 @@ enum hzp_budget_reason {
     HZP_BUDGET_GOAL,       /* limited by the ITL goal */
     HZP_BUDGET_COUNT
 };
+/* As the metrics name it. */
 const char *hzp_budget_reason_name(enum hzp_budget_reason reason);
 
 struct hzp_budget_load {
@@ -62,6 +63,7 @@ struct hzp_budget {
 
 void hzp_budget_init(struct hzp_budget *budget);
 
+/* How many prompt rows the step takes, by the formulas above. */
 struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
                                          const struct hzp_budget_load *load,
                                          const struct hzp_time *time);

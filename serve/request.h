@@ -160,6 +160,7 @@ int hzp_request_check(const struct hzp_request *rq, const struct hzp_request_lim
 struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
                                         const struct hzp_model_config *model);
 
+/* Whether the engine is done with it.  Thread: any. */
 bool hzp_request_final(const struct hzp_request *rq);
 
 /* Whether rows of its prompt computed now bring logprobs of prompt tokens.  Thread: engine. */

@@ -92,6 +92,7 @@ struct hzp_scheduler_config {
                         * pin versions (consistency.h) */
 };
 
+/* The configuration is copied, model and pool are borrowed.  It cannot fail. */
 int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct hzp_model *model,
                          struct hzp_kvpool *pool, struct hzp_scheduler **ret);
 void hzp_scheduler_destroy(struct hzp_scheduler *s); /* remaining requests fail; NULL: no effect */

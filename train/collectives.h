@@ -47,6 +47,7 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
                            struct hzp_collectives **ret, struct hzp_err_text *reterr);
 void hzp_collectives_destroy(struct hzp_collectives *x); /* NULL: no effect */
 
+/* How many ranks there are, and this one's number. */
 int32_t hzp_collectives_ranks(const struct hzp_collectives *x);
 int32_t hzp_collectives_rank(const struct hzp_collectives *x);
 int32_t hzp_collectives_position(const struct hzp_collectives *x); /* of this rank, in a round */

@@ -171,6 +171,7 @@ struct hzp_mark {
     /* skipped: the version that the activation made; else the one that served then */
     uint64_t version;
 };
+/* Appends them; they are on disk when it returns.  HZP_EIO. */
 int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
                              struct hzp_err_text *reterr);
 /* All marks; the caller frees *ret.  Returns their number. */

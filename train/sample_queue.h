@@ -28,6 +28,8 @@ struct hzp_sample_queue_config {
     int64_t learned_through; /* already covered by the resumed checkpoint; <= 0: nothing */
 };
 
+/* Empty; the configuration is copied.  HZP_EINVAL: a bound below 1, or a replay ratio below 0 or
+ * above 1000. */
 int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
                             struct hzp_sample_queue **ret);
 void hzp_sample_queue_destroy(struct hzp_sample_queue *q); /* with its samples; NULL: no effect */

@@ -190,8 +190,7 @@ void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
  * loaded (start_state.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a
- * rank.
- * */
+ * rank. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
 
 /* With ranks, when the loop has ended: a save that another thread has begun fails from now on,
@@ -219,6 +218,7 @@ struct hzp_trainer_numbers {
     uint64_t checksum;  /* of the weights */
 };
 
+/* HZP_EIO: the file cannot be written, or with ranks the link failed; HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
 

@@ -149,6 +149,7 @@ void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step);
 
 /* --- trainer_gate.c --------------------------------------------------------------------------- */
 
+/* The configuration is borrowed.  It cannot fail. */
 int hzp_trainer_gate_create(const struct hzp_gate *config, struct hzp_trainer_gate **ret);
 void hzp_trainer_gate_destroy(struct hzp_trainer_gate *gate); /* NULL: no effect */
 

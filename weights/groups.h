@@ -79,6 +79,7 @@ int hzp_groups_check(const struct hzp_groups *groups, struct hzp_err_text *reter
  * cut into R shards. */
 size_t hzp_groups_granule(const struct hzp_groups *groups, bool ordered);
 
+/* Into how many shards a level is cut, and which of them, from 0, the rank has. */
 int32_t hzp_groups_shards(const struct hzp_groups *groups, enum hzp_level level);
 int32_t hzp_groups_position(const struct hzp_groups *groups, enum hzp_level level, int32_t rank);
 

@@ -63,6 +63,7 @@ struct hzp_layout {
     size_t elements; /* of one version, all units */
 };
 
+/* The units of a model and what lies where in them; the caller ends it with hzp_layout_free. */
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret);
 /* The same if layers differ: layer l has the inner width inner[l] [config->layers]. */
 void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,

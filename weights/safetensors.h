@@ -46,6 +46,8 @@ struct hzp_st_tensor {
     uint64_t at; /* of its data, in the file */
 };
 
+/* Reads and checks the header; data are read when asked for.  HZP_ENOENT, HZP_EIO; HZP_EFORMAT:
+ * sizes, types or places that contradict each other or the file's length. */
 int hzp_safetensors_open(const char *path, struct hzp_safetensors **ret,
                          struct hzp_err_text *reterr);
 /* The same, except that bytes of the data that no tensor claims are no error: rethole (never NULL)
@@ -68,6 +70,7 @@ const char *hzp_safetensors_meta(const struct hzp_safetensors *st, const char *k
 /* Writing: declare every tensor, then pass their data in that order, then finish.  The file is
  * written under a temporary name and renamed after fsync, so `path` never holds a partial file. */
 struct hzp_st_writer;
+/* HZP_EIO: the temporary file cannot be created. */
 int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_err_text *reterr);
 void hzp_st_writer_meta(struct hzp_st_writer *w, const char *key, const char *value);
 void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_disk_type type,

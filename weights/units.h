@@ -56,6 +56,7 @@ void hzp_units_free(struct hzp_units *units);
 /* Whether every unit that is resident is so as a whole; false: in part, as this rank's shards. */
 bool hzp_units_whole(const struct hzp_units *units);
 
+/* Where unit u is and which of its elements are resident; base NULL: none of them. */
 struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u);
 size_t hzp_unit_bytes(const struct hzp_unit_view *view); /* of the resident part */
 

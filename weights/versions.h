@@ -40,6 +40,7 @@ struct hzp_learned {
     int32_t ranges;
     bool more; /* there were more ranges than fit */
 };
+/* Adds one sample; sets `more` where it does not fit. */
 void hzp_learned_add(struct hzp_learned *learned, int64_t sequence_number);
 
 /* A version's record, kept (of the newest 4096 versions) after its memory is reused. */

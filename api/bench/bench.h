@@ -85,10 +85,14 @@ struct hzp_bench_client {
     uint32_t seed;
     enum hzp_consistency mode; /* of its requests; `continue` when opened */
 };
+/* A client without requests; close it before the bench, when its requests have been waited for. */
 void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret);
 void hzp_bench_client_close(struct hzp_bench_client *client);
+/* A request of `prompt` random tokens for exactly `tokens` more; the caller destroys *ret when it
+ * has been waited for.  Errors as hzp_scheduler_submit. */
 int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t tokens,
                      struct hzp_request **ret, struct hzp_err_text *reterr);
+/* Until the request is in a final state. */
 void hzp_bench_wait(struct hzp_bench_client *client, struct hzp_request *rq);
 /* Submits all `count` requests into ret, or none: if one is refused, those submitted before it are
  * canceled and destroyed. */

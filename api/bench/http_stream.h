@@ -54,6 +54,8 @@ struct hzp_http_stream {
     char line[HZP_HTTP_LINE_MAX];
 };
 
+/* event is called with ctx and the data of each event, n bytes, borrowed; what it returns below 0
+ * ends the reading.  NULL: the body is kept, whatever its type. */
 void hzp_http_stream_init(struct hzp_http_stream *s, int (*event)(void *, const char *, size_t),
                           void *ctx);
 void hzp_http_stream_fini(struct hzp_http_stream *s);
@@ -66,6 +68,7 @@ int hzp_http_stream_feed(struct hzp_http_stream *s, const char *bytes, size_t n,
 /* The connection has ended.  HZP_EIO: in the middle of the answer. */
 int hzp_http_stream_close(struct hzp_http_stream *s, struct hzp_err_text *reterr);
 
+/* The whole answer has arrived. */
 bool hzp_http_stream_done(const struct hzp_http_stream *s);
 
 #endif

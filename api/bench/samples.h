@@ -14,6 +14,7 @@ struct hzp_bench_samples {
     uint64_t seen; /* number of reports already read */
 };
 
+/* Reports of updates that ended before are not told; the bench is borrowed. */
 void hzp_bench_samples_open(struct hzp_bench *b, struct hzp_bench_samples *ret);
 void hzp_bench_samples_close(struct hzp_bench_samples *feed);
 

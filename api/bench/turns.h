@@ -14,6 +14,7 @@
 
 struct hzp_bench_turns;
 
+/* Without slicing at first; outlives the loop that its source is given to. */
 struct hzp_bench_turns *hzp_bench_turns_create(void);
 void hzp_bench_turns_destroy(struct hzp_bench_turns *t); /* NULL: no effect */
 struct hzp_source *hzp_bench_turns_source(struct hzp_bench_turns *t);

@@ -21,6 +21,7 @@ struct hzp_nearest {
     int distance;            /* of best */
 };
 
+/* Begins a search; then one call of try for each known word, which must outlive it. */
 struct hzp_nearest hzp_nearest(const char *word);
 void hzp_nearest_try(struct hzp_nearest *near, const char *candidate);
 

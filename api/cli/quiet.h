@@ -19,6 +19,7 @@ struct hzp_quiet {
     bool known;             /* the counters can be read */
 };
 
+/* Notes the counters now. */
 void hzp_quiet_begin(struct hzp_quiet *q);
 
 /* Adds, since the beginning: the time that the CPUs had, and what others took of it.  Nothing where

@@ -147,6 +147,7 @@ struct hzp_assembly_loop {
     /* Sources before and after those of the scheduler and the trainer; NULL: none. */
     struct hzp_source *first, *last;
 };
+/* With the sources that are open, and warms it up (hzp_loop_warm_up).  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
                            struct hzp_err_text *reterr);
 

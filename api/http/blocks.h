@@ -46,6 +46,8 @@ int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hz
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
+/* Parses the body of POST /v1/responses and of POST /v1/messages.  Errors as hzp_chat_parse,
+ * HZP_EUNSUP for what has no counterpart here; the parameter named is the body's own. */
 int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,

@@ -14,6 +14,7 @@
 
 struct hzp_hangup;
 
+/* Starts the thread.  HZP_EIO: the system refuses a thread or a descriptor. */
 int hzp_hangup_create(struct hzp_hangup **ret);
 void hzp_hangup_destroy(struct hzp_hangup *h); /* NULL: no effect */
 

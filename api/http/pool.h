@@ -31,6 +31,7 @@ int hzp_pool_create(int threads, struct hzp_pool **ret);
 /* Runs what is queued, then ends the threads.  NULL: no effect. */
 void hzp_pool_destroy(struct hzp_pool *pool);
 
+/* The task runs soon on a thread of the pool; its memory is the caller's until it has run. */
 void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task);
 
 #endif

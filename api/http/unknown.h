@@ -26,6 +26,7 @@ struct hzp_unknown {
 void hzp_unknown_init(struct hzp_unknown *u);
 void hzp_unknown_fini(struct hzp_unknown *u);
 
+/* A request had the field: counts it, and logs its name if it is the first with it. */
 void hzp_unknown_count(struct hzp_unknown *u, const char *name);
 
 #endif

@@ -26,6 +26,7 @@ void hzp_places_fini(struct hzp_places *places);
 /* null: < 0. */
 json_t *hzp_through_json(int64_t through);
 
+/* What GET /v1/weights says of a version. */
 json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places);
 
 #endif

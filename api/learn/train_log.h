@@ -23,6 +23,7 @@ int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp
                        struct hzp_err_text *reterr);
 void hzp_train_log_close(struct hzp_train_log *log); /* NULL: no effect */
 
+/* A line for an update, and one for an evaluation: the mean loss over so many tokens. */
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report);
 void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens);
 

@@ -23,6 +23,7 @@ struct hzp_update_log;
 struct hzp_update_log *hzp_update_log_create(uint64_t known);
 void hzp_update_log_destroy(struct hzp_update_log *log); /* NULL: no effect */
 
+/* An update has ended, well or not. */
 void hzp_update_log_push(struct hzp_update_log *log, const struct hzp_update_report *report);
 
 /* Writes the reports since the last call, and the versions that have appeared.  learned_most: no

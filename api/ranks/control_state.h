@@ -140,10 +140,12 @@ int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name
 /* Waits for messages at most this long. */
 void hzp_control_poll(struct hzp_control *c, long milliseconds);
 
+/* Rank 0: tells a process why it is not taken in. */
 void hzp_control_refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why);
 
 /* ---- control_thread.c ---- */
 
+/* The thread's function; control: struct hzp_control. */
 void *hzp_control_thread(void *control);
 
 /* ---- control_spans.c, the thread ---- */

@@ -37,6 +37,7 @@ struct hzp_stragglers {
     struct hzp_stragglers_seen *seen;
 };
 
+/* Nothing is known of any rank. */
 void hzp_stragglers_init(struct hzp_stragglers *s, int ranks);
 void hzp_stragglers_fini(struct hzp_stragglers *s);
 

@@ -18,6 +18,7 @@ struct hzp_chat_form {
 /* Renders made-up messages and looks for their words in the text. */
 void hzp_chat_probe(const struct hzp_chat *chat, struct hzp_chat_form *ret);
 
+/* What the probe found when the chat was made. */
 const struct hzp_chat_form *hzp_chat_form(const struct hzp_chat *chat);
 
 #endif

@@ -94,6 +94,8 @@ struct hzp_batch {
     struct hzp_mat hidden; /* [logits_max][hidden_cols] behind the final norm */
 };
 
+/* An empty batch of at most max->rows rows and so on, in memory that the host and the device see;
+ * dev is borrowed.  HZP_ENOMEM. */
 int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
                      struct hzp_batch **ret);
 void hzp_batch_destroy(struct hzp_batch *batch); /* NULL: no effect */

@@ -23,6 +23,7 @@ struct hzp_layer_range {
     int32_t first, last;
     bool embed, head;
 };
+/* All layers with both ends. */
 struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config);
 
 /* A layer's forward pass is in two pieces, so that items of another nano-batch can stand between

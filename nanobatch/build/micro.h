@@ -45,6 +45,8 @@ struct hzp_micro {
     double weight_sum;    /* of those rows: `learned` if all weights are 1 */
 };
 
+/* Empty, for at most rows_max rows, in memory that the host and the device see; dev is borrowed.
+ * HZP_ENOMEM. */
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret);
 void hzp_micro_destroy(struct hzp_micro *micro); /* NULL: no effect */
 void hzp_micro_clear(struct hzp_micro *micro);

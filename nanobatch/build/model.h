@@ -19,6 +19,8 @@ struct hzp_model {
     int32_t positions;                     /* longest sequence this process accepts */
 };
 
+/* Computes the rotary table for `positions` positions.  dev and weights are borrowed.  HZP_ENOMEM,
+ * HZP_EDEVICE. */
 int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,
                      struct hzp_model **ret);
 void hzp_model_destroy(struct hzp_model *model); /* NULL: no effect */

@@ -101,6 +101,7 @@ struct hzp_plan {
     int32_t also[2];        /* two more items that it needs; -1: none */
 };
 
+/* Without items, on the lanes of the default shape; fini frees what they consist of. */
 void hzp_plan_init(struct hzp_plan *plan);
 void hzp_plan_fini(struct hzp_plan *plan);
 void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */

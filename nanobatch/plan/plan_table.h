@@ -37,6 +37,7 @@ struct hzp_plan_table {
     int16_t cell[HZP_BUCKETS_MAX][HZP_BUCKETS_MAX][HZP_BUCKETS_MAX];
 };
 
+/* Empty: every step gets the default shape. */
 void hzp_plan_table_init(struct hzp_plan_table *table);
 void hzp_plan_table_fini(struct hzp_plan_table *table);
 

@@ -34,6 +34,7 @@ struct hzp_flight; /* the state of one plan in flight: its fences, and when its 
  * (bit l for enum hzp_lane_name l). The compute lane is always included. */
 size_t hzp_exec_bytes(struct hzp_device *dev, uint32_t lanes);
 
+/* Opens the compute lane; dev is borrowed.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_exec_create(struct hzp_device *dev, struct hzp_exec **ret);
 void hzp_exec_destroy(struct hzp_exec *exec); /* NULL: no effect; close its flights first */
 
@@ -76,6 +77,7 @@ struct hzp_profile {
 };
 const struct hzp_profile *hzp_exec_profile(const struct hzp_exec *exec);
 
+/* HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret);
 void hzp_flight_close(
     struct hzp_flight *flight); /* NULL: no effect; not while its plan is in flight */

@@ -17,6 +17,7 @@ struct hzp_record {
     struct hzp_track *lane[HZP_LANE_COUNT]; /* NULL: no item has run on the lane */
 };
 
+/* Closes the tracks; zeroed memory is an empty record. */
 void hzp_record_fini(struct hzp_record *r);
 
 /* span[i]: when item i ran, by the clock of hzp_now_ns. */

@@ -49,6 +49,7 @@ struct hzp_transfers {
     int32_t passed;          /* the first dependencies whose transfers are done */
 };
 
+/* An empty list; fini: all of it must be done. */
 void hzp_transfers_init(struct hzp_transfers *t);
 void hzp_transfers_fini(struct hzp_transfers *t);
 void hzp_transfers_clear(struct hzp_transfers *t); /* all must be done; keeps the memory */

@@ -49,6 +49,7 @@ struct hzp_search_config {
 
 struct hzp_search;
 
+/* The configuration is copied, what it points to is borrowed.  It cannot fail. */
 int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret);
 void hzp_search_destroy(struct hzp_search *s); /* NULL: no effect */
 

@@ -20,6 +20,7 @@ enum hzp_split_limit {
     HZP_LIMIT_SLOTS,  /* running slots are scarce, or a waiting request is overdue */
     HZP_LIMIT_COUNT
 };
+/* As metrics and answers name it: "share", "itl" and so on. */
 const char *hzp_split_limit_name(enum hzp_split_limit limit);
 
 struct hzp_split_report {

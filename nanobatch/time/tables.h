@@ -44,6 +44,7 @@ struct hzp_op_size {
     double work; /* flops + HZP_FLOPS_PER_BYTE x bytes: to scale by */
 };
 
+/* Which line of the table the op's time belongs to, and where on it. */
 void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
                      struct hzp_op_size *size);
 
@@ -95,6 +96,7 @@ struct hzp_tables {
 /* So long a waiting lane polls before it sleeps. */
 #define HZP_POLL_NS 100e3
 
+/* Without any times. */
 void hzp_tables_init(struct hzp_tables *t);
 void hzp_tables_fini(struct hzp_tables *t);
 

@@ -4,7 +4,8 @@
  * determinize.c fills states, calls and rules; analyze.c removes what leads nowhere and finds what
  * may follow a rule; masks.c adds the masks; run.c follows a text.
  *
- * Invariant and thread: as in serve/grammar/grammar.h.
+ * Invariant: as in serve/grammar/grammar.h.
+ * Thread: as there.
  */
 #ifndef HZP_SERVE_GRAMMAR_AUTOMATON_H
 #define HZP_SERVE_GRAMMAR_AUTOMATON_H

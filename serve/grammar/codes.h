@@ -27,6 +27,7 @@ enum hzp_spelling {
     HZP_SPELL_JSON,
 };
 
+/* Adds lo .. hi; a range too many sets `full`. */
 void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi);
 /* Sorts and joins the ranges. */
 void hzp_codes_sort(struct hzp_codes *set);

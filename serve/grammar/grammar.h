@@ -84,6 +84,7 @@ void hzp_grammar_run_destroy(struct hzp_grammar_run *run); /* NULL: no effect */
 bool hzp_grammar_run_token(struct hzp_grammar_run *run, int32_t token);
 bool hzp_grammar_run_bytes(struct hzp_grammar_run *run, const char *bytes, size_t size);
 
+/* Whether the text so far is one of the grammar's. */
 bool hzp_grammar_run_may_end(const struct hzp_grammar_run *run);
 bool hzp_grammar_run_may_go_on(const struct hzp_grammar_run *run); /* by some byte */
 

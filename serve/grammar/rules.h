@@ -56,6 +56,7 @@ struct hzp_part_of {
     int32_t from, to;
 };
 
+/* Without rules.  A bound that is reached sets `full`, and hzp_grammar_create refuses them. */
 struct hzp_rules *hzp_rules_create(void);
 void hzp_rules_destroy(struct hzp_rules *rules); /* NULL: no effect */
 
@@ -63,6 +64,7 @@ void hzp_rules_destroy(struct hzp_rules *rules); /* NULL: no effect */
  * cut; of `bytes` bytes. */
 int32_t hzp_rules_add(struct hzp_rules *rules, const char *name, size_t bytes);
 
+/* A new node without edges; returns its number. */
 int32_t hzp_rules_node(struct hzp_rules *rules);
 
 /* Edges.  lo .. hi: bytes, code points (surrogates are left out). */

@@ -29,6 +29,7 @@ int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size);
 int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes);
 void hzp_textbuf_fini(struct hzp_textbuf *buf);
 
+/* HZP_ENOMEM, or 0 with the ids appended. */
 int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n);
 void hzp_tokens_fini(struct hzp_tokens *tokens);
 

@@ -25,6 +25,7 @@ struct jnodes {
 };
 void hzp_j_nodes_add(struct jparser *p, struct jnodes *nodes, struct jnode *node);
 
+/* The token that is parsed next. */
 const struct jtoken *hzp_j_now(const struct jparser *p);
 const struct jtoken *hzp_j_peek(const struct jparser *p); /* the one behind it */
 /* Whether the token now is this operator or name. */

@@ -57,12 +57,16 @@ struct jrun {
 
 enum jflow { J_ON, J_BREAK, J_CONTINUE };
 
+/* The value of an expression; runs a statement or body. */
 struct jval hzp_j_eval(struct jrun *r, const struct jnode *node);
 enum jflow hzp_j_exec(struct jrun *r, const struct jnode *node);
 
+/* A name's value in the scopes around; undefined: it has none.  bind and assign set it, assign also
+ * the names of a tuple and the members of a namespace. */
 struct jval hzp_j_lookup(struct jrun *r, int32_t name);
 void hzp_j_bind(struct jrun *r, struct jscope *scope, int32_t name, struct jval value);
 void hzp_j_assign(struct jrun *r, const struct jnode *target, struct jval value);
+/* A new scope inside `up`. */
 struct jscope *hzp_j_scope(struct jrun *r, struct jscope *up);
 /* A body in a scope of its own (NULL: a new one), its output as a string. */
 struct jval hzp_j_capture(struct jrun *r, const struct jnode *body, struct jscope *scope);

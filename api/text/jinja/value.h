@@ -102,6 +102,7 @@ struct jmem {
     struct hzp_err_text *err;
 };
 
+/* name: the template's, for messages; limits are copied, err is borrowed. */
 void hzp_j_mem_init(struct jmem *m, const char *name, const struct hzp_jinja_limits *limits,
                     struct hzp_err_text *err);
 void hzp_j_mem_fini(struct jmem *m);
@@ -153,6 +154,7 @@ static inline struct jval hzp_j_undefined(const char *name)
     return (struct jval){.type = J_UNDEFINED, .name = name};
 }
 
+/* Appends to a text that grows. */
 void hzp_j_add(struct jmem *m, struct jbuf *buf, const char *text, size_t bytes);
 void hzp_j_add_text(struct jmem *m, struct jbuf *buf, const char *text); /* NUL-terminated */
 struct jval hzp_j_take(struct jmem *m, struct jbuf *buf); /* the buffer as a string */
