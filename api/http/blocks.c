@@ -115,6 +115,34 @@ json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *conte
     return message;
 }
 
+int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
+}
+
+int hzp_blocks_tools(const json_t *body,
+                     int (*read)(const json_t *tool, const char *path, json_t **ret,
+                                 struct hzp_err_text *reterr),
+                     json_t *chat, struct hzp_err_text *reterr)
+{
+    const json_t *list = json_object_get(body, "tools"), *tool;
+    json_t *tools = json_array();
+    size_t i;
+    json_object_set_new(chat, "tools", tools);
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return hzp_blocks_wrong(reterr, "tools", "must be a list");
+    json_array_foreach(list, i, tool)
+    {
+        char path[32];
+        json_t *function;
+        snprintf(path, sizeof(path), "tools[%zu]", i);
+        HZP_TRY(read(tool, path, &function, reterr));
+        json_array_append_new(tools,
+                              json_pack("{s:s, s:o}", "type", "function", "function", function));
+    }
+    return HZP_OK;
+}
+
 int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)

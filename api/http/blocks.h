@@ -38,6 +38,16 @@ void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *t
 /* A message {"role", "content"}, appended to the chat's; takes over content. */
 json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *content);
 
+/* A field of the request is wrong: HZP_EINVAL, "param what". */
+int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what);
+
+/* Sets the chat's tools from the request's.  read makes the function of one of them, which is at
+ * `path` in the request.  HZP_EINVAL: they are no list; or what read returns. */
+int hzp_blocks_tools(const json_t *body,
+                     int (*read)(const json_t *tool, const char *path, json_t **ret,
+                                 struct hzp_err_text *reterr),
+                     json_t *chat, struct hzp_err_text *reterr);
+
 /* Parses the chat that a request was translated into (takes it over; names: as copied, an error is
  * about the request's), and makes its answer one of this form.  ignored: names of the request's own
  * fields without effect, NULL: none; taken over.

@@ -8,11 +8,6 @@
 
 /* ---- requests ---- */
 
-static int wrong(struct hzp_err_text *reterr, const char *param, const char *what)
-{
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
-}
-
 /* HZP_ENOMEM. */
 static int join(struct hzp_textbuf *to, const json_t *text, const char *param,
                 struct hzp_err_text *reterr)
@@ -38,7 +33,7 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
         return HZP_OK;
     }
     if (!json_is_array(value))
-        return wrong(reterr, param, "must be a string or a list of blocks of text");
+        return hzp_blocks_wrong(reterr, param, "must be a string or a list of blocks of text");
     struct hzp_textbuf text = {0};
     int r = HZP_OK;
     json_array_foreach(value, i, block)
@@ -48,7 +43,8 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
         char path[96];
         snprintf(path, sizeof(path), "%s[%zu]", param, i);
         if (!type || strcmp(type, "text") != 0 || !json_is_string(more))
-            r = wrong(reterr, path, "must be a block of text: this server reads text only");
+            r = hzp_blocks_wrong(reterr, path,
+                                 "must be a block of text: this server reads text only");
         else
             r = join(&text, more, param, reterr);
         if (r < 0)
@@ -69,7 +65,7 @@ static int add_result(const json_t *block, const char *param, json_t *messages,
     char path[128];
     snprintf(path, sizeof(path), "%s.content", param);
     if (!json_is_string(id))
-        return wrong(reterr, param, "must have a tool_use_id");
+        return hzp_blocks_wrong(reterr, param, "must have a tool_use_id");
     if (content && !json_is_null(content))
         HZP_TRY(read_text(content, path, &text, reterr));
     json_object_set(hzp_blocks_add_message(messages, "tool", text ? text : json_string("")),
@@ -85,7 +81,8 @@ static int add_use(const json_t *block, const char *param, json_t *calls,
     const char *id = json_string_value(json_object_get(block, "id"));
     const json_t *input = json_object_get(block, "input");
     if (!name || !id || !json_is_object(input))
-        return wrong(reterr, param, "must have an id, a name and an input, which is an object");
+        return hzp_blocks_wrong(reterr, param,
+                                "must have an id, a name and an input, which is an object");
     json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:s, s:O}}", "id", id, "type", "function",
                                            "function", "name", name, "arguments", input));
     return HZP_OK;
@@ -141,13 +138,13 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     snprintf(param, sizeof(param), "messages[%zu]", i);
     snprintf(path, sizeof(path), "%s.content", param);
     if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
-        r = wrong(reterr, param, "must have the role user or assistant");
+        r = hzp_blocks_wrong(reterr, param, "must have the role user or assistant");
     else if (json_is_string(content))
         text = json_copy((json_t *)content);
     else if (json_is_array(content))
         r = read_blocks(content, path, messages, calls, &said, reterr);
     else
-        r = wrong(reterr, path, "must be a string or a list of blocks");
+        r = hzp_blocks_wrong(reterr, path, "must be a string or a list of blocks");
     if (said.has_text)
         text = joined_json(&said.text);
     if (said.has_thinking)
@@ -181,34 +178,27 @@ static int read_messages(const json_t *body, json_t *messages, struct hzp_err_te
         hzp_blocks_add_message(messages, "system", text);
     }
     if (!json_is_array(list) || !json_array_size(list))
-        return wrong(reterr, "messages", "must be a list of messages");
+        return hzp_blocks_wrong(reterr, "messages", "must be a list of messages");
     json_array_foreach(list, i, message) HZP_TRY(add_message(message, i, messages, reterr));
     return HZP_OK;
 }
 
-static int read_tools(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+static int read_tool(const json_t *tool, const char *path, json_t **ret,
+                     struct hzp_err_text *reterr)
 {
-    const json_t *list = json_object_get(body, "tools"), *tool;
+    json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
+    if (!json_is_string(name) || !json_is_object(schema))
+        return hzp_blocks_wrong(reterr, path,
+                                "must have a name and an input_schema, which is an object");
+    *ret = json_pack("{s:O, s:O}", "name", name, "parameters", schema);
+    if (json_is_string(json_object_get(tool, "description")))
+        json_object_set(*ret, "description", json_object_get(tool, "description"));
+    return HZP_OK;
+}
+
+static int read_choice(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+{
     const json_t *choice = json_object_get(body, "tool_choice");
-    size_t i;
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return wrong(reterr, "tools", "must be a list");
-    json_t *tools = json_array();
-    json_object_set_new(chat, "tools", tools);
-    json_array_foreach(list, i, tool)
-    {
-        char path[32];
-        snprintf(path, sizeof(path), "tools[%zu]", i);
-        json_t *name = json_object_get(tool, "name"),
-               *schema = json_object_get(tool, "input_schema");
-        if (!json_is_string(name) || !json_is_object(schema))
-            return wrong(reterr, path, "must have a name and an input_schema, which is an object");
-        json_t *function = json_pack("{s:O, s:O}", "name", name, "parameters", schema);
-        if (json_is_string(json_object_get(tool, "description")))
-            json_object_set(function, "description", json_object_get(tool, "description"));
-        json_array_append_new(tools,
-                              json_pack("{s:s, s:o}", "type", "function", "function", function));
-    }
     if (!choice || json_is_null(choice))
         return HZP_OK;
     const char *type = json_string_value(json_object_get(choice, "type"));
@@ -221,8 +211,8 @@ static int read_tools(const json_t *body, json_t *chat, struct hzp_err_text *ret
         json_object_set_new(chat, "tool_choice",
                             json_string(strcmp(type, "any") ? type : "required"));
     else
-        return wrong(reterr, "tool_choice",
-                     "must have the type auto, any, none, or tool with a name");
+        return hzp_blocks_wrong(reterr, "tool_choice",
+                                "must have the type auto, any, none, or tool with a name");
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         json_object_set_new(chat, "parallel_tool_calls", json_false());
     return HZP_OK;
@@ -236,7 +226,8 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     if (!thinking || json_is_null(thinking))
         return HZP_OK;
     if (!type || (strcmp(type, "enabled") && strcmp(type, "disabled") && strcmp(type, "adaptive")))
-        return wrong(reterr, "thinking", "must have the type enabled, disabled or adaptive");
+        return hzp_blocks_wrong(reterr, "thinking",
+                                "must have the type enabled, disabled or adaptive");
     json_object_set_new(chat, "chat_template_kwargs",
                         json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
     return HZP_OK;
@@ -256,11 +247,13 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
     json_object_set_new(chat, "messages", messages);
     int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
     if (r == HZP_OK && !json_is_number(json_object_get(body, "max_tokens")))
-        r = wrong(reterr, "max_tokens", "is missing");
+        r = hzp_blocks_wrong(reterr, "max_tokens", "is missing");
     if (r == HZP_OK)
         r = read_messages(body, messages, reterr);
     if (r == HZP_OK)
-        r = read_tools(body, chat, reterr);
+        r = hzp_blocks_tools(body, read_tool, chat, reterr);
+    if (r == HZP_OK)
+        r = read_choice(body, chat, reterr);
     if (r == HZP_OK)
         r = read_thinking(body, chat, reterr);
     if (r < 0) {

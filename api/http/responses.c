@@ -9,11 +9,6 @@
 
 /* ---- requests ---- */
 
-static int wrong(struct hzp_err_text *reterr, const char *param, const char *what)
-{
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
-}
-
 /* The content of a message: a string, or parts of text, which become a chat's parts. */
 static int read_content(const json_t *content, const char *param, json_t **ret,
                         struct hzp_err_text *reterr)
@@ -25,7 +20,7 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
         return HZP_OK;
     }
     if (!json_is_array(content))
-        return wrong(reterr, param, "must be a string or a list of parts");
+        return hzp_blocks_wrong(reterr, param, "must be a string or a list of parts");
     json_t *parts = json_array();
     json_array_foreach(content, i, part)
     {
@@ -37,7 +32,8 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
         if (!known || !text) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
-            return wrong(reterr, path, "must be a part of text: this server reads text only");
+            return hzp_blocks_wrong(reterr, path,
+                                    "must be a part of text: this server reads text only");
         }
         json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
     }
@@ -55,7 +51,7 @@ static int add_call(const json_t *item, const char *param, json_t *messages,
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (!id || !name || !arguments)
-        return wrong(reterr, param, "must have call_id, name and arguments");
+        return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
     if (!role || strcmp(role, "assistant") != 0)
         last = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (!json_object_get(last, "tool_calls"))
@@ -73,7 +69,7 @@ static int add_output(const json_t *item, const char *param, json_t *messages,
     char path[64];
     snprintf(path, sizeof(path), "%s.output", param);
     if (!json_is_string(id))
-        return wrong(reterr, param, "must have a call_id");
+        return hzp_blocks_wrong(reterr, param, "must have a call_id");
     HZP_TRY(read_content(json_object_get(item, "output"), path, &content, reterr));
     json_object_set(hzp_blocks_add_message(messages, "tool", content), "tool_call_id", id);
     return HZP_OK;
@@ -94,9 +90,10 @@ static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_e
     if (type && !strcmp(type, "reasoning"))
         return HZP_OK; /* the next answer is made without it */
     if (!role || (type && strcmp(type, "message") != 0))
-        return wrong(reterr, param,
-                     "must be a message with a role, a function_call, a function_call_output or "
-                     "reasoning");
+        return hzp_blocks_wrong(
+            reterr, param,
+            "must be a message with a role, a function_call, a function_call_output or "
+            "reasoning");
     HZP_TRY(read_content(json_object_get(item, "content"), path, &content, reterr));
     hzp_blocks_add_message(messages, strcmp(role, "developer") ? role : "system", content);
     return HZP_OK;
@@ -114,33 +111,26 @@ static int read_input(const json_t *body, json_t *messages, struct hzp_err_text 
         return HZP_OK;
     }
     if (!json_is_array(input) || !json_array_size(input))
-        return wrong(reterr, "input", "must be a string or a list of items");
+        return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
     json_array_foreach(input, i, item) HZP_TRY(add_item(item, i, messages, reterr));
     return HZP_OK;
 }
 
-static int read_tools(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+static int read_tool(const json_t *tool, const char *path, json_t **ret,
+                     struct hzp_err_text *reterr)
 {
-    const json_t *list = json_object_get(body, "tools"), *tool;
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(tool, "name")))
+        return hzp_blocks_wrong(reterr, path,
+                                "must be a function with a name: there are no other tools");
+    *ret = json_copy((json_t *)tool);
+    json_object_del(*ret, "type");
+    return HZP_OK;
+}
+
+static void read_choice(const json_t *body, json_t *chat)
+{
     json_t *choice = json_object_get(body, "tool_choice");
-    size_t i;
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return wrong(reterr, "tools", "must be a list");
-    json_t *tools = json_array();
-    json_object_set_new(chat, "tools", tools);
-    json_array_foreach(list, i, tool)
-    {
-        char path[32];
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        snprintf(path, sizeof(path), "tools[%zu]", i);
-        if (!type || strcmp(type, "function") != 0 ||
-            !json_is_string(json_object_get(tool, "name")))
-            return wrong(reterr, path, "must be a function with a name: there are no other tools");
-        json_t *function = json_copy((json_t *)tool);
-        json_object_del(function, "type");
-        json_array_append_new(tools,
-                              json_pack("{s:s, s:o}", "type", "function", "function", function));
-    }
     json_t *name = json_object_get(choice, "name");
     if (json_is_object(choice) && json_is_string(name))
         json_object_set_new(
@@ -148,7 +138,6 @@ static int read_tools(const json_t *body, json_t *chat, struct hzp_err_text *ret
             json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
     else if (choice && !json_is_null(choice))
         json_object_set(chat, "tool_choice", choice);
-    return HZP_OK;
 }
 
 /* text.format and reasoning.effort are fields of their own in a chat. */
@@ -157,9 +146,9 @@ static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *re
     const json_t *text = json_object_get(body, "text"),
                  *reasoning = json_object_get(body, "reasoning");
     if (text && !json_is_null(text) && !json_is_object(text))
-        return wrong(reterr, "text", "must be an object");
+        return hzp_blocks_wrong(reterr, "text", "must be an object");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
-        return wrong(reterr, "reasoning", "must be an object");
+        return hzp_blocks_wrong(reterr, "reasoning", "must be an object");
     json_t *format = json_object_get(text, "format"),
            *effort = json_object_get(reasoning, "effort");
     const char *type = json_string_value(json_object_get(format, "type"));
@@ -221,7 +210,8 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     if (r == HZP_OK)
         r = read_input(body, messages, reterr);
     if (r == HZP_OK)
-        r = read_tools(body, chat, reterr);
+        r = hzp_blocks_tools(body, read_tool, chat, reterr);
+    read_choice(body, chat);
     if (r == HZP_OK)
         r = read_nested(body, chat, reterr);
     if (r < 0) {
