@@ -193,9 +193,8 @@ int32_t hzp_json_value(struct hzp_schema *s)
 
 /* ---- literals ---- */
 
-int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size_t bytes)
+int32_t hzp_json_inner(struct hzp_schema *s, int32_t from, const char *text, size_t bytes)
 {
-    from = add_char(s, from, '"');
     for (size_t at = 0; at < bytes;) {
         uint32_t code = hzp_code_read(text, bytes, &at);
         struct hzp_codes set = {0};
@@ -206,7 +205,12 @@ int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size
         hzp_codes_edges(s->rules, from, &set, HZP_SPELL_JSON, to);
         from = to;
     }
-    return add_char(s, from, '"');
+    return from;
+}
+
+int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size_t bytes)
+{
+    return add_char(s, hzp_json_inner(s, add_char(s, from, '"'), text, bytes), '"');
 }
 
 static int32_t add_real(struct hzp_schema *s, int32_t from, double value)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve/grammar/schema.c - walks a JSON Schema: a rule for each part that is referred to. */
+/* serve/grammar/schema.c - keeps the items of a JSON Schema, and makes the rules of plain ones. */
 #include "base/arena.h"
 #include "serve/grammar/schema_parts.h"
 
@@ -13,16 +13,33 @@ static const char *const annotations[] = {
     "writeOnly",        "deprecated", "$defs",    "definitions", "contentEncoding",
     "contentMediaType", NULL};
 
-/* Keywords of single types, and what combines schemas. */
-static const char *const plain[] = {"type",
+static const char *const known[] = {"type",
+                                    "enum",
+                                    "const",
+                                    "$ref",
+                                    "anyOf",
+                                    "oneOf",
+                                    "allOf",
+                                    "not",
+                                    "if",
+                                    "then",
+                                    "else",
+                                    "dependentRequired",
+                                    "dependentSchemas",
+                                    "dependencies",
                                     "properties",
+                                    "patternProperties",
+                                    "propertyNames",
                                     "required",
                                     "additionalProperties",
+                                    "minProperties",
+                                    "maxProperties",
                                     "items",
                                     "prefixItems",
+                                    "additionalItems",
                                     "minItems",
                                     "maxItems",
-                                    "additionalItems",
+                                    "uniqueItems",
                                     "minLength",
                                     "maxLength",
                                     "pattern",
@@ -31,10 +48,10 @@ static const char *const plain[] = {"type",
                                     "maximum",
                                     "exclusiveMinimum",
                                     "exclusiveMaximum",
+                                    "multipleOf",
                                     NULL};
-static const char *const combining[] = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const", NULL};
 
-enum { ONE_OF_MAX = 256, LOOKS_MAX = 1 << 18 };
+enum { LOOKS_MAX = 1 << 20, MADE_BYTES_MAX = 1 << 24 };
 
 static bool is_one_of(const char *name, const char *const *list)
 {
@@ -44,21 +61,56 @@ static bool is_one_of(const char *name, const char *const *list)
     return false;
 }
 
+bool hzp_schema_is_annotation(const char *keyword)
+{
+    return is_one_of(keyword, annotations);
+}
+
 int hzp_schema_refuse(const struct hzp_schema *s, const struct hzp_schema_item *at,
                       const char *keyword, const char *why)
 {
     return hzp_fail(s->reterr, HZP_EINVAL, "schema: %.64s at %s %s", keyword, at->path, why);
 }
 
-int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
-                        const char *name, const json_t *schema)
+/* ---- items ---- */
+
+/* Appends a schema to a list of n unless it is there or admits everything. */
+static int32_t append(const json_t **list, int32_t n, const json_t *schema)
+{
+    if (json_is_true(schema) || (json_is_object(schema) && !json_object_size(schema)))
+        return n;
+    for (int32_t i = 0; i < n; i++)
+        if (list[i] == schema)
+            return n;
+    list[n] = schema;
+    return n + 1;
+}
+
+static int32_t find_item(const struct hzp_schema *s, const json_t *const *list, int32_t n)
+{
+    for (int32_t i = 0; i < s->items; i++)
+        if (s->item[i].schemas == n &&
+            (!n || !memcmp(s->item[i].schema, list, (size_t)n * sizeof(*list))))
+            return i;
+    return -1;
+}
+
+int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *at,
+                           const char *keyword, const char *name, const json_t *const *given,
+                           int32_t given_n)
 {
     char path[HZP_SCHEMA_PATH + 256];
     if (s->rules->full) /* refused in any case: not searched for each of very many parts */
         return 0;
-    for (int32_t i = 0; i < s->items; i++)
-        if (s->item[i].schema == schema)
-            return s->item[i].rule;
+    const json_t **list = hzp_xcalloc((size_t)given_n + 1, sizeof(*list));
+    int32_t n = 0;
+    for (int32_t i = 0; i < given_n; i++)
+        n = append(list, n, given[i]);
+    int32_t found = find_item(s, list, n);
+    if (found >= 0) {
+        free(list);
+        return s->item[found].rule;
+    }
     snprintf(path, sizeof(path), "%s%s%.64s%s%.64s", at ? at->path : "$", *keyword ? "/" : "",
              keyword, *name ? "/" : "", name);
     if (s->items == s->items_room) {
@@ -67,25 +119,54 @@ int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, 
     }
     struct hzp_schema_item *item = &s->item[s->items++];
     memset(item, 0, sizeof(*item));
-    item->schema = schema;
+    item->schema = list;
+    item->schemas = n;
     memcpy(item->path, path, HZP_MIN(strlen(path), sizeof(item->path) - 1));
     item->rule = hzp_rules_add(s->rules, item->path, strlen(item->path));
     return item->rule;
 }
 
-int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *at,
-                     const char *keyword, int32_t *ret)
+int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
+                        const char *name, const json_t *schema)
 {
-    const json_t *value = json_object_get(at->schema, keyword);
-    if (!value)
-        return HZP_OK;
-    double count = json_is_number(value) ? json_number_value(value) : -1;
-    if (count < 0 || count != (double)(int64_t)HZP_MIN(count, 1e15))
-        return hzp_schema_refuse(s, at, keyword, "must be a whole number that is not negative");
-    if (count > HZP_REPEAT_MAX)
-        return hzp_fail(s->reterr, HZP_EINVAL, "schema: %s at %s is above %d", keyword, at->path,
-                        HZP_REPEAT_MAX);
-    *ret = (int32_t)count;
+    return hzp_schema_rule_of(s, at, keyword, name, &schema, 1);
+}
+
+const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
+{
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    json_t *known_one = text ? json_object_get(s->made, text) : NULL;
+    s->made_bytes += text ? strlen(text) : 0;
+    if (!text || s->made_bytes > MADE_BYTES_MAX) {
+        s->rules->full = true;
+        known_one = json_true();
+    } else if (!known_one) {
+        json_object_set(s->made, text, schema);
+        known_one = schema;
+    }
+    json_decref(schema); /* if it is new, `made` has it */
+    free(text);
+    return known_one;
+}
+
+int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *at,
+                     const char *keyword, bool largest, int32_t *ret)
+{
+    bool any = false;
+    for (int32_t i = 0; i < at->schemas; i++) {
+        const json_t *value = json_object_get(at->schema[i], keyword);
+        if (!value)
+            continue;
+        double count = json_is_number(value) ? json_number_value(value) : -1;
+        if (count < 0 || count != (double)(int64_t)HZP_MIN(count, 1e15))
+            return hzp_schema_refuse(s, at, keyword, "must be a whole number that is not negative");
+        if (count > HZP_REPEAT_MAX)
+            return hzp_fail(s->reterr, HZP_EINVAL, "schema: %s at %s is above %d", keyword,
+                            at->path, HZP_REPEAT_MAX);
+        if (!any || (largest ? count > *ret : count < *ret))
+            *ret = (int32_t)count;
+        any = true;
+    }
     return HZP_OK;
 }
 
@@ -129,104 +210,56 @@ const json_t *hzp_schema_resolve(const struct hzp_schema *s, const char *referen
     return *reference ? NULL : at;
 }
 
-/* ---- parts ---- */
+/* ---- plain items ---- */
 
-/* Whether the part has no keyword of the list, the given one left out; else an error. */
-static int none_of(const struct hzp_schema *s, const struct hzp_schema_item *at,
-                   const char *const *list, const char *but, const char *or_but)
+static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_item *at,
+                          const json_t *schema)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)at->schema, key, value)
+    json_object_foreach((json_t *)schema, key, value)
     {
-        if (!strcmp(key, but) || !strcmp(key, or_but) || !is_one_of(key, list))
-            continue;
-        char why[96];
-        snprintf(why, sizeof(why), "is not supported beside %s", but);
-        return hzp_schema_refuse(s, at, key, why);
+        if (!is_one_of(key, annotations) && !is_one_of(key, known))
+            return hzp_schema_refuse(s, at, key, "is not supported");
     }
+    const json_t *type = json_object_get(schema, "type");
+    if (type && !hzp_type_mask(type))
+        return hzp_schema_refuse(s, at, "type", "is no type");
     return HZP_OK;
 }
 
-static int alone(const struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
-                 const char *or_but)
+/* Adds the value if it satisfies all schemas of the item. */
+static int add_value(struct hzp_schema *s, const struct hzp_schema_item *at, const json_t *value,
+                     int32_t from, int32_t to)
 {
-    HZP_TRY(none_of(s, at, plain, keyword, or_but));
-    return none_of(s, at, combining, keyword, or_but);
-}
-
-static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_item *at)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)at->schema, key, value)
-    {
-        if (is_one_of(key, annotations) || is_one_of(key, plain) || is_one_of(key, combining))
-            continue;
-        return hzp_schema_refuse(s, at, key, "is not supported");
+    for (int32_t i = 0; i < at->schemas; i++) {
+        int valid = hzp_schema_valid(s, value, at->schema[i], 0);
+        if (valid < 0)
+            return hzp_schema_refuse(s, at, "enum or const",
+                                     "stands beside what cannot be checked");
+        if (!valid)
+            return HZP_OK;
     }
+    hzp_rules_empty(s->rules, hzp_json_literal(s, from, value), to);
     return HZP_OK;
 }
 
-/* Alternatives: an edge to the rule of each. */
-static int add_each(struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
-                    const json_t *list, int32_t from, int32_t to)
-{
-    size_t i;
-    const json_t *each;
-    char index[24];
-    if (!json_array_size(list))
-        return hzp_schema_refuse(s, at, keyword, "must be a list that is not empty");
-    json_array_foreach(list, i, each)
-    {
-        snprintf(index, sizeof(index), "%zu", i);
-        hzp_rules_call(s->rules, from, hzp_schema_rule(s, at, keyword, index, each), to);
-    }
-    return HZP_OK;
-}
-
-static int add_one_of(struct hzp_schema *s, const struct hzp_schema_item *at, const json_t *list,
-                      int32_t from, int32_t to)
-{
-    size_t n = json_array_size(list);
-    if (n > ONE_OF_MAX)
-        return hzp_schema_refuse(s, at, "oneOf", "has too many alternatives: use anyOf");
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = i + 1; k < n; k++)
-            if (!hzp_schema_disjoint(s, json_array_get(list, i), json_array_get(list, k)))
-                return hzp_schema_refuse(s, at, "oneOf",
-                                         "has alternatives that a value might satisfy both: use "
-                                         "anyOf");
-    return add_each(s, at, "oneOf", list, from, to);
-}
-
-/* enum and const, as far as `type` admits their values. */
+/* Values of the first enum or const that satisfy everything else.  1: done; 0: there is none. */
 static int add_values(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t from,
                       int32_t to)
 {
-    const json_t *list = json_object_get(at->schema, "enum"), *type, *each,
-                 *only = json_object_get(at->schema, "const");
+    const json_t *list = NULL, *only = NULL, *each;
     size_t i;
-    int types = HZP_TYPE_ALL;
-    HZP_TRY(none_of(s, at, combining, list ? "enum" : "const", list ? "const" : "enum"));
-    HZP_TRY(none_of(s, at, plain, list ? "enum" : "const", "type"));
-    type = json_object_get(at->schema, "type");
-    if (type && !(types = hzp_type_mask(type)))
-        return hzp_schema_refuse(s, at, "type", "is no type");
+    for (int32_t k = 0; k < at->schemas && !list && !only; k++) {
+        only = json_object_get(at->schema[k], "const");
+        list = only ? NULL : json_object_get(at->schema[k], "enum");
+    }
+    if (only)
+        HZP_TRY(add_value(s, at, only, from, to));
     if (list && !json_is_array(list))
         return hzp_schema_refuse(s, at, "enum", "must be a list");
-    if (!list) {
-        if (hzp_type_of(only) & types)
-            hzp_rules_empty(s->rules, hzp_json_literal(s, from, only), to);
-        return HZP_OK;
-    }
-    json_array_foreach(list, i, each)
-    {
-        if ((only && !json_equal(only, each)) || !(hzp_type_of(each) & types))
-            continue;
-        hzp_rules_empty(s->rules, hzp_json_literal(s, from, each), to);
-    }
-    return HZP_OK;
+    json_array_foreach(list, i, each) HZP_TRY(add_value(s, at, each, from, to));
+    return list || only;
 }
 
 /* What values of one type are taken. */
@@ -256,10 +289,11 @@ static int add_type(struct hzp_schema *s, const struct hzp_schema_item *at, int 
 static int add_types(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t from,
                      int32_t to)
 {
-    const json_t *type = json_object_get(at->schema, "type");
-    int types = type ? hzp_type_mask(type) : HZP_TYPE_ALL;
-    if (!types)
-        return hzp_schema_refuse(s, at, "type", "is no type");
+    int types = HZP_TYPE_ALL;
+    for (int32_t i = 0; i < at->schemas; i++) {
+        const json_t *type = json_object_get(at->schema[i], "type");
+        types &= type ? hzp_type_mask(type) : HZP_TYPE_ALL;
+    }
     if (types & HZP_TYPE_NUMBER) /* of which integers are some */
         types &= ~HZP_TYPE_INTEGER;
     for (int t = 1; t <= HZP_TYPE_OBJECT; t *= 2) {
@@ -272,73 +306,103 @@ static int add_types(struct hzp_schema *s, const struct hzp_schema_item *at, int
     return HZP_OK;
 }
 
-static int add_reference(struct hzp_schema *s, const struct hzp_schema_item *at,
-                         const json_t *reference, int32_t from, int32_t to)
+static int make_item(struct hzp_schema *s, const struct hzp_schema_item *at)
 {
-    const char *text = json_string_value(reference);
-    const json_t *target = text ? hzp_schema_resolve(s, text) : NULL;
-    char why[128];
-    HZP_TRY(alone(s, at, "$ref", ""));
-    if (!target) {
-        snprintf(why, sizeof(why), "refers to \"%.64s\", which is not in the schema",
-                 text ? text : "");
-        return hzp_schema_refuse(s, at, "$ref", why);
-    }
-    hzp_rules_call(s->rules, from, hzp_schema_rule(s, NULL, text, "", target), to);
-    return HZP_OK;
-}
-
-static int make_part(struct hzp_schema *s, const struct hzp_schema_item *at)
-{
-    const json_t *schema = at->schema, *found;
     int32_t from = s->rules->rule[at->rule].first, to = s->rules->rule[at->rule].last;
-    if (json_is_false(schema))
-        return HZP_OK;
-    if (json_is_true(schema) || (json_is_object(schema) && !json_object_size(schema))) {
+    if (!at->schemas) {
         hzp_rules_call(s->rules, from, hzp_json_value(s), to);
         return HZP_OK;
     }
-    if (!json_is_object(schema))
-        return hzp_fail(s->reterr, HZP_EINVAL, "schema: %s is neither an object nor a boolean",
-                        at->path);
-    HZP_TRY(check_keywords(s, at));
-    if ((found = json_object_get(schema, "$ref")))
-        return add_reference(s, at, found, from, to);
-    if ((found = json_object_get(schema, "anyOf"))) {
-        HZP_TRY(alone(s, at, "anyOf", ""));
-        return add_each(s, at, "anyOf", found, from, to);
+    for (int32_t i = 0; i < at->schemas; i++) {
+        if (json_is_false(at->schema[i]))
+            return HZP_OK;
+        if (!json_is_object(at->schema[i]))
+            return hzp_fail(s->reterr, HZP_EINVAL, "schema: %s is neither an object nor a boolean",
+                            at->path);
     }
-    if ((found = json_object_get(schema, "oneOf"))) {
-        HZP_TRY(alone(s, at, "oneOf", ""));
-        return add_one_of(s, at, found, from, to);
-    }
-    if ((found = json_object_get(schema, "allOf"))) {
-        HZP_TRY(alone(s, at, "allOf", ""));
-        if (json_array_size(found) != 1)
-            return hzp_schema_refuse(s, at, "allOf", "of other than one schema is not supported");
-        return add_each(s, at, "allOf", found, from, to);
-    }
-    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
-        return add_values(s, at, from, to);
-    return add_types(s, at, from, to);
+    for (int32_t i = 0; i < at->schemas; i++)
+        HZP_TRY(check_keywords(s, at, at->schema[i]));
+    int done = hzp_schema_combine(s, at);
+    if (!done)
+        done = add_values(s, at, from, to);
+    return done ? HZP_MIN(done, HZP_OK) : add_types(s, at, from, to);
 }
 
-int hzp_schema_rules(struct hzp_rules *rules, const json_t *schema, int32_t *ret,
-                     struct hzp_err_text *reterr)
+/* ---- the document ---- */
+
+static void begin(struct hzp_schema *s, struct hzp_rules *rules, const json_t *document,
+                  struct hzp_err_text *reterr)
 {
-    struct hzp_schema s = {.rules = rules, .document = schema, .reterr = reterr};
+    static const char *const earlier[] = {"draft-03", "draft-04", "draft-06", "draft-07"};
+    const char *draft = json_string_value(json_object_get(document, "$schema"));
+    memset(s, 0, sizeof(*s));
+    s->rules = rules;
+    s->document = document;
+    s->reterr = reterr;
+    s->looks = LOOKS_MAX;
+    s->made = json_object();
+    s->pattern_of = json_object();
+    for (int i = 0; draft && i < HZP_COUNT(earlier); i++)
+        s->ref_alone |= strstr(draft, earlier[i]) != NULL;
+    hzp_json_begin(s);
+}
+
+static void end(struct hzp_schema *s)
+{
+    for (int32_t i = 0; i < s->items; i++)
+        free(s->item[i].schema);
+    for (int32_t i = 0; i < s->patterns; i++)
+        hzp_regular_destroy(s->pattern[i]);
+    hzp_regular_destroy(s->any_string);
+    json_decref(s->made);
+    json_decref(s->pattern_of);
+    free(s->pattern);
+    free(s->item);
+}
+
+int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const json_t *schema,
+                        int32_t *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_schema s;
     int r = HZP_OK;
-    s.looks = LOOKS_MAX;
-    hzp_json_begin(&s);
+    begin(&s, rules, document, reterr);
     *ret = hzp_schema_rule(&s, NULL, "", "", schema);
     for (int32_t i = 0; i < s.items && r == HZP_OK; i++) {
         struct hzp_schema_item at = s.item[i]; /* the list may move */
-        r = make_part(&s, &at);
+        r = make_item(&s, &at);
         if (r == HZP_OK && (rules->full || s.items > HZP_SCHEMA_NODES_MAX))
             r = hzp_fail(reterr, HZP_EINVAL,
                          "schema: too large: more than %d parts, or %d nodes of its rules",
                          HZP_SCHEMA_NODES_MAX, HZP_RULES_NODES_MAX);
     }
-    free(s.item);
+    end(&s);
+    return r;
+}
+
+int hzp_schema_rules(struct hzp_rules *rules, const json_t *schema, int32_t *ret,
+                     struct hzp_err_text *reterr)
+{
+    return hzp_schema_rules_in(rules, schema, schema, ret, reterr);
+}
+
+int hzp_schema_raw(struct hzp_rules *rules, const json_t *document, const json_t *schema,
+                   const struct hzp_regular *but, int32_t from, int32_t *ret,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_schema s;
+    struct hzp_regular *all = NULL;
+    begin(&s, rules, document, reterr);
+    const struct hzp_schema_item at = {.schema = &schema, .schemas = 1, .path = "$"};
+    int r = hzp_schema_contents(&s, &at, HZP_SPELL_PLAIN, &all);
+    struct hzp_regular *made = r == HZP_OK && all ? hzp_regular_without(all, but) : NULL;
+    if (made)
+        *ret = hzp_regular_add(rules, from, made);
+    else if (r == HZP_OK && all)
+        r = hzp_fail(reterr, HZP_EINVAL, "schema: its strings are too large");
+    if (r == HZP_OK)
+        r = all != NULL;
+    hzp_regular_destroy(all);
+    hzp_regular_destroy(made);
+    end(&s);
     return r;
 }

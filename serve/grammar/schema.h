@@ -11,15 +11,19 @@
  *   - property names, and strings of limited length, with a pattern, or of an enum, spell each code
  *     point in one way; other strings in any
  *   - integers without fraction or exponent, at most 18 digits; fractions of at most 18 digits;
- *     exponents of two digits, and none where the number has a range
+ *     exponents of two digits, and none where the number has a range; numbers with an exclusive
+ *     bound or multipleOf have 15 digits at most: reading them as doubles makes no difference
  *   - arrays and objects in one another at most HZP_STACK_MAX deep
  *
  * Keywords: type, enum, const, $ref (within the document, recursive too), $defs, definitions,
- * anyOf, oneOf (where two alternatives provably exclude each other), allOf (of one), properties,
- * required, additionalProperties, items, prefixItems, additionalItems, minItems, maxItems,
- * minLength, maxLength, pattern (regex.h), format (date-time, date, time, uuid, ipv4), minimum,
- * maximum, exclusiveMinimum, exclusiveMaximum (whole numbers).  Annotations have no effect.  Any
- * other keyword, or a combination that is not honoured, is an error that names it.
+ * allOf, anyOf, oneOf (where alternatives provably exclude each other, or can be negated), not and
+ * if, then, else (of what schema_not.c can negate), dependentRequired, dependentSchemas,
+ * dependencies, properties, patternProperties, propertyNames, required, additionalProperties,
+ * minProperties, maxProperties, items, prefixItems, additionalItems, minItems, maxItems,
+ * uniqueItems (where there is at most one item), minLength, maxLength, pattern (regex.h), format
+ * (date-time, date, time, uuid, ipv4), minimum, maximum, exclusiveMinimum, exclusiveMaximum,
+ * multipleOf (whole numbers).  Any of them may stand beside any other.  Annotations have no effect.
+ * Any other keyword, or what is not honoured, is an error that names it.
  *
  * Thread: any.
  */
@@ -27,6 +31,7 @@
 #define HZP_SERVE_GRAMMAR_SCHEMA_H
 
 #include "serve/grammar/codes.h"
+#include "serve/grammar/regular.h"
 
 #include <jansson.h>
 
@@ -36,6 +41,17 @@ enum { HZP_JSON_INDENT_MAX = 32, HZP_JSON_DIGITS_MAX = 18, HZP_SCHEMA_NODES_MAX 
  * HZP_EINVAL: reterr names the keyword and where it stands. */
 int hzp_schema_rules(struct hzp_rules *rules, const json_t *schema, int32_t *ret,
                      struct hzp_err_text *reterr);
+
+/* The same for a part of the document, in which its references are looked up. */
+int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const json_t *schema,
+                        int32_t *ret, struct hzp_err_text *reterr);
+
+/* Appends behind `from` the strings that a schema of type string admits, as they are, without
+ * quotes, less those of `but`; *ret: the node behind.  0: it admits any string, and nothing was
+ * added; 1: done; HZP_EINVAL. */
+int hzp_schema_raw(struct hzp_rules *rules, const json_t *document, const json_t *schema,
+                   const struct hzp_regular *but, int32_t from, int32_t *ret,
+                   struct hzp_err_text *reterr);
 
 /* Adds rules for any JSON object; returns the rule. */
 int32_t hzp_json_object_rules(struct hzp_rules *rules);

@@ -105,15 +105,6 @@ static const json_t *followed(const struct hzp_schema *s, const json_t *schema)
     return schema;
 }
 
-/* Numbers that are equal though one is written with a fraction are equal values. */
-static bool same_value(const json_t *a, const json_t *b)
-{
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
-    bool deep = json_is_array(a) || json_is_object(a);
-    return deep ? json_typeof(a) == json_typeof(b) : json_equal(a, b);
-}
-
 /* Whether both are finite sets of values that share none; false for sets too large to compare. */
 static bool values_disjoint(const json_t *a, const json_t *b)
 {
@@ -129,8 +120,8 @@ static bool values_disjoint(const json_t *a, const json_t *b)
         return false;
     for (size_t i = 0; i < n[0]; i++)
         for (size_t k = 0; k < n[1]; k++)
-            if (same_value(only[0] ? only[0] : json_array_get(list[0], i),
-                           only[1] ? only[1] : json_array_get(list[1], k)))
+            if (hzp_schema_same_value(only[0] ? only[0] : json_array_get(list[0], i),
+                                      only[1] ? only[1] : json_array_get(list[1], k)))
                 return false;
     return true;
 }

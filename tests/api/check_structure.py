@@ -123,7 +123,7 @@ def test_tokens(server):
 def test_structures_refused(server):
     """What cannot be honoured is a 400 that names the field and the keyword."""
     for field, value, word in (
-            ("structured_outputs", {"json": {"type": "object", "patternProperties": {}}}, "patternProperties"),
+            ("structured_outputs", {"json": {"type": "array", "contains": {}}}, "contains"),
             ("structured_outputs", {"json": PERSON, "regex": "a"}, "exclude"),
             ("structured_outputs", {"structural_tag": "x"}, "structural_tag"),
             ("structured_outputs", {"regex": "(?=a)"}, "look-around"),

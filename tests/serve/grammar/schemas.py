@@ -233,3 +233,114 @@ def spoil(rng, whole):
         return {**whole, "zz extra": "x"}
     return rng.choice([-4000, 7000, 0.125, "spoiled text", "", None, True, [], {}])
 
+
+
+# Schemas that combine others.  What candidates of these are valid, and in which spelling, is left to
+# the judge, so a maker returns a schema and values that are valid or nearly so.
+
+def combined(rng):
+    return globals()["combine_" + rng.choice(["numbers", "strings", "objects", "objects", "values", "arrays"])](rng)
+
+
+def decimal(rng, low=-40, high=40):
+    some = rng.choice([rng.randint(low, high), rng.randint(low * 4, high * 4) / 4,
+                       rng.randint(low * 1000, high * 1000) / 1000])
+    return int(some) if some == int(some) else some
+
+
+def combine_numbers(rng):
+    def part():
+        made = {}
+        for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+            if rng.random() < 0.3:
+                made[keyword] = decimal(rng, -40, 15) if "Min" in keyword or "min" in keyword else decimal(rng, -15, 40)
+        if rng.random() < 0.2:
+            made["multipleOf"] = rng.choice([1, 2, 3, 7, 10])
+        return made
+    parts = [part() for _ in range(rng.randint(1, 3))]
+    top = {"type": rng.choice(["integer", "number", "number"]), **part()}
+    made = rng.choice([{**top, "allOf": parts}, {**top, "not": parts[0]}, {**top, "anyOf": parts},
+                       {**top, "oneOf": parts}, {**top, "if": parts[0], "then": parts[-1], "else": part()}])
+    near = [each for some in [top] + parts for key, each in some.items() if key not in ("type", "multipleOf")]
+    near += [each + step for each in near for step in (-1, 1)]
+    values = [decimal(rng) for _ in range(12)] + near + ["5", None]
+    return made, [round(v, 6) if isinstance(v, float) else v for v in values]
+
+
+def combine_strings(rng):
+    def part():
+        return rng.choice([
+            {"pattern": rng.choice(["^[ab]*$", "b", "^a", "c$", "^(ab|c)+$", "^[^é]*$", "é|\\d", "^[^1]{2}"])},
+            {"minLength": rng.randint(0, 3)}, {"maxLength": rng.randint(1, 4)},
+            {"enum": rng.sample(["a", "ab", "abc", "é", "b\"", "1"], 3)}, {"const": rng.choice(["ab", "c"])}])
+    parts = [part() for _ in range(rng.randint(1, 3))]
+    top = rng.choice([{"type": "string"}, {"type": "string", **part()}, {"type": ["string", "null"]}, {}])
+    more = rng.choice([{"allOf": parts}, {"not": parts[0]}, {"allOf": [{"not": each} for each in parts]},
+                       {"anyOf": parts}, {"if": parts[0], "then": parts[-1], "else": part()},
+                       {"oneOf": parts[:2]}, {"not": {"anyOf": parts}}])
+    words = ["".join(rng.choice("abcé1\"") for _ in range(rng.randint(0, 5))) for _ in range(24)]
+    return {**top, **more}, words + ["a", "ab", "abc", "c", "é", "b\"", "1", "", None, 3]
+
+
+def combine_objects(rng):
+    names = ["a", "ab", "b", "x1", "é"]
+    kinds = [{"type": "integer"}, {"type": "string"}, {"enum": [1, "s", None]}, {"const": 1}, {},
+             {"type": ["integer", "null"], "minimum": 0}, False]
+    top = {"type": "object", "properties": {name: rng.choice([{}, kinds[0], kinds[1], kinds[4]]) for name in names}}
+
+    def part():
+        some = rng.sample(names, 2)
+        return rng.choice([
+            {"required": some}, {"properties": {some[0]: rng.choice(kinds)}},
+            {"properties": {some[0]: {"const": 1}}, "required": some[:1]},
+            {"properties": {name: rng.choice(kinds) for name in some}},
+            {"maxProperties": rng.randint(0, 4)}, {"minProperties": rng.randint(0, 2)}])
+
+    def firm():
+        """Parts that cannot be negated."""
+        some = rng.sample(names, 2)
+        return rng.choice([
+            {"patternProperties": {"^a": rng.choice(kinds)}},
+            {"patternProperties": {"^a": rng.choice(kinds[:4]), "[b1]$": {"type": ["integer", "string"]}}},
+            {"dependentRequired": {some[0]: [some[1]]}}, {"dependentSchemas": {some[0]: part()}},
+            {"propertyNames": rng.choice([{"pattern": "^[a-bx]"}, {"maxLength": 2}, {"enum": names[:3]}])},
+            {"additionalProperties": rng.choice([{"type": "integer"}, {"const": "s"}])}])
+    parts = [part() for _ in range(rng.randint(1, 2))]
+    more = rng.choice([{"allOf": parts + [firm()]}, {"not": parts[0]}, {"anyOf": parts + [firm()]},
+                       {"if": parts[0], "then": firm(), "else": parts[-1]}, {"oneOf": parts}, firm()])
+    if rng.random() < 0.5:
+        top["additionalProperties"] = rng.choice([False, {"type": "integer"}])
+    if rng.random() < 0.3:
+        top["$ref"] = "#/$defs/d"
+        top["$defs"] = {"d": part()}
+    values = []
+    for _ in range(24):
+        value = {name: rng.choice([1, 2, -1, "s", "t", None]) for name in names if rng.random() < 0.5}
+        for name in ("abc", "zz", "b1"):
+            if rng.random() < 0.15:
+                value[name] = rng.choice([1, "s"])
+        values.append(value)
+    return {**top, **more}, values + [{}, []]
+
+
+def combine_values(rng):
+    pool = [0, 1, 2.5, -3, "a", "ab", None, True, False, [1], [1, 2], {"k": 1}, {"k": "v", "l": 2}]
+    parts = [{"type": rng.choice(["integer", "string", "array", "object"])}, {"minimum": rng.choice([0, 1.5])},
+             {"maxItems": 1}, {"required": ["l"]}, {"not": {"enum": [1, "a", None]}}, {"not": {"const": True}},
+             {"enum": rng.sample(pool, 5)}, {"pattern": "b"}, {"properties": {"k": {"type": "integer"}}}]
+    some = rng.sample(parts, rng.randint(1, 3))
+    made = {"enum": rng.sample(pool, rng.randint(3, 9))}
+    return rng.choice([{**made, "allOf": some}, {"allOf": [made] + some}, {"allOf": [{"not": {
+        "enum": [v for v in made["enum"] if not isinstance(v, (list, dict))]}}, {"type": [
+            "integer", "boolean", "null", "string"]}]}]), pool
+
+
+def combine_arrays(rng):
+    def part():
+        return rng.choice([{"minItems": rng.randint(0, 2)}, {"maxItems": rng.randint(1, 3)},
+                           {"items": {"type": ["integer", "string"]}}, {"items": {"minimum": 2, "maxLength": 1}},
+                           {"prefixItems": [{"type": "integer"}, {"type": "string"}]},
+                           {"prefixItems": [{}, {"const": "s"}], "items": {"type": "string"}}])
+    parts = [part() for _ in range(rng.randint(1, 3))]
+    values = [[rng.choice([1, 2, 3, "s", "t", "long"]) for _ in range(rng.randint(0, 4))] for _ in range(24)]
+    return {"type": "array", **part(), "allOf": parts}, values
