@@ -256,7 +256,8 @@ static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows
 /* Whether the sequence has rows of its prompt to compute, in a step of this version. */
 static bool has_prompt(const struct hzp_scheduler *s, const struct hzp_seq *seq)
 {
-    return !hzp_seq_decodes(seq) && hzp_seq_version(s, seq) == s->serves;
+    return !hzp_seq_decodes(seq) && hzp_seq_version(s, seq) == s->serves &&
+           !hzp_seq_fetches(s, seq);
 }
 
 static bool prompt_runs(const struct hzp_scheduler *s)

@@ -11,6 +11,7 @@ struct hzp_kvpool {
     struct hzp_device *dev;
     void *memory;
     size_t side; /* bytes of one layer's keys, or of its values */
+    size_t part; /* of these, a page's */
     struct hzp_kv *layer;
     int32_t layers, pages, page_rows;
 
@@ -49,6 +50,8 @@ int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page
     pool->layer = hzp_xcalloc((size_t)config->layers, sizeof(*pool->layer));
     pool->layers = config->layers;
     size_t side = pool->side = side_bytes(config, model->act, pages, page_rows);
+    pool->part = (size_t)config->heads.kv_heads * (size_t)page_rows * (size_t)config->heads.dim *
+                 hzp_dtype_size(model->act);
     for (int32_t l = 0; l < config->layers; l++) {
         char *at = (char *)memory + 2 * (size_t)l * side;
         pool->layer[l] = (struct hzp_kv){
@@ -94,6 +97,32 @@ int32_t hzp_kvpool_page_rows(const struct hzp_kvpool *pool)
 int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool)
 {
     return pool->pages;
+}
+
+size_t hzp_kvpool_page_bytes(const struct hzp_kvpool *pool)
+{
+    return 2 * (size_t)pool->layers * pool->part;
+}
+
+static char *part_at(const struct hzp_kvpool *pool, int32_t page, int32_t i)
+{
+    return (char *)pool->memory + (size_t)i * pool->side + (size_t)page * pool->part;
+}
+
+int hzp_kvpool_read_page(const struct hzp_kvpool *pool, int32_t page, void *host)
+{
+    for (int32_t i = 0; i < 2 * pool->layers; i++)
+        HZP_TRY(hzp_device_copy(pool->dev, (char *)host + (size_t)i * pool->part,
+                                part_at(pool, page, i), pool->part));
+    return HZP_OK;
+}
+
+int hzp_kvpool_write_page(const struct hzp_kvpool *pool, int32_t page, const void *host)
+{
+    for (int32_t i = 0; i < 2 * pool->layers; i++)
+        HZP_TRY(hzp_device_copy(pool->dev, part_at(pool, page, i),
+                                (const char *)host + (size_t)i * pool->part, pool->part));
+    return HZP_OK;
 }
 
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool)

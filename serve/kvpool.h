@@ -7,11 +7,11 @@
  * when no page is free.
  *
  * A page has at most one owner, a sequence or the prefix cache (prefix.h), and a preempted sequence
- * recomputes its rows, so pages are never copied.
+ * recomputes its rows, so pages are copied only to and from the cache's tiers (tier.h).
  *
  * Invariant: free + taken = pages.
  *
- * Thread: engine.
+ * Thread: engine, except where marked.
  */
 #ifndef HZP_SERVE_KVPOOL_H
 #define HZP_SERVE_KVPOOL_H
@@ -34,6 +34,12 @@ void hzp_kvpool_destroy(struct hzp_kvpool *pool); /* NULL: no effect */
 const struct hzp_kv *hzp_kvpool_layers(const struct hzp_kvpool *pool); /* [layers] */
 int32_t hzp_kvpool_page_rows(const struct hzp_kvpool *pool);
 int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool);
+
+/* Bytes of one page in all layers; copies them to or from host memory.  Thread: any; nothing writes
+ * to the page, or reads one that is written, meanwhile.  HZP_EDEVICE. */
+size_t hzp_kvpool_page_bytes(const struct hzp_kvpool *pool);
+int hzp_kvpool_read_page(const struct hzp_kvpool *pool, int32_t page, void *host);
+int hzp_kvpool_write_page(const struct hzp_kvpool *pool, int32_t page, const void *host);
 
 /* A free page; -1: there is none. */
 int32_t hzp_kvpool_take(struct hzp_kvpool *pool);

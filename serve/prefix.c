@@ -16,10 +16,15 @@ struct entry {
     bool held;      /* it is the cache's: kept, or was until a swap and is still in use */
     uint64_t hash;  /* of all tokens from the first one on */
     int32_t before; /* the page before; NONE: it is the first */
-    uint32_t generation, before_generation; /* a page that is given out again is another one */
-    int32_t index;                          /* in its sequence: how many pages are before it */
-    uint32_t hits;                          /* how often it was found, halved at each swap */
-    uint64_t oldest;                        /* version of its rows and of those before them */
+    /* names its contents for ever (tier.h); 0: of no kept page; before_id: of the page before, 0:
+     * it is the first */
+    uint64_t id, before_id;
+    int32_t index;   /* in its sequence: how many pages are before it */
+    uint32_t hits;   /* how often it was found, halved at each swap */
+    uint64_t oldest; /* version of its rows and of those before them */
+    bool copied;     /* a tier has it, or had */
+    bool copying;    /* a tier reads it: it is neither let go nor given out */
+    bool loading;    /* a tier writes it: it is not in the table yet */
     int32_t refs;
     uint64_t step;        /* the last step that may read it */
     int32_t next;         /* in its bucket */
@@ -48,7 +53,12 @@ struct hzp_prefix {
     uint64_t served[HZP_PREFIX_STALE_MAX + 1];
     int32_t versions;
     uint64_t ended; /* newest step that has ended */
-    uint64_t additions, evicted;
+    uint64_t additions, evicted, ids;
+    struct hzp_tier *tier; /* NULL: none */
+    int32_t copying;       /* pages that are */
+    /* Pages that are copied back, in the order in which they were asked for. */
+    uint64_t asked, fetched;
+    int32_t loading[HZP_TIER_JOBS]; /* [asked - fetched], a ring that begins at `fetched` */
     int32_t kept;
 };
 
@@ -113,6 +123,11 @@ static uint64_t hash_more(uint64_t hash, uint64_t word)
     return hash ^ hash >> 29;
 }
 
+static uint64_t id_of(const struct hzp_prefix *p, int32_t page)
+{
+    return page == NONE ? 0 : p->entry[page].id;
+}
+
 static int32_t token_at(const struct hzp_prefix_tokens *tokens, int32_t i)
 {
     return i < tokens->prompt_count ? tokens->prompt[i]
@@ -130,23 +145,37 @@ static uint64_t read_page(const struct hzp_prefix *p, const struct hzp_prefix_to
     return hash;
 }
 
-/* The kept page with the scratch row's tokens behind the page `before`, of no version older than
+/* The kept page with the scratch row's tokens behind the page before_id, of no version older than
  * `oldest`, and of these the freshest one; NONE: there is none. */
-static int32_t find(const struct hzp_prefix *p, uint64_t hash, int32_t before, uint64_t oldest)
+static int32_t find(const struct hzp_prefix *p, uint64_t hash, uint64_t before_id, uint64_t oldest)
 {
     size_t bytes = (size_t)p->page_rows * sizeof(*p->token);
     int32_t found = NONE;
     for (int32_t page = p->bucket[hash & (p->buckets - 1)]; page != NONE;
          page = p->entry[page].next) {
         const struct entry *e = &p->entry[page];
-        bool behind = e->before == before &&
-                      (before == NONE || e->before_generation == p->entry[before].generation);
-        if (e->hash == hash && behind && e->oldest >= oldest &&
+        if (e->hash == hash && e->before_id == before_id && e->oldest >= oldest &&
             (found == NONE || e->oldest > p->entry[found].oldest) &&
             !memcmp(p->token + (size_t)page * (size_t)p->page_rows, p->scratch, bytes))
             found = page;
     }
     return found;
+}
+
+static int32_t *tokens_of(const struct hzp_prefix *p, int32_t page)
+{
+    return p->token + (size_t)page * (size_t)p->page_rows;
+}
+
+static void table_add(struct hzp_prefix *p, int32_t page)
+{
+    struct entry *e = &p->entry[page];
+    int32_t *bucket = &p->bucket[e->hash & (p->buckets - 1)];
+    e->kept = true;
+    e->next = *bucket;
+    *bucket = page;
+    p->kept++;
+    p->additions++;
 }
 
 static void table_remove(struct hzp_prefix *p, int32_t page)
@@ -157,16 +186,18 @@ static void table_remove(struct hzp_prefix *p, int32_t page)
         at = &p->entry[*at].next;
     *at = e->next;
     e->kept = false;
-    e->generation++;
+    e->id = 0;
     p->kept--;
 }
 
 /* The page is no longer the cache's. */
 static void let_go(struct hzp_prefix *p, int32_t page)
 {
+    HZP_ASSERT(!p->entry[page].copying);
     if (p->entry[page].kept)
         table_remove(p, page);
-    p->entry[page].held = false;
+    p->entry[page].held = p->entry[page].loading = false;
+    p->entry[page].id = 0;
     hzp_kvpool_release(p->pool, &page, 1);
 }
 
@@ -174,6 +205,11 @@ void hzp_prefix_destroy(struct hzp_prefix *p)
 {
     if (!p)
         return;
+    for (int32_t page = 0; p->on && page < p->pages; page++) { /* the tier has ended */
+        p->entry[page].copying = false;
+        if (p->entry[page].loading)
+            let_go(p, page);
+    }
     hzp_prefix_ended(p, UINT64_MAX);
     while (p->idle.count) {
         int32_t page = p->idle.oldest;
@@ -213,11 +249,13 @@ void hzp_prefix_serve(struct hzp_prefix *p, uint64_t version, uint64_t parent)
     }
     for (int32_t page = p->idle.oldest, newer; page != NONE; page = newer) {
         newer = p->entry[page].newer;
-        if (p->entry[page].kept)
+        if (p->entry[page].kept || p->entry[page].copying)
             continue;
         list_remove(p, &p->idle, page);
         let_go(p, page);
     }
+    if (p->tier)
+        hzp_tier_forget(p->tier, oldest);
 }
 
 void hzp_prefix_ended(struct hzp_prefix *p, uint64_t step)
@@ -227,7 +265,7 @@ void hzp_prefix_ended(struct hzp_prefix *p, uint64_t step)
         int32_t newer = p->entry[page].newer;
         if (p->entry[page].step <= step) {
             list_remove(p, &p->cooling, page);
-            if (p->entry[page].kept)
+            if (p->entry[page].kept || p->entry[page].copying)
                 list_add(p, &p->idle, page);
             else
                 let_go(p, page);
@@ -240,6 +278,212 @@ void hzp_prefix_ended(struct hzp_prefix *p, uint64_t step)
 uint64_t hzp_prefix_additions(const struct hzp_prefix *p)
 {
     return p->additions;
+}
+
+/* ---- tiers ---- */
+
+void hzp_prefix_use_tier(struct hzp_prefix *p, struct hzp_tier *tier)
+{
+    HZP_ASSERT(!p->kept);
+    p->tier = p->on ? tier : NULL;
+}
+
+static struct hzp_tier_page tier_page(const struct hzp_prefix *p, int32_t page)
+{
+    const struct entry *e = &p->entry[page];
+    return (struct hzp_tier_page){.id = e->id,
+                                  .before = e->before_id,
+                                  .hash = e->hash,
+                                  .oldest = e->oldest,
+                                  .token = tokens_of(p, page)};
+}
+
+/* Gives a page that will be kept its name.  If the serving version has computed the same rows
+ * before, it is theirs, so that what the tier has behind them can be found. */
+static void name_page(struct hzp_prefix *p, int32_t page)
+{
+    struct entry *e = &p->entry[page];
+    uint64_t id, oldest;
+    e->id = ++p->ids;
+    if (!p->tier || e->oldest < p->served[0])
+        return;
+    struct hzp_tier_page what = tier_page(p, page);
+    if (hzp_tier_find(p->tier, &what, &id, &oldest) == NONE)
+        return;
+    e->id = id;
+    e->copied = true;
+}
+
+static bool kept_as(const struct hzp_prefix *p, uint64_t hash, uint64_t id)
+{
+    for (int32_t i = p->bucket[hash & (p->buckets - 1)]; i != NONE; i = p->entry[i].next)
+        if (p->entry[i].id == id)
+            return true;
+    return false;
+}
+
+/* A page that the tier has written, or not, can be matched from now on, or is free. */
+static void end_loading(struct hzp_prefix *p, int32_t page, bool ok)
+{
+    struct entry *e = &p->entry[page];
+    HZP_ASSERT(e->loading && p->loading[p->fetched % HZP_TIER_JOBS] == page);
+    p->fetched++;
+    p->additions++;
+    bool there = kept_as(p, e->hash, e->id); /* another sequence has computed it meanwhile */
+    if (!ok || there || e->oldest < p->served[p->versions - 1]) {
+        let_go(p, page);
+        return;
+    }
+    e->loading = false;
+    e->copied = true;
+    table_add(p, page);
+    list_add(p, &p->idle, page);
+}
+
+static void end_copying(struct hzp_prefix *p, int32_t page, bool ok)
+{
+    struct entry *e = &p->entry[page];
+    e->copying = false;
+    e->copied &= ok;
+    p->copying--;
+    if (e->refs || e->kept || e->step > p->ended)
+        return;
+    list_remove(p, &p->idle, page);
+    let_go(p, page);
+}
+
+/* While few pages are free: copies those that will be given out next. */
+static void copy_ahead(struct hzp_prefix *p)
+{
+    enum { AHEAD = 32 };
+    int32_t page = p->idle.oldest;
+    if (hzp_kvpool_free_pages(p->pool) > p->pages / 4)
+        return;
+    for (int i = 0; i < AHEAD && page != NONE; i++, page = p->entry[page].newer) {
+        struct entry *e = &p->entry[page];
+        struct hzp_tier_page what = tier_page(p, page);
+        bool posted;
+        if (!e->kept || e->copied || e->copying)
+            continue;
+        /* half of the jobs are left for reading */
+        if (hzp_tier_room(p->tier) <= HZP_TIER_JOBS / 2 ||
+            !hzp_tier_put(p->tier, &what, page, &posted))
+            return;
+        e->copied = true;
+        e->copying = posted;
+        p->copying += posted;
+    }
+}
+
+void hzp_prefix_turn(struct hzp_prefix *p)
+{
+    struct hzp_tier_done done;
+    if (!p->tier)
+        return;
+    while (hzp_tier_done(p->tier, &done))
+        if (done.read)
+            end_loading(p, done.page, done.ok);
+        else
+            end_copying(p, done.page, done.ok);
+    copy_ahead(p);
+}
+
+uint64_t hzp_prefix_fetched(const struct hzp_prefix *p)
+{
+    return p->fetched;
+}
+
+/* When the page of this name has been copied back; 0: it is not being. */
+static uint64_t loading_until(const struct hzp_prefix *p, uint64_t id)
+{
+    for (uint64_t n = p->fetched; n < p->asked; n++)
+        if (p->entry[p->loading[n % HZP_TIER_JOBS]].id == id)
+            return n + 1;
+    return 0;
+}
+
+/* A page that a tier has, and what it will be here. */
+struct fetch {
+    int32_t from; /* the tier's entry */
+    struct entry entry;
+};
+
+/* Has one page copied back.  False: there is no page for it. */
+static bool load(struct hzp_prefix *p, const struct fetch *fetch,
+                 const struct hzp_prefix_tokens *tokens)
+{
+    int32_t page = hzp_prefix_take(p);
+    if (page < 0)
+        return false;
+    p->entry[page] = fetch->entry;
+    read_page(p, tokens, fetch->entry.index, 0);
+    memcpy(tokens_of(p, page), p->scratch, (size_t)p->page_rows * sizeof(*p->token));
+    bool posted = hzp_tier_get(p->tier, fetch->from, page);
+    HZP_ASSERT(posted); /* the caller has asked for room */
+    p->loading[p->asked++ % HZP_TIER_JOBS] = page;
+    return true;
+}
+
+/* The pages of the tier that continue the chain; *ret_until: of those on their way already. */
+static int32_t chain_of_tier(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                             int32_t from, int32_t most, int32_t before, struct fetch *ret,
+                             uint64_t *ret_until)
+{
+    uint64_t before_id = id_of(p, before), hash = before == NONE ? 0 : p->entry[before].hash;
+    int32_t n = 0, room = hzp_tier_room(p->tier);
+    for (int32_t i = from; i < most && n < room; i++) {
+        struct hzp_tier_page what = {
+            .before = before_id, .oldest = tokens->oldest, .token = p->scratch};
+        uint64_t id, oldest;
+        what.hash = hash = read_page(p, tokens, i, hash);
+        int32_t here = find(p, hash, before_id, tokens->oldest), there;
+        if (here != NONE) {
+            before_id = p->entry[here].id;
+            before = here;
+            continue;
+        }
+        there = hzp_tier_find(p->tier, &what, &id, &oldest);
+        if (there == NONE)
+            break;
+        uint64_t until = loading_until(p, id);
+        *ret_until = HZP_MAX(*ret_until, until);
+        if (!until)
+            ret[n++] = (struct fetch){there,
+                                      {.held = true,
+                                       .loading = true,
+                                       .hash = hash,
+                                       .before = before,
+                                       .id = id,
+                                       .before_id = before_id,
+                                       .index = i,
+                                       .oldest = oldest,
+                                       .newer = NONE,
+                                       .older = NONE}};
+        before_id = id;
+        before = NONE;
+    }
+    return n;
+}
+
+uint64_t hzp_prefix_fetch(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
+                          int32_t from, int32_t most, const int32_t *page, double row_ns)
+{
+    hzp_assert_engine_thread();
+    struct fetch fetch[HZP_TIER_JOBS];
+    int32_t before = from ? page[from - 1] : NONE, loaded = 0;
+    uint64_t until = 0;
+    if (!p->tier || (before != NONE && !p->entry[before].kept))
+        return 0;
+    int32_t n = chain_of_tier(p, tokens, from, most, before, fetch, &until);
+    if (!n)
+        return until;
+    double read_ns = hzp_tier_read_ns(p->tier, fetch[0].from);
+    int32_t queued = HZP_TIER_JOBS - hzp_tier_room(p->tier);
+    if (read_ns > 0 && row_ns > 0 && read_ns * (queued + n) >= row_ns * n * p->page_rows)
+        return until;
+    while (loaded < n && load(p, &fetch[loaded], tokens))
+        loaded++;
+    return loaded ? p->asked : until;
 }
 
 /* ---- matching and keeping ---- */
@@ -265,7 +509,7 @@ static bool search_next(const struct hzp_prefix *p, struct search *search, int32
     if (!p->kept || !behind || (index + 1) * p->page_rows > search->tokens->count)
         return false;
     search->hash = read_page(p, search->tokens, index, search->hash);
-    search->before = find(p, search->hash, search->before, search->tokens->oldest);
+    search->before = find(p, search->hash, id_of(p, search->before), search->tokens->oldest);
     return search->before != NONE;
 }
 
@@ -322,28 +566,21 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
     uint64_t oldest = p->served[0];
     if (before != NONE)
         oldest = HZP_MIN(oldest, p->entry[before].oldest);
-    if (find(p, hash, before, oldest) != NONE)
+    if (find(p, hash, id_of(p, before), oldest) != NONE)
         return false;
-    struct entry *e = &p->entry[own];
-    HZP_ASSERT(!e->held);
-    int32_t *bucket = &p->bucket[hash & (p->buckets - 1)];
-    *e = (struct entry){.kept = true,
-                        .held = true,
-                        .hash = hash,
-                        .before = before,
-                        .generation = e->generation,
-                        .before_generation = before == NONE ? 0 : p->entry[before].generation,
-                        .index = index,
-                        .oldest = oldest,
-                        .refs = 1,
-                        .next = *bucket,
-                        .newer = NONE,
-                        .older = NONE};
-    *bucket = own;
-    memcpy(p->token + (size_t)own * (size_t)p->page_rows, p->scratch,
-           (size_t)p->page_rows * sizeof(*p->token));
-    p->kept++;
-    p->additions++;
+    HZP_ASSERT(!p->entry[own].held);
+    p->entry[own] = (struct entry){.held = true,
+                                   .hash = hash,
+                                   .before = before,
+                                   .before_id = id_of(p, before),
+                                   .index = index,
+                                   .oldest = oldest,
+                                   .refs = 1,
+                                   .newer = NONE,
+                                   .older = NONE};
+    memcpy(tokens_of(p, own), p->scratch, (size_t)p->page_rows * sizeof(*p->token));
+    name_page(p, own);
+    table_add(p, own);
     return true;
 }
 
@@ -356,7 +593,7 @@ void hzp_prefix_release(struct hzp_prefix *p, const int32_t *page, int32_t count
         e->step = HZP_MAX(e->step, step);
         if (--e->refs)
             continue;
-        if (e->kept || e->step > p->ended)
+        if (e->kept || e->copying || e->step > p->ended)
             list_add(p, list_of(p, page[i]), page[i]);
         else
             let_go(p, page[i]);
@@ -393,8 +630,8 @@ static int hotter(const void *a, const void *b)
 static int32_t kept_before(const struct hzp_prefix *p, int32_t page)
 {
     const struct entry *e = &p->entry[page];
-    bool there = e->before != NONE && p->entry[e->before].kept &&
-                 p->entry[e->before].generation == e->before_generation;
+    bool there =
+        e->before != NONE && p->entry[e->before].kept && p->entry[e->before].id == e->before_id;
     return there ? e->before : NONE;
 }
 
@@ -449,8 +686,10 @@ int32_t hzp_prefix_hottest(const struct hzp_prefix *p, int32_t rows_max, struct 
 
 int32_t hzp_prefix_take(struct hzp_prefix *p)
 {
-    if (!hzp_kvpool_free_pages(p->pool) && p->idle.count) {
-        int32_t page = p->idle.oldest;
+    int32_t page = hzp_kvpool_free_pages(p->pool) ? NONE : p->idle.oldest;
+    while (page != NONE && p->entry[page].copying)
+        page = p->entry[page].newer;
+    if (page != NONE) {
         list_remove(p, &p->idle, page);
         let_go(p, page);
         p->evicted++;
@@ -460,11 +699,14 @@ int32_t hzp_prefix_take(struct hzp_prefix *p)
 
 int32_t hzp_prefix_available(const struct hzp_prefix *p)
 {
-    return hzp_kvpool_free_pages(p->pool) + p->idle.count;
+    /* some that are copied may not be idle: then it is more */
+    return hzp_kvpool_free_pages(p->pool) + HZP_MAX(p->idle.count - p->copying, 0);
 }
 
 void hzp_prefix_read_stats(const struct hzp_prefix *p, struct hzp_prefix_stats *ret)
 {
-    *ret = (struct hzp_prefix_stats){
-        .idle = p->idle.count + p->cooling.count, .kept = p->kept, .evicted = p->evicted};
+    *ret = (struct hzp_prefix_stats){.idle = p->idle.count + p->cooling.count +
+                                             (int32_t)(p->asked - p->fetched),
+                                     .kept = p->kept,
+                                     .evicted = p->evicted};
 }

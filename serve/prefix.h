@@ -4,7 +4,7 @@
  *
  * A page is kept under the version that computed its rows, the page before it, and its tokens:
  *
- *     key(page i) = (version, page i - 1 and its generation, tokens of page i)
+ *     key(page i) = (version, id of page i - 1, tokens of page i)
  *
  * so a match is a match of all tokens from the first one on.  The hash only finds candidates:
  * tokens and the page before are compared.  Only whole pages are shared.  A request whose tokens
@@ -14,6 +14,10 @@
  * Pages that sequences use have references.  A page without a reference stays kept, idle, until a
  * sequence needs a page and the pool has none; the one idle for longest goes first.  A sequence
  * releases its pages last page first, so the pages at the beginning of a prompt live longest.
+ *
+ * Tiers (tier.h).  While few pages are free, those that will be given out next are copied to a tier
+ * before; a sequence that would have to compute rows that a tier has waits for them to be copied
+ * back, if that is expected to take less time than computing them.
  *
  * Invariants:
  * - A kept page is not written to: the sequence that computed it, too, only reads it from then on.
@@ -34,6 +38,7 @@
 #define HZP_SERVE_PREFIX_H
 
 #include "serve/kvpool.h"
+#include "serve/tier.h"
 
 struct hzp_prefix;
 
@@ -43,6 +48,9 @@ enum { HZP_PREFIX_STALE_MAX = 15 };
  * stale_max: at most HZP_PREFIX_STALE_MAX. */
 void hzp_prefix_create(struct hzp_kvpool *pool, bool on, int32_t stale_max,
                        struct hzp_prefix **ret);
+/* Before any page is kept: pages that fall out go there.  Borrowed; stopped before the cache is
+ * destroyed. */
+void hzp_prefix_use_tier(struct hzp_prefix *prefix, struct hzp_tier *tier);
 /* Returns all idle pages to the pool; there are no references.  NULL: no effect. */
 void hzp_prefix_destroy(struct hzp_prefix *prefix);
 
@@ -50,6 +58,9 @@ void hzp_prefix_destroy(struct hzp_prefix *prefix);
 void hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
 /* All steps up to this one have ended. */
 void hzp_prefix_ended(struct hzp_prefix *prefix, uint64_t step);
+
+/* Before each step: takes over what the tier has copied, and has it copy more. */
+void hzp_prefix_turn(struct hzp_prefix *prefix);
 
 /* Changes whenever a page is added: a match that failed is worth trying again only then. */
 uint64_t hzp_prefix_additions(const struct hzp_prefix *prefix);
@@ -73,6 +84,13 @@ int32_t hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_toke
 /* The number that a match would return, changing nothing; *ret_used as above. */
 int32_t hzp_prefix_peek(const struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                         int32_t from, int32_t most, const int32_t *page, int32_t *ret_used);
+
+/* Has pages that a tier has of these tokens, from page `from` up to `most`, copied back, if that is
+ * worth it: row_ns is how long computing a row takes, 0: not known.  Returns what
+ * hzp_prefix_fetched() reaches when they can be matched, or have failed; 0: none. */
+uint64_t hzp_prefix_fetch(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
+                          int32_t from, int32_t most, const int32_t *page, double row_ns);
+uint64_t hzp_prefix_fetched(const struct hzp_prefix *prefix);
 
 /* The oldest version that computed rows of this kept page, or rows that they attend to. */
 uint64_t hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page);
@@ -110,7 +128,7 @@ int32_t hzp_prefix_hottest(const struct hzp_prefix *prefix, int32_t rows_max,
                            struct hzp_prefix_hot *ret, int32_t most);
 
 struct hzp_prefix_stats {
-    int32_t idle; /* kept pages without a reference */
+    int32_t idle; /* kept pages without a reference, and those that are copied back */
     int32_t kept; /* pages that can be matched */
     uint64_t evicted;
 };

@@ -27,6 +27,8 @@ void hzp_show_stats(struct hzp_scheduler *s)
     s->now.kv_idle = prefix.idle;
     s->now.kv_peak = hzp_admission_peak(s->admission);
     s->now.waiting_weights = s->later_count;
+    if (s->config.tier)
+        hzp_tier_read_stats(s->config.tier, &s->now.tier);
     hzp_count_pins(s);
     hzp_lock_take(&s->lock);
     s->shown = s->now;
@@ -335,6 +337,9 @@ bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
     int32_t used, most = pages_sought(s, seq->rq);
     if (hzp_prefix_peek(s->prefix, &tokens, seq->kept, most, seq->page, &used) == seq->kept) {
         seq->sought = hzp_prefix_additions(s->prefix);
+        if (take)
+            seq->fetch =
+                hzp_prefix_fetch(s->prefix, &tokens, seq->kept, most, seq->page, s->row_ns);
         return false;
     }
     if (take)
@@ -419,7 +424,7 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->part[0].rows = seq->part[1].rows = 0;
     seq->restarted = true;
     seq->mixed = seq->alone = seq->passed_over = false;
-    seq->sought = 0;
+    seq->sought = seq->fetch = 0;
 }
 
 void hzp_queue_restart(struct hzp_scheduler *s, uint64_t version)

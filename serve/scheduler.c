@@ -47,6 +47,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
     s->warm.seq.page = hzp_xcalloc((size_t)s->page_stride, sizeof(*s->warm.seq.page));
     hzp_prefix_create(pool, config->prefix_cache, config->prefix_stale_max, &s->prefix);
+    hzp_prefix_use_tier(s->prefix, config->tier);
     hzp_budget_init(&s->budget);
     hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
@@ -209,6 +210,15 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
 
 /* ---- steps ---- */
 
+/* How long a row takes in a step of many. */
+static double prompt_row_ns(const struct hzp_room *room)
+{
+    enum { ROWS = 128 };
+    struct hzp_rows_curve curve;
+    hzp_rows_curve_of(&room->time->rows, &curve);
+    return hzp_rows_curve_ns(&curve, ROWS) / ROWS;
+}
+
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
@@ -228,6 +238,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         hzp_queue_restart(s, s->version);
         hzp_swap(s, step->version);
     }
+    s->row_ns = prompt_row_ns(room);
+    hzp_prefix_turn(s->prefix);
     hzp_queue_turn(s, step);
     hzp_tell_news(s);
     if (s->running && step->version)

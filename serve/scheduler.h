@@ -72,6 +72,7 @@
 #include "serve/budget.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
+#include "serve/tier.h"
 
 struct hzp_scheduler;
 
@@ -85,6 +86,7 @@ struct hzp_scheduler_config {
     bool prefix_cache;        /* rows of equal beginnings of prompts are computed once (prefix.h) */
     int32_t prefix_stale_max; /* of how many versions before the serving one rows are reused, where
                                * the request does not ask for newer ones (hzp_demands_oldest) */
+    struct hzp_tier *tier;    /* where pages of the prefix cache go; borrowed; NULL: nowhere */
     int32_t rewarm_rows;      /* of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
     int32_t edits_max;        /* of the batch: submit refuses a request that could need more */
@@ -128,13 +130,14 @@ struct hzp_scheduler_stats {
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;
-    uint64_t recomputed_tokens;                /* rows recomputed after preemptions and restarts */
-    uint64_t prompt_restarts;                  /* prompts begun again because of a swap */
-    uint64_t recomputes;                       /* decoding sequences computed again after a swap */
-    uint64_t aborted, pins_ended;              /* requests ended by a swap, by the bound on pins */
-    uint64_t prefix_queries, prefix_hits;      /* prompt tokens looked for in the cache, found */
-    uint64_t found_tokens;                     /* of prompt_tokens: found, not computed */
-    uint64_t prefix_stale;                     /* of prefix_hits: computed by an older version */
+    uint64_t recomputed_tokens;           /* rows recomputed after preemptions and restarts */
+    uint64_t prompt_restarts;             /* prompts begun again because of a swap */
+    uint64_t recomputes;                  /* decoding sequences computed again after a swap */
+    uint64_t aborted, pins_ended;         /* requests ended by a swap, by the bound on pins */
+    uint64_t prefix_queries, prefix_hits; /* prompt tokens looked for in the cache, found */
+    uint64_t found_tokens;                /* of prompt_tokens: found, not computed */
+    uint64_t prefix_stale;                /* of prefix_hits: computed by an older version */
+    struct hzp_tier_stats tier;
     uint64_t rewarmed_tokens;                  /* rows computed again after a swap, for later */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;                /* taken: by running sequences */

@@ -42,6 +42,7 @@ struct hzp_seq {
     bool mixed;              /* rows behind prompt_end were computed by another version */
     bool alone;              /* the cache has another page for its next tokens */
     bool passed_over;        /* restarted, and the newest step of its version had no row for it */
+    uint64_t fetch;          /* waits until hzp_prefix_fetched() has come to this */
     uint64_t sought;         /* hzp_prefix_additions() at the last search */
     struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that accesses its pages */
@@ -95,6 +96,7 @@ struct hzp_scheduler {
     const struct hzp_request *looked_for; /* head of the queue at that time; only compared */
     bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
+    double row_ns; /* how long computing a prompt's row takes; 0: not known */
     struct hzp_rewarm warm;
     uint64_t ended;    /* newest step that has ended */
     uint64_t version;  /* the current one when the step is formed; 0: none yet */
@@ -138,6 +140,12 @@ static inline bool hzp_seq_has_page(const struct hzp_scheduler *s, const struct 
 static inline bool hzp_seq_decodes(const struct hzp_seq *seq)
 {
     return seq->fed >= seq->prompt_end;
+}
+
+/* True: rows that it needs are on their way from a tier. */
+static inline bool hzp_seq_fetches(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return seq->fetch > hzp_prefix_fetched(s->prefix);
 }
 
 /* The version that computes its next row. */

@@ -159,6 +159,13 @@ const struct hzp_option hzp_option_table[] = {
     INT("--prefix-rewarm", engine.serving.rewarm, "0", 0, 1 << 24, SERVE,
         "after a swap, while there is no request, compute the most used beginnings of prompts "
         "again, at most N tokens of them; 0: none"),
+    SIZE("--prefix-host-bytes", engine.serving.prefix_host, "0", 0, BIG, SERVE,
+         "on a GPU: host memory for pages that fall out of the prefix cache; 0: none"),
+    TEXT("--prefix-file", engine.serving.prefix_dir, NULL, "DIR", SERVE,
+         "keep pages that fall out of the prefix cache, or out of --prefix-host-bytes, in a file "
+         "without a name in this directory; they come back when that is faster than computing"),
+    SIZE("--prefix-file-bytes", engine.serving.prefix_file, "1G", 1, BIG, SERVE,
+         "size of that file"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
         "tokens per KV page"),
     INT("--max-edits", engine.serving.edits_max, "0", 0, 1 << 24, ENGINE,

@@ -285,7 +285,26 @@ int hzp_assembly_fill(struct hzp_assembly *a,
 
 /* ---- serving, or a rig ---- */
 
-static int open_serving(struct hzp_assembly *a)
+/* Where pages go that fall out of the prefix cache. */
+static int open_tier(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    const struct hzp_serving_settings *s = a->is.serving;
+    bool host = hzp_device_host_memory(a->dev);
+    struct hzp_tier_config config = {.pool = a->pool,
+                                     .host_bytes = (size_t)s->prefix_host,
+                                     .file_bytes = s->prefix_dir ? (size_t)s->prefix_file : 0,
+                                     .dir = s->prefix_dir};
+    if (s->prefix_host && host)
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, "--prefix-host-bytes",
+            "--prefix-host-bytes: this device's memory is host memory; give it to "
+            "the cache itself (--kv-memory)");
+    if (s->no_prefix_cache || (!config.host_bytes && !config.file_bytes))
+        return HZP_OK;
+    return hzp_tier_create(&config, &a->tier, reterr);
+}
+
+static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     const struct hzp_serving_settings *s = a->is.serving;
     const struct hzp_batch_config *batch = &a->plan.batch;
@@ -297,6 +316,7 @@ static int open_serving(struct hzp_assembly *a)
     HZP_TRY(hzp_kvpool_touch(a->pool, asked ? a->plan.kv_pages : batch->page_stride));
     HZP_TRY(hzp_serve_space_create(a->model, batch->rows_max, batch->logits_max, &a->space));
     HZP_TRY(hzp_batch_create(a->dev, batch, &a->batch));
+    HZP_TRY(open_tier(a, reterr));
     struct hzp_scheduler_config config = {.running_max = (int32_t)s->running_max,
                                           .waiting_max = (int32_t)s->waiting_max,
                                           .waiting_tokens_max = s->waiting_tokens,
@@ -304,6 +324,7 @@ static int open_serving(struct hzp_assembly *a)
                                           .prefix_cache = !s->no_prefix_cache,
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
+                                          .tier = a->tier,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),
                                           .admission = s->admission ? HZP_ADMIT_WORST_CASE
                                                                     : HZP_ADMIT_PREDICTED,
@@ -313,7 +334,7 @@ static int open_serving(struct hzp_assembly *a)
 
 int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    return explain(a, open_serving(a), "serving", reterr);
+    return explain(a, open_serving(a, reterr), "serving", reterr);
 }
 
 static int open_rig(struct hzp_assembly *a)
@@ -412,6 +433,8 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
     else if (r == HZP_OK && a->is.link)
         hzp_link_set_wake(a->is.link, hzp_loop_wake, a->loop);
+    if (r == HZP_OK && a->tier)
+        hzp_tier_set_wake(a->tier, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->pool)
         r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
     if (r == HZP_OK)
@@ -425,6 +448,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     if (a->is.link)
         hzp_link_set_wake(a->is.link, NULL, NULL);
+    hzp_tier_stop(a->tier);
     hzp_loop_destroy(a->loop);
     hzp_plan_table_fini(&a->plans);
     hzp_tables_fini(&a->tables);
@@ -432,6 +456,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_trainer_destroy(a->trainer);
     hzp_follower_destroy(a->follower);
     hzp_scheduler_destroy(a->scheduler);
+    hzp_tier_destroy(a->tier);
     hzp_batch_destroy(a->batch);
     hzp_serve_space_destroy(a->space);
     hzp_kvpool_destroy(a->pool);
@@ -443,6 +468,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->trainer = NULL;
     a->follower = NULL;
     a->scheduler = NULL;
+    a->tier = NULL;
     a->batch = NULL;
     a->space = NULL;
     a->pool = NULL;

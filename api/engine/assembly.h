@@ -96,6 +96,7 @@ struct hzp_assembly {
     struct hzp_follower *follower;
     /* open_serving */
     struct hzp_kvpool *pool;
+    struct hzp_tier *tier; /* NULL: what falls out of the prefix cache is gone */
     struct hzp_serve_space *space;
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;

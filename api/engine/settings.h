@@ -48,6 +48,9 @@ struct hzp_serving_settings {
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
     int64_t reuse_stale;          /* versions before the serving one whose rows are reused */
+    const char *prefix_dir;       /* where the prefix cache's file is made; NULL: none */
+    int64_t prefix_file;          /* bytes of that file */
+    int64_t prefix_host;          /* bytes of host memory for its pages; 0: none */
     int64_t rewarm;               /* tokens of prefixes computed again after a swap; 0: none */
     int64_t consistency;          /* enum hzp_consistency of requests that name none */
     double pin_seconds;           /* how long a version that is not current may be pinned */

@@ -113,6 +113,26 @@ static void asked_weights(struct page *p, const struct hzp_scheduler_stats *s)
             "Decoding sequences computed again because of a version swap.");
 }
 
+static void print_prefixes(struct page *p, const struct hzp_scheduler_stats *s)
+{
+    counter(p, "vllm:prefix_cache_queries_total", (double)s->prefix_queries,
+            "Prompt tokens of admitted requests.");
+    counter(p, "vllm:prefix_cache_hits_total", (double)s->prefix_hits,
+            "Prompt tokens of admitted requests whose rows the prefix cache had.");
+    counter(p, "hzpserve_prefix_stale_tokens_total", (double)s->prefix_stale,
+            "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
+    counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens,
+            "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
+    gauge(p, "hzpserve_prefix_tier_pages", s->tier.pages,
+          "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-host-bytes).");
+    counter(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written,
+            "Pages copied to a tier.");
+    counter(p, "hzpserve_prefix_tier_read_pages_total", (double)s->tier.read,
+            "Pages copied back, because that was expected to be faster than computing them.");
+    counter(p, "hzpserve_prefix_tier_failed_pages_total", (double)s->tier.failed,
+            "Pages that could not be copied, or did not have their checksum.");
+}
+
 static void serving(struct page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
@@ -142,14 +162,7 @@ static void serving(struct page *p, struct hzp_server *server)
             p->labels, (unsigned long long)(s.prompt_tokens - s.found_tokens), p->labels,
             (unsigned long long)s.found_tokens);
     counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
-    counter(p, "vllm:prefix_cache_queries_total", (double)s.prefix_queries,
-            "Prompt tokens of admitted requests.");
-    counter(p, "vllm:prefix_cache_hits_total", (double)s.prefix_hits,
-            "Prompt tokens of admitted requests whose rows the prefix cache had.");
-    counter(p, "hzpserve_prefix_stale_tokens_total", (double)s.prefix_stale,
-            "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
-    counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s.rewarmed_tokens,
-            "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
+    print_prefixes(p, &s);
     counter(p, "vllm:num_preemptions_total", (double)s.preempted,
             "Sequences preempted for lack of KV pages.");
     counter(p, "vllm:admission_rejections_total", (double)s.refused,

@@ -301,6 +301,36 @@ def test_prefixes_after_a_swap():
         assert cached >= 48 and told["tokens"] == 0, (cached, told)
 
 
+def test_prefix_tier():
+    """Pages that fall out of a small cache come back from a file."""
+    def ask(server, first):
+        prompt = " ".join(str(n) for n in range(first, first + 50))
+        got = server.complete(prompt=prompt, max_tokens=4)
+        return got.choices[0].text, got.usage.prompt_tokens_details.cached_tokens
+
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        with Server("--no-train", "--page-rows", "16", "--kv-tokens", "640", "--context", "256",
+                    "--prefix-file", folder, "--prefix-file-bytes", "64M") as server:
+            answer, cached = ask(server, 100)
+            assert cached == 0
+            for first in 200, 300, 400, 500:
+                ask(server, first)
+            until(lambda: server.metric("hzpserve_prefix_tier_written_pages_total") >= 8)
+            for first in 500, 600, 700, 800:
+                ask(server, first)
+            again = ask(server, 100)
+            assert again[0] == answer and again[1] > 0, (answer, again)
+            assert server.metric("hzpserve_prefix_tier_read_pages_total") > 0
+            assert server.metric("hzpserve_prefix_tier_failed_pages_total") == 0
+            assert list(pathlib.Path(folder).iterdir()) == []  # the file has no name
+    done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--no-train", "--port", "0", "--prefix-file", "/nonexistent"],
+                          capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 1 and "--prefix-file" in done.stderr, done.stderr
+    done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--no-train", "--port", "0", "--device", "cpu",
+                           "--prefix-host-bytes", "1M"], capture_output=True, text=True, timeout=HANG)
+    assert done.returncode and "--kv-memory" in done.stderr, done.stderr
+
+
 def call(server, method, path, body=None):
     status, _, got = server.post(path, "" if body is None else body, method=method)
     return status, got

@@ -16,6 +16,10 @@
  * computed again after a swap: such rows are all of the step's version, and only in steps while no
  * request is there.
  *
+ * On half of the days pages that fall out of the cache go to a tier, a small one in host memory, a
+ * file, or both, whose jobs are done late.  What stands for a page's memory are its rows, which the
+ * tier copies.
+ *
  * Sabotage replaces functions of the cache, through the linker's --wrap, and must be noticed. */
 #include "base/arena.h"
 #include "serve/prefix.h"
@@ -31,9 +35,18 @@
 
 enum { VOCAB = 1 << 20, EOS = VOCAB - 1, POSITIONS = 160, LIVES_MAX = 80, VERSIONS_MAX = 4096 };
 
-enum sabotage { SOUND, STALE, WRONG_TOKENS, RELEASED_EARLY, UNSAID, OTHER_LINE, SABOTAGES };
-static const char *const sabotage_name[SABOTAGES] = {"sound",          "stale",  "wrong-tokens",
-                                                     "released-early", "unsaid", "other-line"};
+enum sabotage {
+    SOUND,
+    STALE,
+    WRONG_TOKENS,
+    RELEASED_EARLY,
+    UNSAID,
+    OTHER_LINE,
+    TIER_KEEPS,
+    SABOTAGES
+};
+static const char *const sabotage_name[SABOTAGES] = {
+    "sound", "stale", "wrong-tokens", "released-early", "unsaid", "other-line", "tier-keeps"};
 
 struct row {
     uint64_t content;
@@ -50,6 +63,7 @@ struct life {
 
 struct day {
     uint64_t seed, random;
+    uint32_t swap_chance; /* one in so many */
     enum sabotage sabotage;
     bool ahead, done; /* done: sabotage has been at work */
     int32_t pages, page_rows, rows_max, lives, submitted, ended;
@@ -58,6 +72,7 @@ struct day {
     struct hzp_model_config model_config;
     struct hzp_model model;
     struct hzp_kvpool *pool;
+    struct hzp_tier *tier; /* NULL: none */
     struct hzp_time time;
     struct hzp_scheduler *s;
     struct hzp_batch *batch[2];
@@ -70,7 +85,8 @@ struct day {
 };
 
 struct totals {
-    uint64_t days, requests, hits, queries, swaps, restarts, pushes, canceled, stale, rewarmed;
+    uint64_t days, requests, hits, queries, swaps, restarts, pushes, canceled, stale, rewarmed,
+        written, read;
 };
 
 static struct day *today; /* for the wrappers */
@@ -131,6 +147,48 @@ int32_t __real_hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_pref
 int32_t __wrap_hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                                 int32_t from, int32_t most, int32_t *page, int32_t *ret_used);
 
+void __real_hzp_tier_forget(struct hzp_tier *tier, uint64_t oldest);
+void __wrap_hzp_tier_forget(struct hzp_tier *tier, uint64_t oldest);
+int32_t __real_hzp_tier_find(const struct hzp_tier *tier, const struct hzp_tier_page *what,
+                             uint64_t *ret_id, uint64_t *ret_oldest);
+int32_t __wrap_hzp_tier_find(const struct hzp_tier *tier, const struct hzp_tier_page *what,
+                             uint64_t *ret_id, uint64_t *ret_oldest);
+int __wrap_hzp_kvpool_read_page(const struct hzp_kvpool *pool, int32_t page, void *host);
+int __wrap_hzp_kvpool_write_page(const struct hzp_kvpool *pool, int32_t page, const void *host);
+
+/* TIER_KEEPS: the tier does not hear of swaps, and what it has seems to be of the newest
+ * version. */
+void __wrap_hzp_tier_forget(struct hzp_tier *tier, uint64_t oldest)
+{
+    if (today->sabotage != TIER_KEEPS)
+        __real_hzp_tier_forget(tier, oldest);
+}
+
+int32_t __wrap_hzp_tier_find(const struct hzp_tier *tier, const struct hzp_tier_page *what,
+                             uint64_t *ret_id, uint64_t *ret_oldest)
+{
+    int32_t found = __real_hzp_tier_find(tier, what, ret_id, ret_oldest);
+    if (today->sabotage == TIER_KEEPS && found >= 0)
+        *ret_oldest = today->version[today->current].record.id;
+    return found;
+}
+
+int __wrap_hzp_kvpool_read_page(const struct hzp_kvpool *pool, int32_t page, void *host)
+{
+    size_t bytes = (size_t)today->page_rows * sizeof(struct row);
+    check(today, bytes <= hzp_kvpool_page_bytes(pool), "a page's size", (int64_t)bytes, 0);
+    memset(host, 0, hzp_kvpool_page_bytes(pool));
+    memcpy(host, today->kv + (size_t)page * (size_t)today->page_rows, bytes);
+    return HZP_OK;
+}
+
+int __wrap_hzp_kvpool_write_page(const struct hzp_kvpool *pool, int32_t page, const void *host)
+{
+    memcpy(today->kv + (size_t)page * (size_t)today->page_rows, host,
+           (size_t)today->page_rows * sizeof(struct row));
+    return HZP_OK;
+}
+
 /* STALE: the cache does not hear of swaps.  OTHER_LINE: each version seems made from the last. */
 void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent)
 {
@@ -185,11 +243,30 @@ void __wrap_hzp_prefix_release(struct hzp_prefix *prefix, const int32_t *page, i
 
 /* --- A day ------------------------------------------------------------------------------------ */
 
+static void open_tier(struct day *d)
+{
+    struct hzp_err_text err = {0};
+    size_t page = hzp_kvpool_page_bytes(d->pool);
+    int32_t where = between(d, 0, 5), most = 2 * d->pages; /* 0 to 2: none */
+    struct hzp_tier_config tier = {.pool = d->pool,
+                                   .host_bytes = where % 2 ? (size_t)between(d, 1, most) * page : 0,
+                                   .file_bytes = where > 3 ? (size_t)between(d, 1, most) * page : 0,
+                                   .dir = "/tmp",
+                                   .threadless = true};
+    if (where < 3)
+        return;
+    if (hzp_tier_create(&tier, &d->tier, &err) < 0) {
+        printf("%s\n", err.text);
+        broken(d, "opening", 5, 0);
+    }
+}
+
 static void open_day(struct day *d)
 {
     struct hzp_err_text err;
     d->random = d->seed * 2654435761u + 11;
     d->ahead = seeded(&d->random, 2);
+    d->swap_chance = seeded(&d->random, 2) ? 12 : 300;
     d->page_rows = 1 << between(d, 0, 4);
     d->rows_max = between(d, 4, 64);
     d->lives = between(d, 20, LIVES_MAX);
@@ -210,7 +287,7 @@ static void open_day(struct day *d)
     d->model_config = (struct hzp_model_config){.layers = 1,
                                                 .width = 1,
                                                 .vocab = VOCAB,
-                                                .heads = {.heads = 1, .kv_heads = 1, .dim = 1},
+                                                .heads = {.heads = 1, .kv_heads = 1, .dim = 2},
                                                 .eos = {EOS},
                                                 .eos_count = 1};
     d->model = (struct hzp_model){
@@ -224,8 +301,11 @@ static void open_day(struct day *d)
     for (int32_t i = 0; i < VERSIONS_MAX; i++)
         d->version[i].record.id = 100 + (uint64_t)i;
     d->version[0].record.parent = 50;
-    if (hzp_kvpool_create(&d->model, d->pages, d->page_rows, &d->pool) < 0 ||
-        hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
+    if (hzp_kvpool_create(&d->model, d->pages, d->page_rows, &d->pool) < 0)
+        broken(d, "opening", 4, 0);
+    open_tier(d);
+    d->config.tier = d->tier;
+    if (hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch[0]) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch[1]) < 0)
         broken(d, "opening", 1, 0);
@@ -238,7 +318,10 @@ static void close_day(struct day *d)
     struct hzp_scheduler_stats stats;
     hzp_scheduler_read_stats(d->s, &stats);
     check(d, stats.kv_taken == 0, "pages", stats.kv_taken, stats.kv_idle);
+    while (d->tier && hzp_tier_work(d->tier) && seeded(&d->random, 2))
+        continue; /* some jobs are never done */
     hzp_scheduler_destroy(d->s);
+    hzp_tier_destroy(d->tier);
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(d->pool, &kv);
     check(d, kv.taken == 0, "pages", kv.taken, kv.pages);
@@ -414,7 +497,8 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
         }
     check(d, !d->s->warm.rq || (!d->s->running && !d->s->wait_count),
           "computed again beside requests", d->s->running, d->s->wait_count);
-    if (!t->offer.keep_version && !seeded(&d->random, 12) && d->current + 1 < VERSIONS_MAX) {
+    if (!t->offer.keep_version && !seeded(&d->random, d->swap_chance) &&
+        d->current + 1 < VERSIONS_MAX) {
         bool breaks = !seeded(&d->random, 6);
         d->current++;
         d->line[d->current] = breaks ? d->current : d->line[d->current - 1];
@@ -437,6 +521,9 @@ static void live(struct day *d)
     struct turn turn[2], *flying = NULL;
     int idle = 0;
     while (d->ended < d->lives) {
+        bool copied = false;
+        while (d->tier && !seeded(&d->random, 3) && hzp_tier_work(d->tier))
+            copied = true;
         while (d->submitted < d->lives && !seeded(&d->random, 3))
             submit(d);
         if (d->submitted && !seeded(&d->random, 40))
@@ -450,8 +537,9 @@ static void live(struct day *d)
             finish(d, t);
             flying = NULL;
         }
-        idle = t->any || d->ended == d->submitted ? 0 : idle + 1;
-        check(d, idle < 4, "deadlock", d->ended, d->submitted);
+        bool waits = d->tier && hzp_tier_room(d->tier) < HZP_TIER_JOBS;
+        idle = t->any || copied || waits || d->ended == d->submitted ? 0 : idle + 1;
+        check(d, idle < 4 && d->steps < 1000000, "deadlock", d->ended, d->submitted);
     }
     if (flying)
         finish(d, flying);
@@ -479,6 +567,9 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
     t->swaps += (uint64_t)d->current;
     t->restarts += stats.prompt_restarts;
     t->stale += stats.prefix_stale;
+    t->written += stats.tier.written;
+    t->read += stats.tier.read;
+    check(d, !stats.tier.failed, "a page was not copied", (int64_t)stats.tier.failed, 0);
     t->rewarmed += stats.rewarmed_tokens;
     t->pushes += stats.preempted;
     t->canceled += stats.finished[HZP_REQUEST_CANCELED];
@@ -490,7 +581,7 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
 
 static bool caught(enum sabotage sabotage)
 {
-    for (uint64_t seed = 1; seed <= 200; seed++) {
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
         int status;
         struct totals totals = {0};
         fflush(stdout);
@@ -533,14 +624,16 @@ int main(int argc, char **argv)
     for (uint64_t seed = first; seed <= last; seed++)
         run(seed, SOUND, &t);
     printf("%llu days, %llu requests; %llu of %llu prompt tokens found, %llu of them stale; %llu "
-           "computed again after a swap; %llu swaps, %llu restarts, %llu preemptions, %llu "
+           "computed again after a swap; %llu pages to a tier, %llu from there; %llu swaps, %llu "
+           "restarts, %llu preemptions, %llu "
            "canceled\n",
            (unsigned long long)t.days, (unsigned long long)t.requests, (unsigned long long)t.hits,
            (unsigned long long)t.queries, (unsigned long long)t.stale,
-           (unsigned long long)t.rewarmed, (unsigned long long)t.swaps,
-           (unsigned long long)t.restarts, (unsigned long long)t.pushes,
-           (unsigned long long)t.canceled);
-    bool all = t.hits && t.stale && t.rewarmed && t.swaps && t.restarts && t.pushes && t.canceled;
+           (unsigned long long)t.rewarmed, (unsigned long long)t.written,
+           (unsigned long long)t.read, (unsigned long long)t.swaps, (unsigned long long)t.restarts,
+           (unsigned long long)t.pushes, (unsigned long long)t.canceled);
+    bool all = t.hits && t.stale && t.rewarmed && t.written && t.read && t.swaps && t.restarts &&
+               t.pushes && t.canceled;
     if (last - first > 100 && !all)
         puts("a case of the above never came up");
     return last - first > 100 && !all;
