@@ -195,12 +195,17 @@ int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name
 struct hzp_activation {
     uint64_t id, of;         /* the new id, and the version whose weights it has */
     int64_t learned_through; /* of that version */
+    const char *source;      /* of weights that were sent here (of: 0): from where; NULL: none */
     const char *checkpoint;  /* a directory that holds it: with that a restart begins */
     int64_t skip_through; /* samples after learned_through, up to this one, are skipped; 0: none */
     int64_t forget;       /* the sample that is deleted by this; 0: none */
     bool replay; /* samples are not skipped any more that were skipped later than `of`; else that
                   * holds for those that it has learned, and the others stay skipped */
 };
+/* Where version id was sent from; "": it was made here. */
+int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
+                          struct hzp_err_text *reterr);
+
 /* All of it in one transaction. */
 int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
                             struct hzp_err_text *reterr);

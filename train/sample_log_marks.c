@@ -217,8 +217,22 @@ static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
         HZP_TRY(lift_marks(log, a, reterr));
     if (a->skip_through >= first)
         HZP_TRY(skip_samples(log, first, a->skip_through, a->id, reterr));
+    if (a->source)
+        HZP_TRY(change(log, "INSERT OR REPLACE INTO sources VALUES (?1, ?2)", 1, checkpoint,
+                       a->source, reterr));
     return change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)", 2, checkpoint,
                   a->checkpoint, reterr);
+}
+
+int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
+                          struct hzp_err_text *reterr)
+{
+    char sql[96];
+    sqlite3_snprintf(sizeof(sql), sql, "SELECT source FROM sources WHERE id = %lld", (long long)id);
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_text(log, sql, ret, size, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
 }
 
 int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
@@ -286,7 +300,7 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
         " WHERE id NOT IN (SELECT id FROM versions)),"
         " line (id, parent) AS (SELECT id, parent FROM node WHERE id = ?1"
         " UNION SELECT n.id, n.parent FROM line JOIN node n ON n.id ="
-        " CASE WHEN line.parent > 0 THEN line.parent"
+        " CASE WHEN line.parent > 0 THEN line.parent WHEN line.parent < 0 THEN 0"
         " ELSE (SELECT max(id) FROM versions WHERE id < line.id) END)"
         " SELECT line.id, n.learned, n.more, c.learned_through, c.name FROM line"
         " JOIN node n ON n.id = line.id LEFT JOIN checkpoints c ON c.id = line.id"

@@ -20,9 +20,9 @@ enum {
     LOAD_PIECE = 1 << 15, /* elements: checked while they are still in the cache */
 };
 
-/* The state of a load. */
-struct load {
-    const char *dir;
+/* An open directory. */
+struct hzp_model_reader {
+    char *dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
     int32_t next;               /* index of the layout->disk that is converted next */
@@ -59,7 +59,7 @@ static bool is_plain_name(const char *name)
 }
 
 /* Collects the distinct values of the index's weight_map, which maps tensors to files. */
-static int read_index(struct load *load, const char *path, const json_t *root)
+static int read_index(struct hzp_model_reader *load, const char *path, const json_t *root)
 {
     const char *key;
     json_t *value;
@@ -88,7 +88,7 @@ static int read_index(struct load *load, const char *path, const json_t *root)
     return HZP_OK;
 }
 
-static int list_files(struct load *load)
+static int list_files(struct hzp_model_reader *load)
 {
     char path[PATH_MAX];
     json_t *root;
@@ -121,8 +121,8 @@ static void write_shape(const struct hzp_st_tensor *t, char *ret, size_t size)
 }
 
 /* Checks type and shape of a file's tensor against the layout; cols 0: a vector. */
-static int check_tensor(const struct load *load, const char *file, const struct hzp_st_tensor *t,
-                        int32_t rows, int32_t cols)
+static int check_tensor(const struct hzp_model_reader *load, const char *file,
+                        const struct hzp_st_tensor *t, int32_t rows, int32_t cols)
 {
     bool right = cols ? t->dims == 2 && t->shape[0] == rows && t->shape[1] == cols
                       : t->dims == 1 && t->shape[0] == rows;
@@ -143,7 +143,7 @@ static int check_tensor(const struct load *load, const char *file, const struct 
 }
 
 /* Assigns one tensor of a file to its place in the layout. */
-static int place(struct load *load, const char *file, const struct hzp_st_tensor *t)
+static int place(struct hzp_model_reader *load, const char *file, const struct hzp_st_tensor *t)
 {
     const struct hzp_layout *l = load->layout;
     const struct hzp_model_config *c = &l->config;
@@ -182,7 +182,7 @@ static int place(struct load *load, const char *file, const struct hzp_st_tensor
 }
 
 /* Whether two tensors of the same number of elements have the same type and bytes. */
-static int compare_data(struct load *load, const struct hzp_st_tensor *a,
+static int compare_data(struct hzp_model_reader *load, const struct hzp_st_tensor *a,
                         const struct hzp_st_tensor *b, bool *ret_same)
 {
     enum { PIECE = 1 << 16 }; /* elements */
@@ -204,7 +204,7 @@ static int compare_data(struct load *load, const struct hzp_st_tensor *a,
 
 /* For a tied model the file may also contain the head, if it equals the embedding, or the head
  * instead of the embedding. */
-static int settle_head(struct load *load)
+static int settle_head(struct hzp_model_reader *load)
 {
     const struct hzp_layout *l = load->layout;
     const struct hzp_st_tensor *head = load->spare_head;
@@ -230,7 +230,7 @@ static int settle_head(struct load *load)
     return HZP_OK;
 }
 
-static int place_all(struct load *load)
+static int place_all(struct hzp_model_reader *load)
 {
     const struct hzp_layout *l = load->layout;
     char path[PATH_MAX];
@@ -289,19 +289,18 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
     return (size_t)d->rows * (d->vector ? 1 : (size_t)l->tensor[d->tensor].cols);
 }
 
-/* Converts one of the layout's tensors into its place in the unit.  A parameter that is not finite
- * is an error here: it would make every output NaN, and no later check would name the tensor. */
-static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view *host)
+/* Converts elements [first, first + n) of one of the layout's tensors.  A parameter that is not
+ * finite is an error here: it would make every output NaN, and no later check would name the
+ * tensor. */
+static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, size_t n, char *to)
 {
     enum { PIECE = LOAD_PIECE };
-    const struct hzp_disk_tensor *d = &load->layout->disk[i];
     const struct hzp_st_tensor *t = load->found[i];
-    size_t n = disk_elements(load->layout, d), size = hzp_dtype_size(load->type);
+    size_t size = hzp_dtype_size(load->type);
     char *x = load->piece;
-    char *to = (char *)host->base + disk_offset(load->layout, d) * size;
     for (size_t at = 0; at < n; at += PIECE) {
         size_t piece = HZP_MIN(n - at, (size_t)PIECE);
-        HZP_TRY(hzp_safetensors_read(t, (int64_t)at, (int64_t)piece, x, load->reterr));
+        HZP_TRY(hzp_safetensors_read(t, (int64_t)(first + at), (int64_t)piece, x, load->reterr));
         hzp_convert(t->type, x, load->type, to + at * size, piece);
         size_t bad = hzp_first_nonfinite(load->type, to + at * size, piece);
         if (bad == piece)
@@ -315,7 +314,7 @@ static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view 
             wide = (double)value;
         return hzp_fail(load->reterr, HZP_EFORMAT,
                         "%s/%s: tensor %.120s: element %zu is %s; weights must be finite",
-                        load->dir, load->in_file[i], t->name, at + bad,
+                        load->dir, load->in_file[i], t->name, first + at + bad,
                         isnan(wide)   ? "NaN"
                         : isinf(wide) ? "infinite"
                                       : "too large for the type in memory");
@@ -325,34 +324,84 @@ static int take_tensor(struct load *load, int32_t i, const struct hzp_unit_view 
 
 static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 {
-    struct load *load = ctx;
+    struct hzp_model_reader *load = ctx;
     const struct hzp_layout *l = load->layout;
+    size_t size = hzp_dtype_size(load->type);
     zero_padding(l, u, host);
-    for (; load->next < l->disks && l->tensor[l->disk[load->next].tensor].unit == u; load->next++)
-        HZP_TRY(take_tensor(load, load->next, host));
+    for (; load->next < l->disks && l->tensor[l->disk[load->next].tensor].unit == u; load->next++) {
+        const struct hzp_disk_tensor *d = &l->disk[load->next];
+        HZP_TRY(take_tensor(load, load->next, 0, disk_elements(l, d),
+                            (char *)host->base + disk_offset(l, d) * size));
+    }
     load->checksum += hzp_unit_checksum(host);
+    return HZP_OK;
+}
+
+int hzp_model_open(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                   struct hzp_model_reader **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_model_reader *load = hzp_xcalloc(1, sizeof(*load));
+    load->dir = hzp_xstrdup(dir);
+    load->layout = layout;
+    load->type = type;
+    load->reterr = reterr;
+    load->piece = hzp_xmalloc(LOAD_PIECE * sizeof(double));
+    int r = list_files(load);
+    if (r == HZP_OK)
+        r = place_all(load);
+    if (r < 0) {
+        hzp_model_close(load);
+        return r;
+    }
+    *ret = load;
+    return HZP_OK;
+}
+
+void hzp_model_close(struct hzp_model_reader *load)
+{
+    if (!load)
+        return;
+    for (int32_t i = 0; load->st && i < load->files; i++)
+        hzp_safetensors_close(load->st[i]);
+    free(load->piece);
+    free(load->st);
+    free(load->file);
+    free(load->named);
+    free(load->found);
+    free(load->in_file);
+    free(load->dir);
+    free(load);
+}
+
+int hzp_model_read(struct hzp_model_reader *load, int32_t u, size_t first, size_t count, void *ret,
+                   struct hzp_err_text *reterr)
+{
+    const struct hzp_layout *l = load->layout;
+    size_t size = hzp_dtype_size(load->type);
+    HZP_ASSERT(u >= 0 && u < l->units && first <= l->unit[u].elements &&
+               count <= l->unit[u].elements - first);
+    load->reterr = reterr;
+    if (count)
+        memset(ret, 0, count * size);
+    for (int32_t i = 0; i < l->disks; i++) {
+        const struct hzp_disk_tensor *d = &l->disk[i];
+        size_t begin = disk_offset(l, d), end = begin + disk_elements(l, d);
+        size_t from = HZP_MAX(begin, first), to = HZP_MIN(end, first + count);
+        if (l->tensor[d->tensor].unit == u && from < to)
+            HZP_TRY(
+                take_tensor(load, i, from - begin, to - from, (char *)ret + (from - first) * size));
+    }
     return HZP_OK;
 }
 
 int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    uint64_t *ret_checksum, struct hzp_err_text *reterr)
 {
-    struct load load = {.dir = dir, .layout = units->layout, .type = units->type, .reterr = reterr};
-    load.piece = hzp_xmalloc(LOAD_PIECE * sizeof(double));
-    int r = list_files(&load);
-    if (r == HZP_OK)
-        r = place_all(&load);
-    if (r == HZP_OK)
-        r = hzp_units_fill(dev, units, take_unit, &load);
+    struct hzp_model_reader *load;
+    HZP_TRY(hzp_model_open(dir, units->layout, units->type, &load, reterr));
+    int r = hzp_units_fill(dev, units, take_unit, load);
     if (r == HZP_OK && ret_checksum)
-        *ret_checksum = load.checksum;
-    for (int32_t i = 0; load.st && i < load.files; i++)
-        hzp_safetensors_close(load.st[i]);
-    free(load.piece);
-    free(load.st);
-    free(load.file);
-    free(load.named);
-    free(load.found);
-    free(load.in_file);
+        *ret_checksum = load->checksum;
+    hzp_model_close(load);
     return r;
 }

@@ -23,6 +23,17 @@
 int hzp_model_load(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    uint64_t *ret_checksum, struct hzp_err_text *reterr);
 
+/* The same, piece by piece.  Everything but the data is checked when it is opened; layout is
+ * borrowed until it is closed. */
+struct hzp_model_reader;
+int hzp_model_open(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
+                   struct hzp_model_reader **ret, struct hzp_err_text *reterr);
+/* Elements [first, first + count) of unit u, converted to the type, padding zeroed.  Thread: one at
+ * a time for each reader.  HZP_EFORMAT, HZP_EIO. */
+int hzp_model_read(struct hzp_model_reader *reader, int32_t u, size_t first, size_t count,
+                   void *ret, struct hzp_err_text *reterr);
+void hzp_model_close(struct hzp_model_reader *reader); /* NULL: no effect */
+
 /* Writes dir (created if absent) so that `transformers` loads it: config.json (that of source_dir,
  * with torch_dtype set to the units' type), the weights in one file or in shards of at most 5 GB
  * with an index, and copies of source_dir's tokenizer and generation files.  Each file is written
@@ -40,6 +51,9 @@ struct hzp_unit_source {
 int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                         const struct hzp_unit_source *source, const char *source_dir,
                         struct hzp_err_text *reterr);
+
+/* The names of the files that a save copies, config.json first; NULL: there are not so many. */
+const char *hzp_model_text_name(int i);
 
 /* Copies source_dir's config.json, tokenizer and generation files to dir (created if absent). */
 int hzp_model_copy_texts(const char *dir, const char *source_dir, struct hzp_err_text *reterr);

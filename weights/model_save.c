@@ -102,27 +102,34 @@ static int copy_file(const struct save *save, const char *name)
     return r;
 }
 
+/* Beside config.json. */
+static const char *const texts[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+};
+
+const char *hzp_model_text_name(int i)
+{
+    return i == 0 ? "config.json" : i <= HZP_COUNT(texts) ? texts[i - 1] : NULL;
+}
+
 static int copy_text_files(const struct save *save)
 {
-    static const char *const name[] = {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "tokenizer.model",
-        "vocab.json",
-        "merges.txt",
-        "added_tokens.json",
-        "chat_template.jinja",
-        "chat_template.json",
-        "generation_config.json",
-    };
     struct stat a, b;
     /* Saving over the source directory: the files are there already. */
     if (stat(save->dir, &a) == 0 && stat(save->source_dir, &b) == 0 && a.st_dev == b.st_dev &&
         a.st_ino == b.st_ino)
         return HZP_OK;
-    for (int i = 0; i < HZP_COUNT(name); i++)
-        HZP_TRY(copy_file(save, name[i]));
+    for (int i = 0; i < HZP_COUNT(texts); i++)
+        HZP_TRY(copy_file(save, texts[i]));
     return HZP_OK;
 }
 

@@ -43,6 +43,8 @@ struct hzp_learned {
 /* Adds one sample; sets `more` where it does not fit. */
 void hzp_learned_add(struct hzp_learned *learned, int64_t sequence_number);
 
+#define HZP_NO_PARENT UINT64_MAX
+
 /* A version's record, kept (of the newest 4096 versions) after its memory is reused. */
 struct hzp_version_record {
     uint64_t id;                  /* starts at 1 and only grows, also across restarts */
@@ -55,7 +57,7 @@ struct hzp_version_record {
     /* every sample up to this number has had all its passes or was given up; -1: none */
     int64_t learned_through;
     /* The version it was made from: the one before it, or the one that was activated again.  0:
-     * none, or not known. */
+     * none, or not known; HZP_NO_PARENT: none of this server's, it was sent here. */
     uint64_t parent;
     /* Mean losses on the gate's examples, of the parent and of this version; NaN: no gate. */
     double gate_before, gate_after;

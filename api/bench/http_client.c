@@ -101,10 +101,11 @@ static bool stopped(const struct hzp_http_call *call)
 static int send_request(int fd, const struct hzp_load_server *s, const struct hzp_http_call *call)
 {
     char text[2048], length[96] = "";
-    size_t bytes = call->body ? strlen(call->body) : 0;
-    if (call->body)
-        snprintf(length, sizeof(length),
-                 "Content-Type: application/json\r\nContent-Length: %zu\r\n", bytes);
+    const char *body = call->data ? call->data : call->body;
+    size_t bytes = call->data ? call->bytes : call->body ? strlen(call->body) : 0;
+    if (body)
+        snprintf(length, sizeof(length), "%sContent-Length: %zu\r\n",
+                 call->data ? "" : "Content-Type: application/json\r\n", bytes);
     int used = snprintf(text, sizeof(text),
                         "%s %s%s HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s%s"
                         "Connection: close\r\n\r\n",
@@ -113,7 +114,7 @@ static int send_request(int fd, const struct hzp_load_server *s, const struct hz
                         length);
     if (used < 0 || (size_t)used >= sizeof(text) || send_all(fd, text, (size_t)used) < 0)
         return HZP_EIO;
-    return bytes ? send_all(fd, call->body, bytes) : HZP_OK;
+    return bytes ? send_all(fd, body, bytes) : HZP_OK;
 }
 
 static int read_answer(int fd, const struct hzp_load_server *s, const struct hzp_http_call *call,

@@ -15,6 +15,8 @@
 #define STATE    HZP_COMMAND_STATE
 #define TIMELINE HZP_COMMAND_TIMELINE
 #define WEIGHTS  HZP_COMMAND_WEIGHTS
+#define PULL     HZP_COMMAND_PULL
+#define PUSH     HZP_COMMAND_PUSH
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -422,6 +424,17 @@ const struct hzp_option hzp_option_table[] = {
            "activate: examples learned since are skipped, or learned again"),
     CHOICE("--optimizer", weights.optimizer, "restore", "restore|reset", WEIGHTS,
            "activate: the optimizer's state of then comes back, or begins at zero"),
+
+    HEADING("transfer", "Versions of other servers"),
+    {.name = "--api-key",
+     .kind = HZP_OPTION_TEXT,
+     .field = AT(push.api_key),
+     .env = "HZP_ADMIN_KEY",
+     .meta = "KEY",
+     .commands = PULL | PUSH,
+     .help = "bearer token of the server: its admin key, if it has one"},
+    CHOICE("--lessons", push.lessons, "skip", "skip|replay", PUSH,
+           "what the server has learned so far is skipped, or learned again"),
 
     HEADING("plan", "The step"),
     INT("--decode", plan.decode, "0", 0, 4096, PLAN, "sequences that decode one token each"),

@@ -35,6 +35,8 @@ enum hzp_command {
     HZP_COMMAND_STATE = 512,
     HZP_COMMAND_TIMELINE = 1024,
     HZP_COMMAND_WEIGHTS = 2048,
+    HZP_COMMAND_PULL = 4096,
+    HZP_COMMAND_PUSH = 8192,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -89,6 +91,11 @@ struct hzp_weights_options {
     int64_t optimizer; /* 1: reset */
 };
 
+struct hzp_push_options { /* pull has the key, too */
+    const char *api_key;
+    int64_t lessons; /* 1: replay */
+};
+
 struct hzp_plan_settings {
     int64_t decode, prefill, train, depth; /* rows of the step */
     int64_t train_from, train_items;
@@ -127,6 +134,7 @@ struct hzp_options {
     struct hzp_chat_settings chat;
     struct hzp_timeline_settings timeline;
     struct hzp_weights_options weights;
+    struct hzp_push_options push;
     struct hzp_plan_settings plan;
     struct hzp_search_settings search;
 };

@@ -59,6 +59,14 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve weights name current prod\n"
      "  hzpserve weights activate prod --lessons replay\n"
      "  hzpserve weights export 120 for-review\n"},
+    {HZP_COMMAND_PULL, 3, "pull", "URL [VERSION] DIRECTORY",
+     "fetch a version of a running server as a model directory",
+     "  hzpserve pull http://10.0.0.5:8000 prod tuned      only units that tuned lacks are "
+     "fetched\n"},
+    {HZP_COMMAND_PUSH, 2, "push", "URL DIRECTORY",
+     "let a model directory's weights serve in a running server",
+     "  hzpserve push http://10.0.0.6:8000 tuned           only units that the server lacks are "
+     "sent\n"},
     {HZP_COMMAND_DEVICES, 0, "devices", "", "list the devices of this machine",
      "  hzpserve devices --json\n"},
 };
@@ -149,6 +157,9 @@ static const struct topic {
      "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
      "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --server http://10.0.0.5:8000\n"},
+    {"transfer", "versions that are fetched from a running server, or sent to one",
+     "  hzpserve pull http://10.0.0.5:8000 prod tuned\n"
+     "  hzpserve push http://10.0.0.6:8000 tuned\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
      "  hzpserve plan DIR --decode 16 --prefill 64\n"},
     {"search", "finding plans for this machine",

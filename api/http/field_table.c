@@ -389,6 +389,24 @@ static const struct hzp_field version[] = {
      "{\"enum\": [\"restore\", \"reset\"]}"},
     END};
 
+static const struct hzp_field manifest[] = {
+    {"checksum", STRING, NULL, NEEDED, "of the version: 16 hexadecimal digits", NULL},
+    {"dtype", STRING, NULL, NEEDED, "of the weights", "{\"enum\": [\"F32\", \"BF16\"]}"},
+    {"files", JSON, NULL, USED, "files beside the weights", "{\"type\": \"array\"}"},
+    {"object", STRING, NULL, USED, "as a manifest has it", NULL},
+    {"shapes", STRING, NULL, NEEDED, "fingerprint of the tensors' shapes", NULL},
+    {"tokenizer", STRING, NULL, NEEDED, "fingerprint of the tokenizer", NULL},
+    {"units", JSON, NULL, NEEDED, "number and checksum of each unit", "{\"type\": \"array\"}"},
+    {"version", INT(0, 0x1p62), NULL, USED, "of the server that made the manifest", NULL},
+    END};
+static const struct hzp_field push[] = {
+    {"lessons", STRING, "\"skip\"", USED, "what becomes of examples learned so far",
+     "{\"enum\": [\"skip\", \"replay\"]}"},
+    {"source", STRING, NULL, USED, "where the weights come from: kept with the version", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false};
+const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false};
 const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
 const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
 const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false};
@@ -403,6 +421,8 @@ static const struct hzp_field examples_query[] = {
     {"wait", STRING, NULL, USED, "answer when a version that has learned the examples serves",
      "{\"const\": \"served\"}"},
     END};
+static const struct hzp_field offset_query[] = {
+    {"offset", INT(0, 0x1p62), "0", USED, "the first byte", NULL}, END};
 static const struct hzp_field timeline_query[] = {
     {"seconds", NUMBER(0, 60), "5", USED, "how many seconds back the trace begins",
      "{\"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 60}"},
@@ -450,6 +470,26 @@ static const struct hzp_route_fields rows[] = {
      .body = &hzp_fields_version,
      .query = job_query},
     {.method = "DELETE", .path = "/v1/weights/names/", .summary = "Take a version's name away"},
+    {.method = "GET",
+     .path = "/v1/replication",
+     .summary = "What weights must agree with to be sent here"},
+    {.method = "GET",
+     .path = "/v1/replication/",
+     .summary = "Parts of a version: {id} is VERSION/manifest, /units/N or /files/NAME",
+     .query = offset_query},
+    {.method = "POST",
+     .path = "/v1/replication",
+     .summary = "Begin to send weights",
+     .body = &hzp_fields_manifest},
+    {.method = "PUT",
+     .path = "/v1/replication/",
+     .summary = "Bytes of a unit: {id} is CHECKSUM/units/N",
+     .query = offset_query},
+    {.method = "POST",
+     .path = "/v1/replication/",
+     .summary = "Let weights serve that were sent: {id} is CHECKSUM/activate",
+     .body = &hzp_fields_push,
+     .query = job_query},
     {.method = "GET", .path = "/v1/jobs/", .summary = "Progress of a job"},
     {.method = "GET", .path = "/v1/policy", .summary = "Latency goals and training's share"},
     {.method = "PATCH",

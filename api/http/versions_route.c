@@ -106,8 +106,7 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
 
 /* ---- errors ---- */
 
-/* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
-static enum MHD_Result reply_fail(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
+enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
 {
     if (code != HZP_EBUSY && code != HZP_EUNSUP)
         return hzp_reply_fail(x, code, err);
@@ -149,7 +148,7 @@ static json_t *range_json(int64_t first, int64_t last)
 
 static json_t *job_json(struct hzp_exchange *x, const struct hzp_version_job *job)
 {
-    static const char *const kind[] = {"name", "activate", "forget", "export"};
+    static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
     static const char *const state[] = {"waiting", "running", "learning", "done", "failed"};
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
@@ -177,7 +176,7 @@ static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_versio
     struct hzp_err_text err = {.param = ""};
     if (job->state == HZP_JOB_FAILED) {
         snprintf(err.text, sizeof(err.text), "%s", job->error);
-        return reply_fail(x, job->code, &err);
+        return hzp_reply_conflict(x, job->code, &err);
     }
     return hzp_reply_json(x, job->state == HZP_JOB_DONE ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
                           job_json(x, job));
@@ -233,8 +232,8 @@ static int read_timeout(struct hzp_exchange *x, double *ret, struct hzp_err_text
     return HZP_OK;
 }
 
-static enum MHD_Result run_job(struct hzp_exchange *x, const struct hzp_version_job *asked,
-                               const char *action, json_t *what)
+enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
+                            const char *action, json_t *what)
 {
     struct hzp_err_text err = {.text = ""};
     double seconds = 0;
@@ -244,7 +243,7 @@ static enum MHD_Result run_job(struct hzp_exchange *x, const struct hzp_version_
         r = hzp_state_ask(x->server->engine->state, asked, &id, &err);
     if (r < 0) {
         json_decref(what);
-        return reply_fail(x, r, &err);
+        return hzp_reply_conflict(x, r, &err);
     }
     json_object_set_new(what, "job", json_integer((json_int_t)id));
     audit(x, action, what);
@@ -321,6 +320,13 @@ enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
         return hzp_reply_fail(x, r, &err);
     json_t *json = hzp_version_json(&record, &places);
     hzp_places_fini(&places);
+    char source[HZP_VERSION_SOURCE_MAX + 1];
+    r = hzp_state_source(x->server->engine->state, id, source, &err);
+    if (r < 0) {
+        json_decref(json);
+        return hzp_reply_fail(x, r, &err);
+    }
+    json_object_set_new(json, "source", *source ? json_string(source) : json_null());
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }
 
@@ -439,7 +445,7 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
         return hzp_reply_fail(x, r, &err);
     }
     json_object_set_new(what, "version", json_integer((json_int_t)job.version));
-    return run_job(x, &job, actions[i].action, what);
+    return hzp_job_run(x, &job, actions[i].action, what);
 }
 
 enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
@@ -519,5 +525,5 @@ enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "example %lld is deleted already",
                                (long long)n);
     struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .example = n};
-    return run_job(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
+    return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
 }

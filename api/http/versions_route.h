@@ -6,7 +6,7 @@
 #ifndef HZP_API_HTTP_VERSIONS_ROUTE_H
 #define HZP_API_HTTP_VERSIONS_ROUTE_H
 
-#include "api/engine/engine.h"
+#include "api/http/http.h"
 #include "api/learn/versions.h"
 
 #include <jansson.h>
@@ -28,5 +28,13 @@ json_t *hzp_through_json(int64_t through);
 
 /* What GET /v1/weights says of a version. */
 json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places);
+
+/* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
+enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
+                                   const struct hzp_err_text *err);
+/* Pool: appoints the job, writes an audit line with `what`, which is taken over, and answers when
+ * the job has ended, or after ?timeout= seconds. */
+enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
+                            const char *action, json_t *what);
 
 #endif

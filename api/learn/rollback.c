@@ -13,7 +13,9 @@
  *
  * From a slot, or with the optimizer reset, no checkpoint on disk is that state: it is published,
  * written as a checkpoint of its own, and then entered in the same way; the job is done only then.
- * A process killed before starts from the checkpoint before the activation. */
+ * A process killed before starts from the checkpoint before the activation.  Weights that were sent
+ * here (api/learn/upload.h) go the same way: they have learned none of this server's examples, and
+ * descend from none of its versions. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -59,7 +61,8 @@ static int look_again(struct rollback *r)
 static int get_draft(struct rollback *r)
 {
     int code;
-    hzp_trainer_ask_draft(r->s->trainer, r->job->version, !r->from.id);
+    bool sent = r->job->kind == HZP_JOB_PUSH;
+    hzp_trainer_ask_draft(r->s->trainer, sent ? UINT64_MAX : r->job->version, !r->from.id && !sent);
     while ((code = hzp_trainer_draft(r->s->trainer, &r->draft, &r->revived)) == HZP_EBUSY)
         HZP_TRY(look_again(r));
     return code == HZP_ENOENT
@@ -149,12 +152,21 @@ static int check_deleted(struct rollback *r, const struct hzp_version_record *re
     return code;
 }
 
+/* The new version's number, and what has been learned from. */
+static void find_next(struct rollback *r)
+{
+    struct hzp_weights_stats stats;
+    struct hzp_sample_queue_stats queue;
+    hzp_weights_read_stats(r->s->model->weights, &stats);
+    hzp_sample_queue_read_stats(r->s->queue, &queue);
+    r->made = stats.serving_id + 1; /* ids count publications, and nothing else publishes */
+    r->touched = queue.touched_through;
+}
+
 /* The numbers that the trainer continues from. */
 static int find_numbers(struct rollback *r)
 {
     struct hzp_version_record record;
-    struct hzp_weights_stats stats;
-    struct hzp_sample_queue_stats queue;
     HZP_TRY(hzp_state_record(r->s, r->job->version, &record, r->reterr));
     HZP_TRY(check_deleted(r, &record));
     if (r->from.id) {
@@ -170,10 +182,7 @@ static int find_numbers(struct rollback *r)
     }
     if (r->job->reset)
         r->numbers.reset_step = r->numbers.optimizer_step;
-    hzp_weights_read_stats(r->s->model->weights, &stats);
-    hzp_sample_queue_read_stats(r->s->queue, &queue);
-    r->made = stats.serving_id + 1; /* ids count publications, and nothing else publishes */
-    r->touched = queue.touched_through;
+    find_next(r);
     return HZP_OK;
 }
 
@@ -258,12 +267,18 @@ static int requeue(struct rollback *r)
     return code;
 }
 
+/* Whether lessons that the version has not learned, and others have, are skipped. */
+static bool skips(const struct rollback *r)
+{
+    return r->job->kind != HZP_JOB_FORGET && !r->job->replay;
+}
+
 static void note_examples(struct rollback *r)
 {
     int64_t first = HZP_MAX(r->numbers.learned_through, 0) + 1;
     if (r->touched < first)
         return;
-    if (r->job->kind == HZP_JOB_ACTIVATE && !r->job->replay) {
+    if (skips(r)) {
         r->result->skipped_from = first;
         r->result->skipped_to = r->touched;
     }
@@ -284,12 +299,12 @@ static int tell_marks(struct rollback *r)
 
 static int enter(struct rollback *r, const char *checkpoint)
 {
-    bool skips = r->job->kind == HZP_JOB_ACTIVATE && !r->job->replay;
     struct hzp_activation a = {.id = r->made,
                                .of = r->job->version,
                                .learned_through = r->numbers.learned_through,
                                .checkpoint = checkpoint,
-                               .skip_through = skips ? r->touched : 0,
+                               .skip_through = skips(r) ? r->touched : 0,
+                               .source = r->job->kind == HZP_JOB_PUSH ? r->job->source : NULL,
                                .replay = r->job->replay,
                                .forget = r->job->kind == HZP_JOB_FORGET ? r->job->example : 0};
     HZP_TRY(hzp_sample_log_activate(r->s->log, &a, r->reterr));
@@ -350,22 +365,73 @@ static int roll_back(struct rollback *r)
     return r->job->reset ? from_slot(r) : from_disk(r);
 }
 
+/* After a failure. */
+static int clean_up(struct rollback *r, int code)
+{
+    struct hzp_err_text why = *r->reterr;
+    if (code < 0 && r->draft) {
+        drop_draft(r);
+        *r->reterr = why;
+    }
+    if (code >= 0 || !(r->entered || r->result->made))
+        return code;
+    hzp_trainer_stop_learning(r->s->trainer); /* half of it: the rest is done by a restart */
+    return hzp_fail(r->reterr, code, "%.300s; learning has stopped: restart the server, which %s",
+                    why.text, r->entered ? "completes the activation" : "continues from before it");
+}
+
 int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
                        struct hzp_version_job *ret, struct hzp_err_text *reterr)
 {
     struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
-    int code = roll_back(&r);
-    struct hzp_err_text why = *reterr;
-    if (code < 0 && r.draft) {
-        drop_draft(&r);
-        *reterr = why;
-    }
-    if (code < 0 && (r.entered || ret->made)) /* half of it: the rest is done by a restart */
-        hzp_trainer_stop_learning(s->trainer);
-    if (code < 0 && (r.entered || ret->made))
-        code =
-            hzp_fail(reterr, code, "%.300s; learning has stopped: restart the server, which %s",
-                     why.text, r.entered ? "completes the activation" : "continues from before it");
+    return clean_up(&r, roll_back(&r));
+}
+
+/* --- Weights that were sent here -------------------------------------------------------------- */
+
+static int fill_sent(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    struct hzp_upload_fill fill = {.up = s->upload, .reterr = r->reterr};
+    struct hzp_version_record *record = &r->draft->record;
+    int code = hzp_units_fill(s->model->dev, hzp_version_units(s->model->weights, r->draft),
+                              hzp_upload_fill, &fill);
+    if (code < 0)
+        return r->reterr->text[0] ? code
+                                  : hzp_fail(r->reterr, code, "the weights cannot be read: %s",
+                                             hzp_err_name(code));
+    HZP_ASSERT(fill.checksum == r->numbers.checksum); /* the manifest's is the sum of its units' */
+    record->parent = HZP_NO_PARENT;
+    record->loss = NAN;
+    return HZP_OK;
+}
+
+static int push(struct rollback *r)
+{
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(r->s->trainer, &trainer);
+    r->numbers = (struct hzp_trainer_numbers){.optimizer_step = trainer.optimizer_step,
+                                              .reset_step = trainer.optimizer_step,
+                                              .draws = trainer.draws,
+                                              .learned_through = -1,
+                                              .loss = -1,
+                                              .checksum = r->job->checksum};
+    find_next(r);
+    HZP_TRY(get_draft(r));
+    HZP_TRY(fill_sent(r));
+    return from_slot(r);
+}
+
+int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
+                   struct hzp_version_job *ret, struct hzp_err_text *reterr)
+{
+    struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
+    HZP_ASSERT(job->reset);
+    if (!s->upload)
+        return hzp_fail(reterr, HZP_EINVAL, "this server takes no weights");
+    HZP_TRY(hzp_upload_hold(s->upload, job->checksum, reterr));
+    int code = clean_up(&r, push(&r));
+    hzp_upload_release(s->upload, code >= 0);
     return code;
 }
 

@@ -280,6 +280,7 @@ static int check_source(struct hzp_state *s, struct hzp_err_text *reterr)
     if (strcmp(value, "none"))
         HZP_TRY(check_contents(s, reterr));
     HZP_TRY(hzp_fingerprint_tokenizer(s->model_dir, value, reterr));
+    snprintf(s->tokenizer, sizeof(s->tokenizer), "%s", value);
     return pin(s, "tokenizer", "tokenizer", value, reterr);
 }
 
@@ -388,6 +389,9 @@ void hzp_state_close(struct hzp_state *s)
     hzp_sample_log_close(s->log);
     hzp_audit_close(s->audit);
     hzp_gate_file_close(s->gate);
+    hzp_upload_destroy(s->upload);
+    for (int i = 0; i < HZP_STATE_MANIFESTS; i++)
+        hzp_manifest_fini(&s->manifest[i]);
     if (atomic_load(&s->fresh))
         remove_fresh(s);
     hzp_lock_fini(&s->lock);

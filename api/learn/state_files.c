@@ -330,6 +330,8 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     restore_history(s);
+    if (s->dir)
+        s->upload = hzp_upload_create(s->dir, s->config.layout, hzp_weights_type(model->weights));
     hzp_trainer_set_failed(trainer, s->failed_before, s->failed_before_count);
     hzp_trainer_tell_marks(trainer, s->mark, s->marks);
     if (atomic_load(&s->read_only))

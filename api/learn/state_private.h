@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state_private.h - the state's struct, private to the files that implement it: state.c
  * (opening, accepting), state_files.c (the file thread), marks.c (what is not learned), versions.c
- * (what is kept, names, jobs), rollback.c (older versions).
+ * (what is kept, names, jobs), rollback.c (older versions), replication.c (versions that travel).
  *
  * Thread: as the comments in the struct say.
  */
@@ -13,6 +13,7 @@
 #include "api/learn/retention.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
+#include "api/learn/upload.h"
 #include "api/learn/versions.h"
 #include "base/thread.h"
 
@@ -20,6 +21,7 @@
 
 enum {
     HZP_STATE_FAILED_PIECE = 256, /* failed samples looked at together */
+    HZP_STATE_MANIFESTS = 4,      /* kept */
 };
 
 /* In the state directory: configuration and tokenizer of the model. */
@@ -47,6 +49,8 @@ struct hzp_state {
     int64_t failed_before_count;
     struct hzp_sample_log_resume resume;
     struct hzp_gate_file *gate; /* NULL: none */
+    struct hzp_upload *upload;  /* NULL: nothing is saved; it has a lock of its own */
+    char tokenizer[HZP_FINGERPRINT_SIZE];
 
     /* fixed after start */
     struct hzp_trainer *trainer;
@@ -85,8 +89,11 @@ struct hzp_state {
     struct hzp_state_stats stats;
     struct hzp_mark *mark; /* [marks] as the log has them; ascending */
     int32_t marks;
-    struct hzp_version_job job[HZP_JOBS_KEPT]; /* job n is at n % HZP_JOBS_KEPT */
-    uint64_t jobs;                             /* the newest job's number; 0: none */
+    struct hzp_version_job job[HZP_JOBS_KEPT];         /* job n is at n % HZP_JOBS_KEPT */
+    uint64_t jobs;                                     /* the newest job's number; 0: none */
+    struct hzp_manifest manifest[HZP_STATE_MANIFESTS]; /* of versions on disk; unit NULL: free */
+    uint64_t manifests;                                /* made so far */
+    atomic_bool manifest_busy;                         /* one is being made; any thread */
 };
 
 /* Marks rejected and failed samples in the log, and journals every version that it does not have.
@@ -132,5 +139,8 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
                        struct hzp_version_job *ret, struct hzp_err_text *reterr);
 int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
                      struct hzp_version_job *ret, struct hzp_err_text *reterr);
+/* Makes the weights of the upload job->checksum serve. */
+int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
+                   struct hzp_version_job *ret, struct hzp_err_text *reterr);
 
 #endif

@@ -69,6 +69,12 @@ int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record
     return r < 0 ? hzp_fail(reterr, r, "there is no version %" PRIu64, id) : r;
 }
 
+int hzp_state_source(struct hzp_state *s, uint64_t id, char ret[HZP_VERSION_SOURCE_MAX + 1],
+                     struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_source(s->log, id, ret, HZP_VERSION_SOURCE_MAX + 1, reterr);
+}
+
 /* --- Names ------------------------------------------------------------------------------------ */
 
 bool hzp_version_name_valid(const char *name)
@@ -176,8 +182,8 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
                         "back to");
     if (atomic_load(&s->read_only))
         return hzp_fail(reterr, HZP_EBUSY, "%s cannot be written", s->dir);
-    if (s->config.several_ranks &&
-        (asked->kind == HZP_JOB_ACTIVATE || asked->kind == HZP_JOB_FORGET))
+    if (s->config.several_ranks && (asked->kind == HZP_JOB_ACTIVATE ||
+                                    asked->kind == HZP_JOB_FORGET || asked->kind == HZP_JOB_PUSH))
         return hzp_fail(reterr, HZP_EUNSUP,
                         "with several ranks no older version can serve again: restart from its "
                         "checkpoint instead");
@@ -346,13 +352,15 @@ static int run_job(struct hzp_state *s, const struct hzp_version_job *job,
         return hzp_state_activate(s, job, ret, reterr);
     case HZP_JOB_FORGET:
         return hzp_state_forget(s, job, ret, reterr);
+    case HZP_JOB_PUSH:
+        return hzp_state_push(s, job, ret, reterr);
     }
     return HZP_EINVAL;
 }
 
 static void log_job(const struct hzp_version_job *job)
 {
-    static const char *const kind[] = {"name", "activate", "forget", "export"};
+    static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
     if (job->state == HZP_JOB_FAILED)
         hzp_log(HZP_LOG_WARN, "state", "job failed id=%" PRIu64 " kind=%s version=%" PRIu64 ": %s",
                 job->id, kind[job->kind], job->version, job->error);
@@ -369,7 +377,7 @@ static enum hzp_job_need need_of(struct hzp_state *s, const struct hzp_version_j
 {
     struct hzp_logged_checkpoint kept;
     struct hzp_err_text text;
-    if (job->kind == HZP_JOB_ACTIVATE || job->kind == HZP_JOB_FORGET)
+    if (job->kind == HZP_JOB_ACTIVATE || job->kind == HZP_JOB_FORGET || job->kind == HZP_JOB_PUSH)
         return HZP_NEEDS_SUSPENSION;
     bool on_disk = find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
     return on_disk ? HZP_NEEDS_NOTHING : HZP_NEEDS_FREEZE;

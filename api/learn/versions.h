@@ -8,6 +8,7 @@
  *     activate   makes a version serve again, under a new id, whose parent it is
  *     forget     deletes an example: goes back to the checkpoint before it, learns the rest again
  *     export     writes a version as a model directory to STATE/export/NAME
+ *     push       makes weights serve that were sent here (api/learn/replication.h)
  *
  * A job that is done is on disk.  If the process ends before, the state is that of before the job,
  * or that of after it.
@@ -19,7 +20,7 @@
 
 #include "api/learn/state.h"
 
-enum hzp_job_kind { HZP_JOB_NAME, HZP_JOB_ACTIVATE, HZP_JOB_FORGET, HZP_JOB_EXPORT };
+enum hzp_job_kind { HZP_JOB_NAME, HZP_JOB_ACTIVATE, HZP_JOB_FORGET, HZP_JOB_EXPORT, HZP_JOB_PUSH };
 enum hzp_job_state {
     HZP_JOB_WAITS,
     HZP_JOB_RUNS,
@@ -27,7 +28,7 @@ enum hzp_job_state {
     HZP_JOB_DONE,
     HZP_JOB_FAILED
 };
-enum { HZP_JOBS_KEPT = 64 };
+enum { HZP_JOBS_KEPT = 64, HZP_VERSION_SOURCE_MAX = 255 };
 
 struct hzp_version_job {
     uint64_t id; /* from 1 on; of this process */
@@ -35,9 +36,11 @@ struct hzp_version_job {
     enum hzp_job_state state;
     /* what is asked for */
     uint64_t version;
-    int64_t example; /* forget */
-    bool replay;     /* activate: later lessons are learned again, not skipped */
-    bool reset;      /* activate: moments and residuals are zeroed */
+    int64_t example;                         /* forget */
+    uint64_t checksum;                       /* push: of the upload */
+    char source[HZP_VERSION_SOURCE_MAX + 1]; /* push: where it comes from, as the sender says */
+    bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
+    bool reset;  /* activate: moments and residuals are zeroed */
     char name[HZP_VERSION_NAME_MAX + 1]; /* of the version, or of the directory; "": none */
     /* the result */
     uint64_t made;                /* the version that it published; 0: none */
@@ -60,6 +63,10 @@ int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
                    struct hzp_err_text *reterr);
 /* What is known of a version, of this run and earlier ones.  HZP_ENOENT. */
 int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record *ret,
+                     struct hzp_err_text *reterr);
+
+/* Where the version was sent from; "": it was made here. */
+int hzp_state_source(struct hzp_state *s, uint64_t id, char ret[HZP_VERSION_SOURCE_MAX + 1],
                      struct hzp_err_text *reterr);
 
 /* The versions on disk, newest first; the caller frees *ret.  Returns their number. */

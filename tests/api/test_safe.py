@@ -224,6 +224,9 @@ def test_keys():
                     (200 if teach == 202 else teach), key
                 for method, path in (("POST", "/v1/weights/nobody/activate"),
                                      ("DELETE", "/v1/weights/names/nobody"),
+                                     ("GET", "/v1/replication/nobody/manifest"),
+                                     ("PUT", "/v1/replication/0123456789abcdef/units/0"),
+                                     ("POST", "/v1/replication/0123456789abcdef/activate"),
                                      ("DELETE", "/v1/fine_tuning/examples/99999")):
                     assert status(key, method, path, {}) == (404 if teach == 202 else teach), (key, path)
                 assert status(key, "GET", "/v1/weights/current") == complete, key

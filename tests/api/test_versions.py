@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 import test_api
 from test_api import EXAMPLES, HANG, Server, until
@@ -419,6 +420,114 @@ def test_rollback():
                                                        "unname"}
         assert all(line["key"] == "none" and line["time"] and line["request"] for line in lines)
         assert "dog" not in json.dumps(lines)
+
+
+def tensors(file):
+    """Header and data offset of a safetensors file."""
+    data = file.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + size]), 8 + size
+
+
+def test_replication():
+    """A version goes to a directory and to another server, unit by unit, through interruptions."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder, \
+            Server("--passes", "1", "--lr", "1e-3", "--keep", "last=1") as source:
+        place, state = pathlib.Path(folder, "copy"), str(pathlib.Path(folder, "state"))
+
+        def command(*words, status=0):
+            done = subprocess.run([test_api.BINARY, *words], capture_output=True, text=True, timeout=HANG)
+            assert done.returncode == status, (words, done)
+            return done.stdout + done.stderr
+
+        def answer(server):
+            return server.complete(max_tokens=12, logprobs=1).choices[0].logprobs.token_logprobs
+
+        def put(server, checksum, unit, offset, data):
+            status, _, got = server.post(f"/v1/replication/{checksum}/units/{unit}?offset={offset}", data, {
+                "Content-Type": "application/x-www-form-urlencoded"}, method="PUT")
+            return status, got
+
+        taught = learn(source, "A dog saw a cat. " * 4)
+        assert "6 of 6 units were fetched" in command("pull", source.url, str(place))
+        assert json.loads((place / "pulled.json").read_text())["version"] == taught["weights_version"]
+        assert not pathlib.Path(folder, "copy.pull").exists()
+        assert call(source, "GET", "/v1/weights/names")[1]["data"] == []
+        assert "0 of 6 units were fetched" in command("pull", source.url, "current", str(place))
+        learn(source, "A bird sang of rain. " * 4)
+        assert "6 of 6 units were fetched" in command("pull", source.url, str(place))
+        assert "not of an earlier pull" in command("pull", source.url, folder, status=1)
+        assert "usage" in command("pull", source.url, status=2)
+        assert "no version is named" in command("pull", source.url, "nobody", str(place), status=1)
+
+        options = ("--passes", "1", "--lr", "1e-3", "--keep", "last=9")
+        manifest = call(source, "GET", "/v1/replication/current/manifest")[1]
+        unit = manifest["units"][1]
+        part = urllib.request.urlopen(source.url + "/v1/replication/current/units/1").read()
+        assert len(part) == unit["bytes"] and "model.layers.0" in unit["tensors"][0]["name"], unit
+        with Server(*options, state=state) as server:
+            mine = learn(server, "A fish swam by. " * 4)["last"]
+            for change, param in (({"shapes": "another"}, "shapes"), ({"dtype": "BF16"}, "dtype"),
+                                  ({"tokenizer": "another"}, "tokenizer"), ({"checksum": "0" * 16}, "checksum"),
+                                  ({"checksum": "x"}, "checksum"), ({"units": [{"unit": 1}]}, "units"),
+                                  ({"units": 7}, "units"), ({"colour": "red"}, "colour"),
+                                  ({"files": [{"name": "../x", "bytes": 1, "checksum": "0" * 16}]}, "files")):
+                status, got = call(server, "POST", "/v1/replication", {**manifest, **change})
+                assert status == 400 and got["error"]["param"] == param, (change, status, got)
+            check = manifest["checksum"]
+            assert put(server, check, 1, 0, part)[0] == 404  # not begun
+            status, got = call(server, "POST", "/v1/replication", manifest)
+            assert status == 200 and [m["unit"] for m in got["missing"]] == list(range(6)), got
+            assert put(server, check, 1, 8, part)[0] == 400 and put(server, check, 9, 0, part)[0] == 400
+            assert put(server, check, 1, 0, part + b"12345678")[0] == 400
+            assert put(server, check, 1, 0, part[:-1] + b"x")[0] == 400  # its checksum is wrong
+            assert put(server, check, 1, 0, part[:1000])[1]["received"] == 1000
+            status, got = call(server, "POST", f"/v1/replication/{check}/activate?timeout={HANG}")
+            assert status == 400 and "has not been sent" in got["error"]["message"], got
+            for path in ("current/units/99", "current/files/x", "current/dance", "999999/manifest", "a/b/c/d"):
+                assert call(server, "GET", "/v1/replication/" + path)[0] == 404, path
+            server.process.kill()
+            server.process.wait()
+        with Server(*options, state=state) as server:  # it goes on where it was
+            until(lambda: call(server, "GET", f"{EXAMPLES}/{mine}")[1]["status"] == "learned")
+            got = call(server, "POST", "/v1/replication", manifest)[1]
+            assert got["missing"][1] == {"unit": 1, "offset": 1000}, got
+            assert put(server, check, 1, 1000, part[1000:])[1]["received"] == len(part)
+            assert "5 of 6 units were sent" in command("push", server.url, str(place))
+            assert answer(server) == answer(source)
+            one = call(server, "GET", "/v1/weights/current")[1]
+            assert one["checksum"] == check and one["parent"] is None and one["learned"] == [], one
+            assert one["source"] == f"{source.url} version {manifest['version']}", one
+            assert not pathlib.Path(state, "upload").exists()
+            # What was learned here is skipped, and may be learned again; a lesson after it as ever.
+            assert call(server, "GET", f"{EXAMPLES}/{mine}")[1]["status"] == "skipped"
+            learn(server, "A goat ate hay. " * 4)
+            assert answer(server) != answer(source)
+            command("push", server.url, str(place), "--lessons", "replay")
+            until(lambda: call(server, "GET", f"{EXAMPLES}/{mine}")[1]["status"] == "learned")
+            call(server, "POST", f"/v1/weights/current/name?timeout={HANG}", {"name": "mine"})
+            got = call(server, "DELETE", f"{EXAMPLES}/{mine}?timeout={HANG}")
+            assert got[0] == 200, got
+            # One unit of a directory is changed: it alone travels.
+            command("pull", server.url, str(place))
+            file = place / "model.safetensors"
+            header, at = tensors(file)
+            at += header["model.norm.weight"]["data_offsets"][0]
+            data = bytearray(file.read_bytes())
+            data[at:at + 4] = b"\0\0\0\0"
+            file.write_bytes(data)
+            call(server, "POST", f"/v1/weights/current/name?timeout={HANG}", {"name": "newest"})
+            assert "1 of 6 units were sent" in command("push", server.url, str(place))
+            one = call(server, "GET", "/v1/weights/current")[1]
+            assert one["parent"] is None and one["source"].endswith(", changed since"), one
+            actions = [json.loads(line) for line in pathlib.Path(state, "audit.jsonl").read_text().splitlines()]
+            assert sum(a["action"] == "push" and a["source"].startswith("http://") for a in actions) == 3, actions
+            final = answer(server)
+        with Server(*options, state=state) as server:
+            assert answer(server) == final
+        with Server("--no-train") as server:
+            assert call(server, "GET", "/v1/replication")[0] == 404
+            assert "--no-train" in command("push", server.url, str(place), status=1)
 
 
 def test_gate():

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve pull URL [VERSION] DIRECTORY: a version of a running server as a model directory.
+ *
+ *     DIRECTORY.pull/NAME           configuration, tokenizer
+ *     DIRECTORY.pull/upload/        units, as far as they are here (api/learn/upload.h)
+ *     DIRECTORY.pull/model/         the new directory, which takes DIRECTORY's place at the end
+ *
+ * Units that an earlier pull has left in DIRECTORY are not fetched again.  What was interrupted
+ * goes on when the command is repeated; DIRECTORY is the old one until the new one is whole.  While
+ * it is fetched the version has a name, so that the server keeps it. */
+#include "api/cli/commands.h"
+#include "api/cli/transfer.h"
+#include "api/learn/checkpoint.h"
+#include "api/learn/upload.h"
+#include "base/arena.h"
+#include "weights/layout.h"
+#include "weights/model_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CURRENT_TRIES = 20 };
+
+struct pull {
+    const struct hzp_options *options;
+    const char *url, *dir;
+    char stage[PATH_MAX - 64];
+    struct hzp_load_server server;
+    uint64_t id;
+    struct hzp_layout layout;
+    bool layout_made;
+    struct hzp_manifest m;
+    struct hzp_upload *units;
+    char *buffer; /* of HZP_TRANSFER_PIECE */
+    void *unit;   /* the largest one */
+    uint64_t fetched;
+    int32_t units_fetched;
+    struct hzp_err_text *reterr;
+};
+
+static int ask(struct pull *p, const char *method, const char *route, const json_t *body,
+               json_t **ret)
+{
+    return hzp_transfer_json(&p->server, method, route, body, ret, p->reterr);
+}
+
+/* --- The version ------------------------------------------------------------------------------ */
+
+/* Names the version, which writes it to disk and keeps it there. */
+static int name_version(struct pull *p)
+{
+    char route[160], name[64];
+    json_t *json;
+    snprintf(route, sizeof(route), "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
+    snprintf(name, sizeof(name), "pull-%" PRIu64, p->id);
+    json_t *body = json_pack("{s:s}", "name", name);
+    int r = ask(p, "POST", route, body, &json);
+    json_decref(body);
+    if (r >= 0)
+        json_decref(json);
+    return r;
+}
+
+static int find_version(struct pull *p, const char *text)
+{
+    char route[200];
+    json_t *json;
+    snprintf(route, sizeof(route), "/v1/weights/%.100s", text);
+    HZP_TRY(ask(p, "GET", route, NULL, &json));
+    json_int_t id = json_integer_value(json_object_get(json, "id"));
+    const char *state = json_string_value(json_object_get(json, "state"));
+    bool kept =
+        json_is_true(json_object_get(json, "on_disk")) || (state && !strcmp(state, "current"));
+    json_decref(json);
+    p->id = (uint64_t)id;
+    if (id < 1 || !kept)
+        return hzp_fail(p->reterr, HZP_EINVAL, "version %.100s is not on disk any more", text);
+    return name_version(p);
+}
+
+/* The one that serves may be replaced before it is named. */
+static int choose_version(struct pull *p, const char *text)
+{
+    int r = HZP_EINVAL;
+    bool current = !strcmp(text, "current");
+    for (int i = 0; r < 0 && i < (current ? CURRENT_TRIES : 1); i++)
+        r = find_version(p, text);
+    return r;
+}
+
+static void unname_version(struct pull *p)
+{
+    char route[100];
+    struct hzp_err_text none;
+    json_t *json;
+    snprintf(route, sizeof(route), "/v1/weights/names/pull-%" PRIu64, p->id);
+    if (hzp_transfer_json(&p->server, "DELETE", route, NULL, &json, &none) >= 0)
+        json_decref(json);
+}
+
+static int read_manifest(struct pull *p)
+{
+    char route[100];
+    json_t *json;
+    snprintf(route, sizeof(route), "/v1/replication/%" PRIu64 "/manifest", p->id);
+    HZP_TRY(ask(p, "GET", route, NULL, &json));
+    int r = hzp_manifest_read(json, &p->m, p->reterr);
+    json_decref(json);
+    return r;
+}
+
+/* --- Fetching --------------------------------------------------------------------------------- */
+
+static int write_all(FILE *file, const void *data, size_t n)
+{
+    return n && fwrite(data, n, 1, file) != 1 ? HZP_EIO : HZP_OK;
+}
+
+/* Fetches a text file as a whole; they are small. */
+static int fetch_file(struct pull *p, const struct hzp_manifest_file *f)
+{
+    char path[PATH_MAX], route[200];
+    uint64_t at = 0, checksum = HZP_FNV;
+    size_t n = 1;
+    snprintf(path, sizeof(path), "%s/%s", p->stage, f->name);
+    FILE *file = fopen(path, "we");
+    int r = file ? HZP_OK : HZP_EIO;
+    for (; r >= 0 && at < f->bytes && n; at += n) {
+        snprintf(route, sizeof(route), "/v1/replication/%" PRIu64 "/files/%s?offset=%" PRIu64,
+                 p->id, f->name, at);
+        r = hzp_transfer_get(&p->server, route, p->buffer, HZP_TRANSFER_PIECE, &n, p->reterr);
+        if (r < 0)
+            break;
+        checksum = hzp_fnv(checksum, p->buffer, n);
+        if (write_all(file, p->buffer, n) < 0)
+            r = hzp_fail(p->reterr, HZP_EIO, "%s: %s", path, strerror(errno));
+    }
+    if (!file || fclose(file) != 0)
+        r = hzp_fail(p->reterr, HZP_EIO, "%s: %s", path, strerror(errno));
+    if (r >= 0 && (at != f->bytes || checksum != f->checksum))
+        r = hzp_fail(p->reterr, HZP_EFORMAT, "%s: its checksum is wrong: pull again", f->name);
+    return r;
+}
+
+static int fetch_files(struct pull *p)
+{
+    struct hzp_model_config config;
+    char tokenizer[HZP_FINGERPRINT_SIZE];
+    for (int32_t i = 0; i < p->m.files; i++)
+        HZP_TRY(fetch_file(p, &p->m.file[i]));
+    HZP_TRY(hzp_config_read(p->stage, &config, p->reterr));
+    hzp_layout_make(&config, &p->layout);
+    p->layout_made = true;
+    HZP_TRY(hzp_fingerprint_tokenizer(p->stage, tokenizer, p->reterr));
+    return hzp_manifest_agrees(&p->m, &p->layout, p->m.type, tokenizer, p->reterr);
+}
+
+static int fetch_unit(struct pull *p, int32_t u, uint64_t at)
+{
+    char route[200];
+    uint64_t bytes = hzp_manifest_unit_bytes(&p->layout, p->m.type, u);
+    p->units_fetched++;
+    while (at < bytes) {
+        size_t n = 0;
+        snprintf(route, sizeof(route), "/v1/replication/%" PRIu64 "/units/%d?offset=%" PRIu64,
+                 p->id, u, at);
+        HZP_TRY(hzp_transfer_get(&p->server, route, p->buffer, HZP_TRANSFER_PIECE, &n, p->reterr));
+        HZP_TRY(hzp_upload_write(p->units, p->m.checksum, u, at, p->buffer, n, &at, p->reterr));
+        p->fetched += n;
+    }
+    return HZP_OK;
+}
+
+/* The manifest of DIRECTORY, where it is that of an earlier pull.  False: nothing is there that can
+ * be used. */
+static bool look_at_old(struct pull *p, struct hzp_manifest *ret)
+{
+    char path[PATH_MAX];
+    struct hzp_err_text none;
+    snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
+    return access(path, F_OK) == 0 &&
+           hzp_manifest_make(p->dir, &p->layout, p->m.type, ret, &none) >= 0;
+}
+
+static int fetch_units(struct pull *p)
+{
+    struct hzp_manifest have = {.units = 0};
+    bool old = look_at_old(p, &have);
+    p->units = hzp_upload_create(p->stage, &p->layout, p->m.type);
+    int r = hzp_upload_begin(p->units, &p->m, old ? &have : NULL, p->dir, p->reterr);
+    hzp_manifest_fini(&have);
+    HZP_TRY(r);
+    uint64_t *received = hzp_xcalloc((size_t)p->m.units + 1, sizeof(*received));
+    r = hzp_upload_received(p->units, p->m.checksum, received, p->reterr);
+    for (int32_t u = 0; u < p->m.units && r >= 0; u++)
+        if (received[u] < hzp_manifest_unit_bytes(&p->layout, p->m.type, u))
+            r = fetch_unit(p, u, received[u]);
+    free(received);
+    return r;
+}
+
+/* --- The directory ---------------------------------------------------------------------------- */
+
+static int read_unit(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr)
+{
+    struct pull *p = ctx;
+    size_t elements = p->layout.unit[u].elements;
+    struct hzp_upload_fill fill = {.up = p->units, .reterr = reterr};
+    const struct hzp_unit_view host = {
+        .base = p->unit, .type = p->m.type, .elements = elements, .part = {0, elements}};
+    *ret = p->unit;
+    return hzp_upload_fill(&fill, u, &host);
+}
+
+static int write_model(struct pull *p, const char *to)
+{
+    char path[PATH_MAX + 16], checksum[20];
+    size_t largest = 1;
+    struct hzp_unit_source source = {read_unit, p};
+    for (int32_t u = 0; u < p->layout.units; u++)
+        largest = HZP_MAX(largest, (size_t)hzp_manifest_unit_bytes(&p->layout, p->m.type, u));
+    p->unit = malloc(largest);
+    if (!p->unit)
+        return hzp_fail(p->reterr, HZP_ENOMEM, "not enough memory for a unit");
+    hzp_checkpoint_remove(to);
+    HZP_TRY(hzp_upload_hold(p->units, p->m.checksum, p->reterr));
+    int r = hzp_model_save_from(to, &p->layout, p->m.type, &source, p->stage, p->reterr);
+    hzp_upload_release(p->units, false);
+    HZP_TRY(r);
+    hzp_checksum_text(p->m.checksum, checksum);
+    snprintf(path, sizeof(path), "%s/pulled.json", to);
+    json_t *json = json_pack("{s:s, s:I, s:s}", "source", p->url, "version", (json_int_t)p->id,
+                             "checksum", checksum);
+    r = json && json_dump_file(json, path, JSON_INDENT(2)) == 0 ? HZP_OK : HZP_EIO;
+    json_decref(json);
+    return r < 0 ? hzp_fail(p->reterr, r, "%s: %s", path, strerror(errno)) : HZP_OK;
+}
+
+/* The new directory takes the place of the old one, which is removed. */
+static int put_in_place(struct pull *p, const char *model)
+{
+    char old[PATH_MAX];
+    snprintf(old, sizeof(old), "%s/old", p->stage);
+    hzp_checkpoint_remove(old);
+    if (access(p->dir, F_OK) == 0 && rename(p->dir, old) < 0)
+        return hzp_fail(p->reterr, HZP_EIO, "%s: cannot be renamed: %s", p->dir, strerror(errno));
+    if (rename(model, p->dir) < 0)
+        return hzp_fail(p->reterr, HZP_EIO, "%s: cannot be renamed: %s", model, strerror(errno));
+    hzp_upload_hold(p->units, p->m.checksum, p->reterr);
+    hzp_upload_release(p->units, true);
+    hzp_checkpoint_remove(old);
+    hzp_checkpoint_remove(p->stage);
+    return HZP_OK;
+}
+
+/* DIRECTORY must be one that a pull has made, an empty one, or absent: its files go. */
+static int check_directory(struct pull *p)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
+    if (access(path, F_OK) == 0 || access(p->dir, F_OK) < 0 || rmdir(p->dir) == 0)
+        return HZP_OK;
+    return hzp_fail(p->reterr, HZP_EINVAL,
+                    "%s: it exists, and is not of an earlier pull: name another directory", p->dir);
+}
+
+static int fetch(struct pull *p)
+{
+    HZP_TRY(read_manifest(p));
+    HZP_TRY(fetch_files(p));
+    return fetch_units(p);
+}
+
+static int pull(struct pull *p, const char *version)
+{
+    char model[PATH_MAX];
+    snprintf(p->stage, sizeof(p->stage), "%s.pull", p->dir);
+    snprintf(model, sizeof(model), "%s/model", p->stage);
+    HZP_TRY(check_directory(p));
+    HZP_TRY(hzp_checkpoint_make_dir(p->stage, NULL, p->reterr));
+    HZP_TRY(choose_version(p, version));
+    int r = fetch(p);
+    struct hzp_err_text why = *p->reterr;
+    unname_version(p);
+    *p->reterr = why;
+    HZP_TRY(r);
+    HZP_TRY(write_model(p, model));
+    HZP_TRY(put_in_place(p, model));
+    printf("%s: version %" PRIu64 " of %s: %d of %d units were fetched (%.1f MB)\n", p->dir, p->id,
+           p->url, p->units_fetched, p->m.units, (double)p->fetched * 1e-6);
+    return HZP_OK;
+}
+
+int hzp_cmd_pull(const struct hzp_options *options)
+{
+    struct hzp_err_text err = {.text = ""};
+    char dir[PATH_MAX - 128];
+    if (options->words < 2 || options->words > 3 ||
+        strlen(options->word[options->words - 1]) >= sizeof(dir)) {
+        fprintf(stderr, "hzpserve: usage: hzpserve pull URL [VERSION] DIRECTORY\n");
+        return 2;
+    }
+    snprintf(dir, sizeof(dir), "%s", options->word[options->words - 1]);
+    for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--)
+        dir[n - 1] = 0;
+    struct pull p = {.options = options,
+                     .url = options->word[0],
+                     .dir = dir,
+                     .buffer = hzp_xmalloc(HZP_TRANSFER_PIECE),
+                     .reterr = &err};
+    int r = hzp_http_server(p.url, options->push.api_key, &p.server, &err);
+    if (r >= 0)
+        r = pull(&p, options->words == 3 ? options->word[1] : "current");
+    hzp_upload_destroy(p.units);
+    hzp_manifest_fini(&p.m);
+    if (p.layout_made)
+        hzp_layout_free(&p.layout);
+    free(p.buffer);
+    free(p.unit);
+    return r < 0 ? hzp_command_failed(r, &err) : 0;
+}

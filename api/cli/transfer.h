@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/cli/transfer.h - one request at a time to a server that weights are fetched from or sent to.
+ *
+ * A request that the server is too busy for (429, 503, 409 with code "busy"), and one that only
+ * reads and whose connection broke, is repeated some times.
+ *
+ * Thread: any; a call blocks.
+ */
+#ifndef HZP_API_CLI_TRANSFER_H
+#define HZP_API_CLI_TRANSFER_H
+
+#include "api/bench/http_client.h"
+
+#include <jansson.h>
+
+/* body NULL: none.  The answer is the caller's.  HZP_EIO, or HZP_EINVAL with the server's text. */
+int hzp_transfer_json(struct hzp_load_server *server, const char *method, const char *route,
+                      const json_t *body, json_t **ret, struct hzp_err_text *reterr);
+/* Reads at most max bytes. */
+int hzp_transfer_get(struct hzp_load_server *server, const char *route, void *ret, size_t max,
+                     size_t *ret_bytes, struct hzp_err_text *reterr);
+/* Sends n bytes, n > 0. */
+int hzp_transfer_put(struct hzp_load_server *server, const char *route, const void *data, size_t n,
+                     struct hzp_err_text *reterr);
+
+#endif
