@@ -18,7 +18,7 @@ static bool is_busy(const struct hzp_http_stream *in, const json_t *json)
 static int fail_status(const struct hzp_http_stream *in, const char *route, const json_t *json,
                        struct hzp_err_text *reterr)
 {
-    const char *why = json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    const char *why = hzp_http_error(json);
     if (why)
         return hzp_fail(reterr, HZP_EINVAL, "%s", why);
     return hzp_fail(reterr, HZP_EINVAL, "%.200s: the server answered with status %d", route,
