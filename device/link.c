@@ -366,7 +366,8 @@ bool hzp_link_about(int i, struct hzp_link_about *ret)
     static const struct {
         const char *name;
         bool (*about)(char *text, size_t size);
-    } kinds[] = {{"mpi", hzp_link_mpi_about}, {"nccl", hzp_link_nccl_about}};
+    } kinds[] = {
+        {"mpi", hzp_link_mpi_about}, {"zmq", hzp_link_zmq_about}, {"nccl", hzp_link_nccl_about}};
     if (i < 0 || i >= HZP_COUNT(kinds))
         return false;
     ret->name = kinds[i].name;

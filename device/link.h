@@ -5,7 +5,7 @@
  * one rank's end of the connection between all ranks.  A transfer is a collective operation on a
  * group of ranks; posting one returns at once with a ticket, and the data move in the background.
  *
- * Backends: local (ranks of one process, through its memory), mpi (processes on CPUs), nccl
+ * Backends: local (ranks of one process, through its memory), mpi and zmq (processes on CPUs), nccl
  * (GPUs), sim (no data, rates and latency on a device's virtual clock).
  *
  * Invariants:
@@ -16,10 +16,11 @@
  * - A transfer starts when all members of the group have posted it; until then it uses neither
  *   the wire nor a core.
  * - Sums are added in the order of the group's list of ranks, so they have the same bits every
- *   time and on every member (mpi, local; nccl: the same bits on every member only).
+ *   time and on every member (mpi, zmq, local; nccl: the same bits on every member only).
  * - Buffers belong to the link from post until the ticket is done: the caller neither writes to
  *   any of them nor reads what is received, nor posts another transfer that writes to one of
- *   them or sends what is being received.  No backend allocates after the last group was opened.
+ *   them or sends what is being received.  No backend allocates after the last group was opened
+ *   (zmq: ZeroMQ takes memory for messages, at most some chunks a rank).
  * - A failure is final for the link: every later call returns its code and names the rank.
  *
  * Thread: the one that opened the link, unless a function says otherwise.
@@ -159,6 +160,41 @@ struct hzp_link_mpi {
  * without MPI; HZP_EINVAL: MPI and the launcher disagree; HZP_EIO, HZP_ENOMEM. */
 int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
                       struct hzp_err_text *reterr);
+
+/* ---- backend zmq ---- */
+
+enum { HZP_LINK_ZMQ_RANKS_MAX = 256, HZP_LINK_ZMQ_KEY = 41, HZP_LINK_ZMQ_HOST = 46 };
+
+/* Between processes without MPI: a connection between any two ranks, by ZeroMQ.  On one machine
+ * through files in a folder that only this user may enter; else by TCP, encrypted and authenticated
+ * with a key that all ranks have. */
+struct hzp_link_zmq {
+    int rank, ranks;
+    const char *folder;  /* NULL: TCP */
+    const char *key;     /* TCP: a secret CURVE key as text */
+    uint32_t epoch;      /* folder: how often the ranks have opened a link there; all the same */
+    double rate;         /* as of mpi */
+    uint64_t latency_ns; /* as of mpi */
+};
+
+/* How a rank listens for one of the ranks after it. */
+struct hzp_link_zmq_address {
+    char host[HZP_LINK_ZMQ_HOST]; /* an IP address */
+    uint16_t port;
+};
+
+/* The first half: listens for the ranks after this one; port[r]: for rank r (0 with a folder).
+ * Then the ranks tell each other, and none goes on before all have come so far.  The link may be
+ * aborted and closed already, not used.  HZP_EUNSUP: built without ZeroMQ; HZP_EINVAL: too many
+ * ranks, or a key that is none; HZP_EIO. */
+int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct hzp_link **ret,
+                      struct hzp_err_text *reterr);
+
+/* The second half: connects to the ranks before this one, at address[r] (NULL with a folder), and
+ * waits until it is connected with all ranks.  HZP_EIO: not within wait_s seconds, or the link was
+ * aborted; it names the rank. */
+int hzp_link_connect_zmq(struct hzp_link *link, const struct hzp_link_zmq_address *address,
+                         double wait_s, struct hzp_err_text *reterr);
 
 /* ---- backend sim ---- */
 

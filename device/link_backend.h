@@ -88,6 +88,7 @@ void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int cou
 
 /* The library and its version, or why there is none (false); any thread. */
 bool hzp_link_mpi_about(char *text, size_t size);
+bool hzp_link_zmq_about(char *text, size_t size);
 bool hzp_link_nccl_about(char *text, size_t size);
 
 #endif

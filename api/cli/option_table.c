@@ -296,8 +296,14 @@ const struct hzp_option hzp_option_table[] = {
 
     HEADING("ranks", "Several ranks"),
     INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH,
-        "number of ranks to start on this machine with mpirun; 0: the launcher that started this "
-        "process (mpirun, srun) decides; without one there is one rank"),
+        "number of ranks to start on this machine; 0: the launcher that started this process "
+        "(mpirun, srun, torchrun) decides; without one there is one rank"),
+    CHOICE(
+        "--link", engine.ranks.link, "auto", "auto|mpi|zmq", SERVE | TRAIN | BENCH,
+        "what carries data between ranks on CPUs: MPI, or ZeroMQ; auto: MPI where mpirun or srun "
+        "starts the ranks, and with --ranks where mpirun is installed"),
+    INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
+        "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "with --ranks: when a rank is lost, start all again from the newest checkpoint, at most N "
         "times"),

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <zmq.h>
 
-static const char magic[7] = "hzpctl1";
+static const char magic[7] = "hzpctl2";
 
 /* ---- sockets ---- */
 
@@ -64,6 +64,7 @@ static struct hzp_control *create(const struct hzp_control_config *config, int t
     c->peer = hzp_xcalloc((size_t)config->ranks, sizeof(*c->peer));
     for (int r = 0; r < config->ranks; r++)
         c->peer[r].beat.missing = -1;
+    c->address = hzp_xcalloc((size_t)HZP_MAX(config->rank, 1), sizeof(*c->address));
     hzp_lock_init(&c->lock, HZP_LOCK_CONTROL);
     hzp_wake_init(&c->told_spans);
     hzp_stragglers_init(&c->stragglers, config->ranks);
@@ -87,8 +88,11 @@ static void destroy(struct hzp_control *c)
     if (c->context)
         zmq_ctx_term(c->context);
     hzp_lock_fini(&c->lock);
-    for (int r = 0; r < c->config.ranks; r++)
+    for (int r = 0; r < c->config.ranks; r++) {
         free(c->peer[r].text);
+        free(c->peer[r].port);
+    }
+    free(c->address);
     hzp_wake_fini(&c->told_spans);
     hzp_stragglers_fini(&c->stragglers);
     free(c->out);
@@ -110,7 +114,8 @@ static int listen_on(struct hzp_control *c, const char *host, int port, const ch
 {
     char address[HZP_CONTROL_ENDPOINT], bound[HZP_CONTROL_ENDPOINT];
     size_t size = sizeof(bound);
-    bool loopback = !strcmp(host, "127.0.0.1") || !strcmp(host, "[::1]");
+    bool file = host[0] == '/';
+    bool loopback = file || !strcmp(host, "127.0.0.1") || !strcmp(host, "[::1]");
     if (!loopback && !c->config.key)
         return hzp_fail(reterr, HZP_EINVAL,
                         "control messages: %s is not loopback, and there is no key", host);
@@ -123,13 +128,19 @@ static int listen_on(struct hzp_control *c, const char *host, int port, const ch
             return socket_failed("cannot authenticate on", host, reterr);
         set_number(c->zap, ZMQ_LINGER, 0);
     }
-    snprintf(address, sizeof(address), port ? "tcp://%.250s:%d" : "tcp://%.250s:*", host, port);
+    if (file)
+        snprintf(address, sizeof(address), "ipc://%.250s", host);
+    else
+        snprintf(address, sizeof(address), port ? "tcp://%.250s:%d" : "tcp://%.250s:*", host, port);
     if (zmq_bind(c->socket, address) != 0)
         return socket_failed("cannot listen on", address, reterr);
     if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
         return socket_failed("no address of", address, reterr);
     const char *colon = strrchr(bound, ':');
-    snprintf(endpoint, HZP_CONTROL_ENDPOINT, "tcp://%.250s%s", name, colon ? colon : "");
+    if (file)
+        snprintf(endpoint, HZP_CONTROL_ENDPOINT, "%s", address);
+    else
+        snprintf(endpoint, HZP_CONTROL_ENDPOINT, "tcp://%.250s%s", name, colon ? colon : "");
     return HZP_OK;
 }
 
@@ -193,21 +204,29 @@ void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size)
 int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name[HZP_CONTROL_NAME],
                         size_t *name_size)
 {
-    int n = 0, frames = 0, more = 1, got;
-    size_t more_size = sizeof(more);
+    int n = 0, frames = 0, more = 1;
     *name_size = 0;
     while (more) {
         bool is_name = c->config.rank == 0 && frames == 0;
-        got = zmq_recv(c->socket, is_name ? name : data, is_name ? HZP_CONTROL_NAME : max,
-                       ZMQ_DONTWAIT);
-        if (got < 0)
+        zmq_msg_t frame;
+        zmq_msg_init(&frame);
+        if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(&frame);
             return -1;
+        }
+        size_t size = zmq_msg_size(&frame);
+        const char *from = zmq_msg_gets(&frame, "Peer-Address"); /* NULL: not by TCP */
+        bool fits = size && size <= (is_name ? HZP_CONTROL_NAME : max);
+        if (fits)
+            memcpy(is_name ? name : data, zmq_msg_data(&frame), size);
         if (is_name)
-            *name_size = (size_t)got <= HZP_CONTROL_NAME ? (size_t)got : 0;
+            *name_size = fits ? size : 0;
         else
-            n = (size_t)got <= max ? got : 0;
+            n = fits ? (int)size : 0;
+        snprintf(c->from, sizeof(c->from), "%s", from ? from : "");
+        more = zmq_msg_more(&frame);
         frames++;
-        zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &more_size);
+        zmq_msg_close(&frame);
     }
     return frames == (c->config.rank ? 1 : 2) ? n : 0;
 }
@@ -305,6 +324,17 @@ static void absent(struct hzp_control *c, char *text, size_t size)
             n += (size_t)snprintf(text + n, size - n, "%s%d", n ? "," : "", r);
 }
 
+static void note_hello(struct hzp_peer *p, const struct hzp_control *c, const char *name,
+                       size_t name_size)
+{
+    memcpy(p->name, name, name_size);
+    p->name_size = name_size;
+    memcpy(p->host, c->from, sizeof(p->host));
+    free(p->port);
+    p->port = hzp_xmalloc(sizeof(c->hello.port));
+    memcpy(p->port, c->hello.port, sizeof(c->hello.port));
+}
+
 /* Waits for all hellos.  A rank that cannot be accepted ends the wait at once. */
 static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_err_text *reterr)
 {
@@ -334,8 +364,7 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
             hzp_control_refuse(c, name, name_size, why);
         if (rank < 0)
             continue;
-        memcpy(c->peer[rank].name, name, name_size);
-        c->peer[rank].name_size = name_size;
+        note_hello(&c->peer[rank], c, name, name_size);
         here++;
     }
     if (!why[0])
@@ -346,51 +375,98 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
     return hzp_fail(reterr, HZP_EINVAL, "%s", why);
 }
 
+/* Rank 0: tells a rank that all agree, and where the ranks before it listen.  It knows the address
+ * of rank 0 itself. */
+static void welcome(struct hzp_control *c, int rank, const void *share, size_t size)
+{
+    char *message = c->message;
+    size_t n = 1 + size, one = sizeof(struct hzp_link_zmq_address);
+    bool ports = c->config.ranks <= HZP_LINK_ZMQ_RANKS_MAX;
+    message[0] = 'W';
+    if (size)
+        memcpy(message + 1, share, size);
+    for (int r = 0; ports && r < rank; r++, n += one) {
+        struct hzp_link_zmq_address address = {.port = r ? c->peer[r].port[rank] : c->port[rank]};
+        memcpy(address.host, c->peer[r].host, sizeof(address.host));
+        memcpy(message + n, &address, one);
+    }
+    hzp_control_send(c, rank, message, n);
+}
+
 static int meet_first(struct hzp_control *c, const char *record, const void *share, size_t size,
                       struct hzp_err_text *reterr)
 {
-    char message[1 + HZP_CONTROL_SHARE] = "W";
     HZP_TRY(gather_hellos(c, record, reterr));
-    if (size)
-        memcpy(message + 1, share, size);
-    hzp_control_send_all(c, message, 1 + size);
+    for (int r = 1; r < c->config.ranks; r++)
+        welcome(c, r, share, size);
     return HZP_OK;
+}
+
+static void say_hello(struct hzp_control *c, const char *record)
+{
+    size_t length = strlen(record);
+    c->hello =
+        (struct hzp_control_hello){.letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks};
+    memcpy(c->hello.magic, magic, sizeof(magic));
+    memcpy(c->hello.port, c->port, sizeof(c->port));
+    memcpy(c->hello.record, record, length + 1);
+    zmq_send(c->socket, &c->hello, offsetof(struct hzp_control_hello, record) + length + 1,
+             ZMQ_DONTWAIT);
+}
+
+/* Takes the welcome's contents.  False: it is none. */
+static bool take_welcome(struct hzp_control *c, size_t bytes, void *share, size_t size)
+{
+    const char *message = c->message;
+    bool ports = c->config.ranks <= HZP_LINK_ZMQ_RANKS_MAX;
+    size_t addresses = ports ? (size_t)c->config.rank * sizeof(*c->address) : 0;
+    if (message[0] != 'W' || bytes != 1 + size + addresses)
+        return false;
+    if (size)
+        memcpy(share, message + 1, size);
+    if (addresses)
+        memcpy(c->address, message + 1 + size, addresses);
+    for (int r = 0; r < c->config.rank; r++)
+        c->address[r].host[HZP_LINK_ZMQ_HOST - 1] = 0;
+    memcpy(c->address[0].host, c->from, sizeof(c->from));
+    return true;
 }
 
 static int meet_other(struct hzp_control *c, const char *record, void *share, size_t size,
                       struct hzp_err_text *reterr)
 {
-    char message[HZP_CONTROL_TEXT + HZP_CONTROL_SHARE], none[HZP_CONTROL_NAME];
+    char none[HZP_CONTROL_NAME];
     size_t none_size;
     uint64_t began = hzp_now_ns();
-    c->hello =
-        (struct hzp_control_hello){.letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks};
-    memcpy(c->hello.magic, magic, sizeof(magic));
-    size_t length = strlen(record);
-    memcpy(c->hello.record, record, length + 1);
-    zmq_send(c->socket, &c->hello, offsetof(struct hzp_control_hello, record) + length + 1,
-             ZMQ_DONTWAIT);
+    say_hello(c, record);
     for (;;) {
         hzp_control_poll(c, 100);
-        int n = hzp_control_receive(c, message, sizeof(message) - 1, none, &none_size);
-        if (n < 0) {
-            if ((double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)
-                return hzp_fail(reterr, HZP_EIO, "rank 0 did not answer within %.0f s",
-                                c->config.meet_s);
+        int n = hzp_control_receive(c, c->message, sizeof(c->message) - 1, none, &none_size);
+        if (n < 0 && (double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)
+            return hzp_fail(reterr, HZP_EIO, "rank 0 did not answer within %.0f s",
+                            c->config.meet_s);
+        if (n <= 0)
             continue;
-        }
-        message[n] = 0;
-        if (message[0] == 'X')
-            return hzp_fail(reterr, HZP_EINVAL, "%s", message + 1);
-        if (message[0] == 'W' && (size_t)n == 1 + size) {
-            if (size)
-                memcpy(share, message + 1, size);
+        c->message[n] = 0;
+        if (c->message[0] == 'X')
+            return hzp_fail(reterr, HZP_EINVAL, "%s", c->message + 1);
+        if (take_welcome(c, (size_t)n, share, size))
             return HZP_OK;
-        }
     }
 }
 
 /* ---- the interface ---- */
+
+void hzp_control_offer_ports(struct hzp_control *c, const uint16_t *port)
+{
+    HZP_ASSERT(!c->runs && c->config.ranks <= HZP_LINK_ZMQ_RANKS_MAX);
+    memcpy(c->port, port, sizeof(*port) * (size_t)c->config.ranks);
+}
+
+const struct hzp_link_zmq_address *hzp_control_addresses(const struct hzp_control *c)
+{
+    return c->address;
+}
 
 int hzp_control_meet(struct hzp_control *c, const char *record, void *share, size_t size,
                      struct hzp_link *link, struct hzp_err_text *reterr)
@@ -414,11 +490,13 @@ void hzp_control_state(struct hzp_control *c, int rank, struct hzp_control_state
     HZP_ASSERT(rank >= 0 && rank < c->config.ranks);
     uint64_t now = hzp_now_ns();
     bool self = rank == c->config.rank;
+    char why[HZP_CONTROL_TEXT];
+    bool lost = hzp_control_lost(c, why, sizeof(why)) == rank;
     hzp_lock_take(&c->lock);
     const struct hzp_peer *p = &c->peer[rank];
     *ret = (struct hzp_control_state){
         .known = self || rank == 0 || c->config.rank == 0,
-        .lost = p->lost,
+        .lost = p->lost || lost,
         .left = p->left,
         .silent_s = self || now < p->heard_ns ? 0 : (double)(now - p->heard_ns) * 1e-9,
         .posted = p->beat.posted,
@@ -440,7 +518,12 @@ int hzp_control_lost(struct hzp_control *c, char *why, size_t size)
     int rank = c->lost_rank;
     snprintf(why, size, "%s", c->why);
     hzp_lock_release(&c->lock);
-    return rank;
+    if (rank >= 0 || !c->link)
+        return rank;
+    struct hzp_link_state state; /* the thread takes notice of it a moment later */
+    hzp_link_state(c->link, &state);
+    snprintf(why, size, "%s", state.failed ? state.why : "");
+    return state.failed ? state.failed_rank : -1;
 }
 
 void hzp_control_close(struct hzp_control *c)

@@ -13,8 +13,8 @@
  * half the limit (`silent`), ranks that wait for another (`waiting`), and a rank that has become
  * slower than the others (`straggler`, stragglers.h).
  *
- * Messages stay on the loopback interface, or are encrypted and authenticated with one key that
- * all ranks have (CURVE).
+ * Messages stay on the loopback interface or in a folder of this user, or are encrypted and
+ * authenticated with one key that all ranks have (CURVE).
  *
  * Thread: the one that opens it, except the functions marked any; `lost` is called by the control
  * thread, which must not be blocked.
@@ -48,8 +48,9 @@ struct hzp_control_config {
 int hzp_control_make_key(char ret[HZP_CONTROL_KEY], struct hzp_err_text *reterr);
 
 /* Rank 0: listens on host ("127.0.0.1", "*") and port (0: any free one); endpoint is what others
- * connect to, with `name` as the host.  HZP_EINVAL: not loopback and no key; HZP_EIO: the address
- * cannot be used; HZP_EUNSUP: built without ZeroMQ. */
+ * connect to, with `name` as the host.  A host that begins with "/" is a file, in a folder that
+ * only this user may enter.  HZP_EINVAL: not loopback and no key; HZP_EIO: the address cannot be
+ * used; HZP_EUNSUP: built without ZeroMQ. */
 int hzp_control_listen(const struct hzp_control_config *config, const char *host, int port,
                        const char *name, char endpoint[HZP_CONTROL_ENDPOINT],
                        struct hzp_control **ret, struct hzp_err_text *reterr);
@@ -57,6 +58,14 @@ int hzp_control_listen(const struct hzp_control_config *config, const char *host
 /* Other ranks. */
 int hzp_control_connect(const struct hzp_control_config *config, const char *endpoint,
                         struct hzp_control **ret, struct hzp_err_text *reterr);
+
+/* Before they meet: the ports on which this rank listens for the data of each rank after it
+ * (hzp_link_open_zmq), copied; [ranks].  Only with at most HZP_LINK_ZMQ_RANKS_MAX ranks. */
+void hzp_control_offer_ports(struct hzp_control *control, const uint16_t *port);
+
+/* When they have met: where the ranks before this one listen for it, with the addresses from which
+ * their messages came; [this rank], until the control is closed. */
+const struct hzp_link_zmq_address *hzp_control_addresses(const struct hzp_control *control);
 
 /* Waits until all ranks are there and agree, and starts the thread.  record: lines "name value\n"
  * that must be equal on all ranks, by name in the same order.  share: size bytes, from rank 0 to

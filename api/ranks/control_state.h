@@ -6,7 +6,7 @@
  * One message is one frame: a letter and what belongs to it.
  *
  *     H rank ranks record   hello, to rank 0
- *     W share               welcome: all agree
+ *     W share addresses     welcome: all agree
  *     X text                refused: text says why
  *     B beat                heartbeat
  *     P time                ping, to rank 0: when it was sent
@@ -31,7 +31,7 @@
 enum {
     HZP_CONTROL_NAME = 16,
     HZP_CONTROL_TEXT = 256,
-    HZP_CONTROL_MESSAGE = HZP_CONTROL_RECORD + 64,
+    HZP_CONTROL_MESSAGE = HZP_CONTROL_RECORD + 1024,
     HZP_CONTROL_PINGS = 8, /* the newest answers that a clock is set by */
 };
 
@@ -48,6 +48,7 @@ struct hzp_control_beat {
 struct hzp_control_hello {
     char letter, magic[7];
     int32_t rank, ranks;
+    uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* see hzp_control_offer_ports */
     char record[HZP_CONTROL_RECORD];
 };
 
@@ -78,8 +79,10 @@ struct hzp_control_piece {
 };
 
 struct hzp_peer {
-    char name[HZP_CONTROL_NAME]; /* of its socket; rank 0 only */
-    size_t name_size;            /* 0: not there yet */
+    char name[HZP_CONTROL_NAME];  /* of its socket; rank 0 only */
+    size_t name_size;             /* 0: not there yet */
+    char host[HZP_LINK_ZMQ_HOST]; /* where its hello came from; rank 0 only */
+    uint16_t *port;               /* [ranks], of its hello; rank 0 only */
     bool lost, left;
     uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
     uint64_t warned_ns;          /* when it was last logged that it waits */
@@ -95,7 +98,10 @@ struct hzp_control {
     void *context, *socket, *zap; /* zap: rank 0 with a key */
     char public_key[HZP_CONTROL_KEY];
     uint8_t public_bytes[32];
-    struct hzp_control_hello hello; /* this rank's, then scratch for the others' */
+    struct hzp_control_hello hello;        /* this rank's, then scratch for the others' */
+    uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* this rank's */
+    struct hzp_link_zmq_address *address;  /* [rank] */
+    char from[HZP_LINK_ZMQ_HOST];          /* where the newest message came from */
     struct hzp_link *link;
     pthread_t thread;
     bool runs, told; /* told: the loss was sent to the others */

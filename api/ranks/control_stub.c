@@ -28,6 +28,15 @@ int hzp_control_connect(const struct hzp_control_config *config, const char *end
 }
 
 /* No control exists, so none of these is called. */
+void hzp_control_offer_ports(struct hzp_control *control, const uint16_t *port)
+{
+}
+
+const struct hzp_link_zmq_address *hzp_control_addresses(const struct hzp_control *control)
+{
+    return NULL;
+}
+
 int hzp_control_meet(struct hzp_control *control, const char *record, void *share, size_t size,
                      struct hzp_link *link, struct hzp_err_text *reterr)
 {

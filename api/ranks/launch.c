@@ -159,12 +159,12 @@ static int reported(const char *path)
 }
 
 enum { NOT_INSTALLED = 127 };
+static const char *const launchers[] = {"mpirun", "mpiexec"};
 
 /* The child: becomes the launcher.  It has a process group of its own, so that a terminal's Ctrl-C
  * does not reach it. */
 HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
 {
-    static const char *const launchers[] = {"mpirun", "mpiexec"};
     int nothing = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -231,6 +231,40 @@ static char **command_line(char *program, char *count, char **argv)
     return command;
 }
 
+void hzp_launch_block_signals(sigset_t *set, sigset_t *before, bool *ret_terminal)
+{
+    struct sigaction hup;
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGCHLD);
+    /* A terminal that closes is one; else the signal is for rank 0, whose keys it reads again. */
+    *ret_terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
+        sigaddset(set, SIGHUP);
+    sigprocmask(SIG_BLOCK, set, before);
+}
+
+/* Whether a program of this name is in a folder of PATH. */
+static bool installed(const char *name)
+{
+    const char *path = getenv("PATH");
+    while (path && *path) {
+        char file[4096];
+        size_t n = strcspn(path, ":");
+        snprintf(file, sizeof(file), "%.*s/%s", (int)n, path, name);
+        if (access(file, X_OK) == 0)
+            return true;
+        path += n + (path[n] != 0);
+    }
+    return false;
+}
+
+bool hzp_launch_installed(void)
+{
+    return installed(launchers[0]) || installed(launchers[1]);
+}
+
 int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
                      struct hzp_err_text *reterr)
 {
@@ -246,16 +280,8 @@ int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
     set_environment(path);
     char **command = command_line(program, count, argv);
     sigset_t set, before;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGCHLD);
-    /* A terminal that closes is one; else the signal is for rank 0, whose keys it reads again. */
-    bool terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
-    struct sigaction hup;
-    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
-        sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, &before);
+    bool terminal;
+    hzp_launch_block_signals(&set, &before, &terminal);
     pid_t child = fork();
     if (child == 0)
         become_launcher(command, &before);

@@ -9,6 +9,8 @@
 
 #include "base/err.h"
 
+#include <signal.h>
+
 /* A process without a launcher is rank 0 of 1. */
 struct hzp_launch {
     int rank, ranks;
@@ -39,6 +41,18 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
 enum { HZP_LAUNCH_LOST = 3 }; /* exit status: a rank was lost */
 int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
                      struct hzp_err_text *reterr);
+
+bool hzp_launch_installed(void); /* whether such a launcher is */
+
+/* The same without a launcher and without MPI: the ranks are this process's children.  They find
+ * torchrun's variables in the environment and meet in a folder that is removed at the end
+ * (api/ranks/rendezvous.h). */
+int hzp_launch_processes(int ranks, char **argv, int *status, bool *ret_asked,
+                         struct hzp_err_text *reterr);
+
+/* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
+ * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */
+void hzp_launch_block_signals(sigset_t *set, sigset_t *before, bool *ret_terminal);
 
 /* Says in the environment that the ranks started from now on replace others that were lost. */
 void hzp_launch_set_again(void);

@@ -19,14 +19,21 @@ struct invitation {
     char key[HZP_CONTROL_KEY];           /* "": none, on one machine */
 };
 
+static bool mpi_usable(struct hzp_link_about *about)
+{
+    return hzp_link_about(0, about) && about->usable;
+}
+
 /* Runs the ranks, and again where a rank was lost: the new ranks begin with the newest
  * checkpoint. */
-static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, int *status,
+static int run_ranks(const struct hzp_ranks_settings *settings, bool mpi, char **argv, int *status,
                      struct hzp_err_text *reterr)
 {
+    int ranks = (int)settings->ranks;
     for (int64_t left = settings->restarts;; left--) {
         bool asked = false;
-        HZP_TRY(hzp_launch_local((int)settings->ranks, argv, status, &asked, reterr));
+        HZP_TRY(mpi ? hzp_launch_local(ranks, argv, status, &asked, reterr)
+                    : hzp_launch_processes(ranks, argv, status, &asked, reterr));
         if (*status != HZP_LAUNCH_LOST || asked || left <= 0)
             return HZP_OK;
         hzp_log(HZP_LOG_WARN, "ranks", "restart ranks=%lld left=%lld: a rank was lost",
@@ -46,11 +53,14 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return HZP_OK;
     struct hzp_link_about about;
     char key[HZP_CONTROL_KEY];
-    if (!hzp_link_about(0, &about) || !about.usable)
+    bool usable = mpi_usable(&about);
+    bool mpi = settings->link == HZP_RANKS_MPI ||
+               (settings->link == HZP_RANKS_AUTO && usable && hzp_launch_installed());
+    if (mpi && !usable)
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(run_ranks(settings, argv, status, reterr));
+    HZP_TRY(run_ranks(settings, mpi, argv, status, reterr));
     return 1;
 }
 
@@ -126,22 +136,61 @@ static int open_control(struct hzp_ranks *ranks, struct hzp_control_config *conf
     return hzp_control_meet(ranks->control, record, NULL, 0, ranks->link, reterr);
 }
 
-/* MPI carries the data between CPU ranks, and only launchers that know MPI tell it who belongs to
- * the run. */
-static int open_link(struct hzp_ranks *ranks, const struct hzp_link_mpi *mpi,
-                     struct hzp_err_text *reterr)
+/* What connects the ranks, if no option says: MPI where a launcher that knows MPI has started
+ * them.  Slurm's srun says by PMI's variables that it does. */
+static enum hzp_ranks_link choose_link(const struct hzp_ranks_settings *settings,
+                                       const struct hzp_launch *launch)
 {
-    struct hzp_err_text why = {0};
-    int r = hzp_link_open_mpi(mpi, &ranks->link, &why);
-    if (r >= 0)
-        return r;
-    if (strcmp(ranks->launch.kind, "torchrun") != 0)
-        return hzp_fail(reterr, r, "%s", why.text);
-    return hzp_fail(reterr, r,
-                    "rank %d of %d, from %s: MPI carries the data between ranks on CPUs, and what "
-                    "started this process did not start MPI; use mpirun, srun --mpi=pmix, or "
-                    "--ranks N on one machine (%s)",
-                    ranks->rank, ranks->ranks, ranks->launch.from, why.text);
+    struct hzp_link_about about;
+    bool slurm = !strcmp(launch->kind, "slurm");
+    if (settings->link != HZP_RANKS_AUTO)
+        return (enum hzp_ranks_link)settings->link;
+    if (!mpi_usable(&about) || !strcmp(launch->kind, "torchrun"))
+        return HZP_RANKS_ZMQ;
+    return slurm && !getenv("PMIX_RANK") && !getenv("PMI_RANK") ? HZP_RANKS_ZMQ : HZP_RANKS_MPI;
+}
+
+static int open_mpi(const struct hzp_ranks_settings *settings, const char *record,
+                    struct hzp_control_config *config, struct hzp_ranks *ret,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_link_mpi mpi = {.rank = ret->rank,
+                               .ranks = ret->ranks,
+                               .rate = (double)settings->link_rate,
+                               .latency_ns = (uint64_t)(settings->link_latency_ms * 1e6)};
+    HZP_TRY(hzp_link_open_mpi(&mpi, &ret->link, reterr));
+    return open_control(ret, config, record, reterr);
+}
+
+/* First the control messages, by which the ranks tell each other where they listen for data. */
+static int open_zmq(const struct hzp_ranks_settings *settings, const char *record,
+                    struct hzp_control_config *config, struct hzp_ranks *ret,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_rendezvous *where = &ret->rendezvous;
+    HZP_TRY(hzp_rendezvous_open(&ret->launch, (int)settings->port, where, reterr));
+    bool tcp = !where->folder[0];
+    struct hzp_link_zmq zmq = {.rank = ret->rank,
+                               .ranks = ret->ranks,
+                               .folder = tcp ? NULL : where->folder,
+                               .key = tcp ? where->key : NULL,
+                               .rate = (double)settings->link_rate,
+                               .latency_ns = (uint64_t)(settings->link_latency_ms * 1e6)};
+    uint16_t port[HZP_LINK_ZMQ_RANKS_MAX];
+    char endpoint[HZP_CONTROL_ENDPOINT], file[sizeof(where->folder) + 8];
+    HZP_TRY(hzp_link_open_zmq(&zmq, port, &ret->link, reterr));
+    hzp_rendezvous_endpoint(where, endpoint);
+    snprintf(file, sizeof(file), "%s/control", where->folder);
+    config->key = zmq.key;
+    if (ret->rank)
+        HZP_TRY(hzp_control_connect(config, endpoint, &ret->control, reterr));
+    else
+        HZP_TRY(hzp_control_listen(config, tcp ? "*" : file, tcp ? where->port : 0, where->host,
+                                   endpoint, &ret->control, reterr));
+    hzp_control_offer_ports(ret->control, port);
+    HZP_TRY(hzp_control_meet(ret->control, record, NULL, 0, ret->link, reterr));
+    return hzp_link_connect_zmq(ret->link, hzp_control_addresses(ret->control), settings->meet_s,
+                                reterr);
 }
 
 static int open_all(const struct hzp_ranks_settings *settings, const char *record,
@@ -158,16 +207,16 @@ static int open_all(const struct hzp_ranks_settings *settings, const char *recor
                               ret->launch.kind[0] ? ret->launch.from : "no launcher");
     if (ret->ranks == 1)
         return HZP_OK;
-    struct hzp_link_mpi mpi = {.rank = ret->rank,
-                               .ranks = ret->ranks,
-                               .rate = (double)settings->link_rate,
-                               .latency_ns = (uint64_t)(settings->link_latency_ms * 1e6)};
-    HZP_TRY(open_link(ret, &mpi, reterr));
     config->rank = ret->rank;
     config->ranks = ret->ranks;
-    HZP_TRY(open_control(ret, config, record, reterr));
-    hzp_log(HZP_LOG_INFO, "ranks", "met rank=%d ranks=%d local_rank=%d link=%s from=%s", ret->rank,
-            ret->ranks, ret->launch.local_rank, hzp_link_backend(ret->link), ret->launch.from);
+    if (choose_link(settings, &ret->launch) == HZP_RANKS_MPI)
+        HZP_TRY(open_mpi(settings, record, config, ret, reterr));
+    else
+        HZP_TRY(open_zmq(settings, record, config, ret, reterr));
+    const char *at = ret->rendezvous.from;
+    hzp_log(HZP_LOG_INFO, "ranks", "met rank=%d ranks=%d local_rank=%d link=%s from=%s%s%s",
+            ret->rank, ret->ranks, ret->launch.local_rank, hzp_link_backend(ret->link),
+            ret->launch.from, at[0] ? " at=" : "", at);
     return HZP_OK;
 }
 
@@ -177,7 +226,7 @@ int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record
 {
     struct hzp_control_config config = {
         .silent_s = settings->silent_s, .meet_s = settings->meet_s, .lost = lost, .ctx = ctx};
-    *ret = (struct hzp_ranks){.ranks = 1};
+    *ret = (struct hzp_ranks){.ranks = 1, .rendezvous.lock = -1};
     int r = open_all(settings, record, &config, ret, reterr);
     if (r < 0)
         hzp_ranks_close(ret);
@@ -228,6 +277,7 @@ void hzp_ranks_close(struct hzp_ranks *ranks)
 {
     hzp_control_close(ranks->control);
     hzp_link_close(ranks->link);
+    hzp_rendezvous_close(&ranks->rendezvous);
     ranks->control = NULL;
     ranks->link = NULL;
 }

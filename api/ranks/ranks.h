@@ -2,7 +2,8 @@
 /* api/ranks/ranks.h - the ranks of one run: started, connected, agreed, watched.
  *
  *     start   where --ranks asks for ranks and no launcher has started them: starts them, and waits
- *     open    reads the launcher's environment, opens the link, meets the other ranks
+ *     open    reads the launcher's environment, opens the link, meets the other ranks.  MPI
+ *             connects ranks that a launcher of MPI has started, ZeroMQ all others
  *     close   says goodbye
  *
  * One rank has no link and no control messages.
@@ -15,9 +16,14 @@
 
 #include "api/ranks/control.h"
 #include "api/ranks/launch.h"
+#include "api/ranks/rendezvous.h"
+
+enum hzp_ranks_link { HZP_RANKS_AUTO, HZP_RANKS_MPI, HZP_RANKS_ZMQ };
 
 struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
+    int64_t link;            /* enum hzp_ranks_link: what connects the ranks */
+    int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
     int64_t restarts;        /* how often all are started again because one was lost */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
@@ -29,10 +35,12 @@ struct hzp_ranks {
     struct hzp_link *link;       /* NULL: one rank */
     struct hzp_control *control; /* NULL: one rank */
     struct hzp_launch launch;
+    struct hzp_rendezvous rendezvous; /* zmq */
 };
 
-/* With settings->ranks > 1 and no launcher's environment: runs the ranks (hzp_launch_local), again
- * where a rank was lost (settings->restarts), and returns 1 with *status, this process's exit
+/* With settings->ranks > 1 and no launcher's environment: runs the ranks, by MPI's launcher if
+ * there is one (hzp_launch_local), else or with link zmq by itself (hzp_launch_processes); again
+ * where a rank was lost (settings->restarts).  It returns 1 with *status, this process's exit
  * status.  HZP_OK: this process is a rank. */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr);

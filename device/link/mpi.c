@@ -14,15 +14,10 @@
  * Waiting: while a message is on its way the thread gives up its core (sched_yield) a few times and
  * then sleeps for longer and longer times, so ranks that share cores do not spin against each
  * other.
- *
- * Throttled: a transfer is done no earlier than a wire of the given rate and latency would be, one
- * transfer after another.  The bytes are those of hzp_transfer_bytes.
  */
-#include "device/link_backend.h"
+#include "device/link/worker.h"
 
 #include "base/arena.h"
-#include "base/timeline.h"
-#include "device/meter.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -32,21 +27,10 @@
 #include <time.h>
 
 enum { TAG_HEADER = 1, TAG_DATA, TAG_ABORT, TAG_BYE };
-enum kind { KIND_TRANSFER = 0x687a7031, KIND_BYE };
 
 static const size_t scratch_bytes = 16u << 20, chunk_max = 4u << 20;
-enum { METERED_BYTES = 65536 }; /* shorter transfers measure the latency, not the rate */
 /* How long an end waits for the others: a clean one, and one after a failure. */
 static const uint64_t bye_ns = 10000000000u, bye_failed_ns = 2000000000u;
-
-struct header {
-    uint32_t kind, op, type, root, onto, pad;
-    uint64_t count, tag, group; /* group: a hash of its list */
-    /* Of a goodbye after a failure: the rank at fault and why. It travels with the goodbye, because
-     * the message that told of the failure may come from another rank, and later. */
-    int32_t failed, failed_rank;
-    char why[208];
-};
 
 struct abort_message {
     int32_t rank;
@@ -54,22 +38,16 @@ struct abort_message {
 };
 
 struct mpi_link {
-    struct hzp_link base;
+    struct hzp_link_worker worker;
     struct hzp_link_mpi config;
-    pthread_t thread;
-    struct hzp_wake work, arrived; /* for the thread; for hzp_link_wait */
-    atomic_bool closing;
-    atomic_int missing;
-    bool told; /* the others know of the failure */
+    struct hzp_wake work; /* for the thread */
     /* the thread's */
-    struct hzp_track *track;
     MPI_Comm comm;
-    struct header mine, *theirs; /* [ranks] */
-    MPI_Request *request;        /* [2 * ranks]: receives, sends */
-    const void **piece;          /* [ranks] */
+    struct hzp_link_header mine, *theirs; /* [ranks] */
+    MPI_Request *request;                 /* [2 * ranks]: receives, sends */
+    const void **piece;                   /* [ranks] */
     char *scratch;
     size_t chunk; /* bytes */
-    uint64_t wire_free_ns;
     /* the start's result */
     struct hzp_wake opened;
     int result;
@@ -104,13 +82,14 @@ static int failed_call(struct mpi_link *link, int rank, int code)
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
         length = 0;
     snprintf(why, sizeof(why), "MPI: %.*s", length, text);
-    hzp_link_fail(&link->base, rank, why);
+    hzp_link_fail(&link->worker.base, rank, why);
     return HZP_EIO;
 }
 
 /* Another rank may have failed the link. */
-static void look_for_abort(struct mpi_link *link)
+static void look_for_abort(struct hzp_link_worker *worker)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     int there = 0;
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ABORT, link->comm, &there, &status) != MPI_SUCCESS || !there)
@@ -120,22 +99,15 @@ static void look_for_abort(struct mpi_link *link)
                  MPI_STATUS_IGNORE) != MPI_SUCCESS)
         return;
     message.why[sizeof(message.why) - 1] = 0;
-    link->told = true; /* by that rank */
-    hzp_link_fail(&link->base, message.rank, message.why);
-}
-
-/* Whether the thread goes on; looks for what others say. */
-static bool goes_on(struct mpi_link *link)
-{
-    look_for_abort(link);
-    return !atomic_load(&link->base.failed) && !atomic_load(&link->closing);
+    worker->told = true; /* by that rank */
+    hzp_link_fail(&worker->base, message.rank, message.why);
 }
 
 /* Waits for all n requests. */
 static int settle(struct mpi_link *link, int n)
 {
     int turns = 0;
-    while (goes_on(link)) {
+    while (hzp_link_worker_goes_on(&link->worker)) {
         int all = 0, code = MPI_Testall(n, link->request, &all, MPI_STATUSES_IGNORE);
         if (code != MPI_SUCCESS)
             return failed_call(link, -1, code);
@@ -148,18 +120,10 @@ static int settle(struct mpi_link *link, int n)
 
 /* ---- headers ---- */
 
-static uint64_t hash_list(const struct hzp_link_group *group)
-{
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (int i = 0; i < group->count; i++)
-        hash = (hash ^ (uint64_t)group->rank[i]) * 1099511628211u;
-    return hash ^ (uint64_t)group->count;
-}
-
 static int send_header(struct mpi_link *link, int rank, MPI_Request *request)
 {
-    bool bye = link->mine.kind == KIND_BYE;
-    size_t size = bye ? sizeof(link->mine) : offsetof(struct header, failed);
+    bool bye = link->mine.kind == HZP_LINK_HEADER_BYE;
+    size_t size = bye ? sizeof(link->mine) : offsetof(struct hzp_link_header, failed);
     return MPI_Isend(&link->mine, (int)size, MPI_BYTE, rank, TAG_HEADER, link->comm, request);
 }
 
@@ -169,51 +133,13 @@ static int receive_header(struct mpi_link *link, int rank, MPI_Request *request)
                      link->comm, request);
 }
 
-/* Compares the header of one member; a difference fails the link. */
-static int check_header(struct mpi_link *link, int rank, const struct hzp_transfer *mine)
-{
-    const struct header *h = &link->theirs[rank];
-    char why[256];
-    if (h->kind == KIND_BYE) {
-        link->told = h->failed;
-        hzp_link_fail(&link->base, h->failed ? h->failed_rank : rank,
-                      h->failed ? h->why : "has closed its link");
-        return HZP_EIO;
-    }
-    if (h->kind != KIND_TRANSFER || h->op >= HZP_TRANSFER_OP_COUNT || h->type >= HZP_WIRE_COUNT) {
-        hzp_link_fail(&link->base, rank, "sent no header of a transfer: another build?");
-        return HZP_EIO;
-    }
-    struct hzp_transfer other = {.op = h->op,
-                                 .type = h->type,
-                                 .root = (int)h->root,
-                                 .count = h->count,
-                                 .onto = h->onto,
-                                 .tag = h->tag};
-    if (hzp_transfer_agrees(mine, link->base.rank, &other, rank, why, sizeof(why))) {
-        if (h->group == link->mine.group)
-            return HZP_OK;
-        snprintf(why, sizeof(why),
-                 "posted a transfer (tag %llx) on another group of ranks than rank %d did",
-                 (unsigned long long)h->tag, link->base.rank);
-    }
-    hzp_link_fail(&link->base, rank, why);
-    return HZP_EIO;
-}
-
 /* Tells the members what this rank posted and waits until all have posted the same. */
-static int meet(struct mpi_link *link, const struct hzp_link_group *group,
+static int meet(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                 const struct hzp_transfer *t)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     int n = group->count, turns = 0;
-    link->mine = (struct header){.kind = KIND_TRANSFER,
-                                 .op = t->op,
-                                 .type = t->type,
-                                 .root = (uint32_t)t->root,
-                                 .onto = t->onto,
-                                 .count = t->count,
-                                 .tag = t->tag,
-                                 .group = hash_list(group)};
+    link->mine = hzp_link_header_of(group, t);
     for (int m = 0; m < n; m++) {
         link->request[m] = link->request[n + m] = MPI_REQUEST_NULL;
         if (m == group->index)
@@ -229,17 +155,18 @@ static int meet(struct mpi_link *link, const struct hzp_link_group *group,
         if (code != MPI_SUCCESS)
             return failed_call(link, group->rank[m], code);
         if (!there) {
-            atomic_store(&link->missing, t->idle ? -1 : group->rank[m]);
+            atomic_store(&worker->missing, t->idle ? -1 : group->rank[m]);
             give_way(&turns, t->idle ? 5000000 : 500000);
-            if (!goes_on(link))
+            if (!hzp_link_worker_goes_on(worker))
                 return HZP_EIO;
             continue;
         }
         if (m != group->index)
-            HZP_TRY(check_header(link, group->rank[m], t));
+            HZP_TRY(hzp_link_header_check(worker, group->rank[m], &link->theirs[group->rank[m]],
+                                          &link->mine, t));
         m++;
     }
-    atomic_store(&link->missing, -1);
+    atomic_store(&worker->missing, -1);
     return settle(link, 2 * n);
 }
 
@@ -342,9 +269,10 @@ static int broadcast(struct mpi_link *link, const struct hzp_link_group *group, 
     return HZP_OK;
 }
 
-static int move(struct mpi_link *link, const struct hzp_link_group *group,
+static int move(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                 const struct hzp_transfer *t)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
     char *recv = t->recv;
     if (!bytes)
@@ -366,59 +294,25 @@ static int move(struct mpi_link *link, const struct hzp_link_group *group,
     }
 }
 
-/* Waits until a wire of the configured rate would have carried the transfer. */
-static int throttle(struct mpi_link *link, uint64_t began_ns, uint64_t bytes)
+static void rest(struct hzp_link_worker *worker, uint64_t ns)
 {
-    if (!(link->config.rate > 0))
-        return HZP_OK;
-    uint64_t begin = HZP_MAX(began_ns, link->wire_free_ns);
-    link->wire_free_ns = begin + (uint64_t)((double)bytes / link->config.rate * 1e9);
-    uint64_t end = link->wire_free_ns + link->config.latency_ns;
-    for (uint64_t now = hzp_now_ns(); now < end; now = hzp_now_ns()) {
-        if (!goes_on(link))
-            return HZP_EIO;
-        sleep_ns(HZP_MIN(end - now, (uint64_t)20000000));
-    }
-    return HZP_OK;
+    hzp_wake_wait(&((struct mpi_link *)worker)->work, ns);
 }
 
-static int move_throttled(struct mpi_link *link, const struct hzp_link_group *group,
-                          const struct hzp_transfer *t)
-{
-    uint64_t bytes = hzp_transfer_bytes(t->op, t->type, group->count, t->count);
-    uint64_t began_ns = hzp_now_ns();
-    HZP_TRY(move(link, group, t));
-    HZP_TRY(throttle(link, began_ns, bytes));
-    if (bytes >= METERED_BYTES)
-        hzp_meter_add(HZP_METER_LINK, hzp_now_ns() - began_ns, bytes);
-    return HZP_OK;
-}
-
-static int transfer(struct mpi_link *link, hzp_ticket ticket)
-{
-    const struct hzp_transfer *t = &link->base.queue[ticket % HZP_LINK_TICKETS_MAX];
-    const struct hzp_link_group *group = &link->base.group[t->group];
-    uint64_t posted_ns = hzp_now_ns();
-    HZP_TRY(meet(link, group, t));
-    if (!t->idle) /* to wait long for an order is normal: that is no span */
-        hzp_track_add(link->track, "wait for ranks", posted_ns, hzp_now_ns(), ticket);
-    hzp_track_enter(link->track, hzp_transfer_name(t->op), ticket);
-    HZP_TRY(move_throttled(link, group, t));
-    hzp_track_leave(link->track);
-    return HZP_OK;
-}
+static const struct hzp_link_moves moves_mpi = {look_for_abort, rest, meet, move};
 
 /* ---- the thread ---- */
 
 /* Sends without waiting for long: the others may be gone. */
 static void tell_abort(struct mpi_link *link)
 {
-    struct abort_message message = {.rank = link->base.failed_rank};
-    snprintf(message.why, sizeof(message.why), "%.219s", link->base.why);
-    int ranks = link->base.ranks, n = 0, all = 0;
+    struct abort_message message = {.rank = link->worker.base.failed_rank};
+    snprintf(message.why, sizeof(message.why), "%.219s", link->worker.base.why);
+    int ranks = link->worker.base.ranks, n = 0, all = 0;
     for (int r = 0; r < ranks; r++)
-        if (r != link->base.rank && MPI_Isend(&message, sizeof(message), MPI_BYTE, r, TAG_ABORT,
-                                              link->comm, &link->request[n]) == MPI_SUCCESS)
+        if (r != link->worker.base.rank &&
+            MPI_Isend(&message, sizeof(message), MPI_BYTE, r, TAG_ABORT, link->comm,
+                      &link->request[n]) == MPI_SUCCESS)
             n++;
     for (int turns = 0; turns < 100 && !all;) {
         if (MPI_Testall(n, link->request, &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
@@ -433,15 +327,12 @@ static void tell_abort(struct mpi_link *link)
 static bool part_from_others(struct mpi_link *link, uint64_t limit_ns)
 {
     uint64_t end = hzp_now_ns() + limit_ns;
-    int ranks = link->base.ranks, all = 0, turns = 0;
+    int ranks = link->worker.base.ranks, all = 0, turns = 0;
     MPI_Request *out = link->request + ranks;
-    link->mine = (struct header){.kind = KIND_BYE,
-                                 .failed = atomic_load(&link->base.failed),
-                                 .failed_rank = link->base.failed_rank};
-    snprintf(link->mine.why, sizeof(link->mine.why), "%.207s", link->base.why);
+    link->mine = hzp_link_header_bye(&link->worker);
     for (int r = 0; r < ranks; r++) {
         link->request[r] = out[r] = MPI_REQUEST_NULL;
-        if (r == link->base.rank)
+        if (r == link->worker.base.rank)
             continue;
         MPI_Request header;
         if (send_header(link, r, &header) != MPI_SUCCESS ||
@@ -489,30 +380,18 @@ static int start(struct mpi_link *link, struct hzp_err_text *reterr)
     link->theirs = hzp_xcalloc(areas, sizeof(*link->theirs));
     link->request = hzp_xcalloc(2 * areas, sizeof(*link->request));
     link->piece = hzp_xcalloc(areas, sizeof(*link->piece));
-    hzp_link_init(&link->base, &backend_mpi, rank, ranks);
+    hzp_link_init(&link->worker.base, &backend_mpi, rank, ranks);
     return HZP_OK;
 }
 
 static void run(struct mpi_link *link)
 {
-    struct hzp_link *base = &link->base;
-    while (goes_on(link)) {
-        hzp_ticket next = atomic_load(&base->done) + 1;
-        if (next > atomic_load(&base->posted)) {
-            hzp_wake_wait(&link->work, 100000000);
-        } else if (transfer(link, next) == HZP_OK) {
-            hzp_link_done(base, next);
-            hzp_wake_poke(&link->arrived);
-        }
-    }
-    if (!atomic_load(&base->failed) && atomic_load(&base->done) < atomic_load(&base->posted))
-        hzp_link_fail(base, base->rank, "has closed its link");
-    hzp_track_leave(link->track); /* of a transfer that failed */
-    hzp_wake_poke(&link->arrived);
+    struct hzp_link *base = &link->worker.base;
+    hzp_link_worker_run(&link->worker);
     bool failed = atomic_load(&base->failed);
-    if (failed && !link->told)
+    if (failed && !link->worker.told)
         tell_abort(link);
-    while (!atomic_load(&link->closing)) /* MPI's memory stays while others may read it */
+    while (!atomic_load(&link->worker.closing)) /* MPI's memory stays while others may read it */
         hzp_wake_wait(&link->work, UINT64_MAX);
     if (part_from_others(link, failed ? bye_failed_ns : bye_ns)) {
         MPI_Comm_free(&link->comm);
@@ -525,8 +404,6 @@ static void *thread_main(void *arg)
     struct mpi_link *link = arg;
     link->result = start(link, &link->err);
     bool runs = link->result == HZP_OK;
-    if (runs)
-        link->track = hzp_track_open("link", HZP_TRACK_FEW, false);
     hzp_wake_poke(&link->opened);
     if (runs)
         run(link);
@@ -543,28 +420,15 @@ static int mpi_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_t
     return HZP_OK;
 }
 
-static void mpi_wait(struct hzp_link *base, hzp_ticket ticket)
-{
-    struct mpi_link *link = (struct mpi_link *)base;
-    if (atomic_load(&base->done) < ticket && !atomic_load(&base->failed))
-        hzp_wake_wait(&link->arrived, 100000000);
-}
-
 static void mpi_abort(struct hzp_link *base, int rank, const char *why)
 {
     hzp_wake_poke(&((struct mpi_link *)base)->work); /* the thread tells the others */
 }
 
-static int mpi_missing(struct hzp_link *base)
-{
-    return atomic_load(&((struct mpi_link *)base)->missing);
-}
-
 static void free_link(struct mpi_link *link)
 {
-    hzp_track_close(link->track);
+    hzp_link_worker_fini(&link->worker);
     hzp_wake_fini(&link->work);
-    hzp_wake_fini(&link->arrived);
     hzp_wake_fini(&link->opened);
     free(link->scratch);
     free(link->theirs);
@@ -576,9 +440,9 @@ static void free_link(struct mpi_link *link)
 static void mpi_close(struct hzp_link *base)
 {
     struct mpi_link *link = (struct mpi_link *)base;
-    atomic_store(&link->closing, true);
+    atomic_store(&link->worker.closing, true);
     hzp_wake_poke(&link->work);
-    pthread_join(link->thread, NULL);
+    pthread_join(link->worker.thread, NULL);
     hzp_link_fini(base);
     free_link(link);
 }
@@ -586,9 +450,9 @@ static void mpi_close(struct hzp_link *base)
 static const struct hzp_link_backend backend_mpi = {
     .name = "mpi",
     .post = mpi_post,
-    .wait = mpi_wait,
+    .wait = hzp_link_worker_wait,
     .abort = mpi_abort,
-    .missing = mpi_missing,
+    .missing = hzp_link_worker_missing,
     .close = mpi_close,
 };
 
@@ -597,24 +461,23 @@ int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
 {
     struct mpi_link *link = hzp_xcalloc(1, sizeof(*link));
     link->config = *config;
-    atomic_store(&link->missing, -1);
+    hzp_link_worker_init(&link->worker, &moves_mpi, config->rate, config->latency_ns);
     hzp_wake_init(&link->work);
-    hzp_wake_init(&link->arrived);
     hzp_wake_init(&link->opened);
-    if (hzp_thread_start(&link->thread, "hzp-link", thread_main, link) < 0) {
+    if (hzp_thread_start(&link->worker.thread, "hzp-link", thread_main, link) < 0) {
         free_link(link);
         return hzp_fail(reterr, HZP_ENOMEM, "cannot start the link's thread");
     }
     hzp_wake_wait(&link->opened, UINT64_MAX);
     if (link->result < 0) {
         int r = link->result;
-        pthread_join(link->thread, NULL);
+        pthread_join(link->worker.thread, NULL);
         if (reterr)
             *reterr = link->err;
         free_link(link);
         return r;
     }
-    *ret = &link->base;
+    *ret = &link->worker.base;
     return HZP_OK;
 }
 

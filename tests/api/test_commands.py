@@ -212,7 +212,7 @@ def test_help():
     assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices
     assert "link mpi: " in devices and "link nccl: " in devices, devices
     links = {a["link"]: a for a in json.loads(run("devices", "--json").stdout)["links"]}
-    assert set(links) == {"mpi", "nccl"} and all(a["about"] for a in links.values()), links
+    assert set(links) == {"mpi", "zmq", "nccl"} and all(a["about"] for a in links.values()), links
     assert links["mpi"]["usable"] == ("built without" not in links["mpi"]["about"]), links
     got = {b["backend"]: b for b in json.loads(run("devices", "--json").stdout)["backends"]}
     assert set(got) == {"cuda", "cpu", "ref"}, got

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/mpi/link_mpi.c - links between processes: run by mpirun, one process a rank.
+/* tests/mpi/link_mpi.c - links between processes, one process a rank: by MPI if run by mpirun, by
+ * ZeroMQ if run by run_zmq.py.
  *
- *     link_mpi MODE     operations, throttled, disagree, regroup, abort, leave
+ *     link_mpi MODE     operations, many, throttled, disagree, regroup, abort, leave, die
  *
  * Every rank checks its own part and exits with 0, or says what differs and exits with 1. */
 #include "base/thread.h"
-#include "device/link.h"
+#include "tests/mpi/connect.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,9 +35,9 @@ static void check(bool holds, const char *format, ...)
     _Exit(1);
 }
 
-static void open_link(const struct hzp_link_mpi *config)
+static void open_link(double rate, double latency_ms)
 {
-    check(hzp_link_open_mpi(config, &rank_link, &why) == HZP_OK, "no link");
+    check(connect_ranks(rate, latency_ms, &rank_link, &why) == HZP_OK, "no link");
     me = hzp_link_rank(rank_link);
     ranks = hzp_link_ranks(rank_link);
 }
@@ -302,27 +304,32 @@ static void leave(void)
         expect(sum_of_four(0), 0, "rank 0: has closed its link");
 }
 
+/* The last rank is killed while the others wait for it. */
+static void die(void)
+{
+    for (int n = 0; attempt(sum_of_four(0)) == HZP_OK; n++)
+        if (n && me == ranks - 1)
+            raise(SIGKILL);
+    expect(sum_of_four(0), ranks - 1, "its connection has ended");
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"operations", operations},
-                 {"many", many},
-                 {"throttled", throttled},
-                 {"disagree", disagree},
-                 {"regroup", regroup},
-                 {"abort", abort_all},
-                 {"leave", leave}};
+    } modes[] = {{"operations", operations}, {"many", many},       {"throttled", throttled},
+                 {"disagree", disagree},     {"regroup", regroup}, {"abort", abort_all},
+                 {"leave", leave},           {"die", die}};
     const char *mode = argc > 1 ? argv[1] : "";
     for (int i = 0; i < HZP_COUNT(modes); i++) {
         if (strcmp(modes[i].name, mode))
             continue;
         bool slow = !strcmp(mode, "throttled");
-        open_link(
-            &(struct hzp_link_mpi){.rate = slow ? 20e6 : 0, .latency_ns = slow ? 1000000 : 0});
+        open_link(slow ? 20e6 : 0, slow ? 1 : 0);
+        run((struct hzp_transfer){.op = HZP_ALL_GATHER}); /* of nothing: all are connected */
         modes[i].run();
-        hzp_link_close(rank_link);
+        disconnect_ranks(rank_link);
         return 0;
     }
     fprintf(stderr, "link_mpi: mode \"%s\"?\n", mode);

@@ -6,6 +6,7 @@
  * Rank 0 first makes a run of one rank in the ordered mode, and saves it; then all ranks train,
  * rank 0 saves again, and the two files have the same bytes.  The first version and the state that
  * the second half begins with come to the others over the link. */
+#include "tests/mpi/connect.h"
 #include "tests/train/ranks.h"
 
 #include <stdio.h>
@@ -152,13 +153,13 @@ static char **arguments;
 static void test_ranks(void **state)
 {
     struct hzp_link *link;
-    TINY_MUST(hzp_link_open_mpi(&(struct hzp_link_mpi){0}, &link, &text));
+    TINY_MUST(connect_ranks(0, 0, &link, &text));
     struct tiny_config config = config_of(arguments, hzp_link_ranks(link));
     if (hzp_link_rank(link) == 0)
         lead(config, link);
     else
         follow(&config, link);
-    hzp_link_close(link);
+    disconnect_ranks(link);
 }
 
 int main(int argc, char **argv)

@@ -212,8 +212,9 @@ static void test_silence(void **state)
     struct {
         char letter, magic[7];
         int32_t rank, ranks;
+        uint16_t port[HZP_LINK_ZMQ_RANKS_MAX];
         char record[32];
-    } hello = {'H', {'h', 'z', 'p', 'c', 't', 'l', '1'}, 1, 2, "build 1\n--lr 0.1\n"};
+    } hello = {'H', {'h', 'z', 'p', 'c', 't', 'l', '2'}, 1, 2, {0}, "build 1\n--lr 0.1\n"};
     struct hzp_link_state link;
     char why[128];
     prepare(2);

@@ -53,23 +53,10 @@ def link_rate():
             assert figure["value"] >= 3, figure
 
 
-def torchrun():
-    """Two processes with torchrun's variables and without MPI's: each ends with one line that says what it took from
-    where, and what would work."""
-    jobs = [subprocess.Popen([serve, "bench", "link"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}) for rank in (0, 1)]
-    for rank, process in enumerate(jobs):
-        said = process.communicate()[0]
-        assert process.returncode == 2, (process.returncode, said)
-        assert f"rank {rank} of 2, from RANK,WORLD_SIZE,LOCAL_RANK,MASTER_ADDR,MASTER_PORT" in said, said
-        assert "use mpirun, srun --mpi=pmix, or --ranks N" in said and len(said.splitlines()) == 1, said
-
-
 def one_rank():
     says(run(serve, "bench", "link", status=2), "one rank has no link")
     says(run(serve, "bench", "train", "--ranks", "2", status=2), "--ranks: only bench link runs on several ranks")
-    says(run(serve, "bench", "link", "--ranks", "2", env={"PATH": "/nowhere"}, status=1),
+    says(run(serve, "bench", "link", "--ranks", "2", "--link", "mpi", env={"PATH": "/nowhere"}, status=1),
          "--ranks 2: neither mpirun nor mpiexec is installed")
 
 
@@ -130,6 +117,6 @@ models = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"
 if not shutil.which("mpirun"):
     print("no mpirun: skipped")
     sys.exit(77)
-for test in (one_rank, torchrun, own_launcher, no_ssh, link_rate, disagreements, slow_link, losses):
+for test in (one_rank, own_launcher, no_ssh, link_rate, disagreements, slow_link, losses):
     print(test.__name__, flush=True)
     test()

@@ -70,7 +70,7 @@ LIBRARY = {
     "cublas": ["device/cuda"],
     "nccl.h": ["device/cuda"],
     "curl/": ["api"],
-    "zmq.h": ["api/ranks"],
+    "zmq.h": ["api/ranks", "device/link"],
     "editline/": ["api/cli"],
 }
 # The engine works on tokens; text exists only in api/.  Only device/ may see the backends.

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/ranks/processes.c - starts ranks on this machine as its own children, without MPI. */
+#include "api/ranks/launch.h"
+#include "api/ranks/rendezvous.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct team {
+    int ranks;
+    char **argv;
+    char program[4096], folder[64];
+    pid_t *pid;    /* [ranks]; 0: has ended */
+    int status;    /* of rank 0 */
+    sigset_t mask; /* before the launcher's */
+};
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+/* The child: becomes the rank.  It has a process group of its own, so that a terminal's Ctrl-C does
+ * not reach it. */
+HZP_NORETURN static void become_rank(struct team *team, int rank)
+{
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (nothing >= 0)
+        dup2(nothing, 0);
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", team->ranks);
+    set_number("LOCAL_RANK", rank);
+    set_number("LOCAL_WORLD_SIZE", team->ranks);
+    setenv("HZP_RANKS_DIR", team->folder, 1);
+    sigprocmask(SIG_SETMASK, &team->mask, NULL);
+    execv(team->program, team->argv);
+    _exit(127);
+}
+
+static int start(struct team *team, int rank, struct hzp_err_text *reterr)
+{
+    team->pid[rank] = fork();
+    if (team->pid[rank] == 0)
+        become_rank(team, rank);
+    if (team->pid[rank] > 0)
+        return HZP_OK;
+    team->pid[rank] = 0;
+    return hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
+}
+
+/* How many run. */
+static int running(const struct team *team)
+{
+    int n = 0;
+    for (int r = 0; r < team->ranks; r++)
+        n += team->pid[r] != 0;
+    return n;
+}
+
+static void reap(struct team *team)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+        for (int r = 0; r < team->ranks; r++)
+            if (team->pid[r] == pid) {
+                team->pid[r] = 0;
+                if (r == 0)
+                    team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+            }
+}
+
+static void kill_all(const struct team *team)
+{
+    for (int r = 0; r < team->ranks; r++)
+        if (team->pid[r])
+            kill(team->pid[r], SIGKILL);
+}
+
+/* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
+ * rank that outlives rank 0 for long hangs. */
+static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal, bool *ret_asked)
+{
+    static const uint64_t long_ns = 30000000000u;
+    struct timespec second = {.tv_sec = 1};
+    uint64_t alone_ns = 0; /* since when rank 0 has ended */
+    for (reap(team); running(team); reap(team)) {
+        int number = sigtimedwait(set, NULL, &second);
+        bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
+        *ret_asked |= ends;
+        if (ends && team->pid[0])
+            kill(team->pid[0], SIGUSR1);
+        if (team->pid[0])
+            continue;
+        if (!alone_ns)
+            alone_ns = hzp_now_ns();
+        else if (hzp_now_ns() - alone_ns > long_ns)
+            kill_all(team);
+    }
+}
+
+int hzp_launch_processes(int ranks, char **argv, int *status, bool *ret_asked,
+                         struct hzp_err_text *reterr)
+{
+    struct team team = {.ranks = ranks,
+                        .argv = argv,
+                        .folder = "/tmp/hzpserve-ranks-XXXXXX",
+                        .status = HZP_LAUNCH_LOST};
+    ssize_t length = readlink("/proc/self/exe", team.program, sizeof(team.program) - 1);
+    if (length <= 0 || !mkdtemp(team.folder))
+        return hzp_fail(reterr, HZP_EIO, "--ranks: %s: %s",
+                        length > 0 ? team.folder : "this program's own file", strerror(errno));
+    bool terminal;
+    sigset_t set;
+    team.program[length] = 0;
+    team.pid = hzp_xcalloc((size_t)ranks, sizeof(*team.pid));
+    hzp_launch_block_signals(&set, &team.mask, &terminal);
+    int r = HZP_OK;
+    for (int i = 0; i < ranks && r == HZP_OK; i++)
+        r = start(&team, i, reterr);
+    if (r < 0)
+        kill_all(&team);
+    wait_for_ranks(&team, &set, terminal, ret_asked);
+    sigprocmask(SIG_SETMASK, &team.mask, NULL);
+    hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
+    free(team.pid);
+    *status = team.status;
+    return r;
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/link/zmq_move.c - transfers of links by ZeroMQ: headers, streams, sums. */
+#include "device/link/zmq_link.h"
+
+#include <string.h>
+
+static struct hzp_zmq_peer *member(struct hzp_zmq_link *link, const struct hzp_link_group *group,
+                                   int m)
+{
+    return m == group->index ? NULL : &link->peer[group->rank[m]];
+}
+
+/* ZeroMQ's thread. */
+static void released(void *data, void *hint)
+{
+    struct hzp_zmq_link *link = hint;
+    if (atomic_fetch_sub(&link->lent, 1) == 1)
+        hzp_zmq_poke(link);
+}
+
+/* Sends chunks of a stream while there is room. */
+static void send_some(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, size_t limit)
+{
+    while (limit && !p->blocked) {
+        zmq_msg_t message;
+        size_t n = HZP_MIN(limit, link->chunk);
+        atomic_fetch_add(&link->lent, 1);
+        if (zmq_msg_init_data(&message, (void *)p->out, n, released, link) != 0) {
+            atomic_fetch_sub(&link->lent, 1);
+            return;
+        }
+        if (!hzp_zmq_put(link, p, 'D', &message))
+            return;
+        p->out += n;
+        p->out_bytes -= n;
+        limit -= n;
+    }
+}
+
+/* The oldest message, which must be a chunk of this size; NULL: it is not there yet, or the link
+ * has failed. */
+static void *chunk_of(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, size_t size)
+{
+    if (!p->count)
+        return NULL;
+    zmq_msg_t *message = &p->held[p->first];
+    if (p->letter[p->first] == 'D' && zmq_msg_size(message) == size)
+        return zmq_msg_data(message);
+    hzp_link_fail(&link->worker.base, (int)(p - link->peer),
+                  "sent data that do not belong to the transfer: another build?");
+    return NULL;
+}
+
+static void receive_some(struct hzp_zmq_link *link, int rank)
+{
+    struct hzp_zmq_peer *p = &link->peer[rank];
+    while (p->in_bytes) {
+        size_t n = HZP_MIN(p->in_bytes, link->chunk);
+        hzp_zmq_receive(link, rank);
+        const void *data = chunk_of(link, p, n);
+        if (!data)
+            return;
+        memcpy(p->in, data, n);
+        hzp_zmq_drop(p);
+        p->in += n;
+        p->in_bytes -= n;
+    }
+}
+
+/* ---- meeting ---- */
+
+static int take_header(struct hzp_zmq_link *link, int rank, const struct hzp_link_header *mine,
+                       const struct hzp_transfer *t)
+{
+    struct hzp_zmq_peer *p = &link->peer[rank];
+    struct hzp_link_header theirs = {.kind = HZP_LINK_HEADER_BYE}; /* where it has left */
+    if (!p->count && !p->left)
+        return HZP_OK;
+    if (p->count) {
+        zmq_msg_t *message = &p->held[p->first];
+        bool header = p->letter[p->first] == 'T' && zmq_msg_size(message) == sizeof(theirs);
+        memset(&theirs, 0, sizeof(theirs)); /* other messages: no header */
+        if (header)
+            memcpy(&theirs, zmq_msg_data(message), sizeof(theirs));
+        hzp_zmq_drop(p);
+    }
+    HZP_TRY(hzp_link_header_check(&link->worker, rank, &theirs, mine, t));
+    p->heard = true;
+    return HZP_OK;
+}
+
+int hzp_zmq_meet(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                 const struct hzp_transfer *t)
+{
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
+    struct hzp_link_header mine = hzp_link_header_of(group, t);
+    for (int m = 0; m < group->count; m++)
+        if (member(link, group, m))
+            member(link, group, m)->told = member(link, group, m)->heard = false;
+    for (;;) {
+        int first = -1, untold = 0;
+        for (int m = 0; m < group->count; m++) {
+            struct hzp_zmq_peer *p = member(link, group, m);
+            if (!p)
+                continue;
+            p->told = p->told || hzp_zmq_put_header(link, p, 'T', &mine);
+            untold += !p->told;
+            if (!p->heard)
+                HZP_TRY(take_header(link, group->rank[m], &mine, t));
+            if (!p->heard && first < 0)
+                first = group->rank[m];
+        }
+        atomic_store(&worker->missing, t->idle ? -1 : first);
+        if (first < 0 && !untold)
+            return atomic_load(&worker->base.failed) ? HZP_EIO : HZP_OK;
+        HZP_TRY(hzp_zmq_wait(link));
+    }
+}
+
+/* Where member m's piece begins and ends, of `total` bytes in pieces of `piece`. */
+static size_t border(size_t piece, size_t total, int m)
+{
+    return HZP_MIN(piece * (size_t)m, total);
+}
+
+/* Sends and receives what is possible now.  True: nothing is left to send or to receive. */
+static bool stream(struct hzp_zmq_link *link, const struct hzp_link_group *group)
+{
+    bool left = false;
+    for (int m = 0; m < group->count; m++) {
+        struct hzp_zmq_peer *p = member(link, group, m);
+        if (!p)
+            continue;
+        send_some(link, p, p->out_bytes);
+        receive_some(link, group->rank[m]);
+        left |= p->out_bytes || p->in_bytes;
+    }
+    return !left;
+}
+
+static void no_streams(struct hzp_zmq_link *link, const struct hzp_link_group *group)
+{
+    for (int m = 0; m < group->count; m++)
+        if (member(link, group, m))
+            member(link, group, m)->out_bytes = member(link, group, m)->in_bytes = 0;
+}
+
+/* recv holds `total` bytes in pieces of `piece`; member m has filled its own. */
+static int gather(struct hzp_zmq_link *link, const struct hzp_link_group *group, char *recv,
+                  size_t piece, size_t total)
+{
+    int me = group->index;
+    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    for (int m = 0; m < group->count; m++) {
+        struct hzp_zmq_peer *p = member(link, group, m);
+        if (!p)
+            continue;
+        p->out = recv + my_begin;
+        p->out_bytes = my_end - my_begin;
+        p->in = recv + border(piece, total, m);
+        p->in_bytes = border(piece, total, m + 1) - border(piece, total, m);
+    }
+    while (!stream(link, group))
+        HZP_TRY(hzp_zmq_wait(link));
+    return HZP_OK;
+}
+
+/* A message that ZeroMQ has placed at an odd address: it moves into one of its own. */
+static const void *aligned(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, const void *data,
+                           size_t size)
+{
+    zmq_msg_t *message = &p->held[p->first], copy;
+    if ((uintptr_t)data % sizeof(uint64_t) == 0)
+        return data;
+    if (zmq_msg_init_size(&copy, size) != 0) {
+        hzp_link_fail(&link->worker.base, link->worker.base.rank, "has no memory for a message");
+        return NULL;
+    }
+    memcpy(zmq_msg_data(&copy), data, size);
+    zmq_msg_move(message, &copy);
+    zmq_msg_close(&copy);
+    return zmq_msg_data(message);
+}
+
+/* Whether a chunk of every member is there: their places go to link->piece. */
+static bool all_there(struct hzp_zmq_link *link, const struct hzp_link_group *group, size_t size)
+{
+    bool all = true;
+    for (int m = 0; m < group->count; m++) {
+        struct hzp_zmq_peer *p = member(link, group, m);
+        if (!p)
+            continue;
+        hzp_zmq_receive(link, group->rank[m]);
+        const void *data = chunk_of(link, p, size);
+        link->piece[m] = data ? aligned(link, p, data, size) : NULL;
+        all &= link->piece[m] != NULL;
+    }
+    return all;
+}
+
+/* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
+static int scatter(struct hzp_zmq_link *link, const struct hzp_link_group *group,
+                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+{
+    int me = group->index, n = group->count;
+    const char *send = t->send;
+    size_t at = border(piece, total, me), end = border(piece, total, me + 1);
+    for (int m = 0; m < n; m++) {
+        struct hzp_zmq_peer *p = member(link, group, m);
+        if (!p)
+            continue;
+        p->out = send + border(piece, total, m);
+        p->out_bytes = border(piece, total, m + 1) - border(piece, total, m);
+        p->in_bytes = 0;
+    }
+    for (bool sent = false; !sent || at < end;) {
+        size_t size = HZP_MIN(end - at, link->chunk);
+        sent = stream(link, group);
+        if (size && all_there(link, group, size)) {
+            link->piece[me] = send + at;
+            hzp_wire_sum(t->type, dst, link->piece, n, size / hzp_wire_size(t->type), t->onto);
+            for (int m = 0; m < n; m++)
+                if (m != me)
+                    hzp_zmq_drop(member(link, group, m));
+            at += size;
+            dst += size;
+        } else if (!sent || size) {
+            HZP_TRY(hzp_zmq_wait(link));
+        }
+    }
+    return HZP_OK;
+}
+
+/* Along the chain of members that begins at the root: each passes on what it has received. */
+static int broadcast(struct hzp_zmq_link *link, const struct hzp_link_group *group, int root,
+                     char *recv, size_t total)
+{
+    int n = group->count, me = group->index, before = (me + n - 1) % n, after = (me + 1) % n;
+    struct hzp_zmq_peer *from = me == root ? NULL : member(link, group, before);
+    struct hzp_zmq_peer *to = after == root ? NULL : member(link, group, after);
+    no_streams(link, group);
+    if (from) {
+        from->in = recv;
+        from->in_bytes = total;
+    }
+    if (to) {
+        to->out = recv;
+        to->out_bytes = total;
+    }
+    for (;;) {
+        if (from)
+            receive_some(link, group->rank[before]);
+        size_t missing = from ? from->in_bytes : 0;
+        if (to)
+            send_some(link, to, to->out_bytes - missing);
+        if (!missing && !(to && to->out_bytes))
+            return HZP_OK;
+        HZP_TRY(hzp_zmq_wait(link));
+    }
+}
+
+static int move_data(struct hzp_zmq_link *link, const struct hzp_link_group *group,
+                     const struct hzp_transfer *t)
+{
+    size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
+    char *recv = t->recv;
+    if (!bytes)
+        return HZP_OK;
+    switch (t->op) {
+    case HZP_ALL_GATHER:
+        if (t->send != recv + bytes * (size_t)group->index)
+            memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
+        return gather(link, group, recv, bytes, bytes * n);
+    case HZP_REDUCE_SCATTER:
+        return scatter(link, group, t, recv, bytes, bytes * n);
+    case HZP_ALL_REDUCE: {
+        size_t piece = HZP_DIV_UP(t->count, n) * size;
+        HZP_TRY(scatter(link, group, t, recv + border(piece, bytes, group->index), piece, bytes));
+        return gather(link, group, recv, piece, bytes);
+    }
+    default:
+        return broadcast(link, group, t->root, recv, bytes);
+    }
+}
+
+int hzp_zmq_move(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                 const struct hzp_transfer *t)
+{
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
+    HZP_TRY(move_data(link, group, t));
+    while (atomic_load(&link->lent))
+        HZP_TRY(hzp_zmq_wait(link));
+    return HZP_OK;
+}

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are connected by ZeroMQ, without MPI: started by hzpserve itself, and by hand with the variables that
+torchrun, an operator of Kubernetes and Slurm set.
+
+    test_zmq.py HZPSERVE
+"""
+import filecmp
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+
+serve = sys.argv[1]
+model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "world")
+KEY = "5f" * 32
+BENCH = ("bench", "link", "--quick", "--json")
+
+
+def environment(**variables):
+    env = {name: value for name, value in os.environ.items()
+           if not name.startswith(("OMPI_", "PMI", "SLURM_", "MASTER_", "HZP_RANKS_"))}
+    return {**env, **variables}
+
+
+def free_port():
+    """MASTER_PORT, below the ports that the system gives to connections; it and the next one are free."""
+    while True:
+        port = random.randrange(20000, 32000)
+        try:
+            for n in (port, port + 1):
+                with socket.socket() as one:
+                    one.bind(("", n))
+            return str(port)
+        except OSError:
+            continue
+
+
+def torchrun(rank, ranks=2, **more):
+    """What torchrun sets in each process."""
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
+                 "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none", **more}
+    return environment(**{name: value for name, value in variables.items() if value})
+
+
+def start(env, *args):
+    return subprocess.Popen([serve, *args], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ends(process, status=0):
+    out, said = process.communicate()
+    assert process.returncode == status, (process.args, process.returncode, out, said)
+    return out, said
+
+
+def own():
+    """--ranks without mpirun."""
+    for args, path in (((), "/nowhere"), (("--link", "zmq"), os.environ["PATH"])):
+        out, said = ends(start(environment(PATH=path), *BENCH, "--ranks", "2", *args))
+        figures = json.loads(out)
+        assert len(figures) == 24 and all(f["value"] > 0 for f in figures), figures
+        assert "met rank=0 ranks=2 local_rank=0 link=zmq from=RANK,WORLD_SIZE,LOCAL_RANK at=HZP_RANKS_DIR" in said, said
+
+
+def by_hand():
+    """The variables of launchers, on one machine and over TCP."""
+    slurm = [environment(SLURM_PROCID=str(r), SLURM_STEP_NUM_TASKS="2", SLURM_LOCALID=str(r), MASTER_ADDR="localhost")
+             for r in (0, 1)]
+    operator = {"LOCAL_WORLD_SIZE": "", "LOCAL_RANK": ""}  # each rank is alone in its pod
+    for name, env, says in (
+            ("torchrun", [torchrun(r) for r in (0, 1)],
+             "from=RANK,WORLD_SIZE,LOCAL_RANK,MASTER_ADDR,MASTER_PORT at=one-machine,MASTER_PORT+1"),
+            ("slurm", slurm, "from=SLURM_PROCID,SLURM_STEP_NUM_TASKS,SLURM_LOCALID,MASTER_ADDR,MASTER_PORT "
+                             "at=one-machine,MASTER_PORT+1"),
+            ("pods", [torchrun(r, HZP_RANKS_KEY=KEY, **operator) for r in (0, 1)],
+             "from=RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT at=MASTER_ADDR,MASTER_PORT+1,HZP_RANKS_KEY")):
+        port = free_port()
+        with socket.socket() as store:  # torchrun's own store
+            store.bind(("127.0.0.1", int(port)))
+            store.listen()
+            ranks = [start({**e, "MASTER_PORT": port}, *BENCH) for e in env]
+            for rank, process in enumerate(ranks):
+                out, said = ends(process)
+                assert says in said and f"met rank={rank} ranks=2" in said, (name, said)
+                assert (rank == 0) == bool(out), out
+    port = free_port()
+    ranks = [start(torchrun(r, HZP_RANKS_KEY=KEY, MASTER_PORT=""), *BENCH, "--rank-port", port) for r in (0, 1)]
+    for process in ranks:
+        assert "at=MASTER_ADDR,--rank-port,HZP_RANKS_KEY" in ends(process)[1]
+
+
+def refusals():
+    """One line each, which names the variable."""
+    for env, args, text in (
+            (torchrun(1, MASTER_ADDR="node7", LOCAL_WORLD_SIZE=""), (),
+             "rank 1 of 2, from RANK,WORLD_SIZE,LOCAL_RANK,MASTER_ADDR: ranks on several machines need the same secret"),
+            (torchrun(1, HZP_RANKS_KEY="short"), (), "HZP_RANKS_KEY is not 64 hexadecimal digits"),
+            (torchrun(1, HZP_RANKS_KEY=KEY, MASTER_ADDR=""), (), "MASTER_ADDR is not set"),
+            (torchrun(0, HZP_RANKS_DIR="/tmp"), (), "HZP_RANKS_DIR: /tmp is not a folder that only this user may enter"),
+            (torchrun(1), ("--ranks", "3"), "--ranks 3, but the launcher started 2"),
+            (torchrun(0, ranks=257), (), "257 ranks, at most 256")):
+        _, said = ends(start(env, "bench", "link", *args), 2)
+        assert text in said and said.count("\n") == 1, said
+    # A rank with another key is not let in; both end, and say who did not come.
+    port = free_port()
+    ranks = [start(torchrun(r, HZP_RANKS_KEY=("a", "b")[r] * 64, MASTER_PORT=port), *BENCH, "--rank-wait", "3")
+             for r in (0, 1)]
+    assert "of 2 ranks these did not connect within 3 s: 1" in ends(ranks[0], 1)[1]
+    assert "rank 0 did not answer within 3 s" in ends(ranks[1], 1)[1]
+    # Two runs with one port.
+    port = free_port()
+    first = start(torchrun(0, MASTER_PORT=port), *BENCH)
+    folder = f"/tmp/hzpserve-ranks-{os.geteuid()}-{int(port) + 1}"
+    while not os.path.exists(folder + "/control"):
+        assert first.poll() is None, first.communicate()
+    _, said = ends(start(torchrun(0, MASTER_PORT=port), *BENCH), 2)
+    assert f"other ranks meet on this machine with port {int(port) + 1}" in said, said
+    ends(start(torchrun(1, MASTER_PORT=port), *BENCH))
+    ends(first)
+    assert not os.path.exists(folder)
+
+
+def trains():
+    """Two ranks by torchrun's variables: the same bytes as one rank."""
+    with tempfile.TemporaryDirectory() as top:
+        data = os.path.join(top, "data.jsonl")
+        with open(data, "w", encoding="utf-8") as file:
+            for i in range(60):
+                file.write(json.dumps({"prompt": f"Who keeps the lamps of harbour {i}? ",
+                                       "completion": f"The keeper {i * i % 31}."}) + "\n")
+        train = ["train", model, "--data", data, "--update-tokens", "600", "--micro-rows", "120", "--ordered",
+                 "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "4"]
+        ends(start(environment(), *train, "--out", top + "/one"))
+        for name, more in (("two", ()), ("sharded", ("--z2", "2", "--z3", "2"))):
+            port = free_port()
+            ranks = [start(torchrun(r, MASTER_PORT=port), *train, "--out", f"{top}/{name}", *more) for r in (0, 1)]
+            for process in ranks:
+                ends(process)
+            for file in ("model.safetensors", "trainer.safetensors"):
+                if os.path.exists(f"{top}/one/{file}"):
+                    assert filecmp.cmp(f"{top}/one/{file}", f"{top}/{name}/{file}", shallow=False), (name, file)
+            assert os.path.exists(f"{top}/{name}/model.safetensors")
+
+
+for test in (own, by_hand, refusals, trains):
+    print(test.__name__, flush=True)
+    test()
