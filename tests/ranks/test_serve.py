@@ -26,7 +26,7 @@ HANG = 1500  # seconds; only a hang takes as long
 
 
 class Server:
-    """A server whose ranks are started with --ranks."""
+    """A server whose ranks are started with --ranks; a busy machine refuses none of them."""
 
     def __init__(self, ranks, *more, scratch=None):
         self.scratch = scratch or tempfile.TemporaryDirectory(prefix="hzpserve-ranks-")
@@ -34,7 +34,7 @@ class Server:
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [serve, "serve", model, "--ranks", str(ranks), "--port", "0", "--state",
-                 self.scratch.name + "/state", *more], stdout=subprocess.PIPE, stderr=log, text=True)
+                 self.scratch.name + "/state", "--rank-slowness", "0", *more], stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
             if found:
@@ -103,7 +103,7 @@ def examples(n):
 
 def learns():
     """Examples are learned by all ranks; all ranks end when the launcher gets a signal."""
-    server = Server(2)
+    server = Server(2, "--rank-timeout", "600")
     before = server.call("/v1/weights")
     server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(16))
     after = server.call("/v1/weights")
@@ -244,7 +244,7 @@ def killed(rank, seed):
     checked = subprocess.run([serve, "state", "check", server.scratch.name + "/state"], capture_output=True, text=True)
     newest = [line for line in checked.stdout.splitlines() if line.startswith("checkpoint-")][:1]
     assert checked.stdout.startswith("examples 1 .. ") and "damaged" not in "".join(newest), checked
-    again = Server(2, scratch=server.scratch)
+    again = Server(2, "--rank-timeout", "600", scratch=server.scratch)
     again.until(lambda: learned_through(again) >= last)
     assert again.call("/health") == {"status": "ok"}
     again.stop()

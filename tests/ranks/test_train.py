@@ -30,7 +30,8 @@ def write_data(path):
 def train(out, ranks, *args, status=0):
     command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600",
                "--micro-rows", "120", "--checkpoint-every", "3", "--keep-checkpoints", "9", "--ordered",
-               "--threads", "1", "--device", "cpu", "--rank-slowness", "0", *args]
+               "--threads", "1", "--device", "cpu", "--rank-slowness", "0",
+               "--rank-timeout", "600", *args]
     if ranks > 1:
         command += ["--ranks", str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True)
