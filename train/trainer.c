@@ -13,8 +13,6 @@
 enum {
     DRAWS_MAX = 65536,     /* most samples in one update */
     FAILURES_MAX = 2,      /* attempts at the same samples */
-    PREPARE_FIRST = 4,     /* MB zeroed by the first chain of the preparation */
-    PREPARE_MOST = 256,    /* and by the longest */
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
 };
 
@@ -75,7 +73,6 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     space.unprepared = config->prepare_behind;
     t->stage = config->prepare_behind ? HZP_TRAINER_PREPARE : HZP_TRAINER_IDLE;
     t->stats.preparing = config->prepare_behind;
-    t->prepare_pieces = PREPARE_FIRST;
     space.shards = config->shards;
     space.backup = config->gate != NULL;
     t->stats.gate_before = t->stats.gate_after = NAN;
@@ -101,6 +98,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_collectives_destroy(t->collectives);
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
+    hzp_trainer_drop_rest(t);
     hzp_train_space_destroy(t->space);
     hzp_plan_fini(&t->chain);
     hzp_track_close(t->track);
@@ -151,25 +149,6 @@ static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
     hzp_lock_take(&t->lock);
     t->stats.waiting_for_swap = swap;
     t->stats.waiting_for_slot = slot;
-    hzp_lock_release(&t->lock);
-}
-
-/* --- Preparing memory ------------------------------------------------------------------------- */
-
-/* Builds the next chain of the preparation, or ends it.  How long it takes to touch memory for the
- * first time is not known before it was done: the first chain is short, and each of the next twice
- * as long, so that slices are cut by what the ones before took. */
-static void prepare_next(struct hzp_trainer *t)
-{
-    hzp_plan_clear(&t->chain);
-    t->at = t->to = 0;
-    if (hzp_train_space_prepare(t->space, &t->chain, &t->prepared, t->prepare_pieces)) {
-        t->prepare_pieces = HZP_MIN(2 * t->prepare_pieces, PREPARE_MOST);
-        return;
-    }
-    t->stage = HZP_TRAINER_IDLE;
-    hzp_lock_take(&t->lock);
-    t->stats.preparing = false;
     hzp_lock_release(&t->lock);
 }
 
@@ -491,8 +470,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return gave_back; /* the other ranks take part in nothing else meanwhile */
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return gave_back;
-    if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items)
-        prepare_next(t);
+    if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items && !hzp_trainer_prepare_next(t))
+        return gave_back;
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->suspend) &&
                      hzp_sample_queue_ready(t->config.queue);

@@ -11,7 +11,8 @@
  * abandoned, moments and residuals are copied back bit for bit, and its samples are rejected.  The
  * update counts as finished when it has passed, so the staleness bound holds as without.
  *
- * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits.
+ * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits,
+ * and a checkpoint's moments and residuals are read meanwhile (hzp_trainer_load_rest).
  *
  * Work is offered in slices: a range of the current chain's items whose predicted duration fits the
  * time the step has left for training.  A version is published in deliver(), that is, between two
@@ -34,7 +35,7 @@
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch.
  * Borrows: the version it reads, the draft it writes.
  *
- * Thread: engine, except pause, finish, freeze, thaw, frozen and read_stats: any.
+ * Thread: engine, except pause, finish, freeze, thaw, frozen, read_stats and load_rest: any.
  */
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
@@ -43,6 +44,8 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
 #include "train/sample_queue.h"
+
+#include <stdatomic.h>
 
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
 
@@ -161,7 +164,7 @@ struct hzp_trainer_stats {
     float lr;
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
     uint64_t dropped; /* of them, given up because the update was not finite twice */
-    bool preparing;   /* see prepare_behind */
+    bool preparing;   /* see prepare_behind, hzp_trainer_load_begin */
     bool paused, broken, waiting_for_swap, waiting_for_slot;
     /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
      * known); how long there has been work without progress; the age of the oldest sample that is
@@ -235,6 +238,17 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
  * ret_note [HZP_TRAINER_NOTE_MAX + 1], NULL: not wanted. */
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
+
+/* The same in two parts, so that a server can answer before it has read everything (prepare_behind,
+ * one rank, a device in host memory; otherwise begin does all).  Begin reads the numbers and checks
+ * everything but moments and residuals.  The rest is read by another thread, once the loop exists;
+ * samples wait for it.  Poke the loop afterwards.  After a failure the trainer stops, as if its
+ * weights were not finite: an older version may still serve again (trainer_suspend.h).
+ * stop: HZP_ECANCELED soon after it is raised. */
+int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                           struct hzp_err_text *reterr);
+int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,
+                          struct hzp_err_text *reterr);
 
 /* Compares the checksums in dir's trainer.safetensors with its contents and with that of the
  * weights in dir (hzp_model_load), without a device.  HZP_EFORMAT: damaged.  *ret_learned_through:

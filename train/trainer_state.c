@@ -281,6 +281,7 @@ struct state_source {
     const struct hzp_layout *layout;
     _Atomic uint64_t sum; /* of the units read, as hzp_units_checksum makes it */
     atomic_flag failed;
+    const atomic_bool *stop;     /* NULL: nothing stops it */
     struct hzp_err_text *reterr; /* the first failure's */
 };
 
@@ -289,6 +290,8 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 {
     struct state_source *s = ctx;
     struct hzp_err_text text;
+    if (s->stop && atomic_load(s->stop))
+        return HZP_ECANCELED;
     int r = hzp_safetensors_read(s->tensor, (int64_t)s->layout->unit[u].before,
                                  (int64_t)host->elements, host->base, &text);
     if (r < 0 && !atomic_flag_test_and_set(&s->failed))
@@ -298,17 +301,32 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
     return r;
 }
 
-/* Copies a tensor, which holds all units in order, to the resident parts of the units, and compares
- * its checksum; files of earlier builds have none. */
-static int get_state(struct hzp_device *dev, const struct hzp_safetensors *st, const char *path,
-                     const char *key, const struct hzp_st_tensor *tensor,
-                     const struct hzp_units *units, struct hzp_err_text *reterr)
+/* How a state is read. */
+struct reading {
+    struct hzp_device *dev;
+    const struct hzp_safetensors *st;
+    const char *path;
+    int threads;
+    const atomic_bool *stop; /* NULL: nothing stops it */
+};
+
+/* Copies tensor `name`, which holds all units in order, to the resident parts of the units, and
+ * compares its checksum; files of earlier builds have none. */
+static int get_state(const struct reading *from, const char *name, const struct hzp_units *units,
+                     struct hzp_err_text *reterr)
 {
-    struct state_source source = {
-        .tensor = tensor, .layout = units->layout, .failed = ATOMIC_FLAG_INIT, .reterr = reterr};
-    const char *then = hzp_safetensors_meta(st, key);
-    char now[32];
-    HZP_TRY(hzp_units_fill_by(dev, units, take_unit, &source, dev->threads));
+    const struct hzp_st_tensor *tensor;
+    const char *path = from->path;
+    char now[32], key[32];
+    HZP_TRY(find_state(from->st, path, name, units, &tensor, reterr));
+    struct state_source source = {.tensor = tensor,
+                                  .layout = units->layout,
+                                  .failed = ATOMIC_FLAG_INIT,
+                                  .stop = from->stop,
+                                  .reterr = reterr};
+    snprintf(key, sizeof(key), "%s_checksum", name);
+    const char *then = hzp_safetensors_meta(from->st, key);
+    HZP_TRY(hzp_units_fill_by(from->dev, units, take_unit, &source, from->threads));
     snprintf(now, sizeof(now), "%016" PRIx64, atomic_load(&source.sum));
     return then && strcmp(then, now)
                ? hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is damaged (checksum %s, not %s)",
@@ -346,31 +364,35 @@ static int get_numbers(const struct hzp_safetensors *st, const char *path,
                : HZP_OK;
 }
 
-static int load_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                      struct hzp_train_space *space, const struct hzp_version *v,
-                      const struct hzp_safetensors *st, const char *path, bool same_recipe,
-                      struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+/* Everything but moments and residuals. */
+static int check_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                       struct hzp_train_space *space, const struct hzp_version *v,
+                       const struct hzp_safetensors *st, const char *path, bool same_recipe,
+                       struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
     const char *format = hzp_safetensors_meta(st, "format");
     const struct hzp_units *residuals = hzp_train_space_residual(space);
-    const struct hzp_st_tensor *m, *second, *residual = NULL;
+    const struct hzp_st_tensor *found;
     if (!format || strcmp(format, format_name))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
     HZP_TRY(compare_recipe(recipe, st, path, same_recipe, reterr));
     HZP_TRY(get_numbers(st, path, ret, reterr));
-    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &m, reterr));
-    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &second, reterr));
+    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &found, reterr));
+    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &found, reterr));
     if (residuals)
-        HZP_TRY(find_state(st, path, "residual", residuals, &residual, reterr));
-    HZP_TRY(check_weights(model, v, st, path, &ret->checksum, reterr));
+        HZP_TRY(find_state(st, path, "residual", residuals, &found, reterr));
+    return check_weights(model, v, st, path, &ret->checksum, reterr);
+}
 
-    struct hzp_device *dev = model->dev;
-    HZP_TRY(get_state(dev, st, path, "m_checksum", m, hzp_train_space_m(space), reterr));
-    HZP_TRY(get_state(dev, st, path, "v_checksum", second, hzp_train_space_v(space), reterr));
-    if (residuals)
-        HZP_TRY(get_state(dev, st, path, "residual_checksum", residual, residuals, reterr));
-    return HZP_OK;
+/* Moments and residuals, from a file that was checked. */
+static int read_state(const struct reading *from, struct hzp_train_space *space,
+                      struct hzp_err_text *reterr)
+{
+    const struct hzp_units *residuals = hzp_train_space_residual(space);
+    HZP_TRY(get_state(from, "m", hzp_train_space_m(space), reterr));
+    HZP_TRY(get_state(from, "v", hzp_train_space_v(space), reterr));
+    return residuals ? get_state(from, "residual", residuals, reterr) : HZP_OK;
 }
 
 static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n)
@@ -381,11 +403,12 @@ static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers 
     v->record.loss = n->loss >= 0 ? n->loss : NAN;
 }
 
-/* ret_note as in hzp_trainer_load.  fresh: nothing was learned in the space yet. */
+/* ret_note as in hzp_trainer_load.  fresh: nothing was learned in the space yet.  ret_rest: moments
+ * and residuals are not read, but the file, which is the caller's then; NULL: they are. */
 static int load_file(const struct hzp_model *model, const struct hzp_recipe *recipe,
                      struct hzp_train_space *space, bool fresh, const struct hzp_version *v,
                      const char *dir, bool same_recipe, struct hzp_trainer_numbers *ret,
-                     char *ret_note, struct hzp_err_text *reterr)
+                     char *ret_note, struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_safetensors *st = NULL;
@@ -393,14 +416,21 @@ static int load_file(const struct hzp_model *model, const struct hzp_recipe *rec
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
     int r = fresh ? hzp_train_space_restore(space) : HZP_OK;
     if (r >= 0)
-        r = load_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
+        r = check_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
     else
         hzp_fail(reterr, r, "no memory for %s: %s", path, hzp_err_name(r));
+    struct reading from = {.dev = model->dev, .st = st, .path = path};
+    from.threads = model->dev->threads;
+    if (r >= 0 && !ret_rest)
+        r = read_state(&from, space, reterr);
     if (r >= 0 && ret_note) {
         const char *note = hzp_safetensors_meta(st, "note");
         snprintf(ret_note, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");
     }
-    hzp_safetensors_close(st);
+    if (r >= 0 && ret_rest)
+        *ret_rest = st;
+    else
+        hzp_safetensors_close(st);
     return r;
 }
 
@@ -409,7 +439,7 @@ int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recip
                            bool same_recipe, struct hzp_trainer_numbers *ret,
                            struct hzp_err_text *reterr)
 {
-    HZP_TRY(load_file(model, recipe, space, true, v, dir, same_recipe, ret, NULL, reterr));
+    HZP_TRY(load_file(model, recipe, space, true, v, dir, same_recipe, ret, NULL, NULL, reterr));
     fill_record(v, ret);
     return HZP_OK;
 }
@@ -419,7 +449,7 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
 {
     HZP_ASSERT(hzp_trainer_suspended(t));
     return load_file(t->config.model, &t->config.recipe, t->space, false, v, dir, false, ret, NULL,
-                     reterr);
+                     NULL, reterr);
 }
 
 static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
@@ -452,12 +482,12 @@ int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,
     return r;
 }
 
-int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
-                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+static int load(struct hzp_trainer *t, struct hzp_version *v, const char *dir, bool same_recipe,
+                char *ret_note, struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
 {
     struct hzp_trainer_numbers saved;
     HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, true, v, dir, same_recipe,
-                      &saved, ret_note, reterr));
+                      &saved, ret_note, ret_rest, reterr));
     fill_record(v, &saved);
     free(t->loaded_dir);
     t->loaded_dir = strdup(dir);
@@ -472,4 +502,51 @@ int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *d
     t->stats.loss = saved.loss;
     hzp_lock_release(&t->lock);
     return HZP_OK;
+}
+
+int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+{
+    return load(t, v, dir, same_recipe, ret_note, NULL, reterr);
+}
+
+int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                           struct hzp_err_text *reterr)
+{
+    bool behind =
+        t->config.prepare_behind && !t->collectives && hzp_device_host_memory(t->config.model->dev);
+    if (!behind)
+        return load(t, v, dir, false, NULL, NULL, reterr);
+    HZP_TRY(load(t, v, dir, false, NULL, &t->rest.file, reterr));
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    t->rest.path = strdup(path);
+    HZP_ASSERT(t->rest.path);
+    atomic_store(&t->rest.state, HZP_REST_UNREAD);
+    return HZP_OK;
+}
+
+int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,
+                          struct hzp_err_text *reterr)
+{
+    /* One thread: requests are served meanwhile. */
+    struct reading from = {.dev = t->config.model->dev,
+                           .st = t->rest.file,
+                           .path = t->rest.path,
+                           .threads = 1,
+                           .stop = stop};
+    if (!t->rest.file)
+        return HZP_OK;
+    int r = read_state(&from, t->space, reterr);
+    hzp_trainer_drop_rest(t);
+    atomic_store(&t->rest.state, r < 0 ? HZP_REST_FAILED : HZP_REST_NONE);
+    return r;
+}
+
+void hzp_trainer_drop_rest(struct hzp_trainer *t)
+{
+    hzp_safetensors_close(t->rest.file);
+    free(t->rest.path);
+    t->rest.file = NULL;
+    t->rest.path = NULL;
 }

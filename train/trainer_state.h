@@ -27,6 +27,9 @@ enum hzp_trainer_stage {
     HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
 };
 
+/* What is left of a checkpoint's state of the optimizer (hzp_trainer_load_begin). */
+enum hzp_rest_state { HZP_REST_NONE, HZP_REST_UNREAD, HZP_REST_FAILED };
+
 enum hzp_gather_state { HZP_GATHER_NONE, HZP_GATHER_WANTED, HZP_GATHER_DONE, HZP_GATHER_FAILED };
 
 /* The samples drawn for one update, and the micro-batch of each. */
@@ -57,7 +60,13 @@ struct hzp_trainer {
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;      /* in this step: publish without offering a slice */
     size_t prepared; /* bytes of the space in the chains so far */
-    int32_t prepare_pieces; /* of the next chain */
+    int32_t prepare_pieces; /* of the next chain; 0: it is the first */
+    struct {
+        _Atomic(int) state; /* enum hzp_rest_state */
+        /* the thread's that reads it; NULL: nothing is left */
+        struct hzp_safetensors *file;
+        char *path;
+    } rest;
     struct hzp_draw draw;
     /* first micro-batch of the current round: rank by rank, each rank has one of a round's */
     int32_t bin;
@@ -132,6 +141,17 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
 
 /* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
+
+/* --- trainer_behind.c ------------------------------------------------------------------------- */
+
+/* Builds the next chain of the preparation, or ends it.  False: there is nothing to offer, because
+ * the state is still being read, or could not be, and the trainer has stopped. */
+bool hzp_trainer_prepare_next(struct hzp_trainer *t);
+
+/* --- trainer_state.c -------------------------------------------------------------------------- */
+
+/* What is left of a checkpoint's state is not read any more. */
+void hzp_trainer_drop_rest(struct hzp_trainer *t);
 
 /* --- trainer_suspend.c ------------------------------------------------------------------------ */
 

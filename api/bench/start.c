@@ -2,11 +2,11 @@
 /* api/bench/start.c - measures how long a server takes from exec until it answers, without
  * training, with training, and from a checkpoint, in turns.
  *
- * Training's memory is prepared by steps of the running server (train/trainer.h), so the first two
- * should take about as long.  A checkpoint is read and its checksums compared before, because an
- * older one is used if it is damaged.  A server counts as ready when it prints its address: from
- * then on it takes requests.  The first run of each kind reads files that may not be cached, and
- * does not count; that of the third kind makes the checkpoint.
+ * Training's memory is prepared, and a checkpoint's moments and residuals are read, while the
+ * server already answers (train/trainer.h), so all three should take about as long.  A server
+ * counts as ready when it prints its address: from then on it takes requests.  The first run of
+ * each kind reads files that may not be cached, and does not count; that of the third kind makes
+ * the checkpoint.
  */
 #include "api/bench/bench.h"
 

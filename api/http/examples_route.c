@@ -232,8 +232,9 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     if (trainer.broken)
         return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
                                "training has stopped, as the log says (weights that are not "
-                               "finite, or an activation that failed half way): restart the "
-                               "server, which continues from the newest checkpoint");
+                               "finite, a damaged checkpoint, or an activation that failed half "
+                               "way): restart the server, which continues from the newest "
+                               "checkpoint that is whole");
     if (hzp_state_read_only(engine->state))
         return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
                                "this server cannot keep examples now: its disk cannot be written");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost,
- * or training has stopped because the weights are not finite, or the disk cannot be written, so
+ * or training has stopped (the weights are not finite), or the disk cannot be written, so
  * nothing is learned; requests are served. */
 #include "api/http/http.h"
 
@@ -21,8 +21,9 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
     if (trainer.broken)
         return hzp_reply_json(x, MHD_HTTP_OK,
                               json_pack("{s:s, s:s}", "status", "degraded", "reason",
-                                        "training has stopped: weights that are not finite, or "
-                                        "an activation that failed half way; the log says which"));
+                                        "training has stopped: weights that are not finite, a "
+                                        "damaged checkpoint, or an activation that failed half "
+                                        "way; the log says which"));
     struct hzp_state *state = x->server->engine->state;
     if (state && hzp_state_read_only(state))
         return hzp_reply_json(x, MHD_HTTP_OK,

@@ -435,7 +435,7 @@ int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
     return code;
 }
 
-/* --- Forgetting ------------------------------------------------------------------------------- */
+/* --- Falling back ----------------------------------------------------------------------------- */
 
 static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
 {
@@ -444,6 +444,42 @@ static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
     snprintf(path, sizeof(path), "%s/%s", s->dir, c->name);
     return hzp_checkpoint_whole(path, &text) == HZP_OK;
 }
+
+/* The newest whole checkpoint; 0: there is none. */
+static int newest_whole(struct hzp_state *s, uint64_t *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint *kept = NULL;
+    int32_t n = hzp_state_kept(s, &kept, reterr);
+    *ret = 0;
+    for (int32_t i = 0; i < n && !*ret; i++)
+        if (is_kept(s, &kept[i]))
+            *ret = kept[i].id;
+    free(kept);
+    return HZP_MIN(n, 0);
+}
+
+int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr)
+{
+    struct hzp_version_job done = {.id = 0};
+    struct hzp_version_job job = {.kind = HZP_JOB_FORGET}; /* of no example: none is skipped */
+    struct rollback r = {.s = s, .job = &job, .result = &done, .reterr = reterr};
+    int code = newest_whole(s, &job.version, reterr);
+    if (code >= 0 && !job.version)
+        code = hzp_fail(reterr, HZP_ENOENT, "no checkpoint in %s is whole", s->dir);
+    HZP_TRY(code);
+    *ret_version = job.version;
+    hzp_trainer_suspend(s->trainer);
+    while (code >= 0 && !hzp_trainer_suspended(s->trainer))
+        code = look_again(&r);
+    hzp_state_journal(s);
+    if (code >= 0)
+        code = hzp_state_activate(s, &job, &done, reterr);
+    hzp_trainer_resume(s->trainer);
+    hzp_loop_poke(s->loop);
+    return code;
+}
+
+/* --- Forgetting ------------------------------------------------------------------------------- */
 
 /* The newest checkpoint on disk, of the serving version or those it descends from, that has not
  * learned from the example.  *ret 0: none has to, because the serving one has not either. */

@@ -430,7 +430,7 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
 {
     if (!s->dir || !s->resume.checkpoint_id)
         return HZP_OK;
-    HZP_TRY(hzp_trainer_load(trainer, draft, s->weights_dir, false, NULL, reterr));
+    HZP_TRY(hzp_trainer_load_begin(trainer, draft, s->weights_dir, reterr));
     draft->record.parent = s->resume.checkpoint_id;
     s->saved_step = s->tried_step = draft->record.optimizer_step;
     return HZP_OK;

@@ -261,11 +261,35 @@ static void keep_contents(struct hzp_state *s)
                 s->model_dir, text.text);
 }
 
+/* Reads what the start has left: moments and residuals of the checkpoint.  Where they are damaged,
+ * the checkpoint before serves again and what was learned since is learned again, as if the server
+ * had begun with that one. */
+static void read_rest(struct hzp_state *s)
+{
+    struct hzp_err_text text;
+    uint64_t version;
+    int r = hzp_trainer_load_rest(s->trainer, &s->stopping, &text);
+    hzp_loop_poke(s->loop);
+    if (r >= 0 || r == HZP_ECANCELED)
+        return;
+    hzp_log(HZP_LOG_ERROR, "train", "stopped: %s", text.text);
+    if (r != HZP_EFORMAT || atomic_load(&s->read_only) || !hzp_state_set_aside(s, text.text))
+        return;
+    r = hzp_state_fall_back(s, &version, &text);
+    if (r < 0)
+        hzp_log(HZP_LOG_ERROR, "state", "%s", text.text);
+    else
+        hzp_log(HZP_LOG_WARN, "state",
+                "checkpoint=%" PRIu64 " serves again, what was learned since is learned again",
+                version);
+}
+
 static void *file_main(void *arg)
 {
     struct hzp_state *s = arg;
     bool later = false;
     keep_texts(s);
+    read_rest(s);
     while (!atomic_load(&s->stopping)) {
         uint64_t sleep_ns = watch_learning(s);
         bool soon = later || s->journal_failed || atomic_load(&s->read_only);

@@ -143,4 +143,8 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
 int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
                    struct hzp_version_job *ret, struct hzp_err_text *reterr);
 
+/* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
+ * what was learned since learned again. */
+int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr);
+
 #endif

@@ -103,6 +103,8 @@ int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
         }                                                                                          \
     } while (0)
 
+static bool behind; /* the trainer's memory is prepared, and its state read, behind */
+
 static inline void on_update(void *ctx, const struct hzp_update_report *report)
 {
     hzp_state_update(((struct server *)ctx)->state, report);
@@ -147,6 +149,7 @@ static inline void open_server(struct server *s, int64_t every)
                                                     .micro_rows = 32,
                                                     .publish_every = 1,
                                                     .moment_type = HZP_F32},
+                                         .prepare_behind = behind,
                                          .model = s->model,
                                          .queue = hzp_state_queue(s->state),
                                          .on_update = on_update,

@@ -75,19 +75,104 @@ static void test_damaged_checkpoint(void **state)
     assert_int_equal(access(in_checkpoint(first, "/config.json"), F_OK), 0);
 }
 
-/* A bit of the moments is flipped: found when they are loaded. */
-static void test_flipped_bit(void **state)
+/* A bit of the residuals, which come last. */
+static void flip_bit_of_state(uint64_t checkpoint)
 {
-    struct hzp_err_text text = {{0}, {0}};
-    struct server s = {0};
-    uint64_t first = live_and_save(1), second = live_and_save(2);
-    FILE *file = fopen(in_checkpoint(second, "/trainer.safetensors"), "r+");
+    FILE *file = fopen(in_checkpoint(checkpoint, "/trainer.safetensors"), "r+");
     assert_non_null(file);
     assert_int_equal(fseek(file, -1000, SEEK_END), 0);
     int byte = fgetc(file);
     assert_int_equal(fseek(file, -1000, SEEK_END), 0);
     fputc(byte ^ 4, file);
     fclose(file);
+}
+
+static bool broken(const struct server *s)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(s->trainer, &stats);
+    return stats.broken;
+}
+
+static void turn_or_wait(struct server *s)
+{
+    if (hzp_loop_turn(s->loop) == 0)
+        usleep(1000);
+}
+
+/* The same where the state is read while the server answers: the checkpoint before serves again,
+ * and what was learned since is learned again. */
+static void test_flipped_bit_behind(void **state)
+{
+    struct server s;
+    struct hzp_version_record newest;
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    behind = true;
+    flip_bit_of_state(second);
+    open_server(&s, 0);
+    hzp_weights_newest(s.weights, &newest);
+    assert_int_equal(newest.parent, second); /* it serves with these weights */
+    uint64_t begun = newest.id;
+    do {
+        turn_or_wait(&s);
+        hzp_weights_newest(s.weights, &newest);
+    } while (newest.id == begun);
+    assert_int_equal(newest.id, begun + 1);
+    assert_int_equal(newest.parent, first);
+    assert_int_equal(access(in_checkpoint(second, ".damaged/trainer.safetensors"), F_OK), 0);
+    while (newest.learned_through < 4) { /* the damaged one's lesson, again */
+        turn_or_wait(&s);
+        hzp_weights_newest(s.weights, &newest);
+    }
+    assert_false(broken(&s));
+    int64_t last = accept(&s, 3);
+    while (newest.learned_through < last) {
+        turn_or_wait(&s);
+        hzp_weights_newest(s.weights, &newest);
+    }
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    assert_true(hzp_checkpoint_newest(scratch_path("state")) > begun);
+    open_server(&s, 0); /* a whole one: read behind, and learned from */
+    accept(&s, 4);
+    uint64_t id = hzp_weights_current(s.weights)->record.id;
+    do {
+        turn_or_wait(&s);
+        hzp_weights_newest(s.weights, &newest);
+    } while (newest.id == id);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    behind = false;
+}
+
+/* None before is whole: it serves, learns nothing, and says so. */
+static void test_flipped_bit_of_the_only(void **state)
+{
+    struct server s;
+    struct hzp_version_record begun, newest;
+    uint64_t only = live_and_save(1);
+    behind = true;
+    flip_bit_of_state(only);
+    open_server(&s, 0);
+    accept(&s, 2);
+    hzp_weights_newest(s.weights, &begun);
+    assert_int_equal(begun.parent, only);
+    while (!broken(&s))
+        turn_or_wait(&s);
+    for (int i = 0; i < 20; i++)
+        hzp_loop_turn(s.loop);
+    hzp_weights_newest(s.weights, &newest);
+    assert_int_equal(newest.id, begun.id);
+    assert_int_equal(close_server(&s, true), HZP_OK); /* there is nothing to save */
+    assert_int_equal(access(in_checkpoint(only, "/trainer.safetensors"), F_OK), 0);
+    behind = false;
+}
+
+/* A bit of the residuals is flipped: found when they are loaded. */
+static void test_flipped_bit(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct server s = {0};
+    uint64_t first = live_and_save(1), second = live_and_save(2);
+    flip_bit_of_state(second);
     /* As far as the engine comes: everything but the loop. */
     MUST(hzp_config_read(scratch_dir, &s.config, &text));
     struct fixture_model model;
@@ -366,6 +451,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lost_log, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_foreign_checkpoints, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_flipped_bit_behind, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_flipped_bit_of_the_only, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_flipped_bit, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_full_disk, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_start_on_full_disk, make_model, scratch_teardown),

@@ -41,6 +41,8 @@ static void run_to(struct tiny *t, int32_t reports)
         assert_int_equal(hzp_loop_turn(t->loop), 1);
 }
 
+/* note NULL: as a server does, which does not compare recipes, and reads moments and residuals
+ * later where it prepares memory behind. */
 static struct tiny *resume(const struct tiny_config *config, const struct hzp_units *weights,
                            int *ret, char *note, struct hzp_err_text *text)
 {
@@ -50,14 +52,30 @@ static struct tiny *resume(const struct tiny_config *config, const struct hzp_un
         struct hzp_unit_view to = hzp_version_unit(t->weights, t->draft, u);
         memcpy(to.base, from.base, HZP_MIN(hzp_unit_bytes(&to), hzp_unit_bytes(&from)));
     }
-    *ret = hzp_trainer_load(t->trainer, t->draft, dir, true, note, text);
+    *ret = note ? hzp_trainer_load(t->trainer, t->draft, dir, true, note, text)
+                : hzp_trainer_load_begin(t->trainer, t->draft, dir, text);
     if (*ret >= 0)
         tiny_publish(t);
     tiny_push(t, 1, 40);
     return t;
 }
 
-static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepares)
+/* As long as the state is not read, nothing is learned, and the loop has nothing to do. */
+static void read_rest(struct tiny *t)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_trainer_stats stats;
+    while (hzp_loop_turn(t->loop) > 0)
+        ;
+    hzp_trainer_read_stats(t->trainer, &stats);
+    assert_true(stats.preparing);
+    assert_false(hzp_trainer_idle(t->trainer));
+    assert_int_equal(t->reports, 0);
+    TINY_MUST(hzp_trainer_load_rest(t->trainer, NULL, &text));
+    hzp_loop_poke(t->loop);
+}
+
+static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepares, bool rest)
 {
     struct hzp_err_text text = {{0}, {0}};
     struct tiny_config config = offline(type, moments);
@@ -73,9 +91,12 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
     run_to(first, 7);
     TINY_MUST(hzp_trainer_save(first->trainer, hzp_weights_current(first->weights), dir, "a note",
                                &text));
-    struct tiny *second = resume(&config, tiny_units(first), &r, note, &text);
+    struct tiny *second = resume(&config, tiny_units(first), &r, rest ? NULL : note, &text);
     TINY_MUST(r);
-    assert_string_equal(note, "a note");
+    if (rest)
+        read_rest(second);
+    else
+        assert_string_equal(note, "a note");
     struct hzp_version *v = hzp_weights_current(second->weights);
     assert_int_equal(v->record.optimizer_step, 7);
     assert_int_equal(hzp_weights_staleness(second->weights), 0);
@@ -103,14 +124,57 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
 
 static void test_resume(void **state)
 {
-    check_resume(HZP_F32, HZP_F32, false);
-    check_resume(HZP_BF16, HZP_F32, false);
-    check_resume(HZP_BF16, HZP_BF16, false);
+    check_resume(HZP_F32, HZP_F32, false, false);
+    check_resume(HZP_BF16, HZP_F32, false, false);
+    check_resume(HZP_BF16, HZP_BF16, false, false);
     /* Memory that is prepared behind: what was restored stays, and the rest is zeroed. */
     setenv("HZP_POISON", "1", 1);
-    check_resume(HZP_F32, HZP_F32, true);
-    check_resume(HZP_BF16, HZP_BF16, true);
+    check_resume(HZP_F32, HZP_F32, true, false);
+    check_resume(HZP_BF16, HZP_BF16, true, false);
+    check_resume(HZP_F32, HZP_F32, true, true);
+    check_resume(HZP_BF16, HZP_BF16, true, true);
     unsetenv("HZP_POISON");
+}
+
+/* Moments that are damaged, and a server that stops before they are read. */
+static void test_damaged_rest(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = offline(HZP_BF16, HZP_F32);
+    struct hzp_trainer_stats stats;
+    char path[96];
+    int r;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    tiny_push(t, 1, 40);
+    run_to(t, 3);
+    TINY_MUST(hzp_trainer_save(t->trainer, hzp_weights_current(t->weights), dir, NULL, &text));
+    config.prepares = true;
+    const atomic_bool stop = true;
+    struct tiny *stopped = resume(&config, tiny_units(t), &r, NULL, &text);
+    TINY_MUST(r);
+    assert_int_equal(hzp_trainer_load_rest(stopped->trainer, &stop, &text), HZP_ECANCELED);
+    tiny_close(stopped);
+    tiny_close(resume(&config, tiny_units(t), &r, NULL, &text)); /* nothing is lost unread */
+    TINY_MUST(r);
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -200, SEEK_END), 0);
+    fputs("damage", file);
+    fclose(file);
+    struct tiny *damaged = resume(&config, tiny_units(t), &r, NULL, &text);
+    TINY_MUST(r);
+    assert_int_equal(hzp_trainer_load_rest(damaged->trainer, NULL, &text), HZP_EFORMAT);
+    assert_non_null(strstr(text.text, "trainer.safetensors: tensor residual is damaged"));
+    hzp_loop_poke(damaged->loop);
+    while (hzp_loop_turn(damaged->loop) > 0)
+        ;
+    hzp_trainer_read_stats(damaged->trainer, &stats);
+    assert_true(stats.broken && !stats.preparing);
+    assert_int_equal(damaged->reports, 0);
+    tiny_close(damaged);
+    tiny_close(t);
 }
 
 static void expect(const struct tiny_config *config, const struct hzp_units *weights, int code,
@@ -118,7 +182,8 @@ static void expect(const struct tiny_config *config, const struct hzp_units *wei
 {
     struct hzp_err_text text = {{0}, {0}};
     int r;
-    struct tiny *t = resume(config, weights, &r, NULL, &text);
+    char note[HZP_TRAINER_NOTE_MAX + 1];
+    struct tiny *t = resume(config, weights, &r, note, &text);
     assert_int_equal(r, code);
     assert_non_null(strstr(text.text, "trainer.safetensors"));
     if (!strstr(text.text, word))
@@ -160,6 +225,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_resume, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_damaged_rest, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_refusals, make_dir, drop_dir),
     };
     return cmocka_run_group_tests_name("trainer_state", tests, NULL, NULL);
