@@ -530,6 +530,34 @@ def test_replication():
             assert "--no-train" in command("push", server.url, str(place), status=1)
 
 
+def test_push_killed():
+    """A server that is killed at any moment of a push serves what it served before, or what was pushed."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        state, place = str(pathlib.Path(folder, "state")), [str(pathlib.Path(folder, n)) for n in ("one", "two")]
+        allowed, push = set(), [test_api.BINARY, "push"]
+        with Server("--passes", "1", "--lr", "1e-3") as source:
+            allowed.add(call(source, "GET", "/v1/weights/current")[1]["checksum"])
+            for directory in place:
+                learn(source, f"A dog saw {directory}. " * 4)
+                assert subprocess.run([test_api.BINARY, "pull", source.url, directory], timeout=HANG).returncode == 0
+                allowed.add(json.loads(pathlib.Path(directory, "pulled.json").read_text())["checksum"])
+        assert len(allowed) == 3
+        for turn in range(5):
+            with Server(state=state) as server:
+                assert call(server, "GET", "/v1/weights/current")[1]["checksum"] in allowed
+                client = subprocess.Popen([*push, server.url, place[turn % 2]], stderr=subprocess.DEVNULL)
+                time.sleep(0.025 * turn)
+                server.process.kill()
+                server.process.wait()
+                client.kill()
+                client.wait()
+        with Server(state=state) as server:
+            assert call(server, "GET", "/v1/weights/current")[1]["checksum"] in allowed
+            assert subprocess.run([*push, server.url, place[1]], timeout=HANG).returncode == 0
+            wanted = json.loads(pathlib.Path(place[1], "pulled.json").read_text())["checksum"]
+            assert call(server, "GET", "/v1/weights/current")[1]["checksum"] == wanted
+
+
 def test_gate():
     """Updates after which held-out examples are predicted worse are not published; their examples are
     rejected, and the answers stay as they were."""
