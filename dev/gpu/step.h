@@ -3,6 +3,8 @@
  * One decode step of a Llama-3.1-8B, synthetic: every matrix product, attention over a real paged
  * context, norms and activations of 32 layers and the head, with random weights. It leaves out
  * rope, the append of new keys, and sampling: a few microseconds a layer.
+ *
+ * Thread: one host thread.
  */
 #ifndef HZP_DEV_GPU_STEP_H
 #define HZP_DEV_GPU_STEP_H

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/nanobatch/paper.h - a small model on the simulated device, with a rig. */
+/* tests/nanobatch/paper.h - a small model on the simulated device, with a rig.
+ *
+ * Thread: the test's.
+ */
 #ifndef HZP_TESTS_PAPER_H
 #define HZP_TESTS_PAPER_H
 
