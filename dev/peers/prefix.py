@@ -5,19 +5,22 @@
     prefix.py --hzpserve BIN --model DIR --llama-server BIN --gguf FILE [--trace MOONCAKE.jsonl] ...
 
 All servers run all the time (an idle one uses no CPU) and get the same loads from the same client,
-`hzpserve bench replay`, in turns: prompts of --input random tokens of which the first 0, 50 and
-90 % are the same in all of them, other ones in each round; and the first --limit requests of a
-trace, with all lengths divided by --shrink. llama.cpp's server has its default settings of the
-cache: each slot keeps its last prompt, and host memory those before. Prints requests a second of
-each round, medians and ratios. make_shapes.py and to_gguf.py make the models.
+`hzpserve bench replay`, in turns: prompts of --input random tokens of which the first --shares
+per cent are the same in all of them, other ones in each round; and, once, conversations of a trace
+in Mooncake's format: the first --conversations ones that have at least --turns requests among its
+first --limit, with all lengths divided by --shrink. llama.cpp's server has its default settings of
+the cache: each slot keeps its last prompt, and host memory those before. Prints requests a second
+of each round, medians and ratios. make_shapes.py and to_gguf.py make the models.
 """
 import argparse
+import collections
 import json
 import shlex
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 
 from serving import Server, free_port
 
@@ -34,16 +37,36 @@ def load(given, server, arguments):
     return result
 
 
-def loads(given, seed):
+def conversations(given, file):
+    """Writes the trace's conversations; their requests have the second block of the prompt in common."""
+    with open(given.trace, encoding="utf-8") as trace:
+        requests = [json.loads(line) for _, line in zip(range(given.limit), trace)]
+    requests = [r for r in requests if len(r["hash_ids"]) > 1]
+    of = collections.Counter(r["hash_ids"][1] for r in requests)
+    wanted = [name for name in of if of[name] >= given.turns][:given.conversations]
+    kept = [r for r in requests if r["hash_ids"][1] in wanted]
+    seen, shared = set(), 0
+    for r in kept:
+        fresh = next((i for i, name in enumerate(r["hash_ids"]) if name not in seen), len(r["hash_ids"]))
+        shared += min(512 * fresh, r["input_length"])
+        seen.update(r["hash_ids"])
+        file.write(json.dumps(r) + "\n")
+    file.flush()
+    total = sum(r["input_length"] for r in kept)
+    print(f"trace: {len(kept)} requests, {100 * shared / total:.0f} % of {total // given.shrink} prompt "
+          f"tokens shared, {sum(r['output_length'] for r in kept) // given.shrink} of answers", flush=True)
+
+
+def loads(given, trace, seed):
     """{name: arguments}."""
     found = {}
-    for percent in 0, 50, 90:
+    for percent in map(int, given.shares.split(",")):
         found[f"{percent} % shared"] = [
             "--requests", given.requests, "--input-len", given.input, "--output-len", given.output,
             "--prefix-len", given.input * percent // 100, "--seed", seed]
-    if given.trace:
-        found["trace"] = ["--trace", given.trace, "--limit", given.limit, "--shrink", given.shrink,
-                          "--scale", 1000000, "--seed", seed]
+    if given.trace and seed == 1:
+        found["trace"] = ["--trace", trace.name, "--shrink", given.shrink, "--scale", 1000000,
+                          "--seed", seed]
     return found
 
 
@@ -54,14 +77,17 @@ def main():
     parser.add_argument("--llama-server", required=True)
     parser.add_argument("--gguf", required=True)
     parser.add_argument("--trace")
-    parser.add_argument("--limit", type=int, default=300)
+    parser.add_argument("--limit", type=int, default=1600)
+    parser.add_argument("--conversations", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--shares", default="50,90")
     parser.add_argument("--shrink", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--input", type=int, default=512)
     parser.add_argument("--output", type=int, default=16)
-    parser.add_argument("--context", type=int, default=1024, help="of each sequence")
+    parser.add_argument("--context", type=int, default=2048, help="of each sequence")
     parser.add_argument("--kv-tokens", type=int, default=65536, help="of hzpserve's cache")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--llama-args", default="-fa on", help="more of its options")
@@ -77,14 +103,16 @@ def main():
                              str(given.threads), "-tb", str(given.threads), "-np",
                              str(given.concurrency), "-c", str(given.concurrency * given.context),
                              "--no-webui", *shlex.split(given.llama_args)], ports[2])]
-    values = {}
+    values, trace = {}, tempfile.NamedTemporaryFile("w", suffix=".jsonl")
+    if given.trace:
+        conversations(given, trace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         for server in servers:
             server.wait()
             load(given, server, ["--requests", 2, "--input-len", 64, "--output-len", 4, "--seed", 999])
         for turn in range(given.rounds):
-            for name, arguments in loads(given, turn + 1).items():
+            for name, arguments in loads(given, trace, turn + 1).items():
                 for server in servers if turn % 2 == 0 else servers[::-1]:
                     rate = load(given, server, arguments)["request_throughput"]
                     values.setdefault(name, {}).setdefault(server.name, []).append(rate)
