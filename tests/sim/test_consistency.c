@@ -96,7 +96,7 @@ struct day {
     struct row *kv;
     struct life life[LIVES_MAX];
     struct known *known; /* [IDS_MAX] by id */
-    bool *unlearned;     /* [SAMPLES_MAX] by number */
+    bool *unlearned;     /* [SAMPLES_MAX + 4] by number */
     uint64_t steps, newest, landed;
     /* the trainer */
     struct hzp_version *draft;
@@ -368,7 +368,7 @@ static void open_day(struct day *d)
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     d->known = hzp_xcalloc(IDS_MAX, sizeof(*d->known));
-    d->unlearned = hzp_xcalloc(SAMPLES_MAX, sizeof(*d->unlearned));
+    d->unlearned = hzp_xcalloc(SAMPLES_MAX + 4, sizeof(*d->unlearned));
     today = d;
     open_store(d);
     struct hzp_batch_config batch = {.rows_max = d->rows_max,
@@ -430,10 +430,11 @@ static void ask(struct day *d, struct hzp_request *rq)
     a->wait_ns = (uint64_t)between(d, 0, 100);
     if (once_in(d, 6))
         a->min_version = d->newest + (uint64_t)between(d, 0, 2);
+    int64_t near = d->learned_through + between(d, -3, 4);
     if (once_in(d, 4))
-        a->min_sequence = HZP_MAX(1, d->learned_through + between(d, -3, 4));
+        a->min_sequence = HZP_MAX(1, near);
     if (once_in(d, 8))
-        a->through = HZP_MAX(1, d->learned_through + between(d, -3, 4));
+        a->through = HZP_MAX(1, near);
     if (once_in(d, 6))
         a->max_staleness = between(d, 0, 3);
 }
