@@ -12,88 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char format_name[] = "hzpserve-trainer-1";
-
-/* --- The recipe as text ----------------------------------------------------------------------- */
-
-enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS };
-
-static const struct field {
-    const char *name;
-    enum field_type type;
-    size_t offset;
-} fields[] = {
-    {"lr", FLOAT, offsetof(struct hzp_recipe, lr)},
-    {"beta1", FLOAT, offsetof(struct hzp_recipe, beta1)},
-    {"beta2", FLOAT, offsetof(struct hzp_recipe, beta2)},
-    {"eps", FLOAT, offsetof(struct hzp_recipe, eps)},
-    {"decay", FLOAT, offsetof(struct hzp_recipe, decay)},
-    {"clip", FLOAT, offsetof(struct hzp_recipe, clip)},
-    {"schedule", SCHEDULE, offsetof(struct hzp_recipe, schedule)},
-    {"warmup", INT32, offsetof(struct hzp_recipe, warmup_steps)},
-    {"total_steps", INT64, offsetof(struct hzp_recipe, total_steps)},
-    {"lr_floor", FLOAT, offsetof(struct hzp_recipe, lr_floor)},
-    {"batch_tokens", INT32, offsetof(struct hzp_recipe, update_tokens)},
-    {"micro_rows", INT32, offsetof(struct hzp_recipe, micro_rows)},
-    {"publish_every", INT32, offsetof(struct hzp_recipe, publish_every)},
-    {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
-};
-
-/* Prints the fewest digits that read back as exactly the same float; nine always suffice. */
-static void print_float(float value, char *ret, size_t size)
-{
-    for (int digits = 6; digits <= 9; digits++) {
-        snprintf(ret, size, "%.*g", digits, (double)value);
-        if (strtof(ret, NULL) == value)
-            return;
-    }
-}
-
-static void print_field(const struct hzp_recipe *recipe, const struct field *f, char *ret,
-                        size_t size)
-{
-    const void *at = (const char *)recipe + f->offset;
-    switch (f->type) {
-    case FLOAT:
-        print_float(*(const float *)at, ret, size);
-        break;
-    case INT32:
-        snprintf(ret, size, "%" PRId32, *(const int32_t *)at);
-        break;
-    case INT64:
-        snprintf(ret, size, "%" PRId64, *(const int64_t *)at);
-        break;
-    case SCHEDULE:
-        snprintf(ret, size, "%s",
-                 *(const enum hzp_lr_schedule *)at == HZP_LR_COSINE ? "cosine" : "constant");
-        break;
-    case MOMENTS:
-        snprintf(ret, size, "%s", *(const enum hzp_dtype *)at == HZP_BF16 ? "bf16" : "f32");
-        break;
-    }
-}
-
-static int compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
-                          const char *path, bool all, struct hzp_err_text *reterr)
-{
-    for (int i = 0; i < HZP_COUNT(fields); i++) {
-        char now[64];
-        const char *then = hzp_safetensors_meta(st, fields[i].name);
-        print_field(recipe, &fields[i], now, sizeof(now));
-        if (!all && fields[i].type != MOMENTS)
-            continue;
-        if (!then || strcmp(then, now))
-            return hzp_fail_param(reterr, HZP_EINVAL, fields[i].name,
-                                  "%s: this run was begun with %s %s, now it is %s", path,
-                                  fields[i].name, then ? then : "(not named)", now);
-    }
-    return HZP_OK;
-}
-
-/* The checksum of the weights in the version's memory; where this rank has only its shards of them,
- * that of the record.  path: the file that it is for. */
-static int checksum_of(const struct hzp_model *model, const struct hzp_version *v, const char *path,
-                       uint64_t *ret, struct hzp_err_text *reterr)
+int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
+                               const char *path, uint64_t *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     *ret = v->record.checksum;
@@ -103,142 +23,6 @@ static int checksum_of(const struct hzp_model *model, const struct hzp_version *
     return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,
                             hzp_err_name(r))
                  : HZP_OK;
-}
-
-/* The same sum as hzp_units_checksum makes of whole units.  With ranks each unit is gathered for
- * it, and later once more to be written: the header, with the sums, comes first in the file. */
-static int sum_state(struct hzp_trainer *t, enum hzp_state_part part, const struct hzp_units *units,
-                     uint64_t *ret, struct hzp_err_text *reterr)
-{
-    *ret = 0;
-    for (int32_t u = 0; t->collectives && u < units->layout->units; u++) {
-        const void *data;
-        HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
-        struct hzp_unit_view whole = hzp_unit_view(units, u);
-        whole.base = (void *)(uintptr_t)data;
-        whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
-        *ret += hzp_unit_checksum(&whole);
-    }
-    int r = t->collectives ? HZP_OK : hzp_units_checksum(t->config.model->dev, units, ret);
-    return r < 0 ? hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
-                            hzp_err_name(r))
-                 : HZP_OK;
-}
-
-/* Writes the checksum of a state's units under this name. */
-static int put_checksum(struct hzp_trainer *t, struct hzp_st_writer *w, const char *key,
-                        enum hzp_state_part part, const struct hzp_units *units,
-                        struct hzp_err_text *reterr)
-{
-    uint64_t sum;
-    char text[32];
-    HZP_TRY(sum_state(t, part, units, &sum, reterr));
-    snprintf(text, sizeof(text), "%016" PRIx64, sum);
-    hzp_st_writer_meta(w, key, text);
-    return HZP_OK;
-}
-
-/* --- Saving ----------------------------------------------------------------------------------- */
-
-/* The data type of a state's units on disk. */
-static enum hzp_disk_type disk_type(const struct hzp_units *units)
-{
-    return units->type == HZP_BF16  ? HZP_DISK_BF16
-           : units->type == HZP_I16 ? HZP_DISK_I16
-                                    : HZP_DISK_F32;
-}
-
-/* Declares one tensor of the file: all units in order. */
-static void declare_state(struct hzp_st_writer *w, const char *name, const struct hzp_units *units)
-{
-    int64_t shape = (int64_t)units->layout->elements;
-    hzp_st_writer_declare(w, name, disk_type(units), 1, &shape);
-}
-
-/* Writes all units in order; with ranks each is gathered, one at a time. */
-static int put_state(struct hzp_trainer *t, struct hzp_st_writer *w, enum hzp_state_part part,
-                     const struct hzp_units *units, struct hzp_err_text *reterr)
-{
-    for (int32_t u = 0; u < units->layout->units; u++) {
-        const void *data;
-        void *owned;
-        struct hzp_unit_view view = hzp_unit_view(units, u);
-        if (t->collectives) {
-            HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
-            HZP_TRY(hzp_st_writer_data(w, data, view.elements * hzp_dtype_size(view.type), reterr));
-            continue;
-        }
-        int r = hzp_unit_read(t->config.model->dev, &view, &data, &owned);
-        if (r < 0)
-            return hzp_fail(reterr, r, "cannot copy the optimizer's state to host memory: %s",
-                            hzp_err_name(r));
-        r = hzp_st_writer_data(w, data, hzp_unit_bytes(&view), reterr);
-        free(owned);
-        HZP_TRY(r);
-    }
-    return HZP_OK;
-}
-
-static void put_number(struct hzp_st_writer *w, const char *key, int64_t value)
-{
-    char text[32];
-    snprintf(text, sizeof(text), "%" PRId64, value);
-    hzp_st_writer_meta(w, key, text);
-}
-
-static void put_meta(struct hzp_trainer *t, const struct hzp_version *v, uint64_t checksum,
-                     const char *note, struct hzp_st_writer *w)
-{
-    struct hzp_trainer_stats stats;
-    char text[64];
-    hzp_trainer_read_stats(t, &stats);
-    hzp_st_writer_meta(w, "format", format_name);
-    put_number(w, "step", stats.optimizer_step);
-    put_number(w, "draws", stats.draws);
-    put_number(w, "learned_through", v->record.learned_through);
-    if (t->reset_step)
-        put_number(w, "reset_step", t->reset_step);
-    snprintf(text, sizeof(text), "%.17g", isfinite(v->record.loss) ? v->record.loss : -1.0);
-    hzp_st_writer_meta(w, "loss", text);
-    snprintf(text, sizeof(text), "%016" PRIx64, checksum);
-    hzp_st_writer_meta(w, "weights_checksum", text);
-    hzp_st_writer_meta(w, "note", note ? note : "");
-    for (int i = 0; i < HZP_COUNT(fields); i++) {
-        print_field(&t->config.recipe, &fields[i], text, sizeof(text));
-        hzp_st_writer_meta(w, fields[i].name, text);
-    }
-}
-
-int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
-                     const char *note, struct hzp_err_text *reterr)
-{
-    HZP_ASSERT(!note || strlen(note) <= HZP_TRAINER_NOTE_MAX);
-    char path[PATH_MAX];
-    int r;
-    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
-    const struct hzp_units *m = hzp_train_space_m(t->space), *second = hzp_train_space_v(t->space);
-    const struct hzp_units *residual = hzp_train_space_residual(t->space);
-    struct hzp_st_writer *w = NULL;
-    uint64_t checksum;
-    HZP_TRY(checksum_of(t->config.model, v, path, &checksum, reterr));
-    HZP_TRY(hzp_st_writer_open(path, &w, reterr));
-    put_meta(t, v, checksum, note, w);
-    HZP_TRY_GOTO(put_checksum(t, w, "m_checksum", HZP_STATE_M, m, reterr));
-    HZP_TRY_GOTO(put_checksum(t, w, "v_checksum", HZP_STATE_V, second, reterr));
-    if (residual)
-        HZP_TRY_GOTO(put_checksum(t, w, "residual_checksum", HZP_STATE_RESIDUAL, residual, reterr));
-    declare_state(w, "m", m);
-    declare_state(w, "v", second);
-    if (residual)
-        declare_state(w, "residual", residual);
-    HZP_TRY_GOTO(put_state(t, w, HZP_STATE_M, m, reterr));
-    HZP_TRY_GOTO(put_state(t, w, HZP_STATE_V, second, reterr));
-    if (residual)
-        HZP_TRY_GOTO(put_state(t, w, HZP_STATE_RESIDUAL, residual, reterr));
-    return hzp_st_writer_finish(w, reterr);
-out:
-    hzp_st_writer_abandon(w);
-    return r;
 }
 
 /* --- Loading ---------------------------------------------------------------------------------- */
@@ -262,7 +46,7 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
                       const struct hzp_units *units, const struct hzp_st_tensor **ret,
                       struct hzp_err_text *reterr)
 {
-    enum hzp_disk_type type = disk_type(units);
+    enum hzp_disk_type type = hzp_state_disk_type(units);
     size_t elements = units->layout->elements;
     const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, name);
     if (!tensor)
@@ -340,7 +124,7 @@ static int check_weights(const struct hzp_model *model, const struct hzp_version
 {
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     char now[32];
-    HZP_TRY(checksum_of(model, v, path, ret, reterr));
+    HZP_TRY(hzp_state_weights_checksum(model, v, path, ret, reterr));
     snprintf(now, sizeof(now), "%016" PRIx64, *ret);
     if (!then || strcmp(then, now))
         return hzp_fail(
@@ -373,10 +157,10 @@ static int check_state(const struct hzp_model *model, const struct hzp_recipe *r
     const char *format = hzp_safetensors_meta(st, "format");
     const struct hzp_units *residuals = hzp_train_space_residual(space);
     const struct hzp_st_tensor *found;
-    if (!format || strcmp(format, format_name))
+    if (!format || strcmp(format, HZP_STATE_FORMAT))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
-    HZP_TRY(compare_recipe(recipe, st, path, same_recipe, reterr));
+    HZP_TRY(hzp_state_compare_recipe(recipe, st, path, same_recipe, reterr));
     HZP_TRY(get_numbers(st, path, ret, reterr));
     HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &found, reterr));
     HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &found, reterr));

@@ -12,6 +12,7 @@
 #include "train/pace.h"
 #include "train/trainer.h"
 #include "train/trainer_suspend.h"
+#include "weights/safetensors.h"
 
 #include <stdatomic.h>
 
@@ -39,6 +40,8 @@ struct hzp_draw {
     int32_t *bin_rows;                /* [bins] rows taken so far */
     int32_t count, bins, room;
 };
+
+struct hzp_snapshot; /* train/snapshot.h */
 
 struct hzp_trainer {
     /* fixed after create */
@@ -182,6 +185,33 @@ enum hzp_gate_result { HZP_GATE_GOES_ON, HZP_GATE_PASSED, HZP_GATE_REFUSED };
 enum hzp_gate_result hzp_trainer_gate_next(struct hzp_trainer *t);
 /* Another version serves than the one whose losses are known. */
 void hzp_trainer_gate_forget(struct hzp_trainer *t);
+
+/* --- trainer_save.c --------------------------------------------------------------------------- */
+
+#define HZP_STATE_FORMAT "hzpserve-trainer-1"
+
+/* What is read of a version and its state: of a trainer that stands still, or of a copy. */
+struct hzp_state_reader {
+    struct hzp_trainer *t;
+    const struct hzp_version *v;
+    const struct hzp_snapshot *copy; /* instead of both; NULL: none */
+};
+/* The whole unit in host memory, valid until the next call; *ret_owned: freed by the caller. */
+int hzp_state_read(const struct hzp_state_reader *reader, enum hzp_state_part part, int32_t u,
+                   struct hzp_unit_view *ret, void **ret_owned, struct hzp_err_text *reterr);
+/* All but the checksum. */
+void hzp_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
+                       struct hzp_trainer_numbers *ret);
+/* The data type of a state's units on disk. */
+enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units);
+/* HZP_EINVAL, naming the field: the file was written with another recipe; all false: only the
+ * moments' type counts. */
+int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
+                             const char *path, bool all, struct hzp_err_text *reterr);
+/* The checksum of the weights in the version's memory; where this rank has only its shards of them,
+ * that of the record.  path: what it is for. */
+int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
+                               const char *path, uint64_t *ret, struct hzp_err_text *reterr);
 
 /* --- trainer_state.c -------------------------------------------------------------------------- */
 

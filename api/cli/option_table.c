@@ -257,6 +257,9 @@ const struct hzp_option hzp_option_table[] = {
          "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
     INT("--checkpoint-every", engine.learning.checkpoint_every, "100", 0, BIG, SERVE | TRAIN,
         "updates between checkpoints; 0: only at the end"),
+    FLAG("--no-checkpoint-copy", engine.learning.no_checkpoint_copy, SERVE | BENCH,
+         "no copy of the state in host memory, from which checkpoints are written while training "
+         "goes on: updates wait for the disk"),
     TEXT("--keep", engine.learning.keep, NULL, "POLICY", SERVE | TRAIN,
          "checkpoints that stay on disk, such as last=5,every=100,tagged: the newest N (last=N), "
          "the newest of each of the last N hours (hourly=N), the oldest of each N versions "

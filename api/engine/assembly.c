@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The model used without a directory: the shape of a common small model. */
 static const struct hzp_model_config built_in = {
@@ -134,6 +135,13 @@ static size_t lane_bytes(const struct hzp_assembly *a)
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
 
+/* Half of the machine's memory: other processes of a machine with a GPU need theirs. */
+static size_t half_of_host(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : 1;
+}
+
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     struct hzp_memory_request request = {.model = a->is.model,
@@ -148,6 +156,9 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
         .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
     request.shards = a->shards;
+    request.copies = a->is.copies;
+    if (!hzp_device_host_memory(a->dev))
+        request.host_limit = half_of_host();
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
         return HZP_OK;

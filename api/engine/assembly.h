@@ -69,6 +69,7 @@ struct hzp_assembly_config {
      * trainer, the others a follower. */
     struct hzp_link *link;
     bool serves; /* with link: rank 0 serves, so every rank has whole units */
+    bool copies; /* checkpoints are written from a copy, if the memory plan has room for it */
 };
 
 struct hzp_assembly {

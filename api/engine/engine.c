@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum phase { OPENING, RUNNING, ENDED };
@@ -67,6 +68,8 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
     if (!e->state)
         return HZP_OK;
+    if (a->plan.copies)
+        hzp_state_copy_checkpoints(e->state);
     int r = hzp_state_start(e->state, a->trainer, a->model, a->loop);
     return r < 0 ? hzp_fail(reterr, r, "cannot start the file thread: %s", hzp_err_name(r)) : r;
 }
@@ -167,6 +170,12 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
     return hzp_state_open(&state, &e->state, reterr);
 }
 
+static bool keeps_checkpoints(const struct hzp_engine_settings *s)
+{
+    const char *dir = s->learning.state_dir;
+    return !s->no_train && !s->learning.no_checkpoint_copy && !(dir && !strcmp(dir, "none"));
+}
+
 /* Reads what needs no device: policy, configuration, tokenizer, and the state of an earlier run. */
 static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
@@ -188,6 +197,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .max_staleness = (int32_t)s->training.max_staleness,
                                          .link = s->no_train ? NULL : e->config.link,
                                          .serves = true,
+                                         .copies = keeps_checkpoints(s),
                                          .quiet = e->config.quiet};
     if (!s->no_train && s->learning.gate && s->training.publish_every != 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--gate",

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
+#include "train/snapshot.h"
 #include "weights/fp8.h"
 
 #include <stdarg.h>
@@ -193,6 +194,23 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }
 
+/* The copy that checkpoints are written from: a version and its state, whole also with ranks. */
+static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                      struct hzp_memory_plan *plan)
+{
+    size_t bytes = hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
+    size_t most = (q->host_limit ? q->host_limit : q->limit) / 10 * 9;
+    size_t used = q->host_limit ? 0 : plan->total;
+    plan->copies = used < most && bytes <= most - used;
+    if (!plan->copies)
+        return;
+    size_t total = plan->total;
+    add(plan, "checkpoint", bytes, "%sa copy of a version and its state",
+        q->host_limit ? "in host memory: " : "");
+    if (q->host_limit)
+        plan->total = total;
+}
+
 /* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but only 8.00 GB are available; ..." */
 static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
@@ -249,6 +267,8 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
         plan_training(q, layout, ret);
     if (ret->serves)
         HZP_TRY(plan_serving(q, layout, ret, reterr));
+    if (ret->trains && q->copies)
+        plan_copy(q, layout, ret);
     return ret->total > q->limit ? refuse(ret, reterr) : HZP_OK;
 }
 

@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-enum { HZP_MEMORY_LINES_MAX = 12 };
+enum { HZP_MEMORY_LINES_MAX = 13 };
 
 struct hzp_memory_line {
     const char *what;
@@ -38,6 +38,7 @@ struct hzp_memory_plan {
     struct hzp_recipe recipe;
     struct hzp_train_space_config train; /* if trains */
     bool serves, trains;
+    bool copies; /* there is memory for a copy of the state, from which checkpoints are written */
 };
 
 struct hzp_memory_request {
@@ -48,7 +49,11 @@ struct hzp_memory_request {
     size_t limit;                                 /* bytes the device has */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
     bool gate;    /* a copy of the optimizer's state is kept */
-    bool rides;   /* training may ride in serving's products, which needs memory */
+    /* Checkpoints may be written from a copy in host memory.  It is planned where nine tenths of
+     * the memory hold it: of the limit where that is host memory, else of host_limit. */
+    bool copies;
+    size_t host_limit;        /* bytes of host memory; 0: that is the limit */
+    bool rides;               /* training may ride in serving's products, which needs memory */
     struct hzp_shards shards; /* of weights and training; the layout is padded for them */
 };
 

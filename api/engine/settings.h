@@ -95,6 +95,7 @@ struct hzp_learning_settings {
     double replay_ratio;
     int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, keep_hourly,
         seed;
+    int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 
 struct hzp_engine_settings {

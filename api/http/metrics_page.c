@@ -423,6 +423,10 @@ static void training(struct page *p, struct hzp_server *server)
             "Checkpoints that could not be written.");
     gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
           "How long the newest checkpoint took to write.");
+    gauge(p, "hzpserve_checkpoint_pause_seconds", kept.checkpoint_pause_seconds,
+          "How long the newest checkpoint kept the next update from beginning.");
+    counter(p, "hzpserve_checkpoints_late_total", (double)kept.checkpoints_late,
+            "Checkpoints that were due while the one before was still being written.");
 }
 
 /* One line for each rank that rank 0 knows of. */

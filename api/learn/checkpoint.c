@@ -116,7 +116,7 @@ int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char
 
 static int write_options(const char *dir, const char *options, struct hzp_err_text *reterr)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX + 16];
     if (!options)
         return HZP_OK;
     snprintf(path, sizeof(path), "%s/serve.options", dir);
@@ -137,26 +137,57 @@ int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
     return write_options(dir, options, reterr);
 }
 
+/* The names of a checkpoint while it is written and afterwards; [PATH_MAX] each.  An attempt that
+ * was given up is removed. */
+static int begin_write(const char *parent, uint64_t number, char *temporary, char *place,
+                       struct hzp_err_text *reterr)
+{
+    snprintf(place, PATH_MAX, "%s/%s%" PRIu64, parent, prefix, number);
+    snprintf(temporary, PATH_MAX, "%s/%s%" PRIu64 "%s", parent, prefix, number, unfinished);
+    remove_dir(temporary);
+    return hzp_checkpoint_make_dir(temporary, NULL, reterr);
+}
+
+/* r: how the writing went. */
+static int end_write(const char *parent, const char *temporary, const char *place, int r,
+                     struct hzp_err_text *reterr)
+{
+    if (r >= 0)
+        r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
+    if (r < 0)
+        remove_dir(temporary);
+    return r;
+}
+
 int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
                          struct hzp_trainer *trainer, const struct hzp_version *v,
                          const char *source_dir, const char *options, const char *note,
                          struct hzp_err_text *reterr)
 {
     char temporary[PATH_MAX], place[PATH_MAX];
-    snprintf(place, sizeof(place), "%s/%s%" PRIu64, parent, prefix, number);
-    snprintf(temporary, sizeof(temporary), "%s/%s%" PRIu64 "%s", parent, prefix, number,
-             unfinished);
-    remove_dir(temporary);
-    int r = hzp_checkpoint_make_dir(temporary, NULL, reterr);
+    int r = begin_write(parent, number, temporary, place, reterr);
     if (r >= 0)
         r = hzp_checkpoint_save_model(temporary, model, trainer, v, source_dir, options, reterr);
     if (r >= 0)
         r = hzp_trainer_save(trainer, v, temporary, note, reterr);
+    return end_write(parent, temporary, place, r, reterr);
+}
+
+int hzp_checkpoint_write_copy(const char *parent, uint64_t number, struct hzp_snapshot *copy,
+                              const char *source_dir, const char *options,
+                              struct hzp_err_text *reterr)
+{
+    char temporary[PATH_MAX], place[PATH_MAX];
+    const struct hzp_units *units = &copy->part[HZP_STATE_WEIGHTS];
+    struct hzp_unit_source source = {hzp_snapshot_read_weights, copy};
+    int r = begin_write(parent, number, temporary, place, reterr);
     if (r >= 0)
-        r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
-    if (r < 0)
-        remove_dir(temporary);
-    return r;
+        r = hzp_model_save_from(temporary, units->layout, units->type, &source, source_dir, reterr);
+    if (r >= 0)
+        r = write_options(temporary, options, reterr);
+    if (r >= 0)
+        r = hzp_snapshot_save(copy, temporary, NULL, reterr);
+    return end_write(parent, temporary, place, r, reterr);
 }
 
 /* The number in a checkpoint's name; 0: not a checkpoint's name. */

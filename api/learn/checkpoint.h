@@ -11,7 +11,7 @@
 #define HZP_API_LEARN_CHECKPOINT_H
 
 #include "api/learn/retention.h"
-#include "train/trainer.h"
+#include "train/snapshot.h"
 
 /* Creates path and its missing parents. *ret_existed (may be NULL): how many bytes of the path
  * named an existing directory before. */
@@ -28,6 +28,11 @@ int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_m
                          struct hzp_trainer *trainer, const struct hzp_version *v,
                          const char *source_dir, const char *options, const char *note,
                          struct hzp_err_text *reterr);
+
+/* The same from a copy, with no note; nothing else may use the copy meanwhile. */
+int hzp_checkpoint_write_copy(const char *parent, uint64_t number, struct hzp_snapshot *copy,
+                              const char *source_dir, const char *options,
+                              struct hzp_err_text *reterr);
 
 /* Writes only the model and its serve.options, as a directory that can be loaded; v must be held.
  * trainer: gathers the weights where they are sharded; it may be NULL where they are not. */

@@ -6,6 +6,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/snapshot.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -385,6 +386,7 @@ void hzp_state_close(struct hzp_state *s)
     if (s->examples_made)
         hzp_examples_fini(&s->examples);
     hzp_update_log_destroy(s->updates);
+    hzp_snapshot_destroy(s->copy);
     hzp_sample_queue_destroy(s->queue);
     hzp_sample_log_close(s->log);
     hzp_audit_close(s->audit);

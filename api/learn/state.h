@@ -13,8 +13,9 @@
  * state is read-only: the trainer is paused until it can be.
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
- * engine thread never waits for SQLite or the disk.  While a checkpoint is written, serving and
- * micro-batches continue; only the next optimizer update waits (hzp_trainer_freeze).
+ * engine thread never waits for SQLite or the disk.  A checkpoint is written from a copy of the
+ * state (train/snapshot.h): while it is copied, serving and micro-batches continue, and only the
+ * next optimizer update waits (hzp_trainer_freeze).  Without a copy it waits for the disk.
  *
  *     open -> hzp_weights_create(.first_id = hzp_state_first_id())
  *          -> a draft, filled by hzp_model_load(hzp_state_weights_dir()); trainer created
@@ -82,6 +83,9 @@ int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct h
 /* After a failure to load or restore (HZP_EFORMAT, `why`): the checkpoint is set aside if an older
  * one is whole.  True: it was, and close and open again begin from that one.  Engine thread. */
 bool hzp_state_set_aside(struct hzp_state *s, const char *why);
+
+/* Checkpoints are written from a copy of the state: there is memory for it.  Before start. */
+void hzp_state_copy_checkpoints(struct hzp_state *s);
 
 /* Starts the thread.  All three are borrowed until stop; checkpoints save the model's weights. */
 int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
@@ -159,6 +163,8 @@ struct hzp_state_stats {
     int64_t failed;                     /* examples given up, in all runs: hzp_state_failed */
     int64_t skipped, deleted, rejected; /* hzp_state_marked */
     double checkpoint_seconds;          /* duration of the newest checkpoint's write */
+    double checkpoint_pause_seconds;    /* how long it kept the next update from beginning */
+    uint64_t checkpoints_late;          /* due while the one before was still being written */
 };
 void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);
 

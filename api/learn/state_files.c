@@ -145,23 +145,64 @@ void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *recor
             hzp_state_learned_through(s, record->learned_through), (double)s->save_took_ns * 1e-9);
 }
 
-static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
+void hzp_state_end_checkpoint(struct hzp_state *s, const struct hzp_version_record *record,
+                              const char *name, int r, struct hzp_err_text *why)
 {
-    struct hzp_err_text text;
-    char name[64];
-    uint64_t id = v->record.id;
-    int r = hzp_state_write_files(s, v, name, sizeof(name), &text);
     if (r >= 0)
-        r = hzp_sample_log_checkpoint(s->log, id, v->record.learned_through, name, &text);
+        r = hzp_sample_log_checkpoint(s->log, record->id, record->learned_through, name, why);
     if (r >= 0) {
-        hzp_state_wrote(s, &v->record, name);
+        hzp_state_wrote(s, record, name);
         return;
     }
     hzp_lock_take(&s->lock);
     s->stats.checkpoint_seconds = (double)s->save_took_ns * 1e-9;
     s->stats.checkpoint_failures++;
     hzp_lock_release(&s->lock);
-    hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", id, text.text);
+    hzp_log(HZP_LOG_ERROR, "state", "checkpoint failed version=%" PRIu64 " %s", record->id,
+            why->text);
+}
+
+/* The trainer has the state of v until this returns. */
+static void write_checkpoint(struct hzp_state *s, const struct hzp_version *v)
+{
+    struct hzp_err_text text;
+    char name[64];
+    int r = hzp_state_write_files(s, v, name, sizeof(name), &text);
+    hzp_state_end_checkpoint(s, &v->record, name, r, &text);
+}
+
+/* Writes one of the frozen trainer, which then goes on. */
+static void checkpoint_frozen(struct hzp_state *s, const struct hzp_version *v)
+{
+    uint64_t begin = hzp_now_ns();
+    if (s->copy)
+        hzp_state_copy_and_write(s, v);
+    else
+        write_checkpoint(s, v);
+    hzp_trainer_thaw(s->trainer);
+    hzp_loop_poke(s->loop);
+    hzp_lock_take(&s->lock);
+    s->stats.checkpoint_pause_seconds = (double)(hzp_now_ns() - begin) * 1e-9;
+    hzp_lock_release(&s->lock);
+}
+
+/* A checkpoint is due while the one before is being written: said once. */
+static void note_late(struct hzp_state *s)
+{
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(s->trainer, &trainer);
+    int64_t every = s->config.checkpoint_every, updates = trainer.optimizer_step - s->tried_step;
+    if (s->late || !every || updates < every)
+        return;
+    s->late = true;
+    hzp_lock_take(&s->lock);
+    s->stats.checkpoints_late++;
+    hzp_lock_release(&s->lock);
+    hzp_log(HZP_LOG_WARN, "state",
+            "a checkpoint is due while version %" PRIu64 " is still being written: it follows "
+            "then; more updates are learned again if the server is killed "
+            "(--checkpoint-every, or a faster disk)",
+            s->saved.id);
 }
 
 static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
@@ -303,9 +344,13 @@ static void *file_main(void *arg)
         if (s->contents_due)
             keep_contents(s);
         hzp_state_journal(s);
-        if (!s->asked)
+        hzp_state_turn_saver(s, false);
+        if (!s->asked && !s->saving)
             hzp_state_turn_jobs(s);
-        if (!s->asked && !s->job_asked && checkpoint_due(s, &later)) {
+        bool due = !s->asked && !s->job_asked && checkpoint_due(s, &later);
+        if (due && s->saving) {
+            note_late(s);
+        } else if (due) {
             s->asked = true;
             hzp_trainer_freeze(s->trainer);
             hzp_loop_poke(s->loop);
@@ -313,10 +358,8 @@ static void *file_main(void *arg)
         const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
         if (!v)
             continue;
-        write_checkpoint(s, v);
+        checkpoint_frozen(s, v);
         s->asked = later = false;
-        hzp_trainer_thaw(s->trainer);
-        hzp_loop_poke(s->loop);
         hzp_wake_poke(&s->wake); /* state may have changed during the write */
     }
     if (s->asked)
@@ -324,7 +367,20 @@ static void *file_main(void *arg)
     s->asked = false;
     if (s->job_asked)
         hzp_state_end_job(s);
+    hzp_state_turn_saver(s, true);
     return NULL;
+}
+
+/* Without the memory checkpoints are written as they are without a copy. */
+static void make_copy(struct hzp_state *s)
+{
+    if (!s->dir || !s->copies)
+        return;
+    enum hzp_dtype type = hzp_weights_type(s->model->weights);
+    enum hzp_dtype moments = hzp_train_space_m(hzp_trainer_space(s->trainer))->type;
+    if (hzp_snapshot_create(hzp_weights_layout(s->model->weights), type, moments, &s->copy) < 0)
+        hzp_log(HZP_LOG_WARN, "state",
+                "no memory for a copy of the state: updates wait while a checkpoint is written");
 }
 
 /* Versions of earlier processes stay listed.  A history that cannot be read is no reason not to
@@ -345,6 +401,11 @@ static void restore_history(struct hzp_state *s)
     free(record);
 }
 
+void hzp_state_copy_checkpoints(struct hzp_state *s)
+{
+    s->copies = true;
+}
+
 int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const struct hzp_model *model,
                     struct hzp_loop *loop)
 {
@@ -353,6 +414,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->loop = loop;
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
+    make_copy(s);
     restore_history(s);
     if (s->dir)
         s->upload = hzp_upload_create(s->dir, s->config.layout, hzp_weights_type(model->weights));

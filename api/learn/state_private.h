@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state_private.h - the state's struct, private to the files that implement it: state.c
- * (opening, accepting), state_files.c (the file thread), marks.c (what is not learned), versions.c
- * (what is kept, names, jobs), rollback.c (older versions), replication.c (versions that travel).
+ * (opening, accepting), state_files.c (the file thread), write_behind.c (checkpoints from a copy),
+ * marks.c (what is not learned), versions.c (what is kept, names, jobs), rollback.c (older
+ * versions), replication.c (versions that travel).
  *
  * Thread: as the comments in the struct say.
  */
@@ -57,6 +58,7 @@ struct hzp_state {
     const struct hzp_model *model;
     struct hzp_loop *loop;
     struct hzp_update_log *updates;
+    bool copies; /* a copy is wanted */
     pthread_t thread;
     bool started;
 
@@ -65,12 +67,18 @@ struct hzp_state {
     uint64_t journaled; /* newest version in the log */
     int64_t saved_step; /* optimizer step of the newest checkpoint */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
-    uint64_t saved_ns, save_took_ns;
+    uint64_t saved_ns, save_took_ns, save_begin_ns;
     bool asked, journal_failed, starves;
     uint64_t job_asked; /* the job that waits for what it needs; 0: none */
     enum hzp_job_need job_need;
-    bool contents_due;     /* the model's weights have to be read whole, once */
-    int32_t failed_logged; /* of the queue's failed samples, how many the log has */
+    /* a checkpoint in two stages (write_behind.c) */
+    struct hzp_snapshot *copy; /* NULL: checkpoints are written while the trainer is frozen */
+    pthread_t saver;
+    bool saving;                     /* the saver thread runs, or has ended and is not joined */
+    struct hzp_version_record saved; /* of the version that it writes */
+    bool late;                       /* the next checkpoint is due meanwhile */
+    bool contents_due;               /* the model's weights have to be read whole, once */
+    int32_t failed_logged;           /* of the queue's failed samples, how many the log has */
     int32_t rejected_logged;
 
     /* any thread, once opened */
@@ -81,6 +89,7 @@ struct hzp_state {
     atomic_bool fresh; /* remove the new state directory at close */
     struct hzp_wake wake;
     atomic_bool stopping;
+    atomic_bool saver_ended;
     atomic_bool read_only; /* the log cannot be written: nothing is accepted or learned */
     _Atomic uint64_t last_update_ns;
 
@@ -94,6 +103,10 @@ struct hzp_state {
     struct hzp_manifest manifest[HZP_STATE_MANIFESTS]; /* of versions on disk; unit NULL: free */
     uint64_t manifests;                                /* made so far */
     atomic_bool manifest_busy;                         /* one is being made; any thread */
+
+    /* saver thread, and the file thread once that has ended */
+    int saver_result;
+    struct hzp_err_text saver_why;
 };
 
 /* Marks rejected and failed samples in the log, and journals every version that it does not have.
@@ -104,6 +117,10 @@ void hzp_state_journal(struct hzp_state *s);
  * enter it in the log.  File thread. */
 int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char *ret_name,
                           size_t size, struct hzp_err_text *reterr);
+/* Enters a checkpoint that was written in the log and counts it; r < 0: it failed, `why` says why.
+ * File thread. */
+void hzp_state_end_checkpoint(struct hzp_state *s, const struct hzp_version_record *record,
+                              const char *name, int r, struct hzp_err_text *why);
 /* Counts a checkpoint that is in the log, and removes old ones.  File thread. */
 void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record,
                      const char *name);
@@ -123,6 +140,14 @@ int64_t hzp_state_first_mark(struct hzp_state *s);
 
 /* Reads the marks of the log again.  The caller has changed them, or opens the state. */
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
+
+/* --- write_behind.c: file thread -------------------------------------------------------------- */
+
+/* Copies version v, whose state the trainer has and which is frozen, and writes the copy behind:
+ * the trainer may go on when this returns. */
+void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v);
+/* If the copy is on disk, or with wait as soon as it is, enters it in the log. */
+void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 
 /* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
 

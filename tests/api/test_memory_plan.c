@@ -32,6 +32,8 @@ static struct hzp_memory_plan plan;
 static struct hzp_err_text err;
 static bool rides;
 static size_t lanes;
+static bool copies;
+static size_t host_limit;
 
 static int make(size_t limit)
 {
@@ -43,6 +45,8 @@ static int make(size_t limit)
                                          .slots = e->no_train ? 1 : (int32_t)e->serving.slots,
                                          .limit = limit,
                                          .lanes = lanes,
+                                         .copies = copies,
+                                         .host_limit = host_limit,
                                          .rides = rides};
     return hzp_memory_plan(&request, &layout, &plan, &err);
 }
@@ -74,6 +78,34 @@ static void it_adds_up(void **state)
     /* all running sequences at full length: no request waits for pages */
     assert_int_equal(plan.kv_pages, 64 * 63);
     assert_true(plan.batch.rows_max >= plan.batch.segs_max);
+}
+
+/* The copy for checkpoints is planned where there is room for it, and is no reason to refuse. */
+static void copies_where_it_fits(void **state)
+{
+    options.engine.serving.kv_tokens = 10000; /* else the cache takes less where less is left */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    size_t without = plan.total;
+    assert_false(plan.copies);
+    copies = true;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.copies);
+    assert_string_equal(plan.line[plan.lines - 1].what, "checkpoint");
+    /* weights, residuals and two moments */
+    assert_int_equal(plan.total, without + layout.elements * (2 + 2 + 4 + 4));
+    assert_int_equal(make(without), HZP_OK);
+    assert_false(plan.copies);
+    assert_int_equal(plan.total, without);
+    host_limit = (size_t)1 << 32; /* a GPU's memory is full, the host's is not */
+    assert_int_equal(make(without), HZP_OK);
+    assert_true(plan.copies);
+    assert_int_equal(plan.total, without);
+    host_limit = layout.elements;
+    assert_int_equal(make(without), HZP_OK);
+    assert_false(plan.copies);
+    copies = false;
+    host_limit = 0;
+    options.engine.serving.kv_tokens = 0;
 }
 
 /* Where training rides, the batch has room for the rows of all running sequences behind a
@@ -267,6 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(copies_where_it_fits, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),

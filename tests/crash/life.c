@@ -215,7 +215,8 @@ static void tell_start(struct life *l)
                                 .b = (uint64_t)stats.last_sequence_number,
                                 .c = (uint64_t)stats.restored,
                                 .d = (uint64_t)stats.trained_again,
-                                .e = stats.checkpoint_id});
+                                .e = stats.checkpoint_id,
+                                .read_only = hzp_state_read_only(l->state)});
 }
 
 static void close_all(struct life *l)
@@ -244,6 +245,8 @@ void crash_live(const struct crash_life *config)
         close_all(l);
         _exit(0);
     }
+    if (l->config.next_text & 1) /* both ways of writing checkpoints */
+        hzp_state_copy_checkpoints(l->state);
     must(l, "start", hzp_state_start(l->state, l->trainer, l->model, l->loop));
     must(l, "client", hzp_thread_start(&client, "client", client_main, l));
     int r = hzp_loop_run(l->loop);

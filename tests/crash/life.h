@@ -29,6 +29,7 @@ enum crash_kind {
 struct crash_told {
     enum crash_kind kind;
     uint64_t a, b, c, d, e;
+    bool read_only; /* STARTED: the log cannot be written, nothing but this version is published */
     char text[200];
 };
 

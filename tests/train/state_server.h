@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/train/state_server.h - a learning server without HTTP: the whole engine beside the file
- * thread, on a state in the scratch directory.  Linked with --wrap of hzp_sample_log_open and
- * hzp_sample_log_version.
+ * thread, on a state in the scratch directory.  Linked with --wrap of hzp_sample_log_open,
+ * hzp_sample_log_version and hzp_snapshot_save.
  *
  * Thread: the test's.
  */
@@ -92,6 +92,23 @@ int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
     return __real_hzp_sample_log_version(log, record, reterr);
 }
 
+/* Wraps the writing of a copied state, so that a test can make the disk slow. */
+int __real_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
+                             struct hzp_err_text *reterr);
+int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
+                             struct hzp_err_text *reterr);
+
+static atomic_int disk_is_slow, saves_begun;
+
+int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
+                             struct hzp_err_text *reterr)
+{
+    atomic_fetch_add(&saves_begun, 1);
+    while (atomic_load(&disk_is_slow))
+        usleep(1000);
+    return __real_hzp_snapshot_save(s, dir, note, reterr);
+}
+
 /* In the parent of a killed child cmocka checks everything; in the child a failure ends the
    process. */
 #define MUST(call)                                                                                 \
@@ -166,6 +183,7 @@ static inline void open_server(struct server *s, int64_t every)
                                    .idle_ns = 1000000,
                                    .source = {hzp_trainer_source(s->trainer)}};
     MUST(hzp_loop_create(&loop, &s->loop));
+    hzp_state_copy_checkpoints(s->state);
     MUST(hzp_state_start(s->state, s->trainer, s->model, s->loop));
 }
 

@@ -3,6 +3,8 @@
  * beside the file thread; the server is stopped, restarted, and killed at random moments. */
 #include "tests/train/state_server.h"
 
+#include "api/learn/state_tool.h"
+
 static void test_stop_and_start(void **state)
 {
     struct server s;
@@ -216,6 +218,72 @@ static void test_periodic_checkpoints(void **state)
     assert_int_equal(found, 2);
 }
 
+/* Turns until the condition holds. */
+#define TURN_UNTIL(s, condition)                                                                   \
+    while (!(condition))                                                                           \
+    turn(s)
+
+static void turn(struct server *s)
+{
+    if (hzp_loop_turn(s->loop) == 0)
+        usleep(200);
+}
+
+static int64_t newest_step(struct server *s)
+{
+    struct hzp_version_record newest;
+    hzp_weights_newest(s->weights, &newest);
+    return newest.optimizer_step;
+}
+
+static struct hzp_state_stats read_stats(struct server *s)
+{
+    struct hzp_state_stats stats;
+    hzp_state_read_stats(s->state, &stats);
+    return stats;
+}
+
+/* While a checkpoint is on its way to a slow disk, updates go on and are published; the one that is
+ * due meanwhile follows, and there is never more than one.  What is on disk in the end is what was
+ * copied, whatever has changed since. */
+static void test_slow_disk(void **state)
+{
+    struct server s;
+    int number = 0;
+    atomic_store(&saves_begun, 0);
+    atomic_store(&disk_is_slow, 1);
+    open_server(&s, 2);
+    for (; number < 10; number++)
+        accept(&s, number);
+    TURN_UNTIL(&s, atomic_load(&saves_begun) == 1);
+    int64_t then = newest_step(&s);
+    for (; number < 100; number++)
+        accept(&s, number);
+    TURN_UNTIL(&s, newest_step(&s) >= then + 8 && read_stats(&s).checkpoints_late);
+    assert_int_equal(atomic_load(&saves_begun), 1);
+    assert_int_equal(read_stats(&s).checkpoints, 0);
+    assert_int_equal(read_stats(&s).checkpoints_late, 1);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), 0);
+    atomic_store(&disk_is_slow, 0);
+    TURN_UNTIL(&s, read_stats(&s).checkpoints >= 2);
+    assert_true(read_stats(&s).checkpoint_pause_seconds > 0);
+    uint64_t first_saved =
+        hzp_checkpoint_below(scratch_path("state"), hzp_checkpoint_newest(scratch_path("state")));
+    close_server(&s, false);
+
+    /* The copy of the older one: the checksums in it are compared when it is loaded. */
+    struct hzp_err_text text = {{0}, {0}};
+    int64_t damaged = -1;
+    FILE *out = fopen("/dev/null", "w");
+    assert_true(first_saved > 0);
+    assert_int_equal(hzp_state_tool(scratch_path("state"), HZP_STATE_CHECK, out, &damaged, &text),
+                     HZP_OK);
+    fclose(out);
+    assert_int_equal(damaged, 0);
+    open_server(&s, 0);
+    close_server(&s, false);
+}
+
 static void serve_until_killed(int fd)
 {
     struct server s;
@@ -393,6 +461,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_checkpoint_options, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_prune, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_periodic_checkpoints, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_slow_disk, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_kill, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_two_at_once, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_provisional, make_model, scratch_teardown),

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/tiny.h"
 
+#include "train/snapshot.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
@@ -136,6 +138,63 @@ static void test_resume(void **state)
     unsetenv("HZP_POISON");
 }
 
+static char *read_saved(size_t *ret_size)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *bytes = malloc(1 << 20);
+    *ret_size = fread(bytes, 1, 1 << 20, file);
+    fclose(file);
+    return bytes;
+}
+
+/* A copy is of the moment when it was taken, bit for bit, whatever is learned afterwards. */
+static void check_snapshot(enum hzp_dtype type, enum hzp_dtype moments)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = offline(type, moments);
+    struct tiny *t = tiny_open(&config);
+    struct hzp_snapshot *copy;
+    size_t size, size2;
+    tiny_publish(t);
+    tiny_push(t, 1, 40);
+    run_to(t, 5);
+    const struct hzp_version *v = hzp_weights_current(t->weights);
+    const struct hzp_layout *layout = tiny_units(t)->layout;
+    TINY_MUST(hzp_snapshot_create(layout, type, moments, &copy));
+    TINY_MUST(hzp_snapshot_take(copy, t->trainer, v, &text));
+    TINY_MUST(hzp_trainer_save(t->trainer, v, dir, "", &text));
+    char *live = read_saved(&size);
+    assert_true(size < 1 << 20);
+    struct hzp_units weights = fixture_units_read(t->fixture.dev, tiny_units(t));
+    tiny_run(t);
+    assert_false(fixture_units_same(NULL, &weights, tiny_units(t)));
+    TINY_MUST(hzp_snapshot_save(copy, dir, "", &text));
+    char *copied = read_saved(&size2);
+    assert_int_equal(size, size2);
+    assert_memory_equal(live, copied, size);
+    for (int32_t u = 0; u < layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(&weights, u);
+        const void *data;
+        TINY_MUST(hzp_snapshot_read_weights(copy, u, &data, &text));
+        assert_memory_equal(view.base, data, hzp_unit_bytes(&view));
+    }
+    free(live);
+    free(copied);
+    fixture_units_free(&weights);
+    hzp_snapshot_destroy(copy);
+    tiny_close(t);
+}
+
+static void test_snapshot(void **state)
+{
+    check_snapshot(HZP_F32, HZP_F32);
+    check_snapshot(HZP_BF16, HZP_F32);
+    check_snapshot(HZP_BF16, HZP_BF16);
+}
+
 /* Moments that are damaged, and a server that stops before they are read. */
 static void test_damaged_rest(void **state)
 {
@@ -225,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_resume, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_snapshot, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_damaged_rest, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_refusals, make_dir, drop_dir),
     };
