@@ -26,10 +26,15 @@ struct hzp_audit {
 static int open_file(struct hzp_audit *a, struct hzp_err_text *reterr)
 {
     struct stat st;
-    a->fd = open(a->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    char last = '\n';
+    a->fd = open(a->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (a->fd < 0 || fstat(a->fd, &st) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", a->path, strerror(errno));
     a->bytes = st.st_size;
+    /* A line that was cut off by a power cut is ended, so that it spoils no other. */
+    if (st.st_size > 0 && pread(a->fd, &last, 1, st.st_size - 1) == 1 && last != '\n' &&
+        write(a->fd, "\n", 1) == 1)
+        a->bytes++;
     return HZP_OK;
 }
 

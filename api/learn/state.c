@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "train/snapshot.h"
+#include "train/trainer_suspend.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,6 +131,22 @@ static int set_damaged_aside(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_MIN(n, 0);
 }
 
+/* The log and the checkpoint both say up to which number it has learned.  If they differ, one of
+ * them is damaged: the examples after the smaller number are learned again, none is lost. */
+static void compare_learned(struct hzp_state *s)
+{
+    struct hzp_trainer_numbers numbers;
+    if (hzp_trainer_read_numbers(s->weights_dir, &numbers, NULL) < 0 ||
+        numbers.learned_through == s->resume.learned_through)
+        return; /* what cannot be read is found when it is loaded */
+    hzp_log(HZP_LOG_WARN, "state",
+            "%s/samples.db says that %s has learned examples up to %" PRId64
+            ", its trainer.safetensors says %" PRId64
+            ": one is damaged, examples after the smaller number are learned again",
+            s->dir, s->resume.checkpoint_name, s->resume.learned_through, numbers.learned_through);
+    s->resume.learned_through = HZP_MIN(s->resume.learned_through, numbers.learned_through);
+}
+
 static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
@@ -150,6 +167,7 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
     }
     snprintf(path, sizeof(path), "%s/%s", s->dir, s->resume.checkpoint_name);
     s->weights_dir = hzp_xstrdup(path);
+    compare_learned(s);
     return HZP_OK;
 }
 

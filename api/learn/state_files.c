@@ -186,7 +186,7 @@ static void checkpoint_frozen(struct hzp_state *s, const struct hzp_version *v)
     hzp_lock_release(&s->lock);
 }
 
-/* A checkpoint is due while the one before is being written: said once. */
+/* A checkpoint is due while the one before is being written. */
 static void note_late(struct hzp_state *s)
 {
     struct hzp_trainer_stats trainer;
@@ -198,6 +198,9 @@ static void note_late(struct hzp_state *s)
     hzp_lock_take(&s->lock);
     s->stats.checkpoints_late++;
     hzp_lock_release(&s->lock);
+    if (s->late_told)
+        return;
+    s->late_told = true;
     hzp_log(HZP_LOG_WARN, "state",
             "a checkpoint is due while version %" PRIu64 " is still being written: it follows "
             "then; more updates are learned again if the server is killed "

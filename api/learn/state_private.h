@@ -76,7 +76,7 @@ struct hzp_state {
     pthread_t saver;
     bool saving;                     /* the saver thread runs, or has ended and is not joined */
     struct hzp_version_record saved; /* of the version that it writes */
-    bool late;                       /* the next checkpoint is due meanwhile */
+    bool late, late_told;            /* the next checkpoint is due meanwhile; that is logged */
     bool contents_due;               /* the model's weights have to be read whole, once */
     int32_t failed_logged;           /* of the queue's failed samples, how many the log has */
     int32_t rejected_logged;

@@ -147,6 +147,22 @@ struct hzp_audit *hzp_state_audit(struct hzp_state *s)
 
 /* --- Pruning ---------------------------------------------------------------------------------- */
 
+/* Of these checkpoints, which were on disk, those that are not any more leave the log.  (One whose
+ * directory somebody has moved away stays in it, and is known when it is moved back.) */
+static void forget_removed(struct hzp_state *s, const struct hzp_logged_checkpoint *kept, int32_t n)
+{
+    struct hzp_err_text text;
+    char path[PATH_MAX];
+    for (int32_t i = 0; i < n; i++) {
+        snprintf(path, sizeof(path), "%s/%s", s->dir, kept[i].name);
+        if (access(path, F_OK) == 0 || errno != ENOENT)
+            continue;
+        if (hzp_sample_log_forget_checkpoint(s->log, kept[i].id, &text) < 0)
+            hzp_log(HZP_LOG_WARN, "state", "%s is removed and still in the log: %s", kept[i].name,
+                    text.text);
+    }
+}
+
 void hzp_state_prune(struct hzp_state *s, const char *needed)
 {
     struct hzp_err_text text;
@@ -166,6 +182,7 @@ void hzp_state_prune(struct hzp_state *s, const char *needed)
                 keep[count++] = kept[k].name;
     if (n >= 0)
         hzp_checkpoint_prune(s->dir, &s->keep, keep, count);
+    forget_removed(s, kept, n);
     free(keep);
     free(kept);
     free(name);

@@ -24,6 +24,7 @@ static void end_saving(struct hzp_state *s)
 {
     char name[64];
     snprintf(name, sizeof(name), "checkpoint-%" PRIu64, s->saved.id);
+    s->late_told = s->late_told && s->late; /* logged again when it begins again */
     s->saving = s->late = false;
     s->saved_ns = hzp_now_ns();
     hzp_state_end_checkpoint(s, &s->saved, name, s->saver_result, &s->saver_why);

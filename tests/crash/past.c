@@ -136,8 +136,10 @@ static uint64_t count_again(struct past *p, sqlite3 *db, uint64_t through)
             int64_t pair[2];
             memcpy(pair, blob + 16 * i, sizeof(pair));
             for (int64_t n = pair[0]; n <= pair[1] && n < PAST_SEQUENCES_MAX; n++)
-                if ((uint64_t)n > through && !seen[n]++)
+                if ((uint64_t)n > through && !seen[n]) {
+                    seen[n] = 1;
                     count++;
+                }
         }
     }
     sqlite3_finalize(s);

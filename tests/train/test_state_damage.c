@@ -2,6 +2,8 @@
 /* State that was damaged, lost, or begun with another model; full disks; bodies that come again. */
 #include "tests/train/state_server.h"
 
+#include <sqlite3.h>
+
 /* A server that learns something and leaves a checkpoint. */
 static uint64_t live_and_save(int64_t number)
 {
@@ -73,6 +75,71 @@ static void test_damaged_checkpoint(void **state)
     assert_true(open_state(false, &text) < 0);
     assert_non_null(strstr(text.text, "no checkpoint"));
     assert_int_equal(access(in_checkpoint(first, "/config.json"), F_OK), 0);
+}
+
+/* Changes the log behind the server's back. */
+static void change_log(const char *sql)
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(scratch_path("state/samples.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* The log says that the checkpoint has learned more than it has: no example is lost by that. */
+static void test_damaged_number(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    live_and_save(1);
+    open_server(&s, 0);
+    assert_int_equal(accept(&s, 2), 4); /* and not learned */
+    close_server(&s, false);
+    change_log("UPDATE checkpoints SET learned_through = 4");
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.restored, 2);
+    close_server(&s, true);
+}
+
+static int32_t logged_checkpoints(void)
+{
+    struct hzp_sample_log *log;
+    struct hzp_logged_checkpoint all[16];
+    struct hzp_err_text text;
+    MUST(hzp_sample_log_open(scratch_path("state/samples.db"), NULL, &log, &text));
+    int32_t n = hzp_sample_log_checkpoints(log, all, 16, &text);
+    hzp_sample_log_close(log);
+    return n;
+}
+
+/* A checkpoint that is removed leaves the log; one that somebody has moved away stays in it. */
+static void test_removed_checkpoints(void **state)
+{
+    uint64_t first = live_and_save(1);
+    live_and_save(2);
+    assert_int_equal(logged_checkpoints(), 2);
+    assert_int_equal(rename(in_checkpoint(first, ""), scratch_path("elsewhere")), 0);
+    live_and_save(3);
+    assert_int_equal(logged_checkpoints(), 3);
+    live_and_save(4);
+    live_and_save(5);
+    assert_int_equal(logged_checkpoints(), 3); /* the one that is elsewhere, and the newest two */
+}
+
+/* A line of the audit log that was cut off spoils no other. */
+static void test_cut_audit_line(void **state)
+{
+    struct server s;
+    char bytes[64] = "";
+    live_and_save(1);
+    scratch_write_text(scratch_path("state/audit.jsonl"), "{\"time\"");
+    open_server(&s, 0);
+    close_server(&s, false);
+    FILE *file = fopen(scratch_path("state/audit.jsonl"), "r");
+    assert_true(fread(bytes, 1, sizeof(bytes) - 1, file) > 0);
+    fclose(file);
+    assert_string_equal(bytes, "{\"time\"\n");
 }
 
 /* A bit of the residuals, which come last. */
@@ -451,6 +518,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lost_log, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_foreign_checkpoints, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_number, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_removed_checkpoints, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_cut_audit_line, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_flipped_bit_behind, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_flipped_bit_of_the_only, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_flipped_bit, make_model, scratch_teardown),
