@@ -97,7 +97,6 @@ WHY = {
     "/v1/health": "see /health", "/completion": "see /v1/completions", "/embedding": "see /v1/embeddings",
     "/apply-template": "see /tokenize with messages", "/infill": "no fill-in-the-middle",
     "/props": "see /v1/models and /tokenizer_info", "/slots": "see /metrics",
-    "/v1/messages/count_tokens": "see /tokenize with messages",
 }
 
 

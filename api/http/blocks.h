@@ -60,6 +60,9 @@ int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hz
  * HZP_EUNSUP for what has no counterpart here; the parameter named is the body's own. */
 int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+/* The number of tokens of a body's messages, as {"input_tokens"}. */
+int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json_t **ret,
+                       struct hzp_err_text *reterr);
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TOOL_NAME_MAX = 250 /* bytes, less than api/text/reply_calls.c reads */ };
+
 static void ignore(struct hzp_completion_params *params, const char *name)
 {
     if (!params->ignored)
@@ -39,6 +41,7 @@ struct prompt {
     json_t *messages, *more; /* owned */
     struct hzp_jinja_output text;
     bool echo;
+    bool strict;           /* some tool is: its calls fit its parameters */
     bool must_call;        /* tool_choice: the answer is a call */
     const char *must_name; /* borrowed: of this tool; NULL: of any */
 };
@@ -81,21 +84,35 @@ static int read_named_tool(const json_t *choice, const json_t *tools, struct pro
                                          "tool_choice: no tool is named \"%.64s\"", name);
 }
 
+/* One of tools: {"type": "function", "function": {"name": ..., "strict": ...}}. */
+static int check_tool(const json_t *tool, size_t i, struct prompt *p, struct hzp_err_text *reterr)
+{
+    const json_t *function = json_object_get(tool, "function"),
+                 *name = json_object_get(function, "name"),
+                 *strict = json_object_get(function, "strict");
+    char param[64];
+    snprintf(param, sizeof(param), "tools[%zu]", i);
+    if (!json_is_string(name))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
+                              param);
+    size_t bytes = json_string_length(name);
+    if (!bytes || bytes > TOOL_NAME_MAX || strlen(json_string_value(name)) != bytes)
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s: a name has 1 to %d bytes, and none of them is \\u0000", param,
+                              TOOL_NAME_MAX);
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s: strict must be a boolean", param);
+    p->strict |= json_is_true(strict);
+    return HZP_OK;
+}
+
 /* tools, and whether tool_choice leaves them to the model. */
 static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text *reterr)
 {
     const json_t *tools, *choice = json_object_get(body, "tool_choice"), *tool;
     size_t i;
-    char param[64];
     HZP_TRY(typed(body, "tools", JSON_ARRAY, "a list", &tools, reterr));
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *function = json_object_get(tool, "function");
-        snprintf(param, sizeof(param), "tools[%zu]", i);
-        if (!json_is_string(json_object_get(function, "name")))
-            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
-                                  param);
-    }
+    json_array_foreach(tools, i, tool) HZP_TRY(check_tool(tool, i, p, reterr));
     if (choice && !json_is_null(choice)) {
         const char *name = json_string_value(choice);
         p->must_call = name && !strcmp(name, "required");
@@ -245,6 +262,7 @@ static int read_structure(const json_t *body, const struct hzp_engine *engine,
                                       .channels = rules->channels};
     if (p->must_call || hzp_structure_calls(rules->calls))
         structure.tools = p->request.tools;
+    structure.free = structure.tools && p->strict && !p->must_call;
     return hzp_structure_parse(body, engine, &structure, p->must_call, params, reterr);
 }
 

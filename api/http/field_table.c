@@ -300,6 +300,23 @@ static const struct hzp_field messages[] = {
 const struct hzp_field_set hzp_fields_responses = {"ResponsesRequest", {responses}, false, false};
 const struct hzp_field_set hzp_fields_messages = {"MessagesRequest", {messages}, false, false};
 
+static const struct hzp_field count_tokens[] = {
+    {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
+    {"messages", JSON, NULL, NEEDED, "messages of user and assistant: text, or blocks",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"system", JSON, NULL, USED, "the system's message: text, or blocks of text",
+     "{\"type\": [\"string\", \"array\"]}"},
+    {"thinking", JSON, NULL, USED, "type disabled: enable_thinking is false for the template",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tool_choice", JSON, NULL, USED, "type auto, any, none, or tool with a name",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
+    END};
+const struct hzp_field_set hzp_fields_count_tokens = {
+    "CountTokensRequest", {count_tokens}, false, false};
+
 static const struct hzp_field embeddings[] = {
     {"add_special_tokens", BOOL, "true", USED, "the tokenizer adds its special tokens", NULL},
     {"dimensions", JSON, NULL, REFUSED, "an embedding has the model's width", NULL},
@@ -453,6 +470,10 @@ static const struct hzp_route_fields rows[] = {
      .summary = "Answer a conversation, in Anthropic's shape",
      .body = &hzp_fields_messages,
      .streams = true},
+    {.method = "POST",
+     .path = "/v1/messages/count_tokens",
+     .summary = "Count the tokens of a conversation, in Anthropic's shape",
+     .body = &hzp_fields_count_tokens},
     {.method = "POST",
      .path = "/v1/embeddings",
      .summary = "Texts as vectors",

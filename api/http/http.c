@@ -35,6 +35,7 @@ static const struct hzp_route routes[] = {
     {"POST", "/v1/chat/completions", HZP_RIGHT_COMPLETE, true, hzp_route_chat, NULL},
     {"POST", "/v1/responses", HZP_RIGHT_COMPLETE, true, hzp_route_responses, NULL},
     {"POST", "/v1/messages", HZP_RIGHT_COMPLETE, true, hzp_route_messages, NULL},
+    {"POST", "/v1/messages/count_tokens", HZP_RIGHT_COMPLETE, true, hzp_route_count_tokens, NULL},
     {"POST", "/v1/embeddings", HZP_RIGHT_COMPLETE, true, hzp_route_embeddings, NULL},
     {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models, NULL},
     {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model, NULL},

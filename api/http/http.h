@@ -197,6 +197,7 @@ enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
 enum MHD_Result hzp_route_chat(struct hzp_exchange *x);
 enum MHD_Result hzp_route_responses(struct hzp_exchange *x);
 enum MHD_Result hzp_route_messages(struct hzp_exchange *x);
+enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x);
 enum MHD_Result hzp_route_embeddings(struct hzp_exchange *x);
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x);
 enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x);

@@ -193,6 +193,8 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
     *ret = json_pack("{s:O, s:O}", "name", name, "parameters", schema);
     if (json_is_string(json_object_get(tool, "description")))
         json_object_set(*ret, "description", json_object_get(tool, "description"));
+    if (json_object_get(tool, "strict"))
+        json_object_set(*ret, "strict", json_object_get(tool, "strict"));
     return HZP_OK;
 }
 
@@ -233,6 +235,37 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     return HZP_OK;
 }
 
+/* What the template is given, as a chat has it: messages, tools, thinking. */
+static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+{
+    json_t *messages = json_array();
+    json_object_set_new(chat, "messages", messages);
+    HZP_TRY(read_messages(body, messages, reterr));
+    HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
+    HZP_TRY(read_choice(body, chat, reterr));
+    return read_thinking(body, chat, reterr);
+}
+
+int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json_t **ret,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_textbuf text = {0};
+    struct hzp_tokens tokens = {0};
+    json_t *chat = json_object();
+    int r = read_chat(body, chat, reterr);
+    if (r == HZP_OK)
+        r = hzp_chat_prompt(chat, engine, &text, reterr);
+    if (r == HZP_OK)
+        r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
+                                 HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &tokens, reterr);
+    if (r == HZP_OK)
+        *ret = json_pack("{s:I}", "input_tokens", (json_int_t)tokens.n);
+    json_decref(chat);
+    hzp_textbuf_fini(&text);
+    hzp_tokens_fini(&tokens);
+    return r;
+}
+
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
@@ -243,19 +276,12 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                                            {"top_k", "top_k"},
                                            {"top_p", "top_p"},
                                            {NULL, NULL}};
-    json_t *ignored = NULL, *chat = json_object(), *messages = json_array();
-    json_object_set_new(chat, "messages", messages);
+    json_t *ignored = NULL, *chat = json_object();
     int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
     if (r == HZP_OK && !json_is_number(json_object_get(body, "max_tokens")))
         r = hzp_blocks_wrong(reterr, "max_tokens", "is missing");
     if (r == HZP_OK)
-        r = read_messages(body, messages, reterr);
-    if (r == HZP_OK)
-        r = hzp_blocks_tools(body, read_tool, chat, reterr);
-    if (r == HZP_OK)
-        r = read_choice(body, chat, reterr);
-    if (r == HZP_OK)
-        r = read_thinking(body, chat, reterr);
+        r = read_chat(body, chat, reterr);
     if (r < 0) {
         json_decref(ignored);
         json_decref(chat);

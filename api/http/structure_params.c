@@ -114,9 +114,10 @@ static int read_bad(const json_t *body, const struct hzp_engine *engine,
     params->limited = true;
     json_array_foreach(list, i, each)
     {
-        if (r == HZP_OK && (!json_is_string(each) || !json_string_length(each)))
-            r = hzp_fail(reterr, HZP_EINVAL, "bad_words: item %zu is not a string, or it is empty",
-                         i);
+        if (r == HZP_OK && (!json_is_string(each) || !json_string_length(each) ||
+                            strlen(json_string_value(each)) != json_string_length(each)))
+            r = hzp_fail(reterr, HZP_EINVAL,
+                         "bad_words: item %zu is not a string, or it is empty or has \\u0000", i);
         if (r == HZP_OK)
             r = add_word(engine, json_string_value(each), &ids, params, reterr);
     }
@@ -165,8 +166,8 @@ static int ask_text(struct asked *a, const char *field, const json_t *value, con
     HZP_TRY(ask(a, field, reterr));
     *ret = json_string_value(value);
     if (!*ret || strlen(*ret) != json_string_length(value) || !**ret)
-        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a string that is not empty",
-                              field);
+        return hzp_fail_param(reterr, HZP_EINVAL, field,
+                              "%s must be a string that is not empty and has no \\u0000", field);
     return HZP_OK;
 }
 
@@ -259,9 +260,11 @@ static int read_asked(const json_t *body, const struct hzp_engine *engine, bool 
         return hzp_fail_param(reterr, HZP_EINVAL, a->field,
                               "%s and a tool_choice that asks for a call exclude each other",
                               a->field);
-    if (!must_call && !a->field)
+    if (a->field)
+        a->structure.free = false; /* the answer is that, or a call */
+    if (!must_call && !a->field && !a->structure.free)
         return HZP_OK;
-    const char *field = must_call ? "tool_choice" : a->field;
+    const char *field = must_call ? "tool_choice" : a->field ? a->field : "tools";
     struct hzp_err_text err = {0};
     int r =
         hzp_structures_get(engine->parts.structures, &a->structure, &params->tokens.grammar, &err);

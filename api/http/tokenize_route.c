@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /tokenize, POST /detokenize, GET /tokenizer_info, GET /load: vLLM's routes around the
- * tokenizer. */
+ * tokenizer; POST /v1/messages/count_tokens, Anthropic's. */
+#include "api/http/blocks.h"
 #include "api/http/completion.h"
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
@@ -105,6 +106,11 @@ static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set 
     json_decref(ignored);
     json_decref(body);
     return code < 0 ? hzp_reply_fail(x, code, &err) : hzp_reply_json(x, MHD_HTTP_OK, ret);
+}
+
+enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x)
+{
+    return route(x, &hzp_fields_count_tokens, hzp_messages_count);
 }
 
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x)

@@ -8,6 +8,10 @@ static const char think[] = "<think>", think_end[] = "</think>";
 static const char hermes[] = "<tool_call>", hermes_end[] = "</tool_call>";
 static const char python_tag[] = "<|python_tag|>", channel[] = "<|channel|>";
 
+/* A call whose arguments do not begin within so many bytes is read when it is complete, so that no
+ * feed of a very long text takes longer than the first ones. */
+enum { LIVE_LOOK = 4096 };
+
 /* ---- rules ---- */
 
 static enum hzp_reply_calls calls_of(const char *source)
@@ -244,7 +248,8 @@ static int step_call(struct hzp_reply *reply, bool end)
     size_t used = reply->held.bytes;
     if ((size_t)(stop - from) >= strlen(mark) && !memcmp(from, mark, strlen(mark)))
         from += strlen(mark);
-    const char *arguments = reply->rules->live && !end && reply->rules->calls != HZP_CALLS_GLM
+    const char *arguments = reply->rules->live && !end && reply->rules->calls != HZP_CALLS_GLM &&
+                                    reply->held.bytes < LIVE_LOOK
                                 ? hzp_reply_live_begin(reply, from, stop)
                                 : NULL;
     if (arguments) {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/text/structure.h"
 
+#include "api/text/structure_parts.h"
 #include "base/arena.h"
 #include "base/thread.h"
-#include "serve/grammar/gbnf.h"
-#include "serve/grammar/regex.h"
-#include "serve/grammar/schema.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,210 +77,16 @@ static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
 
 /* ---- rules ---- */
 
-struct making {
-    struct hzp_structures *s;
-    const struct hzp_structure *what;
-    struct hzp_rules *rules;
-    struct hzp_err_text *reterr;
-};
-
-/* A mark of the model's own form: a special token, or text. */
-static int32_t add_mark(const struct making *m, int32_t from, const char *mark)
-{
-    int32_t id = hzp_tokenizer_find(m->s->tok, mark, strlen(mark));
-    if (id < 0 || !hzp_tokenizer_is_special(m->s->tok, id))
-        return hzp_rules_text(m->rules, from, mark, strlen(mark));
-    int32_t to = hzp_rules_node(m->rules);
-    hzp_rules_special(m->rules, from, id, to);
-    return to;
-}
-
-/* Any text up to a mark. */
-static int32_t add_until(const struct making *m, int32_t from, const char *mark)
-{
-    int32_t id = hzp_tokenizer_find(m->s->tok, mark, strlen(mark));
-    if (id < 0 || !hzp_tokenizer_is_special(m->s->tok, id))
-        return hzp_rules_until(m->rules, from, mark, strlen(mark));
-    int32_t any = hzp_rules_node(m->rules);
-    hzp_rules_empty(m->rules, from, any);
-    hzp_rules_codes(m->rules, any, 0, HZP_CODE_LAST, any);
-    return add_mark(m, any, mark);
-}
-
-static int32_t add_text(const struct making *m, int32_t from, const char *text)
-{
-    return hzp_rules_text(m->rules, from, text, strlen(text));
-}
-
-static int32_t add_reasoning(const struct making *m, int32_t from)
-{
-    if (!m->what->reasoning)
-        return from;
-    int32_t begun = m->what->inside ? from : add_mark(m, from, "<think>");
-    int32_t end = add_until(m, begun, "</think>");
-    for (int i = 0; i < 2; i++) {
-        int32_t line = add_text(m, end, "\n");
-        hzp_rules_empty(m->rules, end, line);
-        end = line;
-    }
-    if (!m->what->inside)
-        hzp_rules_empty(m->rules, from, end);
-    return end;
-}
-
-static int add_choice(const struct making *m, int32_t from, int32_t to)
-{
-    size_t i;
-    const json_t *each, *list = m->what->choice;
-    if (!json_is_array(list) || !json_array_size(list) ||
-        json_array_size(list) > HZP_STRUCTURE_CHOICES_MAX)
-        return hzp_fail(m->reterr, HZP_EINVAL, "choice must be a list of 1 to %d strings",
-                        HZP_STRUCTURE_CHOICES_MAX);
-    json_array_foreach(list, i, each)
-    {
-        if (!json_is_string(each) || !json_string_length(each))
-            return hzp_fail(m->reterr, HZP_EINVAL,
-                            "choice must be a list of strings that are not empty");
-        hzp_rules_empty(
-            m->rules,
-            hzp_rules_text(m->rules, from, json_string_value(each), json_string_length(each)), to);
-    }
-    return HZP_OK;
-}
-
-/* The text itself, from one node to another. */
-static int add_content(const struct making *m, int32_t from, int32_t to)
-{
-    const struct hzp_structure *what = m->what;
-    int32_t rule, end;
-    if (what->object) {
-        hzp_rules_call(m->rules, from, hzp_json_object_rules(m->rules), to);
-    } else if (what->schema) {
-        HZP_TRY(hzp_schema_rules(m->rules, what->schema, &rule, m->reterr));
-        hzp_rules_call(m->rules, from, rule, to);
-    } else if (what->regex) {
-        HZP_TRY(hzp_regex_rules(m->rules, from, what->regex, strlen(what->regex), HZP_SPELL_PLAIN,
-                                false, &end, m->reterr));
-        hzp_rules_empty(m->rules, end, to);
-    } else if (what->gbnf) {
-        HZP_TRY(hzp_gbnf_rules(m->rules, what->gbnf, strlen(what->gbnf), &rule, m->reterr));
-        hzp_rules_call(m->rules, from, rule, to);
-    } else if (what->choice) {
-        return add_choice(m, from, to);
-    }
-    return HZP_OK;
-}
-
-/* ---- calls ---- */
-
-/* The arguments of one tool behind `from`; *ret: the node behind them. */
-static int add_arguments(const struct making *m, const json_t *function, int32_t from, int32_t *ret)
-{
-    const json_t *parameters = json_object_get(function, "parameters");
-    int32_t rule;
-    if (!json_is_object(parameters) || !json_object_size(parameters))
-        rule = hzp_json_object_rules(m->rules);
-    else
-        HZP_TRY(hzp_schema_rules(m->rules, parameters, &rule, m->reterr));
-    *ret = hzp_rules_then(m->rules, from, rule);
-    return HZP_OK;
-}
-
-/* The name as it stands in JSON. */
-static int32_t add_name(const struct making *m, int32_t from, const char *name)
-{
-    json_t *json = json_string(name);
-    char *text = json_dumps(json, JSON_ENCODE_ANY);
-    if (text)
-        from = hzp_rules_text(m->rules, from, text, strlen(text));
-    free(text);
-    json_decref(json);
-    return from;
-}
-
-static bool names_arguments(const struct making *m)
-{
-    return m->what->calls == HZP_CALLS_MISTRAL && hzp_tokenizer_find(m->s->tok, "[ARGS]", 6) >= 0;
-}
-
-/* One call of any tool that may be called, in a rule of its own. */
-static int call_rule(const struct making *m, int32_t *ret)
-{
-    const json_t *tool;
-    size_t i;
-    bool any = false, llama = m->what->calls == HZP_CALLS_LLAMA;
-    *ret = hzp_rules_add(m->rules, "call", 4);
-    int32_t first = m->rules->rule[*ret].first, last = m->rules->rule[*ret].last;
-    json_array_foreach(m->what->tools, i, tool)
-    {
-        const json_t *function = json_object_get(tool, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        int32_t at = first;
-        if (!name || (m->what->tool && strcmp(name, m->what->tool)))
-            continue;
-        any = true;
-        if (names_arguments(m)) {
-            at = add_mark(m, add_text(m, at, name), "[ARGS]");
-            HZP_TRY(add_arguments(m, function, at, &at));
-        } else {
-            at = add_name(m, add_text(m, at, "{\"name\": "), name);
-            at = add_text(m, at, llama ? ", \"parameters\": " : ", \"arguments\": ");
-            HZP_TRY(add_arguments(m, function, at, &at));
-            at = add_text(m, at, "}");
-        }
-        hzp_rules_empty(m->rules, at, last);
-    }
-    return any ? HZP_OK
-               : hzp_fail(m->reterr, HZP_EINVAL, "no tool is named \"%.64s\"",
-                          m->what->tool ? m->what->tool : "");
-}
-
-/* What stands before the first call, between two, and behind the last. */
-static int add_calls(const struct making *m, int32_t from, int32_t to)
-{
-    int32_t rule;
-    if (!hzp_structure_calls(m->what->calls))
-        return hzp_fail(m->reterr, HZP_EINVAL,
-                        "calls cannot be asked for in the form in which this model writes them");
-    HZP_TRY(call_rule(m, &rule));
-    bool hermes = m->what->calls == HZP_CALLS_HERMES, named = names_arguments(m);
-    bool list = m->what->calls == HZP_CALLS_MISTRAL && !named;
-    if (list)
-        from = add_text(m, add_mark(m, from, "[TOOL_CALLS]"), "[");
-    for (int i = 0; i < (m->what->one_call ? 1 : HZP_STRUCTURE_CALLS_MAX); i++) {
-        if (hermes)
-            from =
-                add_text(m, add_mark(m, i ? add_text(m, from, "\n") : from, "<tool_call>"), "\n");
-        else if (named)
-            from = add_mark(m, from, "[TOOL_CALLS]");
-        else if (i)
-            from = add_text(m, from, list ? ", " : "; ");
-        from = hzp_rules_then(m->rules, from, rule);
-        if (hermes)
-            from = add_mark(m, add_text(m, from, "\n"), "</tool_call>");
-        hzp_rules_empty(m->rules, list ? add_text(m, from, "]") : from, to);
-    }
-    return HZP_OK;
-}
-
 static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
                 const struct hzp_structure *what, struct hzp_grammar **ret,
                 struct hzp_err_text *reterr)
 {
-    struct making m = {.s = s, .what = what, .rules = hzp_rules_create(), .reterr = reterr};
-    int32_t root = hzp_rules_add(m.rules, "answer", 6);
-    int32_t to = m.rules->rule[root].last;
-    int32_t from = add_reasoning(&m, m.rules->rule[root].first);
-    int r;
-    if (what->channels)
-        HZP_TRY_GOTO(
-            hzp_fail(reterr, HZP_EINVAL, "not supported where the model's answers have channels"));
-    HZP_TRY_GOTO(add_content(&m, from, to));
-    if (what->tools)
-        HZP_TRY_GOTO(add_calls(&m, from, to));
-    HZP_TRY_GOTO(hzp_grammar_create(m.rules, root, words, ret, reterr));
-out:
-    hzp_rules_destroy(m.rules);
+    struct hzp_rules *rules = hzp_rules_create();
+    int32_t root = hzp_rules_add(rules, "answer", 6);
+    int r = hzp_structure_rules(s->tok, what, rules, root, reterr);
+    if (r == HZP_OK)
+        r = hzp_grammar_create(rules, root, words, ret, reterr);
+    hzp_rules_destroy(rules);
     return r;
 }
 
@@ -292,11 +96,11 @@ out:
 static char *key_of(const struct hzp_structure *what)
 {
     json_t *json =
-        json_pack("{s:b, s:O?, s:O?, s:s?, s:s?, s:O?, s:s?, s:i, s:b, s:b, s:b, s:b}", "object",
-                  what->object, "schema", what->schema, "choice", what->choice, "regex",
+        json_pack("{s:b, s:O?, s:O?, s:s?, s:s?, s:O?, s:s?, s:i, s:b, s:b, s:b, s:b, s:b}",
+                  "object", what->object, "schema", what->schema, "choice", what->choice, "regex",
                   what->regex, "gbnf", what->gbnf, "tools", what->tools, "tool", what->tool,
                   "calls", (int)what->calls, "one", what->one_call, "reasoning", what->reasoning,
-                  "inside", what->inside, "channels", what->channels);
+                  "inside", what->inside, "channels", what->channels, "free", what->free);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return text;

@@ -41,15 +41,18 @@ struct hzp_structure {
     const char *tool;    /* the only one that may be called; NULL: any of them */
     enum hzp_reply_calls calls;
     bool one_call;
+    /* The answer is any text, and calls, once they have begun, fit the parameters of their tools,
+     * where these are strict, else any object. */
+    bool free;
     /* The answer may begin with reasoning, or (inside) goes on with it, up to </think>. */
     bool reasoning, inside;
-    bool channels; /* the answer has channels (gpt-oss): refused */
+    bool channels; /* the answer has channels (gpt-oss), which also have the reasoning */
 };
 
 /* Whether calls of this form can be asked for. */
 static inline bool hzp_structure_calls(enum hzp_reply_calls calls)
 {
-    return calls == HZP_CALLS_HERMES || calls == HZP_CALLS_LLAMA || calls == HZP_CALLS_MISTRAL;
+    return calls != HZP_CALLS_NONE;
 }
 
 /* vocab: the model's; tok is borrowed; in_use_max: bytes, such as HZP_STRUCTURES_IN_USE. */

@@ -393,6 +393,12 @@ int hzp_schema_raw(struct hzp_rules *rules, const json_t *document, const json_t
     struct hzp_regular *all = NULL;
     begin(&s, rules, document, reterr);
     const struct hzp_schema_item at = {.schema = &schema, .schemas = 1, .path = "$"};
+    if (!hzp_schema_is_text(schema)) {
+        end(&s);
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "schema: a string is supported with pattern, format, enum, const and "
+                        "lengths here");
+    }
     int r = hzp_schema_contents(&s, &at, HZP_SPELL_PLAIN, &all);
     struct hzp_regular *made = r == HZP_OK && all ? hzp_regular_without(all, but) : NULL;
     if (made)

@@ -175,28 +175,14 @@ struct class_of_names {
 /* Contents of names that satisfy a schema; NULL in *ret: all do. */
 static int names_of(struct object *o, const json_t *schema, struct hzp_regular **ret)
 {
-    static const char *const keywords[] = {"type",  "pattern",   "format",    "enum",
-                                           "const", "minLength", "maxLength", "not"};
-    const char *key;
-    json_t *value;
     const struct hzp_schema_item at = {
         .schema = &schema, .schemas = 1, .rule = o->at->rule, .path = "$/propertyNames"};
     *ret = NULL;
     if (json_is_true(schema))
         return HZP_OK;
-    json_object_foreach((json_t *)schema, key, value)
-    {
-        bool known = hzp_schema_is_annotation(key);
-        for (int i = 0; i < HZP_COUNT(keywords); i++)
-            known |= !strcmp(keywords[i], key);
-        const json_t *type = json_object_get(schema, "type");
-        if (!known || (type && !(hzp_type_mask(type) & HZP_TYPE_STRING)) ||
-            (!strcmp(key, "not") && !hzp_schema_is_leaf(schema)))
-            return hzp_schema_refuse(o->s, o->at, "propertyNames",
-                                     "is supported with pattern, format, enum, const and lengths");
-    }
-    if (!json_is_object(schema))
-        return hzp_schema_refuse(o->s, o->at, "propertyNames", "must be an object or true");
+    if (!hzp_schema_is_text(schema))
+        return hzp_schema_refuse(o->s, o->at, "propertyNames",
+                                 "is supported with pattern, format, enum, const and lengths");
     return hzp_schema_contents(o->s, &at, HZP_SPELL_JSON, ret);
 }
 

@@ -143,6 +143,8 @@ int hzp_schema_number(struct hzp_schema *s, const struct hzp_schema_item *at, bo
 /* Contents of strings that satisfy all schemas of the item; NULL in *ret: all do. */
 int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
                         enum hzp_spelling spelling, struct hzp_regular **ret);
+/* Whether the schema has no conditions but those that hzp_schema_contents knows. */
+bool hzp_schema_is_text(const json_t *schema);
 /* The regular expression of a format; NULL: it is not known, or name is NULL. */
 const char *hzp_schema_format(const char *name);
 /* The contents of any string, without quotes, spelled in one way; NULL: too large. */

@@ -238,6 +238,25 @@ int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
     return r;
 }
 
+bool hzp_schema_is_text(const json_t *schema)
+{
+    static const char *const keywords[] = {"type",  "pattern",   "format",    "enum",
+                                           "const", "minLength", "maxLength", "not"};
+    const char *key;
+    json_t *value;
+    const json_t *type = json_object_get(schema, "type");
+    bool text = json_is_object(schema) && (!type || hzp_type_mask(type) & HZP_TYPE_STRING) &&
+                (!json_object_get(schema, "not") || hzp_schema_is_leaf(schema));
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        bool known = hzp_schema_is_annotation(key);
+        for (int i = 0; i < HZP_COUNT(keywords); i++)
+            known |= !strcmp(keywords[i], key);
+        text &= known;
+    }
+    return text;
+}
+
 /* ---- the rule ---- */
 
 /* How many conditions there are beside lengths; the last pattern or format, and whose it is. */

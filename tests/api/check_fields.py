@@ -19,6 +19,7 @@ BODIES = {
     "ResponsesRequest": {"input": "a", "max_output_tokens": 0},
     "EmbeddingsRequest": {"input": "a"},
     "MessagesRequest": {"messages": MESSAGES, "max_tokens": 1},
+    "CountTokensRequest": {"messages": MESSAGES},
     "TokenizeRequest": {"messages": MESSAGES},
     "DetokenizeRequest": {"tokens": [1]},
     "PolicyPatch": {},

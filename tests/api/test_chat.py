@@ -6,17 +6,26 @@
 
 Skips (77) where the client or the model is missing.
 """
+import contextlib
+import io
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 import test_api as base
 from check_dialects import *  # noqa: F401,F403
 from check_fields import *  # noqa: F401,F403 - its tests run on the same server
 from check_structure import *  # noqa: F401,F403
 from test_api import Server, raises
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "dev"))
+import compatibility  # noqa: E402
 
 TEMPLATE = """
 {%- if tools %}[tools {{ tools | map(attribute='function.name') | join(' ') }}]{% endif -%}
@@ -222,6 +231,59 @@ def test_template_of_the_model():
             assert prompt_of(server, HELLO) == HELLO[0]["content"]
 
 
+def check_examples(server):
+    """The examples of docs/API.md, as they stand there, on a server with a new state directory."""
+    text = (ROOT / "docs" / "API.md").read_text()
+    section = text.split("\n## Examples\n")[1]
+    rows = re.findall(r"^\| (.*?) \| `(.*?)` \| `(.*)` \|$", section, re.M)
+    blocks = re.findall(r"(?:^    .*\n)+", text.split("\n## Examples\n")[0], re.M)
+    curls = [textwrap.dedent(block) for block in blocks if block.startswith("    curl ")]
+    assert len(rows) > 25 and len(curls) > 3, (len(rows), len(curls))
+    shown = set(re.findall(r"/[^\s`,]+", " ".join(name for name, _, _ in rows)))
+    missing = set(json.loads(server.get("/openapi.json"))["paths"]) - shown
+    missing = {path for path in missing if not path.startswith("/v1/replication")}  # among servers
+    assert not missing, missing
+    for call in [call for _, call, _ in rows] + curls:
+        call = call.replace("http://127.0.0.1:8000", server.url).replace("localhost:8000", server.url)
+        done = subprocess.run(["bash", "-c", call.replace("curl ", "curl -sS --fail-with-body ", 1)],
+                              env={**os.environ, "U": server.url}, capture_output=True, text=True)
+        assert done.returncode == 0, (call, done.stdout, done.stderr)
+    names = {}
+    prelude = textwrap.dedent(section[section.index("    import json"):section.index("| route |")])
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(prelude.replace("http://127.0.0.1:8000", server.url), names)
+        for _, _, python in rows:
+            try:
+                exec(python, names)
+            except Exception as e:
+                raise AssertionError(python) from e
+
+
+def test_compatibility():
+    """docs/COMPATIBILITY.md has what a server answers."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(compatibility.TEMPLATE)
+        file.flush()
+        with Server("--no-train", "--chat-template", file.name, name="model") as server:
+            text = compatibility.made(server.port, "model")
+    document = compatibility.DOCUMENT.read_text()
+    assert compatibility.PLACE.sub(lambda m: m[1] + text + m[2], document) == document, \
+        "run dev/compatibility.py"
+
+
+def test_count_tokens(server):
+    """As many tokens as the same conversation has in a chat."""
+    body = {"messages": HELLO, "system": "Be brief.",
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
+    status, _, answer = server.post("/v1/messages/count_tokens", body)
+    assert status == 200 and answer["input_tokens"] > 10, answer
+    _, _, made = server.post("/v1/messages", {**body, "max_tokens": 1})
+    usage = made["usage"]
+    assert answer["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"], (answer, usage)
+    status, _, answer = server.post("/v1/messages/count_tokens", {"messages": [{"role": "x", "content": "a"}]})
+    assert status == 400, answer
+
+
 def test_lessons():
     """Conversations are examples to learn from: through the template, the assistant's turns."""
     said = {"role": "assistant", "content": " Zorin lives in Tarn."}
@@ -231,13 +293,16 @@ def test_lessons():
     options = ["--update-tokens", "32"]
     if not (pathlib.Path(base.MODEL) / "chat_template.jinja").exists():
         options += ["--chat-template", TEMPLATE_FILE]
-    with Server(*options) as server:
+    with Server(*options, name="world") as server:
+        check_examples(server)
         status, _, body = post(server, said)
         assert status == 200 and body["served"] and body["accepted"] == 1, body
+        status, _, body = post(server, {**said, "weight": 0.5})
+        assert status == 200 and body["served"], body
         for messages, param, more in (
                 ([], "lines[1].messages", {}),
                 ([{**said, "weight": 0}], "lines[1].messages", {}),
-                ([{**said, "weight": 0.5}], "lines[1].messages", {}),
+                ([{**said, "weight": 1e-6}], "lines[1].messages[1].weight", {}),
                 ([{**said, "weight": -1}], "lines[1].messages[1].weight", {}),
                 ([{"role": "user", "content": "x", "weight": 1}], "lines[1].messages[1].weight",
                  {}),
@@ -291,10 +356,18 @@ def check_required(server, asked):
     status, _, body = server.post("/v1/chat/completions", {
         "messages": asked, "tools": tools, "tool_choice": "required", "response_format": {"type": "json_object"}})
     assert status == 400 and "exclude" in body["error"]["message"], body
-    tools[1]["function"]["parameters"]["not"] = {}
-    status, _, body = server.post("/v1/chat/completions", {
-        "messages": asked, "tools": tools, "tool_choice": "required"})
-    assert status == 400 and body["error"]["param"] == "tool_choice", body
+    tools[0]["function"]["strict"] = tools[1]["function"]["strict"] = True
+    free = chat(server, asked, tools=tools, max_tokens=60, extra={"ignore_eos": False}).choices[0]
+    for made in free.message.tool_calls or []:  # text, or calls that fit
+        assert json.loads(made.function.arguments) in ({"at": "Tarn"}, {"at": "Zorin"}), made
+    tools[1]["function"]["parameters"]["contains"] = {}
+    for choice, param in (("required", "tool_choice"), ("auto", "tools")):
+        status, _, body = server.post("/v1/chat/completions", {
+            "messages": asked, "tools": tools, "tool_choice": choice})
+        assert status == 400 and body["error"]["param"] == param, body
+    tools[1]["function"] = {"name": "x\0y"}
+    status, _, body = server.post("/v1/chat/completions", {"messages": asked, "tools": tools})
+    assert status == 400 and body["error"]["param"] == "tools[1]", body
 
 
 def test_tools():

@@ -3,6 +3,8 @@
  * reply reads as calls, reasoning comes before them, and grammars are kept. */
 #include "api/text/structure.h"
 
+#include "tests/text/tokenizer_makes.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,20 +17,63 @@
 static struct hzp_tokenizer *tok;
 static struct hzp_structures *structures;
 
+/* The bundled model's, which has none of the marks, and one that has them as special tokens. */
+static struct {
+    struct hzp_tokenizer *tok;
+    struct hzp_structures *structures;
+} both[2];
+
+/* The following tests use this vocabulary. */
+static void use(int i)
+{
+    tok = both[i].tok;
+    structures = both[i].structures;
+}
+
+/* Bytes, and the marks of all forms. */
+static struct hzp_tokenizer *open_marks(void)
+{
+    static const char *const marks[] = {
+        "[TOOL_CALLS]", "[ARGS]",        "<|channel|>", "<|message|>",  "<|end|>",
+        "<|start|>",    "<|constrain|>", "<|call|>",    "<tool_call>",  "</tool_call>",
+        "<arg_key>",    "</arg_key>",    "<arg_value>", "</arg_value>", "<|python_tag|>",
+        "<think>",      "</think>"};
+    char text[4096] = "";
+    size_t n = 0;
+    make_byte_level(MAKE_GPT);
+    for (int i = 0; i < HZP_COUNT(marks); i++)
+        n += (size_t)snprintf(text + n, sizeof(text) - n,
+                              ", {\"id\": %d, \"content\": \"%s\", \"special\": true}", 266 + i,
+                              marks[i]);
+    char *at = strstr(make_text, "\"lstrip\": true}") + strlen("\"lstrip\": true}");
+    assert_true(make_bytes + n < sizeof(make_text));
+    memmove(at + n, at, strlen(at) + 1);
+    memcpy(at, text, n);
+    scratch_write_text(scratch_path("tokenizer.json"), make_text);
+    return make_open();
+}
+
 static int setup(void **state)
 {
     char model[512];
     snprintf(model, sizeof(model), "%s/../../models/world", getenv("HZP_OWN_DATA"));
-    assert_int_equal(hzp_tokenizer_open(model, &tok, NULL), HZP_OK);
-    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), HZP_STRUCTURES_IN_USE, &structures);
+    assert_int_equal(hzp_tokenizer_open(model, &both[0].tok, NULL), HZP_OK);
+    scratch_setup(state);
+    both[1].tok = open_marks();
+    for (int i = 0; i < HZP_COUNT(both); i++)
+        hzp_structures_open(both[i].tok, hzp_tokenizer_vocab(both[i].tok), HZP_STRUCTURES_IN_USE,
+                            &both[i].structures);
+    use(0);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    hzp_structures_close(structures);
-    hzp_tokenizer_close(tok);
-    return 0;
+    for (int i = 0; i < HZP_COUNT(both); i++) {
+        hzp_structures_close(both[i].structures);
+        hzp_tokenizer_close(both[i].tok);
+    }
+    return scratch_teardown(state);
 }
 
 /* Whether the text is one of the grammar, token by token and within the masks. */
@@ -38,7 +83,8 @@ static bool takes(struct hzp_grammar *g, const char *text)
     struct hzp_tokens tokens = {0};
     uint32_t *mask = calloc((size_t)hzp_tokenizer_vocab(tok) / 32 + 1, sizeof(*mask));
     bool good = true;
-    assert_int_equal(hzp_tokenizer_encode(tok, text, strlen(text), 0, INT32_MAX, &tokens, NULL),
+    assert_int_equal(hzp_tokenizer_encode(tok, text, strlen(text), HZP_TOKENIZER_PARSE_SPECIAL,
+                                          INT32_MAX, &tokens, NULL),
                      HZP_OK);
     for (size_t i = 0; i < tokens.n && good; i++) {
         int32_t id = tokens.ids[i];
@@ -125,6 +171,124 @@ static void test_calls(void **state)
     json_decref(tools);
 }
 
+/* ---- each form, as text and as special tokens ---- */
+
+#define TOOLS                                                                                      \
+    "[{\"function\": {\"name\": \"f\", \"strict\": true, \"parameters\": {\"type\": \"object\", "  \
+    "\"properties\": {\"a\": {\"type\": \"integer\"}, \"s\": {\"type\": \"string\"}, \"c\": "      \
+    "{\"type\": "                                                                                  \
+    "\"string\", \"enum\": [\"x y\", \"z\"]}}, \"required\": [\"a\"], \"additionalProperties\": "  \
+    "false}}}, "                                                                                   \
+    "{\"function\": {\"name\": \"g\"}}]"
+
+/* Answers of one form that are calls, and that are not: a call of f, one that does not fit its
+ * parameters, one of g, text, text and a call, and an unknown tool. */
+static const struct form {
+    enum hzp_reply_calls calls;
+    bool marked; /* the marks have to be special tokens */
+    const char *good, *misfit, *other, *text, *behind_text, *unknown;
+} every[] = {
+    {HZP_CALLS_HERMES, false,
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>",
+     "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"k\": [1]}}\n</tool_call>", "1 < 2 <tool",
+     "so: <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+     "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>"},
+    {HZP_CALLS_LLAMA, false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+     "{\"name\": \"f\", \"parameters\": {\"b\": 1}}",
+     "{\"name\": \"g\", \"parameters\": {\"b\": 1}}", "{\"name\": \"Bob\"}",
+     "so: <|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+     "so: <|python_tag|>{\"name\": \"h\", \"parameters\": {}}"},
+    {HZP_CALLS_MISTRAL, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "[TOOL_CALLS]f[ARGS]{}",
+     "[TOOL_CALLS]g[ARGS]{\"k\": 1}", "a [list] of", "so: [TOOL_CALLS]f[ARGS]{\"a\": 1}",
+     "[TOOL_CALLS]h[ARGS]{}"},
+    {HZP_CALLS_GLM, false,
+     "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>s</arg_key>\n"
+     "<arg_value>any \"text\" </arg></arg_value>\n<arg_key>c</arg_key>\n<arg_value>x "
+     "y</arg_value>\n"
+     "</tool_call>",
+     "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>c</arg_key>\n"
+     "<arg_value>x</arg_value>\n</tool_call>",
+     "<tool_call>g\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n</tool_call>", "a < b",
+     "so: <tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+     "<tool_call>h\n</tool_call>"},
+    {HZP_CALLS_CHANNELS, false,
+     "<|channel|>analysis<|message|>to=functions.f?<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.f <|constrain|>json<|message|>{\"a\": 1}",
+     "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"s\": \"\"}",
+     "<|channel|>commentary to=functions.g<|message|>{\"k\": 2}",
+     "<|channel|>final<|message|>ask to=functions.h for it",
+     "<|channel|>commentary<|message|>so<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.f <|constrain|>json<|message|>{\"a\": 1}",
+     "<|channel|>commentary to=functions.h <|constrain|>json<|message|>{}"},
+};
+
+static struct hzp_grammar *calls_grammar(const struct form *form, const json_t *tools, bool free)
+{
+    struct hzp_structure what = {.tools = tools,
+                                 .calls = form->calls,
+                                 .channels = form->calls == HZP_CALLS_CHANNELS,
+                                 .free = free};
+    struct hzp_grammar *g = NULL;
+    struct hzp_err_text err = {0};
+    if (hzp_structures_get(structures, &what, &g, &err) != HZP_OK)
+        fail_msg("%d: %s", (int)form->calls, err.text);
+    return g;
+}
+
+/* A call that has to come; and with strict tools text, and calls that fit once they have begun. */
+static void check_form(const struct form *form, const json_t *tools)
+{
+    struct hzp_grammar *must = calls_grammar(form, tools, false),
+                       *free = calls_grammar(form, tools, true);
+    const char *reads[] = {form->good, form->other};
+    assert_true(takes(must, form->good) && takes(free, form->good));
+    assert_true(!takes(must, form->misfit) && !takes(free, form->misfit));
+    assert_true(takes(must, form->other) && takes(free, form->other));
+    assert_true(!takes(must, form->text) && takes(free, form->text));
+    assert_true(!takes(must, form->behind_text) && takes(free, form->behind_text));
+    assert_true(!takes(must, form->unknown) && !takes(free, form->unknown));
+    hzp_grammar_unref(must);
+    hzp_grammar_unref(free);
+    for (int i = 0; i < HZP_COUNT(reads); i++) {
+        struct hzp_reply_rules rules = {.calls = form->calls,
+                                        .channels = form->calls == HZP_CALLS_CHANNELS};
+        struct hzp_reply *reply;
+        assert_int_equal(hzp_reply_create(&rules, &reply), HZP_OK);
+        assert_int_equal(hzp_reply_feed(reply, reads[i], strlen(reads[i]), true), HZP_OK);
+        assert_int_equal(reply->calls, 1);
+        assert_string_equal(reply->call[0].name, i ? "g" : "f");
+        assert_int_equal(reply->content.bytes, 0);
+        hzp_reply_destroy(reply);
+    }
+}
+
+static void test_forms(void **state)
+{
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (int i = 0; i < HZP_COUNT(both); i++) {
+        use(i);
+        for (int k = 0; k < HZP_COUNT(every); k++)
+            if (i || !every[k].marked)
+                check_form(&every[k], tools);
+    }
+    /* of a model with channels a structure is in the final one */
+    struct hzp_structure what = {.regex = "a+", .channels = true};
+    struct hzp_grammar *g;
+    assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+    assert_true(takes(g, "<|channel|>final<|message|>aa"));
+    assert_true(takes(g, "<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final "
+                         "<|constrain|>json<|message|>aa"));
+    assert_false(takes(g, "<|channel|>final<|message|>ab"));
+    hzp_grammar_unref(g);
+    /* a call that has begun goes on, whatever the text before it was */
+    g = calls_grammar(&every[0], tools, true);
+    assert_false(takes(g, "so: <tool_call>"));
+    hzp_grammar_unref(g);
+    use(0);
+    json_decref(tools);
+}
+
 /* The same question gets the same grammar, until others have pushed it out. */
 static void test_kept(void **state)
 {
@@ -174,6 +338,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_forms),
         cmocka_unit_test(test_kept),
         cmocka_unit_test(test_in_use),
     };
