@@ -350,6 +350,7 @@ void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret)
     if (ret->failed) {
         hzp_lock_take(&link->lock);
         ret->failed_rank = link->failed_rank;
+        ret->left = link->left;
         snprintf(ret->why, sizeof(ret->why), "%s", link->why);
         hzp_lock_release(&link->lock);
     }

@@ -119,6 +119,7 @@ struct hzp_link_state {
     int missing;           /* the first rank that has not posted the oldest transfer; -1: none */
     int failed_rank;       /* the rank at fault if failed; -1: unknown */
     bool failed;
+    bool left;           /* failed, because that rank has closed its link in good order */
     uint64_t wire_bytes; /* sent by this rank, of the transfers that are done */
     char why[256];       /* of the failure */
 };
@@ -172,7 +173,6 @@ struct hzp_link_zmq {
     int rank, ranks;
     const char *folder;  /* NULL: TCP */
     const char *key;     /* TCP: a secret CURVE key as text */
-    uint32_t epoch;      /* folder: how often the ranks have opened a link there; all the same */
     double rate;         /* as of mpi */
     uint64_t latency_ns; /* as of mpi */
 };

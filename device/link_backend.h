@@ -63,6 +63,7 @@ struct hzp_link {
     void *wake_ctx;
     atomic_bool failed;
     int failed_rank;
+    bool left; /* see struct hzp_link_state; set before the failure */
     char why[256];
 };
 

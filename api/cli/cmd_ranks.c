@@ -32,6 +32,19 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }
 
+int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks)
+{
+    struct hzp_err_text err = {0};
+    char *record = hzp_xmalloc(HZP_CONTROL_RECORD);
+    int r = hzp_options_record(options, record, HZP_CONTROL_RECORD, &err);
+    if (r == HZP_OK)
+        r = hzp_ranks_rejoin(&options->engine.ranks, record, ranks, &err);
+    free(record);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+}
+
 int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks)
 {
     cpu_set_t set;

@@ -306,7 +306,7 @@ static int follow(const struct hzp_engine_settings *settings, const struct hzp_r
     int r = hzp_follow(&config, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
-    return r < 0;
+    return r < 0 && hzp_ranks_lost(ranks) ? HZP_LAUNCH_LOST : r < 0;
 }
 
 /* A rank was lost, and all are to be started again: rank 0 ends as by a signal. */

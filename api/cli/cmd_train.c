@@ -584,6 +584,63 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Trains, on this rank, until the run ends or a rank is lost: the exit status, HZP_LAUNCH_LOST for
+ * the latter. */
+static int run_once(const struct hzp_train_settings *settings,
+                    const struct hzp_engine_settings *engine, const struct hzp_ranks *ranks)
+{
+    struct run *run = hzp_xcalloc(1, sizeof(*run));
+    struct hzp_err_text text = {{0}, {0}};
+    run->settings = settings;
+    run->engine = engine;
+    run->link = ranks->link;
+    bool leads = !run->link || hzp_link_rank(run->link) == 0;
+    int r = leads ? open_run(run, &text) : follow(run, &text);
+    if (r >= 0 && leads)
+        r = train(run, &text);
+    if (r >= 0 && leads)
+        r = finish(run, &text);
+    if (r >= 0 && leads)
+        hzp_trainer_dismiss_ranks(run->parts.trainer);
+    if (run->log)
+        hzp_train_log_line(run->log);
+    if (r < 0)
+        fprintf(stderr, "hzpserve train: %s\n", text.text[0] ? text.text : hzp_err_name(r));
+    close_run(run);
+    bool stopped = r >= 0 && run->stopped;
+    free(run->options);
+    free(run);
+    bool lost = r < 0 && hzp_ranks_lost(ranks);
+    return lost                               ? HZP_LAUNCH_LOST
+           : stopped                          ? 128 + (int)stop_asked
+           : r == HZP_EINVAL && text.param[0] ? 2
+                                              : r < 0;
+}
+
+/* The same, and again from the newest checkpoint when a rank was lost and another has taken its
+ * place, which the launcher starts. */
+static int run_on_ranks(const struct hzp_options *options, struct hzp_train_settings *settings,
+                        struct hzp_ranks *ranks)
+{
+    struct hzp_engine_settings engine = options->engine;
+    engine.device.threads = hzp_cmd_ranks_threads(options, ranks);
+    bool again = hzp_launch_again();
+    for (int64_t left = engine.ranks.restarts;; left--) {
+        if (again && hzp_checkpoint_newest(settings->out))
+            settings->resume = 1;
+        int status = run_once(settings, &engine, ranks);
+        if (status != HZP_LAUNCH_LOST || stop_asked || left <= 0 || !hzp_ranks_may_rejoin(ranks))
+            return status;
+        hzp_log(HZP_LOG_WARN, "ranks",
+                "waiting rank=%d left=%" PRId64 ": for one in place of the lost", ranks->rank,
+                left - 1);
+        status = hzp_cmd_ranks_rejoin(options, ranks);
+        if (status)
+            return status;
+        again = true;
+    }
+}
+
 int hzp_cmd_train(const struct hzp_options *options)
 {
     struct hzp_train_settings settings = options->train;
@@ -614,35 +671,7 @@ int hzp_cmd_train(const struct hzp_options *options)
         signal(SIGUSR1, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
     }
-    if (hzp_launch_again() && hzp_checkpoint_newest(o->out))
-        settings.resume = 1;
-    struct hzp_engine_settings engine = options->engine;
-    engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
-    struct run *run = hzp_xcalloc(1, sizeof(*run));
-    struct hzp_err_text text = {{0}, {0}};
-    run->settings = o;
-    run->engine = &engine;
-    run->link = ranks.link;
-    bool leads = !run->link || hzp_link_rank(run->link) == 0;
-    int r = leads ? open_run(run, &text) : follow(run, &text);
-    if (r >= 0 && leads)
-        r = train(run, &text);
-    if (r >= 0 && leads)
-        r = finish(run, &text);
-    if (r >= 0 && leads)
-        hzp_trainer_dismiss_ranks(run->parts.trainer);
-    if (run->log)
-        hzp_train_log_line(run->log);
-    if (r < 0)
-        fprintf(stderr, "hzpserve train: %s\n", text.text[0] ? text.text : hzp_err_name(r));
-    close_run(run);
-    bool stopped = r >= 0 && run->stopped;
-    free(run->options);
-    free(run);
-    bool lost = r < 0 && hzp_ranks_lost(&ranks);
+    status = run_on_ranks(options, &settings, &ranks);
     hzp_ranks_close(&ranks);
-    return lost                               ? HZP_LAUNCH_LOST
-           : stopped                          ? 128 + (int)stop_asked
-           : r == HZP_EINVAL && text.param[0] ? 2
-                                              : r < 0;
+    return status;
 }

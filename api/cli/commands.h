@@ -40,6 +40,10 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                        struct hzp_ranks *ret);
 
+/* After a loss: waits for all ranks again (hzp_ranks_rejoin).  0, or the exit status; *ranks is
+ * then closed. */
+int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks);
+
 /* CPU threads of this rank: as --threads says, else its part of what the machine has. */
 int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks);
 

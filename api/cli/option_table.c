@@ -308,8 +308,8 @@ const struct hzp_option hzp_option_table[] = {
     INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
-        "with --ranks: when a rank is lost, start all again from the newest checkpoint, at most N "
-        "times"),
+        "go on from the newest checkpoint when a rank is lost, at most N times: --ranks starts all "
+        "again, or with link zmq only those that ended; train waits for a new rank in its place"),
     SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
          "maximum bytes a second that a rank sends, to simulate a slower link; 0: unlimited"),
     NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH,

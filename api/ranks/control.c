@@ -324,6 +324,15 @@ static void absent(struct hzp_control *c, char *text, size_t size)
             n += (size_t)snprintf(text + n, size - n, "%s%d", n ? "," : "", r);
 }
 
+/* Whether this socket is known: a rank says hello again and again until it is welcome. */
+static bool said_hello(const struct hzp_control *c, const char *name, size_t name_size)
+{
+    for (int r = 1; r < c->config.ranks; r++)
+        if (c->peer[r].name_size == name_size && !memcmp(c->peer[r].name, name, name_size))
+            return true;
+    return false;
+}
+
 static void note_hello(struct hzp_peer *p, const struct hzp_control *c, const char *name,
                        size_t name_size)
 {
@@ -359,6 +368,8 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
             !name_size || memcmp(c->hello.magic, magic, sizeof(magic)))
             continue; /* not of this program */
         ((char *)&c->hello)[n - 1] = 0;
+        if (said_hello(c, name, name_size))
+            continue;
         int rank = judge(c, &c->hello, record, why, sizeof(why));
         if (rank < 0)
             hzp_control_refuse(c, name, name_size, why);
@@ -437,9 +448,12 @@ static int meet_other(struct hzp_control *c, const char *record, void *share, si
 {
     char none[HZP_CONTROL_NAME];
     size_t none_size;
-    uint64_t began = hzp_now_ns();
-    say_hello(c, record);
+    uint64_t began = hzp_now_ns(), said = 0;
     for (;;) {
+        if (hzp_now_ns() - said > 1000000000u) { /* rank 0 may be another one by now */
+            say_hello(c, record);
+            said = hzp_now_ns();
+        }
         hzp_control_poll(c, 100);
         int n = hzp_control_receive(c, c->message, sizeof(c->message) - 1, none, &none_size);
         if (n < 0 && (double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)

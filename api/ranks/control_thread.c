@@ -116,6 +116,12 @@ static void handle(struct hzp_control *c, int rank, const char *data, size_t siz
     }
 }
 
+static bool any_lost(struct hzp_control *c)
+{
+    char why[HZP_CONTROL_TEXT];
+    return hzp_control_lost(c, why, sizeof(why)) >= 0;
+}
+
 /* Handles what has arrived. */
 static void read_all(struct hzp_control *c)
 {
@@ -130,7 +136,7 @@ static void read_all(struct hzp_control *c)
                     break;
         if (rank < c->config.ranks)
             handle(c, rank, data, (size_t)n);
-        else if (n > 0 && data[0] == 'H')
+        else if (n > 0 && data[0] == 'H' && !any_lost(c)) /* else it waits until they meet again */
             hzp_control_refuse(c, name, name_size, "all ranks of this run are connected already");
     }
 }

@@ -142,7 +142,8 @@ void hzp_launch_set_again(void)
 
 bool hzp_launch_again(void)
 {
-    return getenv(again_variable) != NULL;
+    const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"); /* torchrun's */
+    return getenv(again_variable) || (restarts && strtol(restarts, NULL, 10) > 0);
 }
 
 /* What rank 0 reported; -1: nothing yet. */

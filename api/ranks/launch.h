@@ -46,15 +46,17 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
 
 /* The same without a launcher and without MPI: the ranks are this process's children.  They find
  * torchrun's variables in the environment and meet in a folder that is removed at the end
- * (api/ranks/rendezvous.h). */
-int hzp_launch_processes(int ranks, char **argv, int *status, bool *ret_asked,
+ * (api/ranks/rendezvous.h).  A rank that is killed, or ends with HZP_LAUNCH_LOST, is started again,
+ * each at most `restarts` times and not after such a signal. */
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
                          struct hzp_err_text *reterr);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
  * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */
 void hzp_launch_block_signals(sigset_t *set, sigset_t *before, bool *ret_terminal);
 
-/* Says in the environment that the ranks started from now on replace others that were lost. */
+/* Says in the environment that the ranks started from now on replace others that were lost.
+ * Torchrun says it by its own variable. */
 void hzp_launch_set_again(void);
 bool hzp_launch_again(void);
 

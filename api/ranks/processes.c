@@ -4,6 +4,7 @@
 #include "api/ranks/rendezvous.h"
 
 #include "base/arena.h"
+#include "base/log.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -21,6 +22,8 @@ struct team {
     char **argv;
     char program[4096], folder[64];
     pid_t *pid;    /* [ranks]; 0: has ended */
+    int64_t *left; /* [ranks]; how often it may be started again */
+    bool asked;    /* to end */
     int status;    /* of rank 0 */
     sigset_t mask; /* before the launcher's */
 };
@@ -71,15 +74,31 @@ static int running(const struct team *team)
     return n;
 }
 
+/* A rank has ended.  It is started again if it was lost, or another was. */
+static void ended(struct team *team, int rank, int status)
+{
+    bool lost = WIFSIGNALED(status) || WEXITSTATUS(status) == HZP_LAUNCH_LOST;
+    bool needed = rank == 0 || team->pid[0];
+    team->pid[rank] = 0;
+    if (rank == 0)
+        team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+    if (!lost || !needed || team->asked || team->left[rank] <= 0)
+        return;
+    team->left[rank]--;
+    hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld", rank, (long long)team->left[rank]);
+    hzp_launch_set_again();
+    if (start(team, rank, NULL) < 0)
+        hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", rank);
+}
+
 static void reap(struct team *team)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
         for (int r = 0; r < team->ranks; r++)
             if (team->pid[r] == pid) {
-                team->pid[r] = 0;
-                if (r == 0)
-                    team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+                ended(team, r, status);
+                break;
             }
 }
 
@@ -92,7 +111,7 @@ static void kill_all(const struct team *team)
 
 /* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
  * rank that outlives rank 0 for long hangs. */
-static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal, bool *ret_asked)
+static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
 {
     static const uint64_t long_ns = 30000000000u;
     struct timespec second = {.tv_sec = 1};
@@ -100,7 +119,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     for (reap(team); running(team); reap(team)) {
         int number = sigtimedwait(set, NULL, &second);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
-        *ret_asked |= ends;
+        team->asked |= ends;
         if (ends && team->pid[0])
             kill(team->pid[0], SIGUSR1);
         if (team->pid[0])
@@ -112,7 +131,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     }
 }
 
-int hzp_launch_processes(int ranks, char **argv, int *status, bool *ret_asked,
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
                          struct hzp_err_text *reterr)
 {
     struct team team = {.ranks = ranks,
@@ -127,16 +146,21 @@ int hzp_launch_processes(int ranks, char **argv, int *status, bool *ret_asked,
     sigset_t set;
     team.program[length] = 0;
     team.pid = hzp_xcalloc((size_t)ranks, sizeof(*team.pid));
+    team.left = hzp_xcalloc((size_t)ranks, sizeof(*team.left));
+    for (int i = 0; i < ranks; i++)
+        team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
     int r = HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);
+    team.asked = r < 0;
     if (r < 0)
         kill_all(&team);
-    wait_for_ranks(&team, &set, terminal, ret_asked);
+    wait_for_ranks(&team, &set, terminal);
     sigprocmask(SIG_SETMASK, &team.mask, NULL);
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
     free(team.pid);
+    free(team.left);
     *status = team.status;
     return r;
 }

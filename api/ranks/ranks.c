@@ -26,14 +26,13 @@ static bool mpi_usable(struct hzp_link_about *about)
 
 /* Runs the ranks, and again where a rank was lost: the new ranks begin with the newest
  * checkpoint. */
-static int run_ranks(const struct hzp_ranks_settings *settings, bool mpi, char **argv, int *status,
+static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, int *status,
                      struct hzp_err_text *reterr)
 {
     int ranks = (int)settings->ranks;
     for (int64_t left = settings->restarts;; left--) {
         bool asked = false;
-        HZP_TRY(mpi ? hzp_launch_local(ranks, argv, status, &asked, reterr)
-                    : hzp_launch_processes(ranks, argv, status, &asked, reterr));
+        HZP_TRY(hzp_launch_local(ranks, argv, status, &asked, reterr));
         if (*status != HZP_LAUNCH_LOST || asked || left <= 0)
             return HZP_OK;
         hzp_log(HZP_LOG_WARN, "ranks", "restart ranks=%lld left=%lld: a rank was lost",
@@ -60,7 +59,9 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(run_ranks(settings, mpi, argv, status, reterr));
+    HZP_TRY(
+        mpi ? run_ranks(settings, argv, status, reterr)
+            : hzp_launch_processes((int)settings->ranks, argv, settings->restarts, status, reterr));
     return 1;
 }
 
@@ -167,8 +168,7 @@ static int open_zmq(const struct hzp_ranks_settings *settings, const char *recor
                     struct hzp_control_config *config, struct hzp_ranks *ret,
                     struct hzp_err_text *reterr)
 {
-    struct hzp_rendezvous *where = &ret->rendezvous;
-    HZP_TRY(hzp_rendezvous_open(&ret->launch, (int)settings->port, where, reterr));
+    const struct hzp_rendezvous *where = &ret->rendezvous;
     bool tcp = !where->folder[0];
     struct hzp_link_zmq zmq = {.rank = ret->rank,
                                .ranks = ret->ranks,
@@ -212,6 +212,8 @@ static int open_all(const struct hzp_ranks_settings *settings, const char *recor
     if (choose_link(settings, &ret->launch) == HZP_RANKS_MPI)
         HZP_TRY(open_mpi(settings, record, config, ret, reterr));
     else
+        HZP_TRY(hzp_rendezvous_open(&ret->launch, (int)settings->port, &ret->rendezvous, reterr));
+    if (!ret->link)
         HZP_TRY(open_zmq(settings, record, config, ret, reterr));
     const char *at = ret->rendezvous.from;
     hzp_log(HZP_LOG_INFO, "ranks", "met rank=%d ranks=%d local_rank=%d link=%s from=%s%s%s",
@@ -230,6 +232,34 @@ int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record
     int r = open_all(settings, record, &config, ret, reterr);
     if (r < 0)
         hzp_ranks_close(ret);
+    return r;
+}
+
+bool hzp_ranks_may_rejoin(const struct hzp_ranks *ranks)
+{
+    struct hzp_link_state link;
+    if (!ranks->rendezvous.from[0] || !hzp_ranks_lost(ranks))
+        return false;
+    hzp_link_state(ranks->link, &link);
+    return !link.left;
+}
+
+int hzp_ranks_rejoin(const struct hzp_ranks_settings *settings, const char *record,
+                     struct hzp_ranks *ranks, struct hzp_err_text *reterr)
+{
+    struct hzp_control_config config = {.silent_s = settings->silent_s,
+                                        .meet_s = settings->meet_s,
+                                        .rank = ranks->rank,
+                                        .ranks = ranks->ranks};
+    hzp_control_close(ranks->control);
+    hzp_link_close(ranks->link);
+    ranks->control = NULL;
+    ranks->link = NULL;
+    int r = open_zmq(settings, record, &config, ranks, reterr);
+    if (r < 0)
+        hzp_ranks_close(ranks);
+    else
+        hzp_log(HZP_LOG_INFO, "ranks", "met again rank=%d ranks=%d", ranks->rank, ranks->ranks);
     return r;
 }
 

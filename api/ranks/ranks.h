@@ -24,7 +24,7 @@ struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
     int64_t link;            /* enum hzp_ranks_link: what connects the ranks */
     int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
-    int64_t restarts;        /* how often all are started again because one was lost */
+    int64_t restarts;        /* how often all, or with zmq each, are started again after a loss */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
     double silent_s, meet_s; /* see struct hzp_control_config */
@@ -40,7 +40,7 @@ struct hzp_ranks {
 
 /* With settings->ranks > 1 and no launcher's environment: runs the ranks, by MPI's launcher if
  * there is one (hzp_launch_local), else or with link zmq by itself (hzp_launch_processes); again
- * where a rank was lost (settings->restarts).  It returns 1 with *status, this process's exit
+ * after a loss (settings->restarts).  It returns 1 with *status, this process's exit
  * status.  HZP_OK: this process is a rank. */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr);
@@ -51,6 +51,15 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
 int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
                    void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                    struct hzp_ranks *ret, struct hzp_err_text *reterr);
+
+/* Whether the ranks that are left can meet again, with one that replaces the lost one: link zmq,
+ * and the lost rank did not end in good order. */
+bool hzp_ranks_may_rejoin(const struct hzp_ranks *ranks);
+
+/* Closes link and control messages and waits for all ranks again, at the same place.  The link must
+ * not be in use.  Errors as of open; *ranks is then closed. */
+int hzp_ranks_rejoin(const struct hzp_ranks_settings *settings, const char *record,
+                     struct hzp_ranks *ranks, struct hzp_err_text *reterr);
 
 /* Rank 0: the trace of all ranks' last seconds (base/timeline.h), as a whole file; ranks NULL: one
  * rank.  It may wait for some seconds.  *ret is the caller's to free.  HZP_EBUSY: another trace is

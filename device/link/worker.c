@@ -50,6 +50,7 @@ int hzp_link_header_check(struct hzp_link_worker *w, int rank, const struct hzp_
     char why[256];
     if (h->kind == HZP_LINK_HEADER_BYE) {
         w->told = h->failed;
+        w->base.left = !h->failed && !atomic_load(&w->base.failed);
         hzp_link_fail(&w->base, h->failed ? h->failed_rank : rank,
                       h->failed ? h->why : "has closed its link");
         return HZP_EIO;

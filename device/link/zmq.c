@@ -298,7 +298,7 @@ static int open_socket(struct hzp_zmq_link *link, int rank, struct hzp_err_text 
 /* Where the lower of two ranks listens for the higher one, in the folder. */
 static void file_name(const struct hzp_zmq_link *link, int low, int high, char ret[ENDPOINT])
 {
-    snprintf(ret, ENDPOINT, "ipc://%s/%u-%d-%d", link->folder, link->config.epoch, low, high);
+    snprintf(ret, ENDPOINT, "ipc://%s/%d-%d", link->folder, low, high);
 }
 
 /* The port that a socket was bound to. */

@@ -204,9 +204,9 @@ def loses(how, link):
     assert "serve: stopped" in log, log
 
 
-def restarts():
+def restarts(link):
     """With --restart all ranks are started again when one is lost; what was accepted is learned."""
-    server = Server(2, "--restart", "1", "--checkpoint-every", "3")
+    server = Server(2, "--restart", "1", "--checkpoint-every", "3", "--link", link)
     server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
     last = server.call("/v1/fine_tuning/examples", examples(24))["last"]
     before = server.url
@@ -215,7 +215,8 @@ def restarts():
     server.until(lambda: learned_through(server) >= last)
     assert server.call("/health") == {"status": "ok"}
     log = server.stop(keep=True, status=0)
-    assert log.count("ranks: restart ranks=2 left=0") == 1, log
+    again = ["ranks=2"] if link == "mpi" else ["rank=0", "rank=1"]
+    assert all(log.count(f"ranks: restart {which} left=0") == 1 for which in again), log
     server.scratch.cleanup()
 
 
@@ -260,8 +261,9 @@ if sys.argv[4:] != ["kills"]:
         for signal_ in (signal.SIGKILL, signal.SIGSTOP):
             print("loses", signal_.name, link_, flush=True)
             loses(signal_, link_)
-    print("restarts", flush=True)
-    restarts()
+    for link_ in links:
+        print("restarts", link_, flush=True)
+        restarts(link_)
 for number in range(KILLS):
     print("killed", number, flush=True)
     killed(number % 2, number)

@@ -8,11 +8,14 @@ torchrun, an operator of Kubernetes and Slurm set.
 import filecmp
 import json
 import os
+import pathlib
 import random
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 serve = sys.argv[1]
 model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "world")
@@ -143,8 +146,75 @@ def trains():
                 if os.path.exists(f"{top}/one/{file}"):
                     assert filecmp.cmp(f"{top}/one/{file}", f"{top}/{name}/{file}", shallow=False), (name, file)
             assert os.path.exists(f"{top}/{name}/model.safetensors")
+        # Where torchrun says that it starts the ranks again, a run that has checkpoints is resumed.
+        ends(start(torchrun(0, ranks=1), *train, "--out", top + "/one"), 2)
+        ends(start(torchrun(0, ranks=1, TORCHELASTIC_RESTART_COUNT="1"), *train, "--out", top + "/one"))
 
 
-for test in (own, by_hand, refusals, trains):
+def pid_of(rank, word):
+    """The process that runs as this rank with this word in its command line."""
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = path.read_bytes().split(b"\0")
+            words = (path.parent / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"RANK=%d" % rank in variables and word.encode() in words:
+            return int(path.parent.name)
+    return None
+
+
+def kill(rank, out, after, process):
+    """Kills a rank once the run has written more than `after` checkpoints; returns how many there are."""
+    def written():
+        names = [p.name.split("-")[1] for p in pathlib.Path(out).glob("checkpoint-*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
+    while written() <= after or not pid_of(rank, out):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of(rank, out), signal.SIGKILL)
+    return written()
+
+
+def rejoins():
+    """A killed rank is replaced, by --ranks N or by hand; training goes on from the newest checkpoint, and learns the
+    same as one rank that nothing happened to."""
+    with tempfile.TemporaryDirectory() as top:
+        data = os.path.join(top, "data.jsonl")
+        with open(data, "w", encoding="utf-8") as file:
+            for i in range(40):
+                file.write(json.dumps({"prompt": f"Who keeps lamp {i}? ", "completion": f"Keeper {i * i % 31}."}) + "\n")
+        train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--ordered",
+                 "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "80",
+                 "--checkpoint-every", "3", "--keep-checkpoints", "3"]
+        ends(start(environment(), *train, "--out", top + "/one"))
+        out = top + "/three"
+        with open(top + "/log", "w+", encoding="utf-8") as log:
+            process = subprocess.Popen([serve, *train, "--out", out, "--ranks", "3", "--link", "zmq", "--restart", "3"],
+                                       env=environment(), stderr=log, stdout=log)
+            written = kill(1, out, 0, process)
+            kill(0, out, written + 6, process)
+            status = process.wait()
+            said = pathlib.Path(top + "/log").read_text(encoding="utf-8")
+            assert status == 0, said
+            for text in ("restart rank=1 left=2", "restart rank=0 left=2", "met again rank=2 ranks=3"):
+                assert text in said, (text, said)
+        assert filecmp.cmp(top + "/one/model.safetensors", out + "/model.safetensors", shallow=False)
+
+        out, port = top + "/pods", free_port()
+        variables = {"HZP_RANKS_KEY": KEY, "MASTER_PORT": port, "LOCAL_WORLD_SIZE": ""}
+        command = [*train, "--out", out, "--restart", "1"]
+        with open(top + "/log", "w+", encoding="utf-8") as log:
+            ranks = [subprocess.Popen([serve, *command], env=torchrun(r, **variables), stderr=log, stdout=log)
+                     for r in (0, 1)]
+            kill(1, out, 0, ranks[0])
+            ranks[1].wait()
+            ranks[1] = subprocess.Popen([serve, *command], env=torchrun(1, **variables), stderr=log, stdout=log)
+            codes = [r.wait() for r in ranks]
+            assert codes == [0, 0], (codes, pathlib.Path(top + "/log").read_text(encoding="utf-8"))
+        assert filecmp.cmp(top + "/one/model.safetensors", out + "/model.safetensors", shallow=False)
+
+
+for test in (own, by_hand, refusals, trains, rejoins):
     print(test.__name__, flush=True)
     test()
