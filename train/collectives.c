@@ -1,59 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/collectives.h"
+#include "train/collectives_state.h"
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include "nanobatch/build/train_space_state.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The kinds of transfers, in the upper bits of their tags; the unit is in the lower ones. */
-enum tag {
-    TAG_COMMAND = 1,
-    TAG_PAYLOAD,
-    TAG_GATHER,
-    TAG_SCATTER,
-    TAG_LOSS,
-    TAG_SUM,
-    TAG_COPIES,
-    TAG_SQUARES,
-    TAG_REFRESH,
-    TAG_RESULT,
-    TAG_STATE,
-    TAG_SHARE,
-    TAG_AGREE,
-};
-
-/* What one rank found in its audit of the draft. */
-struct result {
-    double sumsq;
-    uint64_t checksum;
-    int64_t nonfinite;
-};
-
-struct hzp_collectives {
-    struct hzp_collectives_config config;
-    int group[HZP_GROUP_COUNT]; /* numbers on the link; of groups of one rank: not used */
-    int32_t size[HZP_GROUP_COUNT];
-    struct hzp_transfers list;
-    struct hzp_rank_command command;
-    void *payload;
-    size_t payload_room;
-    int32_t command_entry; /* the newest command's transfer in the list, or its payload's */
-    double *loss, *losses; /* [rounds_room] of this rank's micro-batches; [ranks][rounds] of all */
-    int32_t rounds, rounds_room;
-    /* Transfers in the list, -1: done or none.  scatter: that frees each place of fresh gradients,
-     * the last one a tied embedding's; reduced: after which a unit's sums are complete. */
-    int32_t scatter[3], *reduced;    /* [units] */
-    struct result mine, *results;    /* [ranks] in the order of HZP_GROUP_RANKS */
-    const struct hzp_version *draft; /* of the update */
-    void *state; /* one unit of the optimizer's state; NULL: none gathered yet */
-    bool failed;
-    struct hzp_err_text error;
-};
 
 /* --- Creation --------------------------------------------------------------------------------- */
 
@@ -63,8 +15,17 @@ static void forget(struct hzp_collectives *x)
     x->command_entry = -1;
     for (int i = 0; i < HZP_COUNT(x->scatter); i++)
         x->scatter[i] = -1;
+    for (int i = 0; i < HZP_COUNT(x->ring.gathered); i++)
+        x->ring.gathered[i] = -1;
     for (int32_t u = 0; u < x->config.model->layout->units; u++)
-        x->reduced[u] = -1;
+        x->reduced[u] = x->refresh[u] = -1;
+    x->updated = -1;
+}
+
+void hzp_collectives_empty_ring(struct hzp_collectives *x)
+{
+    for (int i = 0; i < HZP_COUNT(x->ring.unit); i++)
+        x->ring.unit[i] = -1;
 }
 
 static int open_groups(struct hzp_collectives *x, struct hzp_err_text *reterr)
@@ -97,9 +58,13 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     x->config = *config;
     hzp_transfers_init(&x->list);
     x->list.track = hzp_track_open("tickets", HZP_TRACK_FEW, true);
+    hzp_plan_init(&x->audit.chain);
     x->reduced = hzp_xcalloc(units, sizeof(*x->reduced));
+    x->refresh = hzp_xcalloc(units, sizeof(*x->refresh));
+    x->audit.first = hzp_xcalloc(units, sizeof(*x->audit.first));
     x->results = hzp_xcalloc((size_t)config->shards.groups.ranks, sizeof(*x->results));
     forget(x);
+    hzp_collectives_empty_ring(x);
     int r = open_groups(x, reterr);
     if (r < 0) {
         hzp_collectives_destroy(x);
@@ -118,6 +83,9 @@ void hzp_collectives_destroy(struct hzp_collectives *x)
     free(x->loss);
     free(x->losses);
     free(x->reduced);
+    free(x->refresh);
+    free(x->audit.first);
+    hzp_plan_fini(&x->audit.chain);
     free(x->results);
     free(x->state);
     free(x);
@@ -177,20 +145,7 @@ int hzp_collectives_wait(struct hzp_collectives *x)
     return HZP_OK;
 }
 
-static uint64_t tag_of(enum tag tag, int32_t u)
-{
-    return (uint64_t)tag << 32 | (uint32_t)u;
-}
-
-/* The address of the resident part of unit u, which is resident. */
-static void *base_of(const struct hzp_units *units, int32_t u)
-{
-    struct hzp_unit_view view = hzp_unit_view(units, u);
-    HZP_ASSERT(view.base);
-    return view.base;
-}
-
-static void append_to(struct hzp_collectives *x)
+void hzp_collectives_append(struct hzp_collectives *x)
 {
     if (!hzp_transfers_done(&x->list))
         return;
@@ -205,14 +160,15 @@ bool hzp_collectives_may_send(const struct hzp_collectives *x)
     return x->command_entry < x->list.done || hzp_transfers_done(&x->list);
 }
 
-static int32_t add_broadcast(struct hzp_collectives *x, void *data, size_t bytes, enum tag tag)
+static int32_t add_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
+                             enum hzp_collectives_tag tag)
 {
     struct hzp_transfer what = {.op = HZP_BROADCAST,
                                 .type = HZP_WIRE_BYTE,
                                 .count = bytes,
                                 .recv = data,
-                                .idle = tag == TAG_COMMAND,
-                                .tag = tag_of(tag, 0)};
+                                .idle = tag == HZP_TAG_COMMAND,
+                                .tag = hzp_collectives_tag(tag, 0)};
     return hzp_transfers_add(&x->list, &what, 0);
 }
 
@@ -229,21 +185,21 @@ void hzp_collectives_send(struct hzp_collectives *x, const struct hzp_rank_comma
 {
     hzp_assert_engine_thread();
     HZP_ASSERT(hzp_collectives_may_send(x)); /* the buffers are free */
-    append_to(x);
+    hzp_collectives_append(x);
     x->command = *command;
-    x->command_entry = add_broadcast(x, &x->command, sizeof(x->command), TAG_COMMAND);
+    x->command_entry = add_broadcast(x, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
     if (!payload)
         return;
     reserve_payload(x, (size_t)command->bytes);
     memcpy(x->payload, payload, (size_t)command->bytes);
-    x->command_entry = add_broadcast(x, x->payload, (size_t)command->bytes, TAG_PAYLOAD);
+    x->command_entry = add_broadcast(x, x->payload, (size_t)command->bytes, HZP_TAG_PAYLOAD);
 }
 
 void hzp_collectives_listen(struct hzp_collectives *x)
 {
     hzp_assert_engine_thread();
-    append_to(x);
-    add_broadcast(x, &x->command, sizeof(x->command), TAG_COMMAND);
+    hzp_collectives_append(x);
+    add_broadcast(x, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
 }
 
 const struct hzp_rank_command *hzp_collectives_heard(const struct hzp_collectives *x)
@@ -254,9 +210,9 @@ const struct hzp_rank_command *hzp_collectives_heard(const struct hzp_collective
 void hzp_collectives_listen_payload(struct hzp_collectives *x)
 {
     hzp_assert_engine_thread();
-    append_to(x);
+    hzp_collectives_append(x);
     reserve_payload(x, (size_t)x->command.bytes);
-    add_broadcast(x, x->payload, (size_t)x->command.bytes, TAG_PAYLOAD);
+    add_broadcast(x, x->payload, (size_t)x->command.bytes, HZP_TAG_PAYLOAD);
 }
 
 const void *hzp_collectives_payload(const struct hzp_collectives *x)
@@ -276,8 +232,8 @@ int hzp_collectives_broadcast(struct hzp_collectives *x, void *data, size_t byte
                               struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
-    append_to(x);
-    add_broadcast(x, data, bytes, TAG_SHARE);
+    hzp_collectives_append(x);
+    add_broadcast(x, data, bytes, HZP_TAG_SHARE);
     return wait_for(x, reterr);
 }
 
@@ -291,8 +247,8 @@ int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t by
                                 .count = bytes,
                                 .send = mine,
                                 .recv = all,
-                                .tag = tag_of(TAG_AGREE, 0)};
-    append_to(x);
+                                .tag = hzp_collectives_tag(HZP_TAG_AGREE, 0)};
+    hzp_collectives_append(x);
     hzp_transfers_add(&x->list, &what, 0);
     return wait_for(x, reterr);
 }
@@ -311,10 +267,10 @@ static int32_t add_scatter(struct hzp_collectives *x, int32_t u, int32_t after)
                                 .type = HZP_WIRE_F32,
                                 .group = x->group[ordered ? HZP_GROUP_RANKS : HZP_GROUP_GRADS],
                                 .count = room / (size_t)hzp_groups_shards(&shards->groups, level),
-                                .send = base_of(&s->grads, u),
-                                .recv = base_of(&s->sums, u),
+                                .send = hzp_unit_base(&s->grads, u),
+                                .recv = hzp_unit_base(&s->sums, u),
                                 .onto = true,
-                                .tag = tag_of(TAG_SCATTER, u)};
+                                .tag = hzp_collectives_tag(HZP_TAG_SCATTER, u)};
     return hzp_transfers_add(&x->list, &what, after);
 }
 
@@ -326,20 +282,20 @@ static void add_reduction(struct hzp_collectives *x, int32_t u, int32_t after)
     size_t room = x->config.model->layout->unit[u].room;
     struct hzp_extent state =
         hzp_groups_extent(&shards->groups, HZP_LEVEL_STATE, shards->rank, room);
-    struct hzp_transfer what = {.type = HZP_WIRE_F32, .tag = tag_of(TAG_SUM, u)};
+    struct hzp_transfer what = {.type = HZP_WIRE_F32, .tag = hzp_collectives_tag(HZP_TAG_SUM, u)};
     if (shards->ordered) {
         if (x->size[HZP_GROUP_COPIES] == 1)
             return;
         what.op = HZP_ALL_GATHER;
         what.group = x->group[HZP_GROUP_COPIES];
         what.count = room / (size_t)shards->groups.ranks;
-        what.send = base_of(&s->sums, u);
-        what.recv = base_of(&s->totals, u);
+        what.send = hzp_unit_base(&s->sums, u);
+        what.recv = hzp_unit_base(&s->totals, u);
         x->reduced[u] = hzp_transfers_add(&x->list, &what, after);
         return;
     }
     size_t grads = (size_t)shards->groups.z2;
-    char *sum = base_of(s->sum, u), *mine = sum;
+    char *sum = hzp_unit_base(s->sum, u), *mine = sum;
     if (x->size[HZP_GROUP_SUM] > 1) {
         int index = hzp_link_group_index(x->config.link, x->group[HZP_GROUP_SUM]);
         HZP_ASSERT(state.count * (size_t)x->size[HZP_GROUP_SUM] == room / grads);
@@ -356,23 +312,9 @@ static void add_reduction(struct hzp_collectives *x, int32_t u, int32_t after)
         what.group = x->group[HZP_GROUP_COPIES];
         what.count = state.count;
         what.send = what.recv = mine;
-        what.tag = tag_of(TAG_COPIES, u);
+        what.tag = hzp_collectives_tag(HZP_TAG_COPIES, u);
         x->reduced[u] = hzp_transfers_add(&x->list, &what, after);
     }
-}
-
-/* The rings while a micro-batch's chain is built: the transfers that the places depend on. */
-struct rings {
-    const struct hzp_version *v;
-    bool gathers;        /* parameters are gathered */
-    int32_t gathered[3]; /* the gather into each place; -1: none yet */
-    int32_t free[3];     /* items that must have ended before the next gather into each */
-};
-
-static struct rings rings_of(struct hzp_collectives *x, const struct hzp_version *v)
-{
-    bool gathers = hzp_weights_gathered(x->config.model->weights) != NULL;
-    return (struct rings){v, gathers, {-1, -1, -1}, {0, 0, 0}};
 }
 
 static bool has_own_place(const struct hzp_collectives *x, int32_t u)
@@ -380,62 +322,82 @@ static bool has_own_place(const struct hzp_collectives *x, int32_t u)
     return u == 0 && x->config.model->config->tied;
 }
 
-/* Gathers a unit's parameters, posted after `after` items. */
-static int32_t add_gather(struct hzp_collectives *x, const struct hzp_version *v, int32_t u,
-                          int32_t after)
+/* The place that unit u's parameters are gathered into. */
+static int32_t ring_place(const struct hzp_collectives *x, int32_t u)
+{
+    return has_own_place(x, u) ? 3 : u % 3;
+}
+
+/* Gathers unit u's parameters into its place, posted after `after` items of the chain, the last
+ * that read what the place holds.  No effect where the unit is there already. */
+static void gather_unit(struct hzp_collectives *x, const struct hzp_version *v, int32_t u,
+                        int32_t after)
 {
     const struct hzp_weights *w = x->config.model->weights;
     const struct hzp_units *shard = hzp_version_units(w, v), *whole = hzp_weights_gathered(w);
+    int32_t place = ring_place(x, u);
+    if (u >= x->config.model->layout->units || x->ring.unit[place] == u)
+        return;
     size_t count = x->config.model->layout->unit[u].room / (size_t)x->size[HZP_GROUP_PARAMS];
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[HZP_GROUP_PARAMS],
                                 .count = count * hzp_dtype_size(shard->type),
-                                .send = base_of(shard, u),
-                                .recv = base_of(whole, u),
-                                .tag = tag_of(TAG_GATHER, u)};
-    return hzp_transfers_add(&x->list, &what, after);
-}
-
-/* Gathers unit u into its place in the ring, whose last reader is known. */
-static void gather_unit(struct hzp_collectives *x, struct rings *rings, int32_t u)
-{
-    if (rings->gathers && u >= 0 && u < x->config.model->layout->units && !has_own_place(x, u))
-        rings->gathered[u % 3] = add_gather(x, rings->v, u, rings->free[u % 3]);
+                                .send = hzp_unit_base(shard, u),
+                                .recv = hzp_unit_base(whole, u),
+                                .tag = hzp_collectives_tag(HZP_TAG_GATHER, u)};
+    x->ring.unit[place] = u;
+    x->ring.gathered[place] = hzp_transfers_add(&x->list, &what, after);
 }
 
 /* The next items read unit u's parameters. */
-static void await_unit(struct hzp_collectives *x, const struct rings *rings,
-                       const struct hzp_plan *chain, int32_t u)
+static void await_unit(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t u)
 {
-    if (rings->gathers && !has_own_place(x, u))
-        hzp_transfers_depend(&x->list, chain->items, rings->gathered[u % 3]);
+    int32_t place = ring_place(x, u);
+    HZP_ASSERT(x->ring.unit[place] == u);
+    hzp_transfers_depend(&x->list, chain->items, x->ring.gathered[place]);
+}
+
+void hzp_collectives_gather_first(struct hzp_collectives *x, const struct hzp_version *v, int32_t u,
+                                  int32_t after)
+{
+    if (u < 3 && hzp_weights_gathered(x->config.model->weights))
+        gather_unit(x, v, u, after);
 }
 
 /* Forward, unit by unit: as soon as a unit has been read, the one that takes its place is
  * gathered. */
-static void forward_units(struct hzp_collectives *x, struct hzp_plan *chain, struct rings *rings,
-                          const struct hzp_micro *micro)
+static void forward_units(struct hzp_collectives *x, struct hzp_plan *chain,
+                          const struct hzp_version *v, const struct hzp_micro *micro)
 {
     const struct hzp_model *model = x->config.model;
-    int32_t units = model->layout->units;
-    int32_t tied = -1;
-    if (has_own_place(x, 0))
-        tied = add_gather(x, rings->v, 0, 0);
     for (int32_t u = 0; u < 3; u++)
-        gather_unit(x, rings, u);
-    for (int32_t u = 0; u < units - 1; u++) {
+        hzp_collectives_gather_first(x, v, u, 0);
+    for (int32_t u = 0; u < model->layout->units - 1; u++) {
         struct hzp_layer_range range = {u - 1, u, false, false};
         if (u == 0)
             range = (struct hzp_layer_range){0, 0, .embed = true};
-        if (u == 0)
-            hzp_transfers_depend(&x->list, chain->items, tied);
-        await_unit(x, rings, chain, u);
+        await_unit(x, chain, u);
         if (micro)
-            hzp_micro_forward(chain, model, rings->v, micro, x->config.space, &range);
-        rings->free[u % 3] = chain->items;
-        gather_unit(x, rings, u + 3);
+            hzp_micro_forward(chain, model, v, micro, x->config.space, &range);
+        gather_unit(x, v, u + 3, chain->items);
     }
+}
+
+/* The forward pass of whole units, some of which may still be on their way from the update before:
+ * a unit is waited for where it is first read. */
+static void forward_whole(struct hzp_collectives *x, struct hzp_plan *chain,
+                          const struct hzp_version *v, const struct hzp_micro *micro)
+{
+    const struct hzp_model *model = x->config.model;
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    int32_t u = 0, first = chain->items;
+    hzp_micro_forward(chain, model, v, micro, x->config.space, &all);
+    for (int32_t i = first; i < chain->items; i++)
+        for (; u == 0 || u <= chain->item[i].layer + 1; u++)
+            hzp_transfers_depend(&x->list, i, x->refresh[u]);
+    HZP_ASSERT(u == model->layout->units - 1);
+    hzp_transfers_depend(&x->list, chain->items, x->refresh[u]); /* the head is in backward */
 }
 
 /* The place of unit u among the fresh gradients. */
@@ -455,22 +417,23 @@ static void await_place(struct hzp_collectives *x, const struct hzp_plan *chain,
 
 /* Backward, unit by unit.  When forward has ended, the last three units are in their places.  Fresh
  * gradients are scattered as soon as they are complete, and their place is free again when they
- * have been; the next unit's parameters are gathered before that.  In the last round the sums are
- * complete then, and are reduced. */
-static void backward_units(struct hzp_collectives *x, struct hzp_plan *chain, struct rings *rings,
-                           const struct hzp_micro *micro, bool last)
+ * have been; the next unit's parameters are gathered before that, and behind those of the last unit
+ * that is read the first of the next round's forward pass.  In the last round the sums are complete
+ * then, and are reduced. */
+static void backward_units(struct hzp_collectives *x, struct hzp_plan *chain,
+                           const struct hzp_version *v, const struct hzp_micro *micro, bool last)
 {
     const struct hzp_model *model = x->config.model;
     bool fresh = hzp_shards_fresh(&x->config.shards);
+    bool gathers = hzp_weights_gathered(model->weights) != NULL;
     for (int32_t u = model->layout->units - 1; u >= 0; u--) {
-        if (u > 0) /* the embedding's backward pass reads no parameters */
-            await_unit(x, rings, chain, u);
+        if (gathers && u > 0) /* the embedding's backward pass reads no parameters */
+            await_unit(x, chain, u);
         if (fresh)
             await_place(x, chain, u);
-        hzp_micro_backward_unit(chain, model, rings->v, micro, x->config.space, u);
-        rings->free[u % 3] = chain->items;
-        if (u > 3)
-            gather_unit(x, rings, u - 3);
+        hzp_micro_backward_unit(chain, model, v, micro, x->config.space, u);
+        if (gathers && u >= 3 && (u > 3 || !last))
+            gather_unit(x, v, u - 3, chain->items);
         if (fresh)
             x->reduced[u] = *place_of(x, u) = add_scatter(x, u, chain->items);
         if (last)
@@ -486,19 +449,18 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
     const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
-    struct rings rings = rings_of(x, v);
-    append_to(x);
+    hzp_collectives_append(x);
     hzp_transfers_begin(&x->list);
     if (first) {
         x->rounds = 0;
         hzp_micro_zero_sums(chain, s);
     }
-    if (rings.gathers)
-        forward_units(x, chain, &rings, micro);
+    if (hzp_weights_gathered(model->weights))
+        forward_units(x, chain, v, micro);
     else if (micro)
-        hzp_micro_forward(chain, model, v, micro, s, &all);
+        forward_whole(x, chain, v, micro);
     if (hzp_shards_fresh(&x->config.shards) || last)
-        backward_units(x, chain, &rings, micro, last);
+        backward_units(x, chain, v, micro, last);
     else if (micro)
         hzp_micro_backward(chain, model, v, micro, s, &all);
 }
@@ -521,185 +483,6 @@ double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin)
     int32_t ranks = x->config.shards.groups.ranks;
     HZP_ASSERT(bin / ranks < x->rounds);
     return x->losses[bin % ranks * x->rounds + bin / ranks];
-}
-
-/* --- An update -------------------------------------------------------------------------------- */
-
-static void add_losses(struct hzp_collectives *x)
-{
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = (size_t)x->rounds * sizeof(*x->loss),
-                                .send = x->loss,
-                                .recv = x->losses,
-                                .tag = tag_of(TAG_LOSS, 0)};
-    hzp_transfers_add(&x->list, &what, 0);
-}
-
-static int add_squares(void *ctx, struct hzp_err_text *reterr)
-{
-    struct hzp_collectives *x = ctx;
-    hzp_update_add_squares(x->config.space);
-    return HZP_OK;
-}
-
-/* Gathers the sums of squares.  Returns the transfer; -1: none, this rank has the whole state. */
-static int32_t gather_squares(struct hzp_collectives *x, int32_t after)
-{
-    struct hzp_train_space *s = x->config.space;
-    if (!s->square)
-        return -1;
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_STATE],
-                                .count = s->square_count * sizeof(double),
-                                .send = s->square,
-                                .recv = s->squares,
-                                .tag = tag_of(TAG_SQUARES, 0)};
-    int32_t index = hzp_transfers_add(&x->list, &what, after);
-    struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
-    entry->then = add_squares;
-    entry->ctx = x;
-    return index;
-}
-
-/* Gathers a unit of the draft from the shards of the state that its resident part consists of. */
-static int32_t add_refresh(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u,
-                           int32_t after)
-{
-    const struct hzp_model *model = x->config.model;
-    const struct hzp_shards *shards = &x->config.shards;
-    const struct hzp_units *units = hzp_version_units(model->weights, draft);
-    size_t room = model->layout->unit[u].room;
-    if (x->size[HZP_GROUP_REFRESH] == 1)
-        return -1;
-    struct hzp_extent state =
-        hzp_groups_extent(&shards->groups, HZP_LEVEL_STATE, shards->rank, room);
-    struct hzp_extent all =
-        hzp_groups_extent(&shards->groups, HZP_LEVEL_PARAMS, shards->rank, room);
-    size_t size = hzp_dtype_size(units->type);
-    char *base = base_of(units, u);
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_REFRESH],
-                                .count = state.count * size,
-                                .send = base + (state.first - all.first) * size,
-                                .recv = base,
-                                .tag = tag_of(TAG_REFRESH, u)};
-    return hzp_transfers_add(&x->list, &what, after);
-}
-
-/* What the ranks that together hold one copy of the parameters found; copies are numbered 0 .. R /
- * z3 - 1.  The position of a rank's part of the parameters is the uppermost digit of its position.
- * */
-static struct result result_of_copy(const struct hzp_collectives *x, int32_t copy)
-{
-    const struct hzp_groups *g = &x->config.shards.groups;
-    int32_t copies = g->ranks / g->z3;
-    struct result sum = {.sumsq = x->results[copy].sumsq};
-    for (int32_t d3 = 0; d3 < g->z3; d3++) {
-        const struct result *part = &x->results[d3 * copies + copy];
-        if (part->sumsq != sum.sumsq) /* or not finite */
-            sum.sumsq = NAN;
-        sum.checksum += part->checksum;
-        sum.nonfinite += part->nonfinite;
-    }
-    return sum;
-}
-
-/* All ranks are ready: compares what they found. */
-static int compare_results(void *ctx, struct hzp_err_text *reterr)
-{
-    struct hzp_collectives *x = ctx;
-    const struct hzp_groups *g = &x->config.shards.groups;
-    struct hzp_update_result *ret = x->config.space->result;
-    struct result first = result_of_copy(x, 0);
-    for (int32_t i = 1; i < g->ranks / g->z3; i++) {
-        struct result other = result_of_copy(x, i);
-        bool same = isfinite(first.sumsq) ? first.sumsq == other.sumsq : !isfinite(other.sumsq);
-        if (!same || first.checksum != other.checksum)
-            return hzp_fail(reterr, HZP_EIO,
-                            "ranks have computed different versions (checksum %016" PRIx64
-                            " in copy %d, %016" PRIx64 " in copy 0)",
-                            other.checksum, i, first.checksum);
-    }
-    ret->sumsq = first.sumsq;
-    ret->checksum = first.checksum;
-    ret->nonfinite = first.nonfinite;
-    return HZP_OK;
-}
-
-/* Audits this rank's part of a unit on the host: the op audits whole units. */
-static void audit_part(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u)
-{
-    struct hzp_unit_view part = hzp_version_unit(x->config.model->weights, draft, u);
-    struct hzp_update_result *result = x->config.space->result;
-    result->checksum += hzp_unit_checksum(&part);
-    result->nonfinite += hzp_unit_nonfinite(&part);
-}
-
-/* The refresh of all units is done. */
-static void audit_parts(void *ctx)
-{
-    struct hzp_collectives *x = ctx;
-    for (int32_t u = 0; u < x->config.model->layout->units; u++)
-        audit_part(x, x->draft, u);
-}
-
-static void add_result(struct hzp_collectives *x, int32_t after)
-{
-    HZP_ASSERT(sizeof(struct result) == sizeof(struct hzp_update_result));
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = sizeof(struct result),
-                                .send = x->config.space->result,
-                                .recv = x->results,
-                                .tag = tag_of(TAG_RESULT, 0)};
-    hzp_transfers_add(&x->list, &what, after);
-    struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
-    entry->then = compare_results;
-    entry->ctx = x;
-    if (hzp_weights_gathered(x->config.model->weights)) {
-        entry->behind = true; /* every refresh is done */
-        entry->before = audit_parts;
-    }
-}
-
-void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
-                            const struct hzp_version *v, struct hzp_version *draft,
-                            const struct hzp_update_hyper *hyper)
-{
-    hzp_assert_engine_thread();
-    const struct hzp_model *model = x->config.model;
-    struct hzp_train_space *s = x->config.space;
-    int32_t units = model->layout->units, *refresh = hzp_xcalloc((size_t)units, sizeof(*refresh));
-    append_to(x);
-    hzp_transfers_begin(&x->list);
-    x->draft = draft;
-    add_losses(x);
-    hzp_update_begin(chain, s);
-    for (int32_t i = 0; i < units; i++) {
-        /* In the order in which sums are complete; but squares that are added at once, in the order
-         * of one rank. */
-        int32_t u = s->square ? units - 1 - i : i;
-        hzp_transfers_depend(&x->list, chain->items, x->reduced[u]);
-        hzp_update_norm(chain, s, u);
-    }
-    hzp_transfers_depend(&x->list, chain->items, gather_squares(x, chain->items));
-    for (int32_t u = 0; u < units; u++) {
-        hzp_update_adamw(chain, model, v, draft, hyper, s, u);
-        refresh[u] = add_refresh(x, draft, u, chain->items);
-    }
-    bool whole = !hzp_weights_gathered(model->weights); /* else see audit_parts */
-    for (int32_t u = 0; whole && u < units; u++) {
-        hzp_transfers_depend(&x->list, chain->items, refresh[u]);
-        hzp_update_audit(chain, model, draft, s, u);
-    }
-    hzp_update_end(chain, model, draft, s);
-    add_result(x, chain->items);
-    free(refresh);
 }
 
 /* --- The optimizer's state -------------------------------------------------------------------- */
@@ -730,19 +513,19 @@ void hzp_collectives_gather_state(struct hzp_collectives *x, enum hzp_state_part
     enum hzp_group group = weights ? HZP_GROUP_PARAMS : HZP_GROUP_STATE;
     size_t shards = (size_t)(weights ? groups->z3 : groups->z1);
     size_t bytes = model->layout->unit[u].room / shards * hzp_dtype_size(units->type);
-    append_to(x);
+    hzp_collectives_append(x);
     reserve_state(x);
     if (x->size[group] == 1) {
-        memcpy(x->state, base_of(units, u), bytes);
+        memcpy(x->state, hzp_unit_base(units, u), bytes);
         return;
     }
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[group],
                                 .count = bytes,
-                                .send = base_of(units, u),
+                                .send = hzp_unit_base(units, u),
                                 .recv = x->state,
-                                .tag = tag_of(TAG_STATE, u)};
+                                .tag = hzp_collectives_tag(HZP_TAG_STATE, u)};
     hzp_transfers_add(&x->list, &what, 0);
 }
 

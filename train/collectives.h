@@ -12,12 +12,17 @@
  *                   last round they are then reduced to the shards of the optimizer state, while
  *                   the backward pass goes on
  *     update        sums of squares and losses are gathered; AdamW on the shard; the draft's units
- *                   are gathered behind it, so the gathered draft is what is published; audit;
- *                   results of all ranks are compared
+ *                   are gathered behind it, so the gathered draft is what is published
+ *     its tail      the units that have arrived are audited, by a chain of its own; results of all
+ *                   ranks are compared: the draft is whole
  *
- * A chain's transfers are in a list (nanobatch/run/transfers.h) with the items that
- * depend on them.  They may outlive the chain of a micro-batch, whose items have ended then: the
- * next chain begins while they are in flight.  An update ends when they are all done.
+ * While the tail is in progress the next update's first micro-batch may be: it reads the draft, and
+ * its items wait for the units they read.  For that the next update's micro-batches are dealt with
+ * the command to update, in front of the transfers of the draft.
+ *
+ * A chain's transfers are in a list (nanobatch/run/transfers.h) with the items that depend on them.
+ * They may outlive the chain of a micro-batch, whose items have ended then: the next chain begins
+ * while they are in flight.
  *
  * Owns: the list, buffers for commands, losses and results.  Borrows: link, model, train space.
  * Device memory is given to the link as it is, so the device's memory must be the host's.
@@ -30,6 +35,7 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/build/update.h"
 #include "nanobatch/run/transfers.h"
+#include "nanobatch/source.h"
 #include "train/sample_queue.h"
 
 struct hzp_collectives;
@@ -56,16 +62,17 @@ int32_t hzp_collectives_position(const struct hzp_collectives *x); /* of this ra
 
 enum hzp_rank_command_kind {
     HZP_RANK_COMMAND_DEAL,   /* the micro-batches of an update; a payload follows */
-    HZP_RANK_COMMAND_UPDATE, /* the gradients are complete: begin the update */
+    HZP_RANK_COMMAND_UPDATE, /* the gradients are complete: begin the update; the next one's
+                         * micro-batches may follow as payload */
     HZP_RANK_COMMAND_STATE,  /* gather one unit of the optimizer's state, for a checkpoint */
     HZP_RANK_COMMAND_STOP,   /* there is no more work */
 };
 
 struct hzp_rank_command {
     int32_t kind;                  /* enum hzp_rank_command_kind */
-    int32_t docs, bins;            /* DEAL: documents, micro-batches */
+    int32_t docs, bins;            /* of the payload: documents, micro-batches */
     int32_t part, unit;            /* STATE: enum hzp_state_part */
-    int64_t bytes;                 /* DEAL: of the payload */
+    int64_t bytes;                 /* of the payload; 0: there is none */
     int64_t optimizer_step;        /* UPDATE: from 1 */
     struct hzp_update_hyper hyper; /* UPDATE */
 };
@@ -96,11 +103,28 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
 void hzp_collectives_note_loss(struct hzp_collectives *x, double loss);
 double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin);
 
-/* Builds the update's chain, and appends its transfers.  Once both are done the results in the
- * train space are those of all ranks. */
+/* Builds the update's chain, and appends its transfers and those of its tail.  ahead: a micro-batch
+ * follows at once. */
 void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
                             const struct hzp_version *v, struct hzp_version *draft,
-                            const struct hzp_update_hyper *hyper);
+                            const struct hzp_update_hyper *hyper, bool ahead);
+/* Whether the losses and the norm are known, which are in the train space then; so it is when the
+ * update's chain has ended. */
+bool hzp_collectives_updated(const struct hzp_collectives *x);
+
+/* The tail, when the update's chain has ended: builds the audit's chain. */
+void hzp_collectives_audit(struct hzp_collectives *x);
+/* Offers a slice of it, of units that have arrived; NULL: none is to be offered now. */
+const struct hzp_slice *hzp_collectives_offer_audit(struct hzp_collectives *x,
+                                                    const struct hzp_step *step,
+                                                    const struct hzp_room *room,
+                                                    struct hzp_offer *offer);
+void hzp_collectives_deliver_audit(struct hzp_collectives *x, const struct hzp_offer *offer);
+/* Items [0, limit) of it may be offered; for tests. */
+int32_t hzp_collectives_audit_limit(const struct hzp_collectives *x);
+/* The draft is whole and audited on all ranks, and they agree: the results in the train space are
+ * those of all ranks.  Until the next update. */
+bool hzp_collectives_whole(const struct hzp_collectives *x);
 
 /* What is gathered for a checkpoint: the optimizer's state, or the current version's weights. */
 enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WEIGHTS };

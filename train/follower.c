@@ -18,9 +18,9 @@
 enum stage {
     BEGIN,   /* nothing was heard yet */
     LISTEN,  /* for the next command */
-    PAYLOAD, /* for the documents of an update */
+    PAYLOAD, /* for the documents that belong to the command */
     MICRO,   /* the chain of a micro-batch is in progress, or of a round without one */
-    UPDATE,  /* the update's chain is in progress */
+    UPDATE,  /* the update's chain is in progress, or nothing but its tail */
     STATE,   /* a unit of the optimizer's state is being gathered */
     STOPPED,
     BROKEN,
@@ -37,11 +37,14 @@ struct hzp_follower {
     enum stage stage;
     struct hzp_plan chain;
     struct hzp_track *track;      /* micro-batches and updates */
-    uint64_t chain_ns;            /* when the chain was built */
+    uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;               /* as in the trainer */
     int32_t bin;                  /* the first of the current round */
-    struct hzp_rank_command deal; /* the update's */
-    struct hzp_version *version;  /* in place: read and written by the update */
+    struct hzp_rank_command deal; /* of the update whose micro-batches are computed */
+    struct hzp_rank_command next; /* ahead: of the one after */
+    struct hzp_version *version;  /* in place: read and written by the update; NULL: none */
+    bool ahead; /* the next update's micro-batches were dealt with the command to update */
+    bool tail;  /* the update's chain has ended; its draft is gathered and audited */
     int64_t optimizer_step;
 
     /* under lock */
@@ -180,7 +183,7 @@ static int fill_micro(struct hzp_follower *f, int32_t bin, bool *ret_any)
 static void begin_micro(struct hzp_follower *f)
 {
     bool any;
-    struct hzp_version *v = hzp_weights_current(f->config.model->weights);
+    struct hzp_version *v = f->tail ? f->version : hzp_weights_current(f->config.model->weights);
     if (fill_micro(f, f->bin + hzp_collectives_position(f->collectives), &any) < 0)
         return;
     hzp_plan_clear(&f->chain);
@@ -203,20 +206,29 @@ static void begin_update(struct hzp_follower *f)
     int r = hzp_weights_begin(w, &f->version);
     HZP_ASSERT(r >= 0); /* nothing else holds a slot */
     hzp_plan_clear(&f->chain);
-    f->chain_ns = hzp_now_ns();
-    hzp_collectives_update(f->collectives, &f->chain, hzp_weights_current(w), f->version, &hyper);
+    f->update_ns = hzp_now_ns();
+    f->ahead = command->bytes > 0;
+    f->next = *command;
+    hzp_collectives_update(f->collectives, &f->chain, hzp_weights_current(w), f->version, &hyper,
+                           f->ahead);
     f->at = f->to = 0;
     f->stage = UPDATE;
 }
 
+static void begin_deal(struct hzp_follower *f, const struct hzp_rank_command *deal)
+{
+    f->deal = *deal;
+    f->bin = 0;
+    begin_micro(f);
+}
+
+/* The command that was heard, with its payload. */
 static void obey(struct hzp_follower *f)
 {
     const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
     switch (command->kind) {
     case HZP_RANK_COMMAND_DEAL:
-        f->deal = *command;
-        hzp_collectives_listen_payload(f->collectives);
-        f->stage = PAYLOAD;
+        begin_deal(f, command);
         break;
     case HZP_RANK_COMMAND_UPDATE:
         begin_update(f);
@@ -257,23 +269,29 @@ static void advance(struct hzp_follower *f)
     if (f->stage == BEGIN)
         listen(f);
     while (f->stage == LISTEN || f->stage == PAYLOAD || f->stage == STATE) {
-        if (turn(f) < 0 || !hzp_collectives_done(f->collectives))
+        if (turn(f) < 0 || !hzp_collectives_done(f->collectives) || f->tail)
             return;
-        if (f->stage == LISTEN) {
-            obey(f);
+        if (f->stage == LISTEN && hzp_collectives_heard(f->collectives)->bytes) {
+            hzp_collectives_listen_payload(f->collectives);
+            f->stage = PAYLOAD;
         } else if (f->stage == STATE) {
             listen(f);
         } else {
-            f->bin = 0;
-            begin_micro(f);
+            obey(f);
         }
     }
 }
 
 static bool chain_ended(const struct hzp_follower *f)
 {
-    bool done = f->stage == MICRO || (f->stage == UPDATE && hzp_collectives_done(f->collectives));
+    bool done = f->stage == MICRO ||
+                (f->stage == UPDATE && !f->tail && hzp_collectives_updated(f->collectives));
     return done && f->at == f->chain.items;
+}
+
+static bool tail_ended(const struct hzp_follower *f)
+{
+    return f->tail && f->stage != BROKEN && hzp_collectives_whole(f->collectives);
 }
 
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
@@ -283,6 +301,14 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     bool was_busy = busy(source);
     advance(f);
+    if (turn(f) >= 0 && tail_ended(f))
+        return true; /* deliver() goes on */
+    if (f->tail && f->stage != BROKEN) {
+        const struct hzp_slice *audit =
+            hzp_collectives_offer_audit(f->collectives, step, room, offer);
+        if (audit)
+            return audit->to > audit->from;
+    }
     if ((f->stage != MICRO && f->stage != UPDATE) || turn(f) < 0)
         return was_busy && !busy(source); /* a step, so that the loop sees that it may end */
     int32_t limit = hzp_transfers_limit(hzp_collectives_transfers(f->collectives), f->chain.items);
@@ -317,11 +343,21 @@ static void end_micro(struct hzp_follower *f)
         listen(f);
 }
 
-static void end_update(struct hzp_follower *f, const struct hzp_step *step)
+/* The update's chain has ended.  As on rank 0, the next micro-batches begin where they were dealt
+ * and the update is not repeated. */
+static void begin_tail(struct hzp_follower *f)
+{
+    f->tail = true;
+    hzp_collectives_audit(f->collectives);
+    if (f->ahead && isfinite(hzp_update_result(f->space)->sumsq))
+        begin_deal(f, &f->next);
+}
+
+static void end_tail(struct hzp_follower *f, const struct hzp_step *step)
 {
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(f->space);
-    hzp_track_add(f->track, "update", f->chain_ns, hzp_now_ns(), (uint64_t)f->optimizer_step + 1);
+    hzp_track_add(f->track, "update", f->update_ns, hzp_now_ns(), (uint64_t)f->optimizer_step + 1);
     if (!isfinite(result->sumsq)) {
         hzp_weights_abandon(w, f->version);
     } else if (result->nonfinite) {
@@ -338,7 +374,9 @@ static void end_update(struct hzp_follower *f, const struct hzp_step *step)
         hzp_lock_release(&f->lock);
     }
     f->version = NULL;
-    listen(f);
+    f->tail = false;
+    if (f->stage == UPDATE)
+        listen(f);
 }
 
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
@@ -353,12 +391,15 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     if (slice && slice->to > slice->from)
         f->at = slice->to;
-    if (turn(f) < 0 || !chain_ended(f))
+    hzp_collectives_deliver_audit(f->collectives, offer);
+    if (turn(f) < 0)
         return;
-    if (f->stage == MICRO)
+    if (chain_ended(f) && f->stage == MICRO)
         end_micro(f);
-    else
-        end_update(f, step);
+    else if (chain_ended(f))
+        begin_tail(f);
+    if (tail_ended(f))
+        end_tail(f, step);
 }
 
 /* The loop runs until rank 0 has said that there is no more work. */

@@ -8,7 +8,9 @@
  *                |                +--undo: drawn again as it is
  *                +---- the round is over ----------+
  *
- * A drawn sample is in no other list, so an update cannot contain it twice. */
+ * A drawn sample is in no other list, so an update cannot contain it twice.  What is drawn for the
+ * update after the drawn one is in a list of its own, `ahead`, which becomes `drawn` when the drawn
+ * one is done. */
 #include "train/sample_queue.h"
 
 #include "base/arena.h"
@@ -34,6 +36,12 @@ struct numbers {
     int32_t count, room;
 };
 
+/* Replay samples of one draw, as indices. */
+struct replay_draw {
+    int32_t *index; /* [replays] */
+    int32_t count;
+};
+
 struct hzp_sample_queue {
     /* fixed after create (replay: before the engine starts) */
     struct hzp_sample_queue_config config;
@@ -49,15 +57,17 @@ struct hzp_sample_queue {
     int64_t learned_through;
     int64_t touched_through; /* largest number that has had a pass */
     bool redraw;             /* the next draw returns the drawn samples again */
+    bool ahead_undone;       /* the same of those drawn ahead */
     /* engine thread only */
-    struct list drawn;
+    struct list drawn, ahead;
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
-    struct numbers failed;                /* of samples that left without having been learned */
-    struct numbers rejected;              /* of those that the gate refused */
-    uint64_t rounds;                      /* number of orders shuffled so far */
-    int32_t *replay_order, *replay_drawn; /* [replays] */
-    int32_t replay_at, replay_draws;
+    struct numbers failed;   /* of samples that left without having been learned */
+    struct numbers rejected; /* of those that the gate refused */
+    uint64_t rounds;         /* number of orders shuffled so far */
+    int32_t *replay_order;   /* [replays] */
+    int32_t replay_at;
+    struct replay_draw replay_drawn, replay_ahead;
     uint64_t replay_rounds;
     double replay_debt; /* replay tokens still owed to reach replay_ratio */
 };
@@ -147,11 +157,13 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
     list_free(&q->waiting);
     list_free(&q->next);
     list_free(&q->drawn);
+    list_free(&q->ahead);
     for (int32_t i = 0; i < q->replays; i++)
         hzp_sample_destroy(q->replay[i].sample);
     free(q->replay);
     free(q->replay_order);
-    free(q->replay_drawn);
+    free(q->replay_drawn.index);
+    free(q->replay_ahead.index);
     hzp_lock_fini(&q->lock);
     free(q);
 }
@@ -223,7 +235,8 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
     q->replays = count;
     q->replay = hzp_xcalloc((size_t)count, sizeof(*q->replay));
     q->replay_order = hzp_xcalloc((size_t)count, sizeof(*q->replay_order));
-    q->replay_drawn = hzp_xcalloc((size_t)count, sizeof(*q->replay_drawn));
+    q->replay_drawn.index = hzp_xcalloc((size_t)count, sizeof(*q->replay_drawn.index));
+    q->replay_ahead.index = hzp_xcalloc((size_t)count, sizeof(*q->replay_ahead.index));
     for (int32_t i = 0; i < count; i++)
         q->replay[i] = (struct entry){.sample = sample[i]};
     q->replay_at = count; /* forces the first draw to shuffle a new order */
@@ -247,6 +260,7 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
     hzp_lock_take(&q->lock);
     uint64_t oldest = HZP_MIN(stamp(&q->waiting, now_ns), stamp(&q->next, now_ns));
     oldest = HZP_MIN(oldest, stamp(&q->drawn, now_ns));
+    oldest = HZP_MIN(oldest, stamp(&q->ahead, now_ns));
     hzp_lock_release(&q->lock);
     return now_ns > oldest ? now_ns - oldest : 0;
 }
@@ -254,7 +268,7 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
 {
     hzp_lock_take(&q->lock);
-    bool ready = q->redraw || q->waiting.count || q->next.count;
+    bool ready = q->redraw || q->ahead_undone || q->waiting.count || q->next.count;
     hzp_lock_release(&q->lock);
     return ready;
 }
@@ -276,7 +290,7 @@ static void begin_round(struct hzp_sample_queue *q)
     }
 }
 
-static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
+static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max, struct list *to,
                         const struct hzp_sample **ret, int32_t max)
 {
     int32_t n = 0;
@@ -292,7 +306,7 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
         if (n && tokens + sample->count > tokens_max)
             break;
         tokens += sample->count;
-        list_push(&q->drawn, list_pop(&q->waiting));
+        list_push(to, list_pop(&q->waiting));
         ret[n++] = sample;
     }
     hzp_lock_release(&q->lock);
@@ -301,13 +315,13 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max,
 }
 
 /* Draws replay samples in a random order, each once before any is repeated. */
-static void draw_replay(struct hzp_sample_queue *q, int32_t room)
+static void draw_replay(struct hzp_sample_queue *q, struct replay_draw *ret, int32_t room)
 {
     int32_t draws_max = HZP_MIN(room, q->replays);
-    q->replay_draws = 0;
-    while (q->replay_debt > 0 && q->replay_draws < draws_max) {
+    ret->count = 0;
+    while (q->replay_debt > 0 && ret->count < draws_max) {
         if (q->replay_at == q->replays) {
-            if (q->replay_draws)
+            if (ret->count)
                 break; /* a new order could repeat a sample of this update */
             uint64_t round = q->replay_rounds++;
             for (int32_t i = 0; i < q->replays; i++) {
@@ -318,11 +332,43 @@ static void draw_replay(struct hzp_sample_queue *q, int32_t room)
             q->replay_at = 0;
         }
         int32_t index = q->replay_order[q->replay_at++];
-        q->replay_drawn[q->replay_draws++] = index;
+        ret->index[ret->count++] = index;
         q->replay_debt -= q->replay[index].sample->count;
     }
-    if (q->replay_draws == draws_max && q->replay_debt > 0)
+    if (ret->count == draws_max && q->replay_debt > 0)
         q->replay_debt = 0; /* tokens that could not be drawn are not carried over */
+}
+
+/* The samples of `from` again, at most max. */
+static int32_t draw_again(const struct list *from, const struct hzp_sample **ret, int32_t max)
+{
+    int32_t n = HZP_MIN(max, from->count);
+    for (int32_t i = 0; i < n; i++)
+        ret[i] = from->entry[from->head + i].sample;
+    return n;
+}
+
+/* Draws into the list, or what it holds once more, with replay samples.  Clears *again. */
+static int32_t draw_into(struct hzp_sample_queue *q, struct list *to, struct replay_draw *replay,
+                         bool *again, int64_t tokens_max, const struct hzp_sample **ret,
+                         int32_t max)
+{
+    int32_t n;
+    hzp_lock_take(&q->lock);
+    bool redraw = *again;
+    *again = false;
+    hzp_lock_release(&q->lock);
+    if (redraw) {
+        n = draw_again(to, ret, max);
+    } else {
+        HZP_ASSERT(!to->count);
+        n = draw_new(q, tokens_max, to, ret, max);
+        if (q->replays && n)
+            draw_replay(q, replay, max - n);
+    }
+    for (int32_t i = 0; q->replays && n && i < replay->count && n < max; i++)
+        ret[n++] = q->replay[replay->index[i]].sample;
+    return n;
 }
 
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
@@ -330,24 +376,35 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
 {
     hzp_assert_engine_thread();
     HZP_ASSERT(max > 0);
-    int32_t n = 0;
     free_gone(q);
+    return draw_into(q, &q->drawn, &q->replay_drawn, &q->redraw, tokens_max, ret, max);
+}
+
+/* Whether a draw takes the same samples now as when the drawn ones are done: not if it would go
+ * beyond the round, to whose end new samples may be added until then. */
+static bool draw_is_known(struct hzp_sample_queue *q, int64_t tokens_max)
+{
+    bool known = false;
+    int64_t tokens = 0;
     hzp_lock_take(&q->lock);
-    bool redraw = q->redraw;
-    q->redraw = false;
-    hzp_lock_release(&q->lock);
-    if (redraw) {
-        for (; n < HZP_MIN(max, q->drawn.count); n++)
-            ret[n] = q->drawn.entry[q->drawn.head + n].sample;
-    } else {
-        HZP_ASSERT(!q->drawn.count);
-        n = draw_new(q, tokens_max, ret, max);
-        if (q->replays && n)
-            draw_replay(q, max - n);
+    for (int32_t i = 0; i < q->waiting.count && !known; i++) {
+        int32_t count = q->waiting.entry[q->waiting.head + i].sample->count;
+        known = i && tokens + count > tokens_max;
+        tokens += count;
     }
-    for (int32_t i = 0; q->replays && n && i < q->replay_draws && n < max; i++)
-        ret[n++] = q->replay[q->replay_drawn[i]].sample;
-    return n;
+    hzp_lock_release(&q->lock);
+    return known;
+}
+
+int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_max,
+                                    const struct hzp_sample **ret, int32_t max)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(max > 0 && q->drawn.count && !q->redraw);
+    if (!q->ahead_undone && !draw_is_known(q, tokens_max))
+        return 0;
+    free_gone(q);
+    return draw_into(q, &q->ahead, &q->replay_ahead, &q->ahead_undone, tokens_max, ret, max);
 }
 
 /* Samples are pushed in the order of their numbers, so every sample below the smallest unlearned
@@ -355,7 +412,7 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
 static int64_t find_learned_through(const struct hzp_sample_queue *q)
 {
     int64_t through = q->pushed_through;
-    const struct list *lists[] = {&q->waiting, &q->next};
+    const struct list *lists[] = {&q->waiting, &q->next, &q->ahead};
     for (int i = 0; i < HZP_COUNT(lists); i++)
         for (int32_t j = 0; j < lists[i]->count; j++) {
             int64_t number = lists[i]->entry[lists[i]->head + j].sample->sequence_number;
@@ -402,6 +459,19 @@ static void leave(struct hzp_sample_queue *q, const struct entry *entry, enum re
     q->gone[q->gones++] = *entry;
 }
 
+/* What was drawn ahead is the drawn now.  The lock is held. */
+static void promote(struct hzp_sample_queue *q)
+{
+    struct list empty = q->drawn;
+    struct replay_draw replay = q->replay_drawn;
+    q->drawn = q->ahead;
+    q->ahead = empty;
+    q->replay_drawn = q->replay_ahead;
+    q->replay_ahead = replay;
+    q->redraw = q->ahead_undone;
+    q->ahead_undone = false;
+}
+
 static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
 {
     hzp_assert_engine_thread();
@@ -424,7 +494,7 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
         q->learned_through = HZP_MAX(q->learned_through, through > 0 ? through : -1);
     }
     int64_t r = q->learned_through;
-    q->redraw = false;
+    promote(q);
     hzp_lock_release(&q->lock);
     return r;
 }
@@ -499,8 +569,9 @@ static int32_t drop(struct hzp_sample_queue *q, struct list *list, int64_t first
 static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
 {
     int32_t dropped = drop(q, &q->waiting, first, last) + drop(q, &q->next, first, last) +
-                      drop(q, &q->drawn, first, last);
+                      drop(q, &q->drawn, first, last) + drop(q, &q->ahead, first, last);
     q->redraw = q->redraw && q->drawn.count;
+    q->ahead_undone = q->ahead_undone && q->ahead.count;
     return dropped;
 }
 
@@ -534,6 +605,15 @@ void hzp_sample_queue_undo(struct hzp_sample_queue *q)
     hzp_assert_engine_thread();
     hzp_lock_take(&q->lock);
     q->redraw = q->drawn.count > 0;
+    q->ahead_undone = q->ahead.count > 0;
+    hzp_lock_release(&q->lock);
+}
+
+void hzp_sample_queue_undo_ahead(struct hzp_sample_queue *q)
+{
+    hzp_assert_engine_thread();
+    hzp_lock_take(&q->lock);
+    q->ahead_undone = q->ahead.count > 0;
     hzp_lock_release(&q->lock);
 }
 

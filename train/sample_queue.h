@@ -62,6 +62,13 @@ bool hzp_sample_queue_ready(struct hzp_sample_queue *q);
 int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
                               const struct hzp_sample **ret, int32_t max);
 
+/* While samples are drawn: draws those of the update after theirs, too, or returns again what undo
+ * has given back.  They are the drawn ones as soon as the drawn ones' update is done, given up or
+ * rejected.  Draws exactly what a draw would then; returns 0 where that is not known yet, because
+ * too few tokens wait in this round. */
+int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_max,
+                                    const struct hzp_sample **ret, int32_t max);
+
 /* To be called when the update with the drawn samples is done: counts down their passes and
  * removes finished samples.  Every sample numbered up to the result has had all its passes, or has
  * failed (-1: none yet). */
@@ -77,8 +84,11 @@ void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number);
 int32_t hzp_sample_queue_failed(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
                                 int32_t max);
 /* To be called if the update did not happen (not finite, device busy): the next draw returns the
- * same samples again. */
+ * same samples again, and the next draw ahead those that were drawn ahead. */
 void hzp_sample_queue_undo(struct hzp_sample_queue *q);
+
+/* The next draw ahead, or the next draw, returns what was drawn ahead; no effect if nothing was. */
+void hzp_sample_queue_undo_ahead(struct hzp_sample_queue *q);
 
 /* The same if the gate refused the draft: the drawn samples of the log leave, whatever passes they
  * had left, and are rejected. */

@@ -154,6 +154,9 @@ void hzp_trainer_thaw(struct hzp_trainer *t);
 /* True: moments and residuals belong to the current version and can be saved, because no update
  * runs and none is finished but unpublished. */
 bool hzp_trainer_idle(const struct hzp_trainer *t);
+/* The same, and the other ranks wait for rank 0, so that the engine thread may save.  With one rank
+ * it is always so when hzp_trainer_idle says so. */
+bool hzp_trainer_rests(const struct hzp_trainer *t);
 struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 
 struct hzp_trainer_stats {
@@ -211,7 +214,7 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
  *
  * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
- * bytes.  Thread: the one that called freeze, or engine. */
+ * bytes.  Thread: the one that called freeze, or engine, when the trainer rests. */
 enum { HZP_TRAINER_NOTE_MAX = 1000 };
 /* The numbers that are saved with the state. */
 struct hzp_trainer_numbers {

@@ -41,13 +41,12 @@ static void sort_bins(struct hzp_draw *d)
     free(number);
 }
 
-void hzp_trainer_deal(struct hzp_trainer *t)
+/* Sends the command, and as its payload the draw's micro-batches, which get their numbers. */
+static void send_draw(struct hzp_trainer *t, struct hzp_rank_command command, struct hzp_draw *d)
 {
-    hzp_assert_engine_thread();
-    struct hzp_draw *d = &t->draw;
     if (!t->config.shards.ordered)
         sort_bins(d);
-    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_DEAL, .bins = d->bins};
+    command.bins = d->bins;
     for (int32_t i = 0; i < d->count; i++) {
         if (d->bin[i] < 0)
             continue;
@@ -62,12 +61,40 @@ void hzp_trainer_deal(struct hzp_trainer *t)
     free(payload);
 }
 
+void hzp_trainer_deal(struct hzp_trainer *t)
+{
+    hzp_assert_engine_thread();
+    send_draw(t, (struct hzp_rank_command){.kind = HZP_RANK_COMMAND_DEAL}, t->draw);
+}
+
+void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hyper *hyper)
+{
+    hzp_assert_engine_thread();
+    struct hzp_rank_command command = {
+        .kind = HZP_RANK_COMMAND_UPDATE, .optimizer_step = t->optimizer_step + 1, .hyper = *hyper};
+    if (t->ahead)
+        send_draw(t, command, t->other);
+    else
+        hzp_collectives_send(t->collectives, &command, NULL);
+}
+
+/* Whether the other ranks wait for the next command, or soon will, and no version is incomplete. */
+static bool listens(const struct hzp_trainer *t)
+{
+    return !t->tail && (t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT);
+}
+
+bool hzp_trainer_rests(const struct hzp_trainer *t)
+{
+    hzp_assert_engine_thread();
+    return hzp_trainer_idle(t) && (!t->collectives || listens(t));
+}
+
 void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
     struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_STOP};
-    bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT ||
-                     t->stage == HZP_TRAINER_PREPARE;
+    bool listening = listens(t) || t->stage == HZP_TRAINER_PREPARE;
     if (!t->collectives || !listening || hzp_collectives_wait(t->collectives) < 0)
         return;
     hzp_collectives_send(t->collectives, &command, NULL);
@@ -111,8 +138,7 @@ void hzp_trainer_serve_gather(struct hzp_trainer *t)
         finish_gather(t, HZP_GATHER_FAILED);
     if (t->gathering && hzp_collectives_done(t->collectives))
         finish_gather(t, HZP_GATHER_DONE);
-    bool listening = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT;
-    if (!listening || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
+    if (!listens(t) || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
         !hzp_collectives_done(t->collectives))
         return;
     begin_gather(t, t->gather_part, t->gather_unit);
@@ -143,7 +169,7 @@ void hzp_trainer_loop_ended(struct hzp_trainer *t)
 static int gather_now(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
 {
     hzp_assert_engine_thread();
-    if (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_WAIT)
+    if (!listens(t))
         return HZP_EIO;
     HZP_TRY(hzp_collectives_wait(t->collectives));
     begin_gather(t, part, u);

@@ -39,6 +39,10 @@ struct hzp_draw {
     int32_t *bin;                     /* [count] index of its micro-batch; -1: no learned token */
     int32_t *bin_rows;                /* [bins] rows taken so far */
     int32_t count, bins, room;
+    /* of those in micro-batches, but the sequence numbers of all */
+    int32_t samples, rows, learned_tokens;
+    double weight_sum; /* weights of the learned tokens, 1 each by default */
+    int64_t first_sequence, last_sequence;
 };
 
 struct hzp_snapshot; /* train/snapshot.h */
@@ -58,8 +62,8 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    struct hzp_track *track; /* micro-batches, updates, versions */
-    uint64_t chain_ns;       /* when the chain was built */
+    struct hzp_track *track;      /* micro-batches, updates, versions */
+    uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;      /* in this step: publish without offering a slice */
     size_t prepared; /* bytes of the space in the chains so far */
@@ -70,7 +74,10 @@ struct hzp_trainer {
         struct hzp_safetensors *file;
         char *path;
     } rest;
-    struct hzp_draw draw;
+    struct hzp_draw draws_of[2], *draw; /* draw: of the update whose micro-batches are computed */
+    struct hzp_draw *other; /* drawn ahead, or of the update in its tail: trainer_update.c */
+    bool ahead;             /* other holds samples that were dealt with the update's command */
+    bool tail;              /* the update's chain has ended; its draft is gathered and audited */
     /* first micro-batch of the current round: rank by rank, each rank has one of a round's */
     int32_t bin;
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
@@ -131,10 +138,46 @@ struct hzp_trainer {
     struct hzp_trainer_stats stats;
 };
 
+/* --- trainer.c -------------------------------------------------------------------------------- */
+
+/* The version that the update's micro-batches read. */
+static inline struct hzp_version *hzp_trainer_version(const struct hzp_trainer *t)
+{
+    return t->held ? t->held : t->draft;
+}
+
+/* Draws and packs the samples of the update after the one in t->draw into t->other.  False: there
+ * is no other rank, or it cannot be known yet which samples those will be. */
+bool hzp_trainer_draw_ahead(struct hzp_trainer *t);
+/* Builds the chain of the micro-batch t->bin of t->draw. */
+void hzp_trainer_build_micro(struct hzp_trainer *t);
+/* t->now is that of the samples in t->draw from here on. */
+void hzp_trainer_begin_report(struct hzp_trainer *t);
+
+/* --- trainer_update.c ------------------------------------------------------------------------- */
+
+/* True: with this many unpublished updates the server would exceed the staleness bound. */
+bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
+/* True: the update's chain is built.  False: it must wait; *ret_flush: wait until deliver() has
+ * published the finished updates. */
+bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush);
+/* The chain has ended: of the update (with one rank), of the gate, of an undo. */
+void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step);
+void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step);
+void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step);
+/* With several ranks: the update's chain has ended; its tail has. */
+void hzp_trainer_begin_tail(struct hzp_trainer *t, const struct hzp_step *step);
+void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step);
+/* Publishes the finished updates while the next one accumulates gradients or waits, reading the
+ * draft: it continues with the same weights, now held as the current version. */
+void hzp_trainer_publish_early(struct hzp_trainer *t, const struct hzp_step *step);
+
 /* --- trainer_ranks.c -------------------------------------------------------------------------- */
 
 /* Numbers the micro-batches of the draw, which is packed, and sends them to the other ranks. */
 void hzp_trainer_deal(struct hzp_trainer *t);
+/* Tells the other ranks to update; t->ahead: with the micro-batches of t->other, as above. */
+void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hyper *hyper);
 
 /* Gathers one unit of the optimizer's state on this rank: *ret is the whole unit in host memory,
  * valid until the next call. While the trainer is frozen, the engine thread exchanges data for the

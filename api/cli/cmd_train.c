@@ -438,10 +438,43 @@ static void close_run(struct run *run)
 
 /* --- Running ---------------------------------------------------------------------------------- */
 
+/* One turn of the loop; where only other ranks can go on, it sleeps for a while.  0: there is
+ * nothing to do. */
+static int turn(struct run *run, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_stats stats;
+    int r = hzp_loop_turn(run->parts.loop);
+    if (r < 0)
+        return hzp_fail(reterr, r, "the device failed");
+    if (r > 0 || !run->link)
+        return r;
+    hzp_trainer_read_stats(run->parts.trainer, &stats);
+    if (stats.failure[0])
+        return hzp_fail(reterr, HZP_EIO, "%s; the newest checkpoint is of update %" PRId64,
+                        stats.failure, run->saved_step);
+    if (!hzp_trainer_awaits_ranks(run->parts.trainer))
+        return 0;
+    hzp_loop_sleep(run->parts.loop, slice_ns);
+    return 1;
+}
+
+/* With several ranks the next update's micro-batches may be in progress: lets them end, without
+ * beginning that update, so that the state may be saved. */
+static int rest(struct run *run, struct hzp_err_text *reterr)
+{
+    int r = 1;
+    hzp_trainer_freeze(run->parts.trainer);
+    while (r > 0 && !hzp_trainer_rests(run->parts.trainer))
+        r = turn(run, reterr);
+    hzp_trainer_thaw(run->parts.trainer);
+    return HZP_MIN(r, 0);
+}
+
 static int save(struct run *run, struct hzp_err_text *reterr)
 {
     if (run->step == run->saved_step)
         return HZP_OK;
+    HZP_TRY(rest(run, reterr));
     HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
                                  run->parts.trainer, hzp_weights_current(run->parts.weights),
                                  run->source_dir, run->options, run->note, reterr));
@@ -490,26 +523,6 @@ static int after_update(struct run *run, struct hzp_err_text *reterr)
         run->step % run->engine->learning.checkpoint_every == 0)
         HZP_TRY(save(run, reterr));
     return HZP_OK;
-}
-
-/* One turn of the loop; where only other ranks can go on, it sleeps for a while.  0: there is
- * nothing to do. */
-static int turn(struct run *run, struct hzp_err_text *reterr)
-{
-    struct hzp_trainer_stats stats;
-    int r = hzp_loop_turn(run->parts.loop);
-    if (r < 0)
-        return hzp_fail(reterr, r, "the device failed");
-    if (r > 0 || !run->link)
-        return r;
-    hzp_trainer_read_stats(run->parts.trainer, &stats);
-    if (stats.failure[0])
-        return hzp_fail(reterr, HZP_EIO, "%s; the newest checkpoint is of update %" PRId64,
-                        stats.failure, run->saved_step);
-    if (!hzp_trainer_awaits_ranks(run->parts.trainer))
-        return 0;
-    hzp_loop_sleep(run->parts.loop, slice_ns);
-    return 1;
 }
 
 static int train(struct run *run, struct hzp_err_text *reterr)
@@ -563,6 +576,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     if (!stopped)
         HZP_TRY(evaluate(run, reterr));
     hzp_train_log_line(run->log);
+    HZP_TRY(rest(run, reterr));
     HZP_TRY(save(run, reterr));
     if (run->step > 0)
         plot(run);

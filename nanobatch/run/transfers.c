@@ -86,6 +86,8 @@ int hzp_transfers_turn(struct hzp_transfers *t, struct hzp_link *link, int32_t e
     HZP_TRY(take_done(t, link, reterr));
     while (t->posted < t->entries && t->entry[t->posted].after <= ended) {
         struct hzp_transfers_entry *e = &t->entry[t->posted];
+        if (e->ready && !e->ready(e->ctx))
+            break;
         if (e->behind && t->done < t->posted) {
             HZP_TRY(take_done(t, link, reterr));
             if (t->done < t->posted)

@@ -26,6 +26,8 @@ struct hzp_transfers_entry {
     struct hzp_transfer what; /* buffers are borrowed until it is done */
     int32_t after;
     bool behind; /* posted only when all transfers before it in the list are done */
+    /* posted only when it says so; asked by every turn.  NULL: it is not asked */
+    bool (*ready)(void *ctx);
     /* called on the engine thread just before it is posted; NULL: not called */
     void (*before)(void *ctx);
     /* called on the engine thread when it is done, before items behind it are offered; < 0: the

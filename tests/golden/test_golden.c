@@ -11,7 +11,7 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "tests/fixture/model.h"
-#include "train/collectives.h"
+#include "train/collectives_state.h"
 #include "weights/safetensors.h"
 
 #include <jansson.h>
@@ -457,8 +457,9 @@ struct job {
     int32_t ranks;
 };
 
-/* Runs the chain in each rank's plan, with its transfers, slice by slice. */
-static void run_ranks(struct job *job)
+/* Runs the chain in each rank's plan, with its transfers, slice by slice.  update: those of the
+ * tail may be left. */
+static void run_ranks(struct job *job, bool update)
 {
     int32_t at[RANKS_MAX] = {0};
     struct hzp_exec_times times;
@@ -481,12 +482,46 @@ static void run_ranks(struct job *job)
                 MUST(hzp_exec_run(f->exec, &slice, NULL, &times));
                 at[r] = to;
             }
-            busy = busy || at[r] < f->plan.items || !hzp_collectives_done(f->collectives);
+            bool ready = update ? hzp_collectives_updated(f->collectives)
+                                : hzp_collectives_done(f->collectives);
+            busy = busy || at[r] < f->plan.items || !ready;
         }
     }
     hzp_plan_fini(&slice);
     for (int32_t r = 0; r < job->ranks; r++)
         hzp_plan_clear(&job->rank[r].plan);
+}
+
+/* The tail of an update: the audit of the units as they arrive. */
+static void run_audits(struct job *job)
+{
+    struct hzp_plan slice;
+    struct hzp_exec_times times;
+    bool busy = true;
+    hzp_plan_init(&slice);
+    for (int32_t r = 0; r < job->ranks; r++)
+        hzp_collectives_audit(job->rank[r].collectives);
+    while (busy) {
+        busy = false;
+        for (int32_t r = 0; r < job->ranks; r++) {
+            struct fixture *f = &job->rank[r];
+            struct hzp_draft_audit *audit = &f->collectives->audit;
+            if (hzp_collectives_turn(f->collectives, INT32_MAX) < 0) {
+                fprintf(stderr, "rank %d: %s\n", r, hzp_collectives_error(f->collectives));
+                exit(1);
+            }
+            int32_t to = hzp_collectives_audit_limit(f->collectives);
+            if (to > audit->at) {
+                hzp_plan_clear(&slice);
+                hzp_plan_take(&slice, &audit->chain, audit->at, to);
+                MUST(hzp_plan_check(&slice, &text));
+                MUST(hzp_exec_run(f->exec, &slice, NULL, &times));
+                audit->at = audit->to = to;
+            }
+            busy = busy || !hzp_collectives_whole(f->collectives);
+        }
+    }
+    hzp_plan_fini(&slice);
 }
 
 /* Each rank has every R-th document. */
@@ -504,16 +539,17 @@ static void ranks_update(struct job *job, json_t *updates, json_t *step, int32_t
         hzp_collectives_micro(f->collectives, &f->plan, hzp_weights_current(f->m.weights),
                               f->micro->rows ? f->micro : NULL, true, true);
     }
-    run_ranks(job);
+    run_ranks(job, false);
     struct hzp_update_hyper hyper = hyper_of(updates, step, learned, t);
     for (int32_t r = 0; r < job->ranks; r++) {
         struct fixture *f = &job->rank[r];
         hzp_collectives_note_loss(f->collectives, loss_sum(f->micro));
         MUST(hzp_weights_begin(f->m.weights, &draft[r]));
         hzp_collectives_update(f->collectives, &f->plan, hzp_weights_current(f->m.weights),
-                               draft[r], &hyper);
+                               draft[r], &hyper, false);
     }
-    run_ranks(job);
+    run_ranks(job, true);
+    run_audits(job);
     for (int32_t bin = 0; bin < job->ranks; bin++)
         loss += hzp_collectives_loss(first->collectives, bin);
     check(first, "loss of an update of ranks", fabs(loss / learned - number(step, "loss")),

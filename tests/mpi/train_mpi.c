@@ -72,14 +72,14 @@ static struct tiny *run_alone(struct tiny_config config, char **ret_end, size_t 
     config.shards.groups = (struct hzp_groups){0};
     struct tiny *t = tiny_open(&config);
     tiny_publish(t);
-    tiny_push(t, 1, 20);
+    tiny_push(t, 1, 40);
     run_to(t, UPDATES);
     save(t);
     *ret_end = read_file(ret_size);
     tiny_close(t);
     t = tiny_open(&config);
     tiny_publish(t);
-    tiny_push(t, 1, 20);
+    tiny_push(t, 1, 40);
     run_to(t, HALF);
     save(t);
     return t;
@@ -105,17 +105,18 @@ static void lead(struct tiny_config config, struct hzp_link *link)
         const struct hzp_sample *draw[256];
         TINY_MUST(hzp_trainer_load(t->trainer, t->draft, dir, true, NULL, &text));
         left -= HALF;
-        tiny_push(t, 1, 20);
+        tiny_push(t, 1, 40);
         for (int i = 0; i < HALF; i++) {
             hzp_sample_queue_draw(t->queue, config.recipe.update_tokens, draw, 256);
             hzp_sample_queue_done(t->queue);
         }
     } else {
-        tiny_push(t, 1, 20);
+        tiny_push(t, 1, 40);
     }
     tiny_publish(t);
     TINY_MUST(hzp_trainer_send_start_state(t->trainer, &text));
     run_to(t, left);
+    ranks_rest(t);
     save(t);
     again = read_file(&again_size);
     if (size != again_size || memcmp(end, again, size))

@@ -10,6 +10,7 @@
 
 #include "tests/train/tiny.h"
 #include "train/follower.h"
+#include "train/trainer_state.h"
 
 #include "base/thread.h"
 
@@ -125,8 +126,20 @@ static inline void ranks_run_to(struct ranks *r, int32_t updates)
         ranks_turn(r);
 }
 
+/* Turns rank 0 until its trainer rests, or has failed.  The other ranks run elsewhere. */
+static inline void ranks_rest(struct tiny *first)
+{
+    hzp_trainer_freeze(first->trainer); /* no update begins */
+    while (!hzp_trainer_rests(first->trainer) && first->trainer->stage != HZP_TRAINER_BROKEN)
+        if (hzp_loop_turn(first->loop) <= 0)
+            hzp_loop_sleep(first->loop, 1000000);
+    hzp_trainer_thaw(first->trainer);
+}
+
 static inline void ranks_close(struct ranks *r)
 {
+    if (r->threads)
+        ranks_rest(r->first);
     if (r->threads)
         hzp_trainer_dismiss_ranks(r->first->trainer);
     for (int32_t i = 1; i < r->count; i++) {

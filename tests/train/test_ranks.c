@@ -3,6 +3,7 @@
  * what one rank gives: in the ordered mode the same bits for every choice of groups, otherwise the
  * same up to rounding. */
 #include "tests/train/ranks.h"
+#include "train/trainer_state.h"
 
 #include "device/backend.h"
 
@@ -29,19 +30,35 @@ static struct tiny *run_one(struct tiny_config config)
     config.shards.groups = (struct hzp_groups){0};
     struct tiny *t = tiny_open(&config);
     tiny_publish(t);
-    tiny_push(t, 1, 20);
+    tiny_push(t, 1, 40);
     while (t->reports < UPDATES)
         assert_int_equal(hzp_loop_turn(t->loop), 1);
     return t;
 }
 
+/* Whether a micro-batch has begun while the draft that it reads is not whole. */
+static bool overlaps(const struct hzp_trainer *t)
+{
+    return t->tail && t->stage == HZP_TRAINER_ACCUMULATE;
+}
+
+/* Updates that overlap with the one behind them: all whose round has so many samples left. */
+static int32_t overlapped;
+
 static struct ranks *run_ranks(const struct tiny_config *config, int lag)
 {
     struct ranks *r = ranks_open(config, lag, false);
+    int32_t seen = -1;
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
-    while (r->first->reports < UPDATES)
+    tiny_push(r->first, 1, 40);
+    overlapped = 0;
+    while (r->first->reports < UPDATES) {
         assert_true(ranks_turn(r));
+        if (overlaps(r->first->trainer) && seen != r->first->reports) {
+            seen = r->first->reports;
+            overlapped++;
+        }
+    }
     return r;
 }
 
@@ -118,6 +135,7 @@ static void check_ordered(enum hzp_dtype type, struct hzp_groups groups)
         *one = run_one(config);
     struct ranks *r = run_ranks(&config, 5);
     assert_same(*one, r);
+    assert_true(overlapped >= UPDATES / 2);
     ranks_close(r);
 }
 
@@ -240,7 +258,7 @@ static struct ranks *resume(struct tiny_config config, const struct hzp_units *w
         TINY_MUST(hzp_follower_load(r->other[i].follower, v, dir, true, &text));
     }
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
+    tiny_push(r->first, 1, 40);
     skip_draws(r->first);
     return r;
 }
@@ -258,7 +276,7 @@ static void test_checkpoint(void **state)
     alone.shards.groups = (struct hzp_groups){0};
     half = tiny_open(&alone);
     tiny_publish(half);
-    tiny_push(half, 1, 20);
+    tiny_push(half, 1, 40);
     while (half->reports < HALF)
         hzp_loop_turn(half->loop);
     TINY_MUST(hzp_trainer_save(half->trainer, hzp_weights_current(half->weights), dir, "x", &text));
@@ -277,9 +295,10 @@ static void test_checkpoint(void **state)
         /* from several ranks: the same bytes */
         r = ranks_open(&config, 0, true);
         tiny_publish(r->first);
-        tiny_push(r->first, 1, 20);
+        tiny_push(r->first, 1, 40);
         while (r->first->reports < HALF)
             ranks_turn(r);
+        ranks_rest(r->first);
         TINY_MUST(hzp_trainer_save(r->first->trainer, hzp_weights_current(r->first->weights), dir,
                                    "x", &text));
         char *others = read_file(&again);
@@ -302,9 +321,10 @@ static void test_weights_gathered(void **state)
     struct tiny *one = run_one(config);
     struct ranks *r = ranks_open(&config, 0, true);
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
+    tiny_push(r->first, 1, 40);
     while (r->first->reports < UPDATES)
         ranks_turn(r);
+    ranks_rest(r->first);
     for (int32_t u = 0; u < one->fixture.layout.units; u++) {
         struct hzp_unit_view view = hzp_unit_view(tiny_units(one), u);
         const void *data;
@@ -346,7 +366,7 @@ static void test_saved_by_another_thread(void **state)
     struct tiny_config config = defaults(HZP_F32, groups, true);
     struct ranks *r = ranks_open(&config, 0, true);
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
+    tiny_push(r->first, 1, 40);
     while (r->first->reports < 3)
         ranks_turn(r);
     struct saver saver = {.r = r};
@@ -391,7 +411,7 @@ static void test_not_finite(void **state)
     dev->op[HZP_OP_xent] = poisoned_xent;
     poison_left = 1;
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
+    tiny_push(r->first, 1, 40);
     while (r->first->reports < UPDATES + 1)
         assert_true(ranks_turn(r));
     assert_int_equal(poison_left, 0);
@@ -402,6 +422,99 @@ static void test_not_finite(void **state)
     tiny_close(one);
 }
 
+/* The second update is not finite twice and is given up.  The first one overlaps with it; what was
+ * drawn ahead of the second is learned in its turn, as by one rank. */
+static void test_given_up(void **state)
+{
+    struct hzp_groups groups = {2, 2, 2, 1};
+    struct tiny_config config = defaults(HZP_F32, groups, true), alone = config;
+    alone.shards.groups = (struct hzp_groups){0};
+    struct tiny *one = tiny_open(&alone);
+    struct ranks *r = ranks_open(&config, 2, false);
+    struct hzp_device *dev[] = {one->fixture.dev, r->other[1].fixture.dev};
+    int32_t poisoned = 0;
+    real_xent = dev[0]->op[HZP_OP_xent];
+    dev[0]->op[HZP_OP_xent] = dev[1]->op[HZP_OP_xent] = poisoned_xent;
+    tiny_publish(one);
+    tiny_push(one, 1, 40);
+    while (one->reports < UPDATES + 1) {
+        assert_int_equal(hzp_loop_turn(one->loop), 1);
+        if (poisoned < 2 && one->reports > poisoned)
+            poison_left = 1, poisoned++;
+    }
+    poisoned = poison_left = 0;
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 40);
+    while (r->first->reports < UPDATES + 1) {
+        assert_true(ranks_turn(r));
+        bool second = poisoned ? r->first->reports > poisoned : overlaps(r->first->trainer);
+        if (poisoned < 2 && second)
+            poison_left = 1, poisoned++;
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct hzp_update_report *report = i ? r->first->report : one->report;
+        assert_false(report[0].skipped);
+        assert_true(report[1].skipped && !report[1].dropped);
+        assert_true(report[2].dropped && report[2].first_sequence == report[1].first_sequence);
+        assert_false(report[3].skipped);
+    }
+    for (int32_t i = 3; i <= UPDATES; i++) {
+        assert_int_equal(one->report[i].first_sequence, r->first->report[i].first_sequence);
+        assert_true(one->report[i].loss == r->first->report[i].loss);
+    }
+    assert_space(hzp_trainer_space(one->trainer), hzp_trainer_space(r->first->trainer));
+    ranks_close(r);
+    tiny_close(one);
+}
+
+static bool offer_nothing(struct hzp_source *source, const struct hzp_step *step,
+                          struct hzp_room *room, struct hzp_offer *offer)
+{
+    return true;
+}
+
+static int32_t delivered;
+
+static void count_step(struct hzp_source *source, const struct hzp_step *step,
+                       const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    assert_int_equal(outcome->status, HZP_OK);
+    delivered++;
+}
+
+static bool never_busy(struct hzp_source *source)
+{
+    return false;
+}
+
+/* Whatever the other ranks have come to when they stop taking part, the steps of rank 0 go on, and
+ * begin and end without them. */
+static void test_steps_go_on(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 2, 2, 2}, {2, 2, 1, 1}};
+    struct hzp_source serving = {
+        .name = "serve", .offer = offer_nothing, .deliver = count_step, .busy = never_busy};
+    int32_t in_tail = 0;
+    for (int g = 0; g < HZP_COUNT(groups); g++)
+        for (int32_t instant = 0; instant < 60; instant++) {
+            struct tiny_config config = defaults(HZP_F32, groups[g], false);
+            config.other = &serving;
+            struct ranks *r = ranks_open(&config, 0, false);
+            tiny_publish(r->first);
+            tiny_push(r->first, 1, 40);
+            for (int32_t i = 0; i < 3 * instant; i++)
+                assert_true(ranks_turn(r));
+            delivered = 0;
+            for (int i = 0; i < 50; i++)
+                assert_int_equal(hzp_loop_turn(r->first->loop), 1);
+            assert_int_equal(delivered, 50);
+            assert_true(hzp_trainer_awaits_ranks(r->first->trainer));
+            in_tail += r->first->trainer->tail;
+            ranks_close(r);
+        }
+    assert_true(in_tail > 0);
+}
+
 /* A rank that goes away in the middle of an update stops training, and is named; the loop and the
  * version that serves stay. */
 static void test_rank_lost(void **state)
@@ -410,7 +523,7 @@ static void test_rank_lost(void **state)
     struct tiny_config config = defaults(HZP_F32, groups, false);
     struct ranks *r = ranks_open(&config, 0, false);
     tiny_publish(r->first);
-    tiny_push(r->first, 1, 20);
+    tiny_push(r->first, 1, 40);
     while (r->first->reports < 2)
         assert_true(ranks_turn(r));
     uint64_t id = hzp_weights_current(r->first->weights)->record.id;
@@ -429,6 +542,39 @@ static void test_rank_lost(void **state)
     ranks_close(r);
 }
 
+/* The same at many instants: the version that serves is whole. */
+static void test_rank_lost_any_time(void **state)
+{
+    struct hzp_groups groups = {2, 2, 2, 1};
+    struct tiny_config config = defaults(HZP_F32, groups, true);
+    int32_t in_tail = 0;
+    for (int32_t instant = 0; instant < 60; instant++) {
+        struct ranks *r = ranks_open(&config, 3, false);
+        tiny_publish(r->first);
+        tiny_push(r->first, 1, 40);
+        while (r->first->reports < 1)
+            assert_true(ranks_turn(r));
+        for (int32_t i = 0; i < 3 * instant; i++)
+            assert_true(ranks_turn(r));
+        in_tail += overlaps(r->first->trainer);
+        hzp_link_abort(r->link[1], 1, "was pulled out");
+        for (int i = 0; i < 20; i++)
+            ranks_turn(r);
+        struct hzp_trainer_stats stats;
+        struct hzp_err_text text = {{0}, {0}};
+        uint64_t checksum;
+        struct hzp_version *v = hzp_weights_current(r->first->weights);
+        hzp_trainer_read_stats(r->first->trainer, &stats);
+        assert_true(stats.broken);
+        TINY_MUST(hzp_units_checksum(r->first->fixture.dev, hzp_version_units(r->first->weights, v),
+                                     &checksum));
+        assert_true(checksum == v->record.checksum);
+        assert_int_equal(v->record.optimizer_step, stats.optimizer_step);
+        ranks_close(r);
+    }
+    assert_true(in_tail > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -439,7 +585,10 @@ int main(void)
         cmocka_unit_test(test_weights_gathered),
         cmocka_unit_test_setup_teardown(test_saved_by_another_thread, make_dir, drop_dir),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_steps_go_on),
         cmocka_unit_test(test_rank_lost),
+        cmocka_unit_test(test_rank_lost_any_time),
     };
     return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
 }

@@ -307,13 +307,113 @@ static void test_replay(void **state)
     hzp_sample_queue_destroy(q);
 }
 
+/* Draws ahead change neither the order of draws nor what they hold: two queues of the same samples,
+ * of which only one draws ahead where it can, with updates that are undone and given up. */
+static void test_draw_ahead(void **state)
+{
+    int32_t drawn_ahead = 0, again = 0;
+    for (unsigned seed = 1; seed <= 60; seed++) {
+        srand(seed);
+        bool shuffle = seed % 3 == 0;
+        int32_t passes = 1 + rand() % 3;
+        double ratio = seed % 2 ? 0.4 : 0;
+        struct hzp_sample_queue *plain = make_queue(passes, shuffle, ratio);
+        struct hzp_sample_queue *q = make_queue(passes, shuffle, ratio);
+        struct hzp_sample *replay[2][5];
+        const struct hzp_sample *want[DRAW_MAX], *draw[DRAW_MAX], *next[DRAW_MAX];
+        int64_t number = 0;
+        int32_t ahead = 0;
+        for (int i = 0; i < 5; i++) {
+            replay[0][i] = make_sample(-1 - i, 10 + i);
+            replay[1][i] = make_sample(-1 - i, 10 + i);
+        }
+        hzp_sample_queue_set_replay(plain, replay[0], 5);
+        hzp_sample_queue_set_replay(q, replay[1], 5);
+        for (int turn = 0; turn < 300; turn++) {
+            for (int i = rand() % 6; i > 0; i--) {
+                int32_t count = 2 + rand() % 60;
+                if (hzp_sample_queue_reserve(plain, 1, count) < 0)
+                    break;
+                assert_int_equal(hzp_sample_queue_reserve(q, 1, count), HZP_OK);
+                struct hzp_sample *a = make_sample(++number, count);
+                struct hzp_sample *b = make_sample(number, count);
+                hzp_sample_queue_push(plain, &a, 1);
+                hzp_sample_queue_push(q, &b, 1);
+            }
+            int32_t n = hzp_sample_queue_draw(plain, 100, want, DRAW_MAX);
+            if (ahead) /* the drawn ones by now */
+                memcpy(draw, next, (size_t)ahead * sizeof(*draw));
+            else
+                ahead = hzp_sample_queue_draw(q, 100, draw, DRAW_MAX);
+            assert_int_equal(ahead, n);
+            for (int32_t i = 0; i < n; i++)
+                assert_int_equal(draw[i]->sequence_number, want[i]->sequence_number);
+            ahead = 0;
+            if (!n)
+                continue;
+            if (rand() % 4)
+                ahead = hzp_sample_queue_draw_ahead(q, 100, next, DRAW_MAX);
+            drawn_ahead += ahead > 0;
+            if (rand() % 5 == 0) { /* both updates begin again */
+                hzp_sample_queue_undo(plain);
+                hzp_sample_queue_undo(q);
+                assert_int_equal(hzp_sample_queue_draw(plain, 100, want, DRAW_MAX), n);
+                assert_int_equal(hzp_sample_queue_draw(q, 100, want, DRAW_MAX), n);
+                assert_memory_equal(draw, want, (size_t)n * sizeof(*draw));
+                if (ahead && rand() % 2) {
+                    assert_int_equal(hzp_sample_queue_draw_ahead(q, 100, want, DRAW_MAX), ahead);
+                    assert_memory_equal(next, want, (size_t)ahead * sizeof(*next));
+                    again++;
+                } else {
+                    ahead = 0; /* the queue still has them */
+                }
+            }
+            if (rand() % 8)
+                assert_int_equal(hzp_sample_queue_done(q), hzp_sample_queue_done(plain));
+            else
+                assert_int_equal(hzp_sample_queue_give_up(q), hzp_sample_queue_give_up(plain));
+            struct hzp_sample_queue_stats x, y;
+            hzp_sample_queue_read_stats(plain, &x);
+            hzp_sample_queue_read_stats(q, &y);
+            assert_int_equal(x.samples, y.samples);
+            assert_int_equal(x.learned_through, y.learned_through);
+        }
+        hzp_sample_queue_destroy(plain);
+        hzp_sample_queue_destroy(q);
+    }
+    assert_true(drawn_ahead > 500 && again > 20);
+}
+
+/* A sample drawn ahead can be removed like any other; so can all. */
+static void test_remove_ahead(void **state)
+{
+    struct hzp_sample_queue *q = make_queue(1, false, 0);
+    const struct hzp_sample *draw[DRAW_MAX];
+    for (int i = 1; i <= 6; i++)
+        push_new(q, i, 10);
+    assert_int_equal(hzp_sample_queue_draw(q, 20, draw, DRAW_MAX), 2);
+    assert_int_equal(hzp_sample_queue_draw_ahead(q, 20, draw, DRAW_MAX), 2);
+    hzp_sample_queue_undo(q);
+    assert_true(hzp_sample_queue_remove(q, 3));
+    assert_int_equal(hzp_sample_queue_draw(q, 20, draw, DRAW_MAX), 2);
+    assert_int_equal(hzp_sample_queue_done(q), 3); /* 4 is drawn ahead */
+    assert_true(hzp_sample_queue_ready(q));
+    assert_int_equal(hzp_sample_queue_draw(q, 20, draw, DRAW_MAX), 1);
+    assert_int_equal(draw[0]->sequence_number, 4);
+    assert_int_equal(hzp_sample_queue_draw_ahead(q, 20, draw, DRAW_MAX), 0); /* 5, 6, and then? */
+    hzp_sample_queue_replace(q, NULL, 0, 2, 6);
+    assert_false(hzp_sample_queue_ready(q));
+    hzp_sample_queue_destroy(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),        cmocka_unit_test(test_age_and_rows),
         cmocka_unit_test(test_failed),        cmocka_unit_test(test_fifo_and_undo),
         cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
-        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_replay),        cmocka_unit_test(test_draw_ahead),
+        cmocka_unit_test(test_remove_ahead),
     };
     return cmocka_run_group_tests_name("sample_queue", tests, NULL, NULL);
 }
