@@ -82,13 +82,24 @@ static bool leads_to(const struct hzp_route *route, const char *path)
                                      : !strcmp(path, route->path);
 }
 
+/* The length of the longest route path that leads there: of two, the more specific one counts. */
+static size_t closest(const char *path)
+{
+    size_t most = 0;
+    for (int i = 0; i < HZP_COUNT(routes); i++)
+        if (leads_to(&routes[i], path))
+            most = HZP_MAX(most, strlen(routes[i].path));
+    return most;
+}
+
 /* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
  * set if any route has this path, perhaps with another method. */
 static const struct hzp_route *find_route(const char *method, const char *path,
                                           const char **ret_tail)
 {
+    size_t most = closest(path);
     for (int i = 0; i < HZP_COUNT(routes); i++) {
-        if (!leads_to(&routes[i], path))
+        if (!leads_to(&routes[i], path) || strlen(routes[i].path) < most)
             continue;
         *ret_tail = path + strlen(routes[i].path);
         if (!strcmp(method, routes[i].method) ||
@@ -101,10 +112,10 @@ static const struct hzp_route *find_route(const char *method, const char *path,
 /* The methods of a path for the header Allow; "": no such path. */
 static void list_methods(const char *path, char *ret, size_t size)
 {
-    size_t n = 0;
+    size_t n = 0, most = closest(path);
     ret[0] = 0;
     for (int i = 0; i < HZP_COUNT(routes) && n < size; i++)
-        if (leads_to(&routes[i], path))
+        if (leads_to(&routes[i], path) && strlen(routes[i].path) == most)
             n += (size_t)snprintf(ret + n, size - n, "%s%s%s", n ? ", " : "", routes[i].method,
                                   strcmp(routes[i].method, "GET") ? "" : ", HEAD");
 }

@@ -219,6 +219,8 @@ def test_fields(server):
 def test_key_and_methods(server):
     status, headers, _ = server.post("/v1/chat/completions", b"", method="GET")
     assert status == 405 and headers["Allow"] == "POST"
+    status, headers, _ = server.post("/v1/weights/names/x", b"", method="OPTIONS")
+    assert status == 405 and headers["Allow"] == "DELETE", headers["Allow"]
 
 
 def test_template_of_the_model():
