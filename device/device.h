@@ -157,7 +157,7 @@ int hzp_fence_wait(struct hzp_fence *fence);
 
 /* Copies between host and device memory, independent of the lanes; it has ended when it returns.
  * Any thread: the caller makes sure that nothing writes to that memory meanwhile (files of held
- * versions). */
+ * versions, pages of the prefix cache). */
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
 /* The contents of device memory, readable by the host: ptr itself with *ret_owned NULL if device

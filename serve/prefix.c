@@ -525,6 +525,7 @@ int32_t hzp_prefix_match(struct hzp_prefix *p, const struct hzp_prefix_tokens *t
     for (; n < most && search_next(p, &search, n); n++) {
         struct entry *e = &p->entry[search.before];
         page[n] = search.before;
+        e->before = n ? page[n - 1] : NONE; /* not known of a page that a tier has given back */
         *ret_used += e->refs > 0;
         if (!e->refs)
             list_remove(p, list_of(p, search.before), search.before);

@@ -388,7 +388,8 @@ static bool pages_to_come(const struct hzp_scheduler *s)
         if (seq->used && seq->taken && (!seq->rq || hzp_seq_complete(seq)))
             return true;
     }
-    /* No idle page can be given out now, so these are read by an in-flight step. */
+    /* No idle page can be given out now, so these are read by an in-flight step, or are copied to
+     * or from a tier. */
     struct hzp_prefix_stats prefix;
     hzp_prefix_read_stats(s->prefix, &prefix);
     return prefix.idle > 0 || s->warm.leaving;

@@ -125,6 +125,7 @@ void hzp_rewarm_ended(struct hzp_scheduler *s)
 void hzp_rewarm_free(struct hzp_scheduler *s)
 {
     hzp_rewarm_stop(s);
+    hzp_rewarm_ended(s); /* also of a sequence that was stopped before */
     for (int32_t i = 0; i < s->warm.count; i++)
         free(s->warm.hot[i].token);
     s->warm.count = 0;

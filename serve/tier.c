@@ -127,6 +127,12 @@ static bool load(struct hzp_tier *t, int32_t slot)
     return sum_of(t->staging, t->page_bytes) == t->sum[slot];
 }
 
+/* Copying to the slot failed: what it held before must not be read in place of the page. */
+static void spoil(struct hzp_tier *t, int32_t slot)
+{
+    t->sum[slot] = ~t->sum[slot];
+}
+
 static void run(struct hzp_tier *t, struct job *job)
 {
     struct hzp_kvpool *pool = t->config.pool;
@@ -139,6 +145,10 @@ static void run(struct hzp_tier *t, struct job *job)
     else
         job->ok = hzp_kvpool_read_page(pool, job->page, t->staging) == HZP_OK &&
                   store(t, job->slot, t->staging);
+    if (job->spill_from != NONE && !job->spill_ok)
+        spoil(t, job->spill_to);
+    if (!job->read && !job->ok)
+        spoil(t, job->slot);
     job->ns = hzp_now_ns() - begin;
 }
 
@@ -403,7 +413,7 @@ bool hzp_tier_put(struct hzp_tier *t, const struct hzp_tier_page *what, int32_t 
     uint64_t id, oldest;
     *ret_posted = false;
     int32_t there = hzp_tier_find(t, what, &id, &oldest);
-    if (there != NONE && id == what->id)
+    if (there != NONE && (id == what->id || oldest > what->oldest)) /* it, or one found before it */
         return true;
     if (!t->free_jobs)
         return false;

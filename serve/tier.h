@@ -54,8 +54,8 @@ struct hzp_tier_page {
     const int32_t *token; /* [page_rows] */
 };
 
-/* Posts that `page` is copied here.  False: not now.  A page with the same key is replaced by none:
- * true, *ret_posted false. */
+/* Posts that `page` is copied here.  False: not now.  If it is here already, or a page with the
+ * same key whose rows are of newer versions: true, *ret_posted false. */
 bool hzp_tier_put(struct hzp_tier *tier, const struct hzp_tier_page *what, int32_t page,
                   bool *ret_posted);
 
