@@ -76,6 +76,8 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 void hzp_trainer_suspend(struct hzp_trainer *t)
 {
     HZP_ASSERT(!t->config.link);
+    /* Granted anew: the engine may have read that it may go on, and not have noted it yet. */
+    atomic_store(&t->suspended, false);
     atomic_store(&t->suspend, true);
 }
 

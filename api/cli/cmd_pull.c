@@ -88,7 +88,7 @@ static int choose_version(struct pull *p, const char *text)
 {
     int r = HZP_EINVAL;
     bool current = !strcmp(text, "current");
-    for (int i = 0; r < 0 && i < (current ? CURRENT_TRIES : 1); i++)
+    for (int i = 0; r < 0 && r != HZP_EIO && i < (current ? CURRENT_TRIES : 1); i++)
         r = find_version(p, text);
     return r;
 }
@@ -249,8 +249,11 @@ static int put_in_place(struct pull *p, const char *model)
     hzp_checkpoint_remove(old);
     if (access(p->dir, F_OK) == 0 && rename(p->dir, old) < 0)
         return hzp_fail(p->reterr, HZP_EIO, "%s: cannot be renamed: %s", p->dir, strerror(errno));
-    if (rename(model, p->dir) < 0)
-        return hzp_fail(p->reterr, HZP_EIO, "%s: cannot be renamed: %s", model, strerror(errno));
+    if (rename(model, p->dir) < 0) {
+        hzp_fail(p->reterr, HZP_EIO, "%s: cannot be renamed: %s", model, strerror(errno));
+        rename(old, p->dir);
+        return HZP_EIO;
+    }
     hzp_upload_hold(p->units, p->m.checksum, p->reterr);
     hzp_upload_release(p->units, true);
     hzp_checkpoint_remove(old);

@@ -60,7 +60,11 @@ static int send_unit(struct push *p, int32_t u, uint64_t at)
     size_t size = hzp_dtype_size(p->m.type);
     uint64_t bytes = hzp_manifest_unit_bytes(&p->layout, p->m.type, u);
     char *buffer = hzp_xmalloc(p->piece);
-    int r = at % size ? HZP_EINVAL : HZP_OK;
+    int r = at % size ? hzp_fail(p->reterr, HZP_EINVAL,
+                                 "unit %d: its first %" PRIu64 " bytes, which the server has, end "
+                                 "within an element",
+                                 u, at)
+                      : HZP_OK;
     hzp_checksum_text(p->m.checksum, checksum);
     while (at < bytes && r >= 0) {
         size_t n = (size_t)HZP_MIN(bytes - at, (uint64_t)p->piece) / size * size;
@@ -145,6 +149,9 @@ static int push(struct push *p)
     HZP_TRY(activate(p, &job));
     json_int_t made = json_integer_value(json_object_get(job, "weights_version"));
     json_decref(job);
+    if (made < 1) /* the server stops, or the job takes longer than was asked for */
+        return hzp_fail(p->reterr, HZP_EINVAL,
+                        "the weights are on the server and do not serve yet: push again");
     printf("version %lld serves at %s: %d of %d units were sent (%.1f MB)\n", (long long)made,
            p->options->word[0], p->units_sent, p->m.units, (double)p->sent * 1e-6);
     return HZP_OK;

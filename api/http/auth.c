@@ -262,16 +262,25 @@ static bool type_allowed(struct MHD_Connection *connection, const char *type)
     return (!type || type_is(type, "application/x-www-form-urlencoded")) && !is_browser(connection);
 }
 
+void hzp_auth_check_host(const struct hzp_auth *auth, struct MHD_Connection *connection,
+                         struct hzp_refusal *ret)
+{
+    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    if (host && !host_allowed(auth, connection, host))
+        refuse(ret, MHD_HTTP_FORBIDDEN, "host_not_allowed",
+               "the Host \"%.100s\" is not a name of this server; --allow-host allows it", host);
+}
+
 void hzp_auth_check_origin(const struct hzp_auth *auth, struct MHD_Connection *connection,
                            struct hzp_refusal *ret)
 {
     const char *host = header(connection, MHD_HTTP_HEADER_HOST);
     const char *origin = header(connection, "Origin");
     const char *type = header(connection, MHD_HTTP_HEADER_CONTENT_TYPE);
-    if (host && !host_allowed(auth, connection, host))
-        refuse(ret, MHD_HTTP_FORBIDDEN, "host_not_allowed",
-               "the Host \"%.100s\" is not a name of this server; --allow-host allows it", host);
-    else if (origin && !origin_named(auth, origin) && !(host && same_origin(origin, host)))
+    hzp_auth_check_host(auth, connection, ret);
+    if (ret->status)
+        return;
+    if (origin && !origin_named(auth, origin) && !(host && same_origin(origin, host)))
         refuse(ret, MHD_HTTP_FORBIDDEN, "origin_not_allowed",
                "pages of %.100s may not do this; --allow-origin allows an origin", origin);
     else if (!type_allowed(connection, type))

@@ -63,6 +63,12 @@ const char *hzp_auth_check_key(struct hzp_auth *auth, struct MHD_Connection *con
 void hzp_auth_check_origin(const struct hzp_auth *auth, struct MHD_Connection *connection,
                            struct hzp_refusal *ret);
 
+/* Whether Host is a name of this server.  For GET routes that want the admin key: where there is no
+ * key, nothing else stops a web page whose own host name resolves to this machine (DNS rebinding)
+ * from reading the weights. */
+void hzp_auth_check_host(const struct hzp_auth *auth, struct MHD_Connection *connection,
+                         struct hzp_refusal *ret);
+
 /* Adds the headers of CORS if the request's Origin is named by --allow-origin; true: it is.
  * preflight: also what the page may send. */
 bool hzp_auth_add_cors(const struct hzp_auth *auth, struct MHD_Connection *connection,

@@ -188,11 +188,13 @@ bool hzp_demands_refused(struct hzp_exchange *x, const struct hzp_demands *d, en
     }
     if (e->parts.trainer)
         hzp_trainer_read_stats(e->parts.trainer, &trainer);
+    if (!hzp_demands_wait(d) || (e->parts.trainer && !trainer.broken))
+        return false;
     /* as the scheduler does, it steps over examples that no version will have learned */
     int64_t through = HZP_MAX(d->min_sequence, d->through);
     bool unlearned = e->state && !hzp_state_settled(e->state, 1, through, weights.learned_through);
     bool later = weights.serving_id < d->min_version || unlearned;
-    if (!later || !hzp_demands_wait(d) || (e->parts.trainer && !trainer.broken))
+    if (!later)
         return false;
     if (!e->parts.trainer)
         *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "min_version", NULL,

@@ -176,6 +176,8 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
     x->route = find_route(method, path, &x->tail);
     if (changes_something(method))
         hzp_auth_check_origin(auth, x->connection, &x->refusal);
+    else if (x->route && x->route->right == HZP_RIGHT_TEACH) /* weights, the timeline */
+        hzp_auth_check_host(auth, x->connection, &x->refusal);
     if (!x->refusal.status && x->route)
         x->info.key = hzp_auth_check_key(auth, x->connection, x->route->right, &x->refusal);
     else if (!x->refusal.status && !strncmp(path, "/v1/", 4))

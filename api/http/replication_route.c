@@ -8,7 +8,7 @@
  * POST /v1/replication/{checksum}/activate            the upload serves, as a new version: a job
  *
  * {version} is a number, a name or "current"; {checksum} is that of the uploaded version.  All of
- * them want the admin key: units are the model. */
+ * them want the admin key, if there is one: units are the model. */
 #include "api/learn/replication.h"
 
 #include "api/http/field_table.h"

@@ -142,6 +142,8 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
     int r = HZP_MIN(n, 0);
     if (n > 0) {
         r = hzp_state_manifest(s, kept[0].id, &have, reterr);
+        if (r != HZP_EBUSY)
+            r = HZP_OK; /* it is damaged, or was removed meanwhile: all units are sent */
         snprintf(dir, sizeof(dir), "%s/%s", s->dir, kept[0].name);
     }
     free(kept);

@@ -228,13 +228,16 @@ static int begin(struct hzp_upload *up, const struct hzp_manifest *have, const c
     }
     if (r >= 0)
         r = write_checksum(up, reterr);
-    if (r >= 0 && have)
-        r = hzp_model_open(have_dir, up->layout, up->type, &reader, reterr);
+    /* What cannot be read there, because it is damaged or was removed meanwhile, is sent. */
+    if (r >= 0 && have && hzp_model_open(have_dir, up->layout, up->type, &reader, reterr) < 0)
+        have = NULL;
     for (int32_t u = 0; have && u < up->m.units && r >= 0; u++) {
         if (up->received[u] == unit_bytes(up, u) || have->unit[u] != up->m.unit[u])
             continue;
-        r = copy_unit(up, u, reader, reterr);
-        up->received[u] = r >= 0 ? unit_bytes(up, u) : 0;
+        if (copy_unit(up, u, reader, reterr) >= 0)
+            up->received[u] = unit_bytes(up, u);
+        else
+            remove_unit(up, u);
     }
     hzp_model_close(reader);
     return r;

@@ -28,8 +28,8 @@ struct hzp_upload *hzp_upload_create(const char *state_dir, const struct hzp_lay
 void hzp_upload_destroy(struct hzp_upload *up); /* leaves the files; NULL: no effect */
 
 /* Begins the upload of these weights, which agree with the model (hzp_manifest_agrees).  `have`
- * (NULL: none): the manifest of the model directory have_dir; units that are equal there are copied
- * from it.  HZP_EBUSY: it is being activated; HZP_EIO. */
+ * (NULL: none): the manifest of the model directory have_dir; units that are equal there, and
+ * can be read, are copied from it.  HZP_EBUSY: it is being activated; HZP_EIO. */
 int hzp_upload_begin(struct hzp_upload *up, const struct hzp_manifest *m,
                      const struct hzp_manifest *have, const char *have_dir,
                      struct hzp_err_text *reterr);

@@ -158,6 +158,10 @@ def test_pages_and_hosts():
         # What only reads is answered, but no page may see it unless it is named.
         status, headers, _ = server.ask("GET", "/v1/models", Origin="https://evil.example")
         assert status == 200 and "access-control-allow-origin" not in headers
+        # What reads with the admin key's right is answered for this server's own names only.
+        for headers, want in (({}, 200), ({"Host": own}, 200), ({"Host": "evil.example"}, 403)):
+            status, _, answer = server.ask("GET", "/v1/replication", **headers)
+            assert status == want, (headers, answer)
         accepted = server.metric("hzpserve_examples_accepted_total")
         assert accepted == 10, accepted  # of 19 requests above
 

@@ -270,7 +270,11 @@ static void test_differences(void **state)
     uint64_t received[16];
     make_model("model", 1, -1, &a);
     make_model("other", 1, 2, &b);
-    struct hzp_upload *up = begin(&b, &a.m, "model", received);
+    struct hzp_upload *up = begin(&b, &a.m, "removed", received);
+    for (int32_t u = 0; u < a.layout.units; u++)
+        assert_int_equal(received[u], 0);
+    hzp_upload_destroy(up);
+    up = begin(&b, &a.m, "model", received);
     for (int32_t u = 0; u < a.layout.units; u++)
         assert_int_equal(received[u], u == 2 ? 0 : bytes_of(&a, u));
     send(up, &b, 2, 0, 100 * 8, HZP_OK);
