@@ -464,8 +464,8 @@ bool hzp_state_set_aside(struct hzp_state *s, const char *why)
         return false;
     int32_t n = hzp_sample_log_checkpoints(s->log, all, CHECKPOINTS_MAX, &text);
     bool older = false;
-    for (int32_t i = 1; i < n && !older; i++)
-        older = check_whole(s, &all[i], &text) == HZP_OK;
+    for (int32_t i = 1; i < n && !older; i++) /* an activation names a directory a second time */
+        older = strcmp(all[i].name, all[0].name) && check_whole(s, &all[i], &text) == HZP_OK;
     if (!older || all[0].id != s->resume.checkpoint_id)
         return false;
     if (set_aside(s, &all[0], why, &text) == HZP_OK)

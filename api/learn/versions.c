@@ -282,6 +282,12 @@ static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
     const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
     char name[64];
     int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
+    if (r >= 0 && hzp_trainer_stopped(s->trainer)) /* moments may be damaged, or not read at all */
+        r = hzp_fail(reterr, HZP_EBUSY,
+                     "version %" PRIu64
+                     " is not on disk, and training has stopped, as the log says: its moments "
+                     "cannot be kept",
+                     job->version);
     if (r >= 0)
         r = hzp_state_write_files(s, v, name, sizeof(name), reterr);
     if (r >= 0)

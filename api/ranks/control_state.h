@@ -109,6 +109,7 @@ struct hzp_control {
 
     /* the thread's */
     uint64_t turn_ns, beat_sent_ns; /* its last turn and last heartbeat */
+    uint64_t late_ns;               /* when a rank too many first said hello; 0: none has */
     struct hzp_meter meter[HZP_METER_COUNT];
     struct {
         uint64_t trip_ns;

@@ -122,6 +122,18 @@ static bool any_lost(struct hzp_control *c)
     return hzp_control_lost(c, why, sizeof(why)) >= 0;
 }
 
+/* Whether a rank that says hello after all have met is refused.  Not at once: it may replace one
+ * whose loss is found a moment later, and then waits until all meet again. */
+static bool refuses(struct hzp_control *c)
+{
+    uint64_t now = hzp_now_ns(), wait = (uint64_t)(HZP_MIN(c->config.silent_s, 10.0) * 1e9);
+    if (any_lost(c))
+        return false;
+    if (!c->late_ns || now - c->late_ns > wait + 10 * second_ns)
+        c->late_ns = now; /* the first hello for a while */
+    return now - c->late_ns > wait;
+}
+
 /* Handles what has arrived. */
 static void read_all(struct hzp_control *c)
 {
@@ -136,7 +148,7 @@ static void read_all(struct hzp_control *c)
                     break;
         if (rank < c->config.ranks)
             handle(c, rank, data, (size_t)n);
-        else if (n > 0 && data[0] == 'H' && !any_lost(c)) /* else it waits until they meet again */
+        else if (n > 0 && data[0] == 'H' && refuses(c))
             hzp_control_refuse(c, name, name_size, "all ranks of this run are connected already");
     }
 }

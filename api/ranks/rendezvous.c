@@ -35,7 +35,8 @@ static int take_folder(const char *name, const char *folder, struct hzp_rendezvo
                               "%s: %.100s is no absolute name of less than %zu bytes", name, folder,
                               sizeof(r->folder));
     if (lstat(folder, &is) != 0)
-        return hzp_fail_param(reterr, HZP_EIO, name, "%s: %s: %s", name, folder, strerror(errno));
+        return hzp_fail_param(reterr, errno == ENOENT ? HZP_ENOENT : HZP_EIO, name, "%s: %s: %s",
+                              name, folder, strerror(errno));
     if (!S_ISDIR(is.st_mode) || is.st_uid != geteuid() || (is.st_mode & 077))
         return hzp_fail_param(reterr, HZP_EINVAL, name,
                               "%s: %s is not a folder that only this user may enter", name, folder);
@@ -52,7 +53,7 @@ static int lock_folder(const char *folder, int port, struct hzp_rendezvous *r,
     snprintf(path, sizeof(path), "%s/%s", folder, lock_name);
     r->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (r->lock < 0 && errno == ENOENT)
-        return HZP_ENOENT;
+        return hzp_fail(reterr, HZP_ENOENT, "%s: removed by other ranks that end", folder);
     if (r->lock < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
     struct stat is;
@@ -63,7 +64,7 @@ static int lock_folder(const char *folder, int port, struct hzp_rendezvous *r,
     close(r->lock);
     r->lock = -1;
     if (removed)
-        return HZP_ENOENT;
+        return hzp_fail(reterr, HZP_ENOENT, "%s: removed by other ranks that end", folder);
     return hzp_fail_param(reterr, HZP_EINVAL, "MASTER_PORT",
                           "other ranks meet on this machine with port %d: give these "
                           "another MASTER_PORT, or --rank-port",
@@ -80,11 +81,11 @@ static int name_folder(bool first, struct hzp_rendezvous *r, struct hzp_err_text
     for (int i = 0; i < TRIES && result == HZP_ENOENT; i++) {
         if (mkdir(folder, 0700) != 0 && errno != EEXIST)
             return hzp_fail(reterr, HZP_EIO, "%s: %s", folder, strerror(errno));
-        result = first ? lock_folder(folder, r->port, r, reterr) : HZP_OK;
+        result = take_folder("HZP_RANKS_DIR", folder, r, reterr); /* the lock is in it */
+        if (result == HZP_OK && first)
+            result = lock_folder(folder, r->port, r, reterr);
     }
-    if (result < 0)
-        return result;
-    return take_folder("HZP_RANKS_DIR", folder, r, reterr);
+    return result;
 }
 
 static int read_key(const char *text, struct hzp_rendezvous *r, struct hzp_err_text *reterr)

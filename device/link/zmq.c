@@ -11,8 +11,9 @@
  * A transfer: every member sends each other member a header, and waits for theirs; so at most one
  * header of a rank is ahead of what this rank does.  Then data move by streams, one to and one from
  * each member, in chunks.  What is added up is added in the group's order as soon as a chunk of
- * every member is there.  Sent data are not copied: a transfer has ended when ZeroMQ has released
- * the buffers.  ZeroMQ's limits on queued messages bound what a fast member may send ahead.
+ * every member is there.  ZeroMQ's limits on queued messages bound what a fast member may send
+ * ahead.  Sent chunks are copied into messages, so no buffer of the caller is in use once the link
+ * has failed.
  *
  * Waiting is one zmq_poll over all sockets and an event descriptor, by which other threads wake
  * this one: nothing spins.  A monitor of each socket tells of a broken connection, which fails the
@@ -22,7 +23,7 @@
  * one is derived from the secret and never sent, so only these ranks can connect.
  *
  * Thread: all socket calls are made by the caller of open and connect, and from then on by the
- * link's thread.  Buffers are released by ZeroMQ's thread.
+ * link's thread.
  */
 #include "device/link/zmq_link.h"
 
@@ -126,8 +127,8 @@ bool hzp_zmq_put_header(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, char 
 
 /* ---- waiting ---- */
 
-/* Reads what the monitor of a socket has seen.  One thread of ZeroMQ writes it, so the end of a
- * connection whose handshake failed follows its failure. */
+/* Reads what the monitor of a socket has seen.  It does not say which connection has ended: a
+ * stranger's, perhaps, so the rank is gone when none is left. */
 static void watch(struct hzp_zmq_link *link, int rank)
 {
     struct hzp_zmq_peer *p = &link->peer[rank];
@@ -140,11 +141,9 @@ static void watch(struct hzp_zmq_link *link, int rank)
         zmq_recv(p->monitor, frame, sizeof(frame), ZMQ_DONTWAIT); /* the address */
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             p->connected = true;
-        else if (event != ZMQ_EVENT_DISCONNECTED)
-            p->stranger = true;
-        else if (p->stranger || !p->connected)
-            p->stranger = false;
-        else
+        else if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_CONNECTED)
+            p->open++;
+        else if (event == ZMQ_EVENT_DISCONNECTED && --p->open == 0 && p->connected)
             p->gone = true;
     }
 }
@@ -165,8 +164,8 @@ static void look(struct hzp_link_worker *worker)
     }
 }
 
-/* Waits at most this long, until something has arrived, a buffer is released, there is room for
- * another message where there was none, or another thread has poked. */
+/* Waits at most this long, until something has arrived, there is room for another message where
+ * there was none, or another thread has poked. */
 static void wait_ms(struct hzp_zmq_link *link, long ms)
 {
     int n = 0, ranks = link->worker.base.ranks;
@@ -276,8 +275,7 @@ static int set_options(struct hzp_zmq_link *link, void *socket, bool server,
 static int open_socket(struct hzp_zmq_link *link, int rank, struct hzp_err_text *reterr)
 {
     enum {
-        EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+        EVENTS = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                  ZMQ_EVENT_DISCONNECTED
     };
     struct hzp_zmq_peer *p = &link->peer[rank];

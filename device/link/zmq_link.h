@@ -20,7 +20,7 @@ struct hzp_zmq_peer {
     char letter[HZP_ZMQ_HELD];
     int first, count;
     bool connected, left, gone; /* left: it said goodbye; gone: the connection is broken */
-    bool stranger;              /* the next end of a connection is that of a failed handshake */
+    int open;                   /* connections; those of strangers, which lack the key, end soon */
     bool blocked;               /* no room for another message; until ZeroMQ says there is */
     /* of the transfer in progress */
     bool told, heard; /* headers */
@@ -37,7 +37,6 @@ struct hzp_zmq_link {
     char secret_key[HZP_LINK_ZMQ_KEY], public_key[HZP_LINK_ZMQ_KEY];
     void *context;
     int event;                 /* wakes the thread */
-    atomic_int lent;           /* buffers that ZeroMQ reads */
     bool runs, said;           /* the thread; goodbye */
     struct hzp_zmq_peer *peer; /* [ranks] */
     const void **piece;        /* [ranks] */

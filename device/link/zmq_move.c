@@ -10,25 +10,16 @@ static struct hzp_zmq_peer *member(struct hzp_zmq_link *link, const struct hzp_l
     return m == group->index ? NULL : &link->peer[group->rank[m]];
 }
 
-/* ZeroMQ's thread. */
-static void released(void *data, void *hint)
-{
-    struct hzp_zmq_link *link = hint;
-    if (atomic_fetch_sub(&link->lent, 1) == 1)
-        hzp_zmq_poke(link);
-}
-
-/* Sends chunks of a stream while there is room. */
+/* Sends chunks of a stream while there is room.  They are copied: ZeroMQ's thread may still read a
+ * message when the link has failed and the caller has freed the buffer. */
 static void send_some(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, size_t limit)
 {
     while (limit && !p->blocked) {
         zmq_msg_t message;
         size_t n = HZP_MIN(limit, link->chunk);
-        atomic_fetch_add(&link->lent, 1);
-        if (zmq_msg_init_data(&message, (void *)p->out, n, released, link) != 0) {
-            atomic_fetch_sub(&link->lent, 1);
-            return;
-        }
+        if (zmq_msg_init_size(&message, n) != 0)
+            return; /* no memory: again when there is news */
+        memcpy(zmq_msg_data(&message), p->out, n);
         if (!hzp_zmq_put(link, p, 'D', &message))
             return;
         p->out += n;
@@ -287,8 +278,5 @@ int hzp_zmq_move(struct hzp_link_worker *worker, const struct hzp_link_group *gr
                  const struct hzp_transfer *t)
 {
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
-    HZP_TRY(move_data(link, group, t));
-    while (atomic_load(&link->lent))
-        HZP_TRY(hzp_zmq_wait(link));
-    return HZP_OK;
+    return move_data(link, group, t);
 }

@@ -169,10 +169,10 @@ def kill(rank, out, after, process):
     def written():
         names = [p.name.split("-")[1] for p in pathlib.Path(out).glob("checkpoint-*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
-    while written() <= after or not pid_of(rank, out):
+    while written() <= after or not (pid := pid_of(rank, out)):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    os.kill(pid_of(rank, out), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     return written()
 
 
