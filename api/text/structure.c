@@ -82,6 +82,7 @@ static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
                 struct hzp_err_text *reterr)
 {
     struct hzp_rules *rules = hzp_rules_create();
+    hzp_regular_begin();
     int32_t root = hzp_rules_add(rules, "answer", 6);
     int r = hzp_structure_rules(s->tok, what, rules, root, reterr);
     if (r == HZP_OK)

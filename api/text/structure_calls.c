@@ -65,7 +65,8 @@ static int add_glm_value(const struct hzp_making *m, const json_t *parameters, c
     int32_t behind = hzp_rules_text(scratch, before, value_end, strlen(value_end));
     hzp_rules_bytes(scratch, behind, 0, 0xFE, behind);
     struct hzp_regular *with_end = hzp_regular_create(scratch, before, behind);
-    int r = hzp_schema_raw(m->rules, parameters, schema, with_end, from, ret, m->reterr);
+    int r = with_end ? hzp_schema_raw(m->rules, parameters, schema, with_end, from, ret, m->reterr)
+                     : hzp_fail(m->reterr, HZP_EINVAL, "schema: its strings are too large");
     hzp_regular_destroy(with_end);
     hzp_rules_destroy(scratch);
     if (r == 0)
@@ -165,6 +166,11 @@ static int add_call(const struct hzp_making *m, const json_t *function, int32_t 
                                  hzp_structure_text(m, hzp_structure_text(m, at, name), "\n"), ret);
     if (m->what->calls == HZP_CALLS_CHANNELS) {
         at = hzp_structure_text(m, at, name);
+        if (m->what->free) { /* the recipient may stand before the channel */
+            int32_t named = at;
+            at = hzp_structure_text(m, hzp_structure_mark(m, at, channel), "commentary");
+            hzp_rules_empty(m->rules, named, at);
+        }
         int32_t typed = hzp_structure_text(m, at, " ");
         hzp_rules_empty(m->rules, at, typed);
         int32_t json = hzp_structure_mark(m, typed, "<|constrain|>");
@@ -257,15 +263,17 @@ static void add_row(const struct hzp_making *m, int32_t from, int32_t rule, int3
 static void add_free_channels(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
     static const char *const in_header[] = {"to=functions.", "<|message|>", "<|channel|>"};
-    static const char *const in_body[] = {"<|channel|>"};
-    int32_t body = hzp_rules_node(m->rules);
+    static const char *const in_body[] = {"<|channel|>", "<|start|>"};
+    int32_t body = hzp_rules_node(m->rules), begun = hzp_rules_node(m->rules);
     hzp_rules_empty(m->rules, from, body);
     int32_t end = hzp_structure_without(m, body, in_body, HZP_COUNT(in_body), false);
     hzp_rules_empty(m->rules, end, to);
-    int32_t header = hzp_structure_mark(m, end, channel);
-    header = hzp_structure_without(m, header, in_header, HZP_COUNT(in_header), false);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, channel), begun);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, "<|start|>"), begun);
+    int32_t header = hzp_structure_without(m, begun, in_header, HZP_COUNT(in_header), false);
     hzp_rules_empty(m->rules, header, to);
     hzp_rules_empty(m->rules, hzp_structure_mark(m, header, message), body);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, header, channel), begun);
     int32_t call = hzp_structure_text(m, header, "to=functions.");
     hzp_rules_empty(m->rules, hzp_rules_then(m->rules, call, rule), to);
 }

@@ -16,6 +16,14 @@ struct hzp_regular {
     int32_t states, room;
 };
 
+/* What hzp_regular_begin gave this thread and it has not spent. */
+static _Thread_local int64_t steps_left = INT64_MAX;
+
+void hzp_regular_begin(void)
+{
+    steps_left = HZP_REGULAR_TOTAL_MAX;
+}
+
 static int32_t add_state(struct hzp_regular *a)
 {
     if (a->states == HZP_REGULAR_STATES_MAX)
@@ -42,8 +50,9 @@ static bool *live_states(const struct hzp_regular *a)
 {
     size_t n = (size_t)a->states;
     bool *live = hzp_xcalloc(n + 1, sizeof(*live));
-    for (bool more = true; more;) {
+    for (bool more = true; more && steps_left > 0;) {
         more = false;
+        steps_left -= 16 * (int64_t)n;
         for (size_t s = n; s-- > 0;) {
             bool good = a->state[s].final;
             for (int b = 0; b < 256 && !good && !live[s]; b++)
@@ -55,10 +64,16 @@ static bool *live_states(const struct hzp_regular *a)
     return live;
 }
 
-/* Removes the states that lead to no end, so that an empty language has none at all. */
+/* Removes the states that lead to no end, so that an empty language has none at all.  NULL: no
+ * steps are left. */
 static struct hzp_regular *trim(struct hzp_regular *a)
 {
     bool *live = live_states(a);
+    if (steps_left <= 0) {
+        free(live);
+        hzp_regular_destroy(a);
+        return NULL;
+    }
     int16_t *new_of = hzp_xcalloc((size_t)a->states + 1, sizeof(*new_of));
     int32_t kept = 0;
     for (int32_t s = 0; s < a->states; s++)
@@ -203,7 +218,7 @@ static bool make_edges(struct job *j, int32_t state)
 struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t from, int32_t to)
 {
     struct job j = {.rules = rules, .to = to};
-    bool fits = !rules->full;
+    bool fits = !rules->full && steps_left > 0;
     j.made = hzp_xcalloc(1, sizeof(*j.made));
     j.mark = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.mark));
     j.set = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.set));
@@ -215,6 +230,7 @@ struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t fr
     }
     for (int32_t s = 0; s < j.made->states && fits; s++)
         fits = make_edges(&j, s);
+    steps_left -= j.work;
     free(j.mark);
     free(j.set);
     free(j.subset);
@@ -267,21 +283,24 @@ static struct hzp_regular *combine(const struct hzp_regular *a, const struct hzp
                                    bool without)
 {
     struct product p = {.a = a, .b = b, .without = without};
-    bool fits = true;
+    bool fits = steps_left > 0;
     p.made = hzp_xcalloc(1, sizeof(*p.made));
     memset(p.chain, 0xFF, sizeof(p.chain));
     if (a->states && (b->states || without))
         pair_of(&p, 0, b->states ? 0 : -1);
-    for (int32_t s = 0; s < p.made->states && fits; s++)
+    for (int32_t s = 0; s < p.made->states && fits; s++) {
+        steps_left -= 16;
         for (int k = 0; k < 256 && fits; k++) {
             int16_t to = a->state[p.pair[s].a].next[k];
             int16_t other = (int16_t)(p.pair[s].b >= 0 ? b->state[p.pair[s].b].next[k] : -1);
             if (to < 0 || (other < 0 && !without))
                 continue;
             int32_t state = pair_of(&p, to, other);
-            fits = state >= 0;
+            steps_left--;
+            fits = state >= 0 && steps_left > 0;
             p.made->state[s].next[k] = (int16_t)state;
         }
+    }
     free(p.pair);
     if (fits)
         return trim(p.made);
@@ -304,6 +323,11 @@ struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struc
 bool hzp_regular_empty(const struct hzp_regular *a)
 {
     return !a->states;
+}
+
+int32_t hzp_regular_states(const struct hzp_regular *a)
+{
+    return a->states;
 }
 
 bool hzp_regular_takes(const struct hzp_regular *a, const char *bytes, size_t size)

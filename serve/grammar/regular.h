@@ -10,9 +10,17 @@
 
 #include "serve/grammar/rules.h"
 
-enum { HZP_REGULAR_STATES_MAX = 1 << 14, HZP_REGULAR_WORK_MAX = 1 << 27 };
+enum {
+    HZP_REGULAR_STATES_MAX = 1 << 14,
+    HZP_REGULAR_WORK_MAX = 1 << 27,
+    HZP_REGULAR_TOTAL_MAX = 1 << 30, /* steps of all languages of one grammar: some seconds */
+};
 
 struct hzp_regular;
+
+/* From here on this thread spends HZP_REGULAR_TOTAL_MAX steps at most; then all languages are too
+ * large.  A thread that never calls it has no such bound. */
+void hzp_regular_begin(void);
 
 /* What the nodes between `from` and `to` take, which call no rules.  NULL: it is too large: more
  * than HZP_REGULAR_STATES_MAX states, or HZP_REGULAR_WORK_MAX steps. */
@@ -24,6 +32,7 @@ struct hzp_regular *hzp_regular_both(const struct hzp_regular *a, const struct h
 struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struct hzp_regular *b);
 
 bool hzp_regular_empty(const struct hzp_regular *a);
+int32_t hzp_regular_states(const struct hzp_regular *a);
 bool hzp_regular_takes(const struct hzp_regular *a, const char *bytes, size_t size);
 
 /* Appends the language behind `from`; returns the node behind it. */

@@ -51,7 +51,13 @@ static const char *const known[] = {"type",
                                     "multipleOf",
                                     NULL};
 
-enum { LOOKS_MAX = 1 << 20, MADE_BYTES_MAX = 1 << 24 };
+enum {
+    LOOKS_MAX = 1 << 20,
+    COMPARES_MAX = 1 << 30,
+    MADE_BYTES_MAX = 1 << 24,
+    LIST_MAX = 1 << 10,   /* schemas that one value has to satisfy */
+    LISTED_MAX = 1 << 20, /* of all lists */
+};
 
 static bool is_one_of(const char *name, const char *const *list)
 {
@@ -100,6 +106,8 @@ int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *a
                            int32_t given_n)
 {
     char path[HZP_SCHEMA_PATH + 256];
+    s->listed += given_n;
+    s->rules->full |= given_n > LIST_MAX || s->listed > LISTED_MAX;
     if (s->rules->full) /* refused in any case: not searched for each of very many parts */
         return 0;
     const json_t **list = hzp_xcalloc((size_t)given_n + 1, sizeof(*list));
@@ -134,6 +142,10 @@ int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, 
 
 const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
 {
+    if (s->rules->full) { /* refused in any case */
+        json_decref(schema);
+        return json_true();
+    }
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *known_one = text ? json_object_get(s->made, text) : NULL;
     s->made_bytes += text ? strlen(text) : 0;
@@ -340,6 +352,7 @@ static void begin(struct hzp_schema *s, struct hzp_rules *rules, const json_t *d
     s->document = document;
     s->reterr = reterr;
     s->looks = LOOKS_MAX;
+    s->compares = COMPARES_MAX;
     s->made = json_object();
     s->pattern_of = json_object();
     for (int i = 0; draft && i < HZP_COUNT(earlier); i++)
@@ -372,8 +385,9 @@ int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const j
         r = make_item(&s, &at);
         if (r == HZP_OK && (rules->full || s.items > HZP_SCHEMA_NODES_MAX))
             r = hzp_fail(reterr, HZP_EINVAL,
-                         "schema: too large: more than %d parts, or %d nodes of its rules",
-                         HZP_SCHEMA_NODES_MAX, HZP_RULES_NODES_MAX);
+                         "schema: too large: more than %d parts, %d nodes of its rules, or %d "
+                         "schemas that one value has to satisfy",
+                         HZP_SCHEMA_NODES_MAX, HZP_RULES_NODES_MAX, LIST_MAX);
     }
     end(&s);
     return r;

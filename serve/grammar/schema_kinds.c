@@ -106,7 +106,7 @@ static const json_t *followed(const struct hzp_schema *s, const json_t *schema)
 }
 
 /* Whether both are finite sets of values that share none; false for sets too large to compare. */
-static bool values_disjoint(const json_t *a, const json_t *b)
+static bool values_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
 {
     const json_t *list[2] = {json_object_get(a, "enum"), json_object_get(b, "enum")};
     const json_t *only[2] = {json_object_get(a, "const"), json_object_get(b, "const")};
@@ -117,6 +117,9 @@ static bool values_disjoint(const json_t *a, const json_t *b)
         n[i] = only[i] ? 1 : json_array_size(list[i]);
     }
     if (n[1] && n[0] > VALUES_MAX / n[1])
+        return false;
+    s->compares -= (int64_t)(n[0] * n[1]);
+    if (s->compares < 0)
         return false;
     for (size_t i = 0; i < n[0]; i++)
         for (size_t k = 0; k < n[1]; k++)
@@ -143,7 +146,7 @@ bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
     a = followed(s, a);
     b = followed(s, b);
     int both = hzp_schema_types(s, a, 0) & hzp_schema_types(s, b, 0);
-    if (!both || values_disjoint(a, b))
+    if (!both || values_disjoint(s, a, b))
         return true;
     if (both != HZP_TYPE_OBJECT)
         return false;
@@ -153,7 +156,7 @@ bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
     {
         const json_t *theirs = json_object_get(json_object_get(b, "properties"), name);
         if (theirs && requires(a, name) && requires(b, name) &&
-            values_disjoint(followed(s, mine), followed(s, theirs)))
+            values_disjoint(s, followed(s, mine), followed(s, theirs)))
             return true;
     }
     return false;

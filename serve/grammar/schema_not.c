@@ -3,6 +3,7 @@
  * only if it violates one of the schema's keywords. */
 #include "serve/grammar/schema_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,8 +136,11 @@ static bool negate_bound(struct hzp_schema *s, const char *key, const json_t *va
     for (int i = 0; i < HZP_COUNT(bounds); i++) {
         if (strcmp(bounds[i].key, key) || !json_is_number(value))
             continue;
-        json_int_t count = (json_int_t)json_number_value(value) + bounds[i].shift;
-        json_t *bound = bounds[i].shift ? json_integer(count) : json_incref((json_t *)value);
+        double count = json_number_value(value) + bounds[i].shift;
+        if (bounds[i].shift && (count != floor(count) || fabs(count) > 1e15))
+            return false;
+        json_t *bound =
+            bounds[i].shift ? json_integer((json_int_t)count) : json_incref((json_t *)value);
         if (bounds[i].shift && count < 0)
             json_decref(bound);
         else
@@ -164,7 +168,8 @@ static bool negate_members(struct hzp_schema *s, const char *key, const json_t *
     if (!strcmp(key, "required")) {
         json_array_foreach(value, i, item)
         {
-            if (!json_is_string(item))
+            if (!json_is_string(item) ||
+                strlen(json_string_value(item)) != json_string_length(item))
                 return false;
             emit(s, ret,
                  json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
@@ -239,6 +244,13 @@ static bool negate_keyword(struct hzp_schema *s, const json_t *schema, const cha
     return negate_bound(s, key, value, ret);
 }
 
+/* Whether the schema's keyword says which values are valid. */
+static bool has_effect(const struct hzp_schema *s, const json_t *schema, const char *key)
+{
+    bool alone = s->ref_alone && json_object_get(schema, "$ref");
+    return alone ? !strcmp(key, "$ref") : !hzp_schema_is_annotation(key);
+}
+
 int hzp_schema_negate(struct hzp_schema *s, const struct hzp_schema_item *at, const json_t *schema,
                       json_t *ret)
 {
@@ -252,7 +264,7 @@ int hzp_schema_negate(struct hzp_schema *s, const struct hzp_schema_item *at, co
         return hzp_schema_refuse(s, at, "not", "is neither an object nor a boolean");
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (!hzp_schema_is_annotation(key) && !negate_keyword(s, schema, key, value, ret))
+        if (has_effect(s, schema, key) && !negate_keyword(s, schema, key, value, ret))
             return hzp_fail(s->reterr, HZP_EINVAL,
                             "schema: not (or if) at %s is not supported with %.64s", at->path, key);
     }
@@ -290,7 +302,7 @@ bool hzp_schema_can_negate(struct hzp_schema *s, const json_t *schema, int depth
     json_object_foreach((json_t *)schema, key, value)
     {
         json_array_clear(list);
-        if (!can || hzp_schema_is_annotation(key))
+        if (!can || !has_effect(s, schema, key))
             continue;
         can = negate_keyword(s, schema, key, value, list);
         json_array_foreach(list, i, each) can = can && can_negate_within(s, each, depth + 1);

@@ -145,6 +145,8 @@ static int add_declared(struct object *o)
     uint32_t patterns;
     json_object_foreach(o->names, name, required)
     {
+        if (o->s->rules->full) /* refused in any case */
+            return HZP_OK;
         int valid = name_valid(o, name);
         if (valid < 0 || !patterns_of(o, name, &patterns))
             return hzp_schema_refuse(o->s, o->at, valid < 0 ? "propertyNames" : "patternProperties",
@@ -241,6 +243,8 @@ static int divide(struct object *o, int32_t i, struct class_of_names *class, int
         .schema = &schema, .schemas = 1, .rule = o->at->rule, .path = "$/patternProperties"};
     struct hzp_regular *found = NULL;
     HZP_TRY(hzp_schema_contents(o->s, &at, HZP_SPELL_JSON, &found));
+    if (!found) /* too much was made already, and the pattern's schema was not */
+        return too_large(o);
     int32_t n = *count;
     int r = HZP_OK;
     for (int32_t c = 0; c < n && r == HZP_OK; c++) {

@@ -36,14 +36,17 @@ struct hzp_schema {
     int32_t blank, string, number, value, object, array; /* rules of any JSON; -1: not made */
     struct hzp_schema_item *item;
     int32_t items, items_room;
-    int32_t looks; /* parts that hzp_schema_types and _valid may still look at */
-    json_t *made;  /* schemas that were made, by their text */
+    int64_t listed;   /* schemas in all lists that rules were asked for */
+    int64_t compares; /* of values that may still be made */
+    int32_t looks;    /* parts that hzp_schema_types and _valid may still look at */
+    json_t *made;     /* schemas that were made, by their text */
     size_t made_bytes;
     struct hzp_regular
         *any_string;    /* contents of strings, each spelled in one way; NULL: not made */
     json_t *pattern_of; /* patterns that were compiled: indices of `pattern` */
     struct hzp_regular **pattern;
     int32_t patterns, patterns_room;
+    int64_t pattern_states; /* of all of them */
     struct hzp_err_text *reterr;
 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 32 };
+enum { DEPTH_MAX = 32, PATTERN_STATES_MAX = 1 << 17 };
 
 bool hzp_schema_same_value(const json_t *a, const json_t *b)
 {
@@ -56,8 +56,14 @@ int hzp_schema_matches(struct hzp_schema *s, const char *pattern, size_t bytes, 
             s->patterns_room = HZP_MAX(2 * s->patterns_room, 8);
             s->pattern = hzp_xrealloc(s->pattern, (size_t)s->patterns_room * sizeof(*s->pattern));
         }
-        s->pattern[s->patterns] = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
+        struct hzp_regular *made = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
         hzp_rules_destroy(rules);
+        s->pattern_states += made ? hzp_regular_states(made) : 0;
+        if (s->pattern_states > PATTERN_STATES_MAX) { /* they are all kept */
+            hzp_regular_destroy(made);
+            made = NULL;
+        }
+        s->pattern[s->patterns] = made;
         json_object_setn_new(s->pattern_of, pattern, bytes, json_integer(s->patterns++));
         found = json_object_getn(s->pattern_of, pattern, bytes);
     }
@@ -136,6 +142,9 @@ static int array_valid(struct hzp_schema *s, const json_t *value, const json_t *
         const json_t *own = i < json_array_size(first) ? json_array_get(first, i) : rest;
         if (valid > 0 && own)
             valid = hzp_schema_valid(s, each, own, depth + 1);
+        s->compares -= unique && valid > 0 ? (int64_t)i : 0;
+        if (s->compares < 0)
+            return -1;
         for (k = 0; unique && valid > 0 && k < i; k++)
             valid = !hzp_schema_same_value(each, json_array_get(value, k));
     }
@@ -182,8 +191,9 @@ static int object_valid(struct hzp_schema *s, const json_t *value, const json_t 
     json_array_foreach(json_object_get(schema, "required"), i, each)
     {
         if (valid > 0)
-            valid =
-                json_is_string(each) ? json_object_get(value, json_string_value(each)) != NULL : -1;
+            valid = json_is_string(each) ? json_object_getn(value, json_string_value(each),
+                                                            json_string_length(each)) != NULL
+                                         : -1;
     }
     json_object_foreach((json_t *)value, name, member)
     {
@@ -240,7 +250,7 @@ static int combined_valid(struct hzp_schema *s, const json_t *value, const json_
     return valid;
 }
 
-static int values_valid(const json_t *value, const json_t *schema)
+static int values_valid(struct hzp_schema *s, const json_t *value, const json_t *schema)
 {
     const json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum"),
                  *each;
@@ -248,7 +258,14 @@ static int values_valid(const json_t *value, const json_t *schema)
     bool any = !list;
     if (only && !hzp_schema_same_value(value, only))
         return 0;
-    json_array_foreach(list, i, each) any = any || hzp_schema_same_value(value, each);
+    json_array_foreach(list, i, each)
+    {
+        if (any)
+            break;
+        if (s->compares-- <= 0)
+            return -1;
+        any = hzp_schema_same_value(value, each);
+    }
     return any;
 }
 
@@ -261,6 +278,11 @@ int hzp_schema_valid(struct hzp_schema *s, const json_t *value, const json_t *sc
         return json_is_true(schema);
     if (!json_is_object(schema) || depth > DEPTH_MAX || s->looks-- <= 0)
         return -1;
+    const json_t *ref = s->ref_alone ? json_object_get(schema, "$ref") : NULL;
+    if (ref) {
+        const json_t *target = hzp_schema_resolve(s, json_string_value(ref));
+        return target ? hzp_schema_valid(s, value, target, depth + 1) : -1;
+    }
     for (int i = 0; i < HZP_COUNT(unknown); i++)
         if (json_object_get(schema, unknown[i]))
             return -1;
@@ -268,7 +290,7 @@ int hzp_schema_valid(struct hzp_schema *s, const json_t *value, const json_t *sc
     int own = hzp_type_of(value);
     if (type && !(hzp_type_mask(type) & own))
         return 0;
-    int valid = values_valid(value, schema);
+    int valid = values_valid(s, value, schema);
     if (valid > 0 && json_is_number(value))
         valid = number_valid(value, schema);
     if (valid > 0 && json_is_string(value))

@@ -263,6 +263,22 @@ static void check_form(const struct form *form, const json_t *tools)
     }
 }
 
+/* gpt-oss may name the tool before the channel: its arguments fit too. */
+static void check_recipient(const json_t *tools)
+{
+    static const char begin[] =
+        "<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|channel|>"
+        "commentary <|constrain|>json<|message|>";
+    const struct form form = {.calls = HZP_CALLS_CHANNELS};
+    struct hzp_grammar *free = calls_grammar(&form, tools, true);
+    char fits[256], misfits[256];
+    snprintf(fits, sizeof(fits), "%s{\"a\": 1}", begin);
+    snprintf(misfits, sizeof(misfits), "%s{\"a\": \"x\"}", begin);
+    assert_true(takes(free, fits));
+    assert_false(takes(free, misfits));
+    hzp_grammar_unref(free);
+}
+
 static void test_forms(void **state)
 {
     json_t *tools = json_loads(TOOLS, 0, NULL);
@@ -271,6 +287,7 @@ static void test_forms(void **state)
         for (int k = 0; k < HZP_COUNT(every); k++)
             if (i || !every[k].marked)
                 check_form(&every[k], tools);
+        check_recipient(tools);
     }
     /* of a model with channels a structure is in the final one */
     struct hzp_structure what = {.regex = "a+", .channels = true};

@@ -287,6 +287,7 @@ static const struct {
     {'s', "false", "no text"},
     {'s', "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no text"},
     {'s', "[]", "neither an object nor a boolean"},
+    {'s', "{\"not\":{\"minLength\":1e300}}", "minLength"},
 };
 
 static void test_refused(void **v)
@@ -317,6 +318,28 @@ static void test_full(void **v)
     memcpy(text, begin, sizeof(begin) - 1);
     memcpy(text + bytes - (sizeof(end) - 1), end, sizeof(end) - 1);
     int r = test_grammar('g', text, bytes, all->words[0].lexicon, &g, &err);
+    assert_int_equal(r, HZP_EINVAL);
+    assert_non_null(strstr(err.text, "too large"));
+    free(text);
+}
+
+/* More schemas than one value may have to satisfy. */
+static void test_long_list(void **v)
+{
+    enum { SCHEMAS = 1100 };
+    struct vocabularies *all = *v;
+    static const char begin[] = "{\"allOf\":[", each[] = "{\"allOf\":[{}]},", end[] = "{}]}";
+    char *text = malloc(sizeof(begin) + SCHEMAS * sizeof(each) + sizeof(end));
+    struct hzp_grammar *g = NULL;
+    struct hzp_err_text err = {0};
+    assert_non_null(text);
+    size_t bytes = sizeof(begin) - 1;
+    memcpy(text, begin, bytes);
+    for (int i = 0; i < SCHEMAS; i++, bytes += sizeof(each) - 1)
+        memcpy(text + bytes, each, sizeof(each) - 1);
+    memcpy(text + bytes, end, sizeof(end)); /* with its end mark */
+    bytes += sizeof(end) - 1;
+    int r = test_grammar('s', text, bytes, all->words[0].lexicon, &g, &err);
     assert_int_equal(r, HZP_EINVAL);
     assert_non_null(strstr(err.text, "too large"));
     free(text);
@@ -460,9 +483,10 @@ static void test_depth(void **v)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_masks), cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_depth), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_masks),     cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_depth),     cmocka_unit_test(test_full),
+        cmocka_unit_test(test_long_list),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
