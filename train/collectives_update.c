@@ -93,12 +93,28 @@ static struct hzp_rank_result result_of_copy(const struct hzp_collectives *x, in
     return sum;
 }
 
+/* Each rank decides by its own norm whether the update counts, so all must have the same. */
+static int compare_norms(const struct hzp_collectives *x, struct hzp_err_text *reterr)
+{
+    double first = x->results[0].sumsq;
+    for (int32_t i = 1; i < x->config.shards.groups.ranks; i++) {
+        double other = x->results[i].sumsq;
+        if (isfinite(first) ? other != first : isfinite(other))
+            return hzp_fail(reterr, HZP_EIO,
+                            "ranks have computed different norms of the gradients (sum of squares "
+                            "%.17g at position %d, %.17g at position 0)",
+                            other, i, first);
+    }
+    return HZP_OK;
+}
+
 /* All ranks are ready: compares what they found. */
 static int compare_results(void *ctx, struct hzp_err_text *reterr)
 {
     struct hzp_collectives *x = ctx;
     const struct hzp_groups *g = &x->config.shards.groups;
     struct hzp_update_result *ret = x->config.space->result;
+    HZP_TRY(compare_norms(x, reterr));
     struct hzp_rank_result first = result_of_copy(x, 0);
     for (int32_t i = 1; i < g->ranks / g->z3; i++) {
         struct hzp_rank_result other = result_of_copy(x, i);

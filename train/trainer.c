@@ -432,7 +432,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
         return true;
     if (t->stage == HZP_TRAINER_BROKEN || turn_collectives(t) < 0) {
-        hzp_trainer_serve_gather(t); /* fails it */
+        hzp_trainer_serve_freeze(t, step->number - 1); /* the version can still be exported */
+        hzp_trainer_serve_gather(t);                   /* fails it */
         return false;
     }
     hzp_trainer_serve_freeze(t, step->number - 1);

@@ -7,6 +7,7 @@
 #include "api/engine/shards.h"
 #include "base/log.h"
 #include "device/account.h"
+#include "device/ref/host.h"
 #include "weights/fp8.h"
 
 #include <stdio.h>
@@ -135,11 +136,11 @@ static size_t lane_bytes(const struct hzp_assembly *a)
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
 
-/* Half of the machine's memory: other processes of a machine with a GPU need theirs. */
+/* Half of the memory that this process may use: other processes of a machine with a GPU need
+ * theirs. */
 static size_t half_of_host(void)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : 1;
+    return HZP_MAX(hzp_host_mem_total() / 2, (size_t)1);
 }
 
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)

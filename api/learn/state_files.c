@@ -359,6 +359,13 @@ static void *file_main(void *arg)
             hzp_loop_poke(s->loop);
         }
         const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
+        if (s->asked && hzp_trainer_stopped(s->trainer)) { /* its state belongs to no version */
+            hzp_trainer_thaw(s->trainer);
+            hzp_loop_poke(s->loop);
+            s->asked = later = false;
+            hzp_wake_poke(&s->wake); /* jobs have waited */
+            continue;
+        }
         if (!v)
             continue;
         checkpoint_frozen(s, v);

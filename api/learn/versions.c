@@ -147,15 +147,25 @@ struct hzp_audit *hzp_state_audit(struct hzp_state *s)
 
 /* --- Pruning ---------------------------------------------------------------------------------- */
 
+/* Whether the log has the version itself, not only its checkpoint. */
+static bool is_journaled(struct hzp_state *s, uint64_t id)
+{
+    struct hzp_version_record record;
+    struct hzp_err_text text;
+    return hzp_sample_log_read_versions(s->log, id + 1, 1, &record, &text) == 1 && record.id == id;
+}
+
 /* Of these checkpoints, which were on disk, those that are not any more leave the log.  (One whose
- * directory somebody has moved away stays in it, and is known when it is moved back.) */
+ * directory somebody has moved away stays in it, and is known when it is moved back.)  That of a
+ * version which was not journalled before a kill stays, too: only it says what the version was
+ * made from (hzp_sample_log_before). */
 static void forget_removed(struct hzp_state *s, const struct hzp_logged_checkpoint *kept, int32_t n)
 {
     struct hzp_err_text text;
     char path[PATH_MAX];
     for (int32_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s/%s", s->dir, kept[i].name);
-        if (access(path, F_OK) == 0 || errno != ENOENT)
+        if (access(path, F_OK) == 0 || errno != ENOENT || !is_journaled(s, kept[i].id))
             continue;
         if (hzp_sample_log_forget_checkpoint(s->log, kept[i].id, &text) < 0)
             hzp_log(HZP_LOG_WARN, "state", "%s is removed and still in the log: %s", kept[i].name,

@@ -179,7 +179,8 @@ def test_types():
             own = f"http://127.0.0.1:{server.port}"
             got, _, answer = server.ask("POST", TEACH, EXAMPLE, Content_Type=kind,
                                         Origin=own if page else None)
-            assert got == status, (kind, page, got, answer)
+            # 200: it was learned before the answer was written
+            assert got == status or (got, status) == (200, 202), (kind, page, got, answer)
             assert status == 202 or "application/json" in answer["error"]["message"], answer
 
 
