@@ -7,12 +7,10 @@
 #include "api/engine/shards.h"
 #include "base/log.h"
 #include "device/account.h"
-#include "device/ref/host.h"
 #include "weights/fp8.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The model used without a directory: the shape of a common small model. */
 static const struct hzp_model_config built_in = {

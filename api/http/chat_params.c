@@ -263,6 +263,7 @@ static int read_structure(const json_t *body, const struct hzp_engine *engine,
     if (p->must_call || hzp_structure_calls(rules->calls))
         structure.tools = p->request.tools;
     structure.free = structure.tools && p->strict && !p->must_call;
+    params->reply.strict = structure.free;
     return hzp_structure_parse(body, engine, &structure, p->must_call, params, reterr);
 }
 

@@ -210,7 +210,12 @@ static int step_content(struct hzp_reply *reply, bool end)
         const char *first = reply->held.bytes ? hzp_reply_blanks(p, stop) : stop;
         if (first == stop && !end)
             return 0;
-        if (first < stop && *first == '{') { /* the whole answer may be a call */
+        int begins = first < stop && *first == '{'; /* the whole answer may be a call */
+        if (begins && reply->rules->strict)
+            begins = hzp_reply_begins(reply, first, stop);
+        if (begins < 0 && !end)
+            return 0;
+        if (begins > 0) {
             reply->state = HZP_REPLY_CALL;
             return 1;
         }

@@ -43,6 +43,7 @@ struct hzp_reply_rules {
     bool reasoning; /* <think> begins reasoning */
     bool inside;    /* the prompt has begun the reasoning */
     bool one_call;  /* further calls are left out */
+    bool strict;    /* only what a grammar constrains as a call is one (structure.h: free) */
     bool hide;      /* reasoning is left out of the message */
     json_t *names;  /* owned: the tools' parameters, or true, by name; NULL: any */
 };

@@ -243,6 +243,27 @@ static bool read_name(const char **at, const char *end, bool mistral, char *ret,
     return true;
 }
 
+int hzp_reply_begins(const struct hzp_reply *reply, const char *p, const char *end)
+{
+    static const char *const parts[] = {"{", "\"name\"", ":", "\""};
+    for (int i = 0; i < HZP_COUNT(parts); i++) {
+        size_t n = strlen(parts[i]);
+        p = hzp_reply_blanks(p, end);
+        if (memcmp(p, parts[i], HZP_MIN(n, (size_t)(end - p))) != 0)
+            return 0;
+        if ((size_t)(end - p) < n)
+            return -1;
+        p += n;
+    }
+    const char *stop = memchr(p, '"', (size_t)(end - p));
+    if (!stop)
+        return end - p > 256 ? 0 : -1;
+    char *name = strndup(p, (size_t)(stop - p));
+    bool known = name && json_object_get(reply->rules->names, name);
+    free(name);
+    return known;
+}
+
 const char *hzp_reply_live_begin(struct hzp_reply *reply, const char *p, const char *end)
 {
     char name[256];

@@ -13,6 +13,10 @@ extern const char hzp_reply_mistral[]; /* the mark */
 
 const char *hzp_reply_blanks(const char *p, const char *end); /* behind them */
 
+/* Whether the text begins as the calls in Llama's form that a grammar constrains: {"name": "f" of a
+ * known tool.  1: it does; 0: it does not; -1: too little of it is there. */
+int hzp_reply_begins(const struct hzp_reply *reply, const char *p, const char *end);
+
 /* Begins a call of this tool, without arguments.  1: done; 0: it is left out; -1: no such tool, or
  * too many calls. */
 int hzp_reply_call_begin(struct hzp_reply *reply, const char *name);

@@ -3,8 +3,8 @@
  * demand and kept.
  *
  * A grammar is made by the thread that asks, which may take seconds at the bounds of
- * serve/grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped above
- * HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  While the grammars in use (kept, or owned by a
+ * serve/grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped
+ * above HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  While the grammars in use (kept, or owned by a
  * request) take more than a bound, no further one is made.  The lexicon is made with the first
  * grammar.
  *

@@ -7,6 +7,7 @@
 #include "device/backend.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/tiles.h"
+#include "device/account.h"
 #include "device/ref/host.h"
 
 #include <sched.h>

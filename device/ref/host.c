@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/host.c - memory and lanes of the host. */
+#include "device/account.h"
 #include "device/ref/host.h"
 
 #include <stdio.h>

@@ -17,7 +17,4 @@ void hzp_host_mem_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 int hzp_host_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_host_lane_close(struct hzp_lane *lane);
 
-/* Bytes of memory this process may use: the machine's, or the cgroup's limit if that is less. */
-size_t hzp_host_mem_total(void);
-
 #endif

@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "device/about.h"
 #include "device/backend.h"
+#include "device/account.h"
 #include "device/ref/host.h"
 #include "device/ref/ref.h"
 

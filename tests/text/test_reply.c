@@ -179,6 +179,23 @@ static void llama(void **state)
     expect(rules, "Text {\"name\": \"f\"}", "{\"content\": \"Text {\\\"name\\\": \\\"f\\\"}\"}");
 }
 
+/* With strict tools a call in Llama's form is one only where the grammar takes it for one: what
+ * else reads as a call, in another order or with escapes, would not have to fit. */
+static void llama_strict(void **state)
+{
+    struct hzp_reply_rules rules = {
+        .calls = HZP_CALLS_LLAMA, .strict = true, .names = json_pack("{s:b}", "f", 1)};
+    expect(rules, " {\"name\" : \"f\", \"parameters\": {\"a\": 1}}",
+           "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"a\\\": 1}") "]}");
+    expect(rules, "{\"parameters\": {}, \"name\": \"f\"}",
+           "{\"content\": \"{\\\"parameters\\\": {}, \\\"name\\\": \\\"f\\\"}\"}");
+    expect(rules, "{\"name\": \"\\u0066\", \"parameters\": {}}",
+           "{\"content\": \"{\\\"name\\\": \\\"\\\\u0066\\\", \\\"parameters\\\": {}}\"}");
+    expect(rules, "{\"name\": \"g\"", "{\"content\": \"{\\\"name\\\": \\\"g\\\"\"}");
+    expect(rules, "{\"na", "{\"content\": \"{\\\"na\"}");
+    json_decref(rules.names);
+}
+
 static void mistral(void **state)
 {
     const struct hzp_reply_rules rules = {.calls = HZP_CALLS_MISTRAL};
@@ -269,9 +286,9 @@ static void arguments_arrive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reasoning),        cmocka_unit_test(hermes), cmocka_unit_test(llama),
-        cmocka_unit_test(mistral),          cmocka_unit_test(glm),    cmocka_unit_test(channels),
-        cmocka_unit_test(arguments_arrive),
+        cmocka_unit_test(reasoning),    cmocka_unit_test(hermes),           cmocka_unit_test(llama),
+        cmocka_unit_test(llama_strict), cmocka_unit_test(mistral),          cmocka_unit_test(glm),
+        cmocka_unit_test(channels),     cmocka_unit_test(arguments_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
