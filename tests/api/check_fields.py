@@ -26,6 +26,8 @@ BODIES = {
 }
 # What cannot be beside each other, or follows from the model.
 INSTEAD = {("TokenizeRequest", "prompt"): {"prompt": "a"}}
+# The fields of VersionAction and the action of a version that takes each.
+ACTIONS = {"directory": "export", "lessons": "activate", "name": "name", "optimizer": "activate"}
 
 
 def openapi(server):
@@ -96,6 +98,8 @@ def wrong_values(schema):
     if not set(schema) - {"description", "default", "x-ignored"}:
         return
     yield {"no": {"such": ["value"]}} if schema.get("type") != "object" else [1]
+    if "enum" in schema:
+        yield "no such value"
     kinds = schema.get("type", [])
     if kinds in ("integer", "number"):
         yield "1"
@@ -144,3 +148,14 @@ def test_server_keeps_the_table(server):
         else:
             assert status == 400 and answer["error"]["param"] == "no_such", answer
     assert seen == set(BODIES), seen
+
+
+def check_version_action(server):
+    """On a server that learns: an action of a version refuses wrong values of its fields, and all others."""
+    schema = openapi(server)["components"]["schemas"]["VersionAction"]
+    assert set(schema["properties"]) == set(ACTIONS) and not schema["additionalProperties"], schema
+    for action in sorted(set(ACTIONS.values())):
+        for field, what in {**schema["properties"], "no_such": {}}.items():
+            for value in wrong_values(what) if ACTIONS.get(field) == action else ["x"]:
+                status, _, answer = server.post(f"/v1/weights/current/{action}", {field: value})
+                assert status == 400 and answer["error"]["param"] == field, (action, field, value, answer)
