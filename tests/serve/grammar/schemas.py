@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import json
+import re
 import uuid
 
 NAMES = ["a", "ab", "name", "count", "tags", "é", "x y", "q\"t", "next"]
@@ -50,6 +51,22 @@ def formats(jsonschema):
         return not isinstance(text, str) or date(text[:10]) and text[10] == "T" and clock(text[11:])
 
     return checker
+
+
+def judge(jsonschema, schema):
+    """A function that says whether a value is valid, by the draft that the schema names, or 2020-12; formats
+    too."""
+    draft = jsonschema.Draft202012Validator
+    if isinstance(schema, dict):
+        draft = jsonschema.validators.validator_for(schema, default=draft)
+
+    def pattern(_, expression, instance, __):
+        """As the standard has it, by ECMA-262: \\d is ASCII, and $ is the end, not before a last newline."""
+        expression = expression.replace("$", "\\Z")  # no pattern here has another $
+        if isinstance(instance, str) and not re.search(expression, instance, re.ASCII):
+            yield jsonschema.ValidationError("pattern")
+    draft = jsonschema.validators.extend(draft, {"pattern": pattern})
+    return draft(schema, format_checker=formats(jsonschema)).is_valid
 
 
 def spellings(value):
