@@ -165,6 +165,7 @@ static void resize(struct node *f, size_t size)
 static void apply_write(struct node *f, const struct disk_op *op, size_t from, size_t to)
 {
     size_t at = (size_t)op->at;
+    HZP_ASSERT(to <= op->size);
     if (from >= to)
         return;
     if (at + to > f->size)
@@ -189,7 +190,8 @@ static void apply_some(struct cut *c, struct node *f)
         uint32_t kind = each == 1 ? 0 : each == 0 ? 1 : draw(c, 5);
         size_t sectors = op->size / SECTOR + 1;
         size_t first = (size_t)draw(c, (uint32_t)sectors) * SECTOR;
-        size_t last = HZP_MIN(op->size, first + (size_t)draw(c, (uint32_t)sectors) * SECTOR);
+        size_t more = (size_t)draw(c, (uint32_t)sectors) * SECTOR;
+        size_t last = HZP_MIN(op->size, first + more); /* the macro takes its arguments twice */
         if (kind == 0 || op->call != DISK_WRITE) {
             if (kind != 1)
                 apply_whole(f, op);

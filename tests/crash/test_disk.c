@@ -184,7 +184,8 @@ static int32_t choose(struct test *t, int32_t from)
         while (at < disk_ops() && disk_op(at)->call != DISK_SYNC &&
                disk_op(at)->call != DISK_RENAME && disk_op(at)->call != DISK_NOTE)
             at++;
-    return HZP_MIN(at + (int32_t)seeded(&t->seed, 2), disk_ops());
+    at += (int32_t)seeded(&t->seed, 2); /* the macro takes its arguments twice */
+    return HZP_MIN(at, disk_ops());
 }
 
 /* --- Power cuts ------------------------------------------------------------------------------- */
