@@ -316,16 +316,7 @@ static int32_t add_no_trigger(const struct hzp_making *m, int32_t from)
         if (name)
             hzp_rules_empty(rules, add_trigger(m, rules, begin, name), behind);
     }
-    struct hzp_regular *any = hzp_regular_create(rules, all, all),
-                       *calls = hzp_regular_create(rules, begin, behind),
-                       *left = any && calls ? hzp_regular_without(any, calls) : NULL;
-    m->rules->full |= !left;
-    int32_t to = left ? hzp_regular_add(m->rules, from, left) : from;
-    hzp_regular_destroy(any);
-    hzp_regular_destroy(calls);
-    hzp_regular_destroy(left);
-    hzp_rules_destroy(rules);
-    return to;
+    return hzp_structure_other(m, from, rules, all, begin, behind);
 }
 
 /* Llama: the answer is a call from its beginning, or text with calls behind <|python_tag|>. */

@@ -26,6 +26,9 @@ int hzp_structure_rules(struct hzp_tokenizer *tok, const struct hzp_structure *w
 int32_t hzp_structure_text(const struct hzp_making *m, int32_t from, const char *text);
 /* A mark of the model's own form: a special token, or text. */
 int32_t hzp_structure_mark(const struct hzp_making *m, int32_t from, const char *mark);
+/* What `rules` take from `all` on and not from `begin` to `end`; frees rules. */
+int32_t hzp_structure_other(const struct hzp_making *m, int32_t from, struct hzp_rules *rules,
+                            int32_t all, int32_t begin, int32_t end);
 /* Text and special tokens in which none of these marks occurs; text: no special token at all. */
 int32_t hzp_structure_without(const struct hzp_making *m, int32_t from, const char *const *mark,
                               int marks, bool text);

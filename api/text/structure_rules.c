@@ -55,6 +55,21 @@ void hzp_structure_any(struct hzp_rules *rules, int32_t node, bool text)
     }
 }
 
+int32_t hzp_structure_other(const struct hzp_making *m, int32_t from, struct hzp_rules *rules,
+                            int32_t all, int32_t begin, int32_t end)
+{
+    struct hzp_regular *any = hzp_regular_create(rules, all, all),
+                       *with = hzp_regular_create(rules, begin, end),
+                       *left = any && with ? hzp_regular_without(any, with) : NULL;
+    m->rules->full |= !left;
+    int32_t to = left ? hzp_regular_add(m->rules, from, left) : from;
+    hzp_regular_destroy(any);
+    hzp_regular_destroy(with);
+    hzp_regular_destroy(left);
+    hzp_rules_destroy(rules);
+    return to;
+}
+
 int32_t hzp_structure_without(const struct hzp_making *m, int32_t from, const char *const *mark,
                               int marks, bool text)
 {
@@ -66,16 +81,7 @@ int32_t hzp_structure_without(const struct hzp_making *m, int32_t from, const ch
     hzp_structure_any(rules, behind, text);
     for (int i = 0; i < marks; i++)
         mark_edge(m, rules, before, mark[i], behind);
-    struct hzp_regular *any = hzp_regular_create(rules, all, all),
-                       *with = hzp_regular_create(rules, before, behind),
-                       *left = any && with ? hzp_regular_without(any, with) : NULL;
-    m->rules->full |= !left;
-    int32_t to = left ? hzp_regular_add(m->rules, from, left) : from;
-    hzp_regular_destroy(any);
-    hzp_regular_destroy(with);
-    hzp_regular_destroy(left);
-    hzp_rules_destroy(rules);
-    return to;
+    return hzp_structure_other(m, from, rules, all, before, behind);
 }
 
 int32_t hzp_structure_until(const struct hzp_making *m, int32_t from, const char *mark)

@@ -187,12 +187,6 @@ static int exchange(struct mpi_link *link, const struct hzp_link_group *group, i
     return code == MPI_SUCCESS ? HZP_OK : failed_call(link, group->rank[m], code);
 }
 
-/* Where member m's piece begins and ends, of `total` bytes in pieces of `piece`. */
-static size_t border(size_t piece, size_t total, int m)
-{
-    return HZP_MIN(piece * (size_t)m, total);
-}
-
 /* The part of a piece that round `at` moves: of the piece [begin, end), bytes at .. at + chunk. */
 static size_t part(size_t begin, size_t end, size_t at, size_t chunk)
 {
@@ -200,14 +194,17 @@ static size_t part(size_t begin, size_t end, size_t at, size_t chunk)
 }
 
 /* recv holds `total` bytes in pieces of `piece`; member m has filled its own. */
-static int gather(struct mpi_link *link, const struct hzp_link_group *group, char *recv,
+static int gather(struct hzp_link_worker *worker, const struct hzp_link_group *group, char *recv,
                   size_t piece, size_t total)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     int me = group->index, n = group->count;
-    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    size_t my_begin = hzp_link_border(piece, total, me),
+           my_end = hzp_link_border(piece, total, me + 1);
     for (size_t at = 0; at < piece; at += chunk_max) {
         for (int m = 0; m < n; m++) {
-            size_t begin = border(piece, total, m), end = border(piece, total, m + 1);
+            size_t begin = hzp_link_border(piece, total, m),
+                   end = hzp_link_border(piece, total, m + 1);
             bool other = m != me;
             HZP_TRY(exchange(link, group, m, other ? recv + my_begin + at : NULL,
                              part(my_begin, my_end, at, chunk_max),
@@ -219,17 +216,20 @@ static int gather(struct mpi_link *link, const struct hzp_link_group *group, cha
 }
 
 /* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
-static int scatter(struct mpi_link *link, const struct hzp_link_group *group,
+static int scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                    const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     int me = group->index, n = group->count;
     const char *send = t->send;
-    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    size_t my_begin = hzp_link_border(piece, total, me),
+           my_end = hzp_link_border(piece, total, me + 1);
     size_t size = hzp_wire_size(t->type);
     for (size_t at = 0; at < piece; at += link->chunk) {
         size_t mine = part(my_begin, my_end, at, link->chunk);
         for (int m = 0; m < n; m++) {
-            size_t begin = border(piece, total, m), end = border(piece, total, m + 1);
+            size_t begin = hzp_link_border(piece, total, m),
+                   end = hzp_link_border(piece, total, m + 1);
             bool other = m != me;
             char *area = link->scratch + link->chunk * (size_t)m;
             link->piece[m] = other ? area : send + my_begin + at;
@@ -245,9 +245,10 @@ static int scatter(struct mpi_link *link, const struct hzp_link_group *group,
 
 /* Along the chain of members that begins at the root: round k sends part k - 1 while part k
  * arrives. */
-static int broadcast(struct mpi_link *link, const struct hzp_link_group *group, int root,
+static int broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
                      char *recv, size_t total)
 {
+    struct mpi_link *link = (struct mpi_link *)worker;
     int n = group->count, me = group->index, before = (me + n - 1) % n, after = (me + 1) % n;
     bool first = me == root, last = after == root;
     size_t rounds = HZP_DIV_UP(total, chunk_max);
@@ -269,37 +270,13 @@ static int broadcast(struct mpi_link *link, const struct hzp_link_group *group, 
     return HZP_OK;
 }
 
-static int move(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                const struct hzp_transfer *t)
-{
-    struct mpi_link *link = (struct mpi_link *)worker;
-    size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
-    char *recv = t->recv;
-    if (!bytes)
-        return HZP_OK;
-    switch (t->op) {
-    case HZP_ALL_GATHER:
-        if (t->send != recv + bytes * (size_t)group->index)
-            memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
-        return gather(link, group, recv, bytes, bytes * n);
-    case HZP_REDUCE_SCATTER:
-        return scatter(link, group, t, recv, bytes, bytes * n);
-    case HZP_ALL_REDUCE: {
-        size_t piece = HZP_DIV_UP(t->count, n) * size;
-        HZP_TRY(scatter(link, group, t, recv + border(piece, bytes, group->index), piece, bytes));
-        return gather(link, group, recv, piece, bytes);
-    }
-    default:
-        return broadcast(link, group, t->root, recv, bytes);
-    }
-}
-
 static void rest(struct hzp_link_worker *worker, uint64_t ns)
 {
     hzp_wake_wait(&((struct mpi_link *)worker)->work, ns);
 }
 
-static const struct hzp_link_moves moves_mpi = {look_for_abort, rest, meet, move};
+static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,    meet,
+                                                gather,         scatter, broadcast};
 
 /* ---- the thread ---- */
 

@@ -5,6 +5,7 @@
 #include "device/meter.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { METERED_BYTES = 65536 }; /* shorter transfers measure the latency, not the rate */
 static const uint64_t idle_ns = 100000000, nap_ns = 20000000;
@@ -101,12 +102,43 @@ static int throttle(struct hzp_link_worker *w, uint64_t began_ns, uint64_t bytes
     return HZP_OK;
 }
 
+size_t hzp_link_border(size_t piece, size_t total, int m)
+{
+    return HZP_MIN(piece * (size_t)m, total);
+}
+
+static int move(struct hzp_link_worker *w, const struct hzp_link_group *group,
+                const struct hzp_transfer *t)
+{
+    const struct hzp_link_moves *moves = w->moves;
+    size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
+    char *recv = t->recv;
+    if (!bytes)
+        return HZP_OK;
+    switch (t->op) {
+    case HZP_ALL_GATHER:
+        if (t->send != recv + bytes * (size_t)group->index)
+            memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
+        return moves->gather(w, group, recv, bytes, bytes * n);
+    case HZP_REDUCE_SCATTER:
+        return moves->scatter(w, group, t, recv, bytes, bytes * n);
+    case HZP_ALL_REDUCE: {
+        size_t piece = HZP_DIV_UP(t->count, n) * size;
+        char *own = recv + hzp_link_border(piece, bytes, group->index);
+        HZP_TRY(moves->scatter(w, group, t, own, piece, bytes));
+        return moves->gather(w, group, recv, piece, bytes);
+    }
+    default:
+        return moves->broadcast(w, group, t->root, recv, bytes);
+    }
+}
+
 static int move_throttled(struct hzp_link_worker *w, const struct hzp_link_group *group,
                           const struct hzp_transfer *t)
 {
     uint64_t bytes = hzp_transfer_bytes(t->op, t->type, group->count, t->count);
     uint64_t began_ns = hzp_now_ns();
-    HZP_TRY(w->moves->move(w, group, t));
+    HZP_TRY(move(w, group, t));
     HZP_TRY(throttle(w, began_ns, bytes));
     if (bytes >= METERED_BYTES)
         hzp_meter_add(HZP_METER_LINK, hzp_now_ns() - began_ns, bytes);

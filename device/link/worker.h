@@ -24,10 +24,21 @@ struct hzp_link_moves {
     /* Waits until all members have posted the transfer, and compares; < 0: the link has failed. */
     int (*meet)(struct hzp_link_worker *w, const struct hzp_link_group *group,
                 const struct hzp_transfer *t);
-    /* Moves the data; < 0: the link has failed. */
-    int (*move)(struct hzp_link_worker *w, const struct hzp_link_group *group,
-                const struct hzp_transfer *t);
+    /* The three ways in which data move; < 0: the link has failed.  `total` bytes stand at the same
+     * place of each member's memory, in one piece for each member, in the group's order. */
+    /* Every member has filled its own piece of recv, and gets the others'. */
+    int (*gather)(struct hzp_link_worker *w, const struct hzp_link_group *group, char *recv,
+                  size_t piece, size_t total);
+    /* Every member gets the sum of its own piece of all members' t->send, at dst. */
+    int (*scatter)(struct hzp_link_worker *w, const struct hzp_link_group *group,
+                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
+    /* Every member gets what stands at the root's recv. */
+    int (*broadcast)(struct hzp_link_worker *w, const struct hzp_link_group *group, int root,
+                     char *recv, size_t total);
 };
+
+/* Where member m's piece begins (m == members: where the last one ends). */
+size_t hzp_link_border(size_t piece, size_t total, int m);
 
 /* The first member of a backend's own struct. */
 struct hzp_link_worker {

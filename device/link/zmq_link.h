@@ -61,7 +61,11 @@ int hzp_zmq_wait(struct hzp_zmq_link *link);
 /* zmq_move.c: see struct hzp_link_moves. */
 int hzp_zmq_meet(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                  const struct hzp_transfer *t);
-int hzp_zmq_move(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                 const struct hzp_transfer *t);
+int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *group, char *recv,
+                   size_t piece, size_t total);
+int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                    const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
+int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
+                      char *recv, size_t total);
 
 #endif

@@ -108,12 +108,6 @@ int hzp_zmq_meet(struct hzp_link_worker *worker, const struct hzp_link_group *gr
     }
 }
 
-/* Where member m's piece begins and ends, of `total` bytes in pieces of `piece`. */
-static size_t border(size_t piece, size_t total, int m)
-{
-    return HZP_MIN(piece * (size_t)m, total);
-}
-
 /* Sends and receives what is possible now.  True: nothing is left to send or to receive. */
 static bool stream(struct hzp_zmq_link *link, const struct hzp_link_group *group)
 {
@@ -137,19 +131,21 @@ static void no_streams(struct hzp_zmq_link *link, const struct hzp_link_group *g
 }
 
 /* recv holds `total` bytes in pieces of `piece`; member m has filled its own. */
-static int gather(struct hzp_zmq_link *link, const struct hzp_link_group *group, char *recv,
-                  size_t piece, size_t total)
+int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *group, char *recv,
+                   size_t piece, size_t total)
 {
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
     int me = group->index;
-    size_t my_begin = border(piece, total, me), my_end = border(piece, total, me + 1);
+    size_t my_begin = hzp_link_border(piece, total, me),
+           my_end = hzp_link_border(piece, total, me + 1);
     for (int m = 0; m < group->count; m++) {
         struct hzp_zmq_peer *p = member(link, group, m);
         if (!p)
             continue;
         p->out = recv + my_begin;
         p->out_bytes = my_end - my_begin;
-        p->in = recv + border(piece, total, m);
-        p->in_bytes = border(piece, total, m + 1) - border(piece, total, m);
+        p->in = recv + hzp_link_border(piece, total, m);
+        p->in_bytes = hzp_link_border(piece, total, m + 1) - hzp_link_border(piece, total, m);
     }
     while (!stream(link, group))
         HZP_TRY(hzp_zmq_wait(link));
@@ -190,18 +186,19 @@ static bool all_there(struct hzp_zmq_link *link, const struct hzp_link_group *gr
 }
 
 /* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
-static int scatter(struct hzp_zmq_link *link, const struct hzp_link_group *group,
-                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                    const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
 {
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
     int me = group->index, n = group->count;
     const char *send = t->send;
-    size_t at = border(piece, total, me), end = border(piece, total, me + 1);
+    size_t at = hzp_link_border(piece, total, me), end = hzp_link_border(piece, total, me + 1);
     for (int m = 0; m < n; m++) {
         struct hzp_zmq_peer *p = member(link, group, m);
         if (!p)
             continue;
-        p->out = send + border(piece, total, m);
-        p->out_bytes = border(piece, total, m + 1) - border(piece, total, m);
+        p->out = send + hzp_link_border(piece, total, m);
+        p->out_bytes = hzp_link_border(piece, total, m + 1) - hzp_link_border(piece, total, m);
         p->in_bytes = 0;
     }
     for (bool sent = false; !sent || at < end;) {
@@ -223,9 +220,10 @@ static int scatter(struct hzp_zmq_link *link, const struct hzp_link_group *group
 }
 
 /* Along the chain of members that begins at the root: each passes on what it has received. */
-static int broadcast(struct hzp_zmq_link *link, const struct hzp_link_group *group, int root,
-                     char *recv, size_t total)
+int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
+                      char *recv, size_t total)
 {
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
     int n = group->count, me = group->index, before = (me + n - 1) % n, after = (me + 1) % n;
     struct hzp_zmq_peer *from = me == root ? NULL : member(link, group, before);
     struct hzp_zmq_peer *to = after == root ? NULL : member(link, group, after);
@@ -248,35 +246,4 @@ static int broadcast(struct hzp_zmq_link *link, const struct hzp_link_group *gro
             return HZP_OK;
         HZP_TRY(hzp_zmq_wait(link));
     }
-}
-
-static int move_data(struct hzp_zmq_link *link, const struct hzp_link_group *group,
-                     const struct hzp_transfer *t)
-{
-    size_t size = hzp_wire_size(t->type), bytes = t->count * size, n = (size_t)group->count;
-    char *recv = t->recv;
-    if (!bytes)
-        return HZP_OK;
-    switch (t->op) {
-    case HZP_ALL_GATHER:
-        if (t->send != recv + bytes * (size_t)group->index)
-            memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
-        return gather(link, group, recv, bytes, bytes * n);
-    case HZP_REDUCE_SCATTER:
-        return scatter(link, group, t, recv, bytes, bytes * n);
-    case HZP_ALL_REDUCE: {
-        size_t piece = HZP_DIV_UP(t->count, n) * size;
-        HZP_TRY(scatter(link, group, t, recv + border(piece, bytes, group->index), piece, bytes));
-        return gather(link, group, recv, piece, bytes);
-    }
-    default:
-        return broadcast(link, group, t->root, recv, bytes);
-    }
-}
-
-int hzp_zmq_move(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                 const struct hzp_transfer *t)
-{
-    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
-    return move_data(link, group, t);
 }
