@@ -184,12 +184,13 @@ int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *a
 
 /* ---- references ---- */
 
-/* A step of a JSON pointer: the member or item of `from` that is named, up to the next "/". */
+/* A step of a JSON pointer: the member or item of `from` that is named, up to the next "/".  NULL:
+ * there is none, or its name has more than 255 bytes or a NUL. */
 static const json_t *pointer_step(const json_t *from, const char *step, size_t bytes)
 {
     char name[256];
     size_t n = 0;
-    for (size_t i = 0; i < bytes && n + 1 < sizeof(name); i++) {
+    for (size_t i = 0; i < bytes; i++) {
         char c = step[i];
         if (c == '~' && i + 1 < bytes && (step[i + 1] == '0' || step[i + 1] == '1'))
             c = step[++i] == '0' ? '~' : '/';
@@ -197,13 +198,15 @@ static const json_t *pointer_step(const json_t *from, const char *step, size_t b
             c = (char)hzp_code_hex(step, bytes, i + 1, 2);
             i += 2;
         }
+        if (!c || n + 1 == sizeof(name))
+            return NULL;
         name[n++] = c;
     }
     name[n] = '\0';
     if (json_is_array(from)) {
         char *end;
         unsigned long index = strtoul(name, &end, 10);
-        return *name && !*end ? json_array_get(from, index) : NULL;
+        return name[0] >= '0' && name[0] <= '9' && !*end ? json_array_get(from, index) : NULL;
     }
     return json_object_get(from, name);
 }

@@ -46,7 +46,9 @@ static int read_array(struct hzp_schema *s, const struct hzp_schema_item *at, in
         const json_t *first = items_of(at->schema[i]).first;
         if (first && !json_is_array(first))
             return hzp_schema_refuse(s, at, "prefixItems", "must be a list");
-        int32_t known = (int32_t)HZP_MIN(json_array_size(first), (size_t)HZP_REPEAT_MAX);
+        if (json_array_size(first) > (size_t)HZP_REPEAT_MAX)
+            return hzp_schema_refuse(s, at, "prefixItems", "has more than 4096 entries");
+        int32_t known = (int32_t)json_array_size(first);
         *ret_known = HZP_MAX(*ret_known, known);
         if (json_is_true(json_object_get(at->schema[i], "uniqueItems")) &&
             !(*ret_most >= 0 && *ret_most <= 1))

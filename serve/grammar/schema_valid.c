@@ -88,9 +88,24 @@ static int within(const json_t *schema, const char *least, const char *most, dou
     return n >= lo && n <= hi;
 }
 
+/* Whether a keyword restricts numbers. */
+static bool bounds_numbers(const json_t *schema)
+{
+    static const char *const keyword[] = {"minimum", "maximum", "exclusiveMinimum",
+                                          "exclusiveMaximum", "multipleOf"};
+    for (int i = 0; i < HZP_COUNT(keyword); i++)
+        if (json_object_get(schema, keyword[i]))
+            return true;
+    return false;
+}
+
 static int number_valid(const json_t *value, const json_t *schema)
 {
+    const json_int_t exact = (json_int_t)1 << 53; /* below it a double holds every integer */
     double v = json_number_value(value), lo, hi, of;
+    if (json_is_integer(value) && bounds_numbers(schema) &&
+        (json_integer_value(value) >= exact || json_integer_value(value) <= -exact))
+        return -1;
     if (!count_of(schema, "exclusiveMinimum", -INFINITY, &lo) ||
         !count_of(schema, "exclusiveMaximum", INFINITY, &hi) ||
         !count_of(schema, "multipleOf", 0, &of))

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "tests/serve/grammar/grammars.h"
 
 #include <stdio.h>
@@ -288,6 +289,9 @@ static const struct {
     {'s', "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no text"},
     {'s', "[]", "neither an object nor a boolean"},
     {'s', "{\"not\":{\"minLength\":1e300}}", "minLength"},
+    {'s', "{\"enum\":[9007199254740993],\"maximum\":9007199254740992}", "enum or const"},
+    {'s', "{\"prefixItems\":[true],\"$ref\":\"#/prefixItems/-0\"}", "not in the schema"},
+    {'s', "{\"$defs\":{\"a\":true},\"$ref\":\"#/$defs/a%00\"}", "not in the schema"},
 };
 
 static void test_refused(void **v)
@@ -301,6 +305,41 @@ static void test_refused(void **v)
         if (r != HZP_EINVAL || !strstr(err.text, refused[i].word))
             fail_msg("%s: %d %s", text, r, err.text);
     }
+}
+
+/* `before`, n times `part`, `behind`. */
+static char *repeated(const char *before, const char *part, size_t n, const char *behind)
+{
+    size_t head = strlen(before), size = strlen(part), bytes = head + n * size;
+    char *text = hzp_xmalloc(bytes + strlen(behind) + 1);
+    memcpy(text, before, head);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + head + i * size, part, size);
+    memcpy(text + bytes, behind, strlen(behind) + 1);
+    return text;
+}
+
+/* Lists and names beyond their bounds are refused; they are not cut. */
+static void test_refused_sizes(void **v)
+{
+    struct vocabularies *all = *v;
+    char *items = repeated("{\"prefixItems\":[true", ",true", 4096, "]}");
+    char *name = repeated("{\"$defs\":{\"", "n", 255, "\":true},\"$ref\":\"#/$defs/");
+    char *beyond = repeated(name, "n", 256, "\"}");
+    const struct {
+        const char *schema, *word;
+    } row[] = {{items, "4096 entries"}, {beyond, "not in the schema"}};
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        struct hzp_grammar *g = NULL;
+        struct hzp_err_text err = {0};
+        int r = test_grammar('s', row[i].schema, strlen(row[i].schema), all->words[0].lexicon, &g,
+                             &err);
+        if (r != HZP_EINVAL || !strstr(err.text, row[i].word))
+            fail_msg("%.40s: %d %s", row[i].schema, r, err.text);
+    }
+    free(items);
+    free(name);
+    free(beyond);
 }
 
 /* Copies of a part for which there are no nodes. */
@@ -483,10 +522,10 @@ static void test_depth(void **v)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_depth),     cmocka_unit_test(test_full),
-        cmocka_unit_test(test_long_list),
+        cmocka_unit_test(test_texts),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_sizes), cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_specials),      cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_full),          cmocka_unit_test(test_long_list),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
