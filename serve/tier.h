@@ -7,7 +7,7 @@
  * contents for ever: rows of the same tokens behind the same rows, all computed by known versions.
  *
  * All copying is done by a thread of its own, one job after the other in the order in which they
- * were posted.  So an entry can be looked for as soon as its job is posted: whoever reads it comes
+ * were posted.  So an entry can be looked for as soon as its job is posted: a read of it comes
  * later.  The engine thread never waits: a full list of jobs refuses.  Contents have a checksum; a
  * page that does not have it when it is read is forgotten, and its rows are computed.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/manifest.h - what a version consists of, so that whoever has some of its units fetches
- * or sends only the others.
+/* api/learn/manifest.h - what a version consists of, so that a program which has some of its units
+ * fetches or sends only the others.
  *
  * A unit travels as its elements in memory (weights/layout.h): all tensors of one layer, of the
  * embedding or of the head, with the padding between them, which is zero.  Its checksum is

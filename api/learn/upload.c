@@ -256,7 +256,7 @@ int hzp_upload_begin(struct hzp_upload *up, const struct hzp_manifest *m,
     HZP_ASSERT(m->units == up->layout->units && m->type == up->type);
     hzp_lock_take(&up->lock);
     int r = up->held ? busy(reterr) : HZP_OK;
-    up->held = true; /* whoever else comes meanwhile does not wait for the disk */
+    up->held = true; /* a concurrent request is refused at once, and does not wait for the disk */
     hzp_lock_release(&up->lock);
     HZP_TRY(r);
     hzp_manifest_fini(&up->m);

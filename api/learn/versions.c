@@ -156,7 +156,7 @@ static bool is_journaled(struct hzp_state *s, uint64_t id)
 }
 
 /* Of these checkpoints, which were on disk, those that are not any more leave the log.  (One whose
- * directory somebody has moved away stays in it, and is known when it is moved back.)  That of a
+ * directory was moved elsewhere stays in it, and is known when it is moved back.)  That of a
  * version which was not journalled before a kill stays, too: only it says what the version was
  * made from (hzp_sample_log_before). */
 static void forget_removed(struct hzp_state *s, const struct hzp_logged_checkpoint *kept, int32_t n)

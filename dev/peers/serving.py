@@ -137,10 +137,10 @@ def run(given, servers, kinds, values, raw):
         server.wait()
         load(given, server, 1, 1, 64, 4, 999)
         load(given, server, 1, 1, given.input, 4, 999)
-    for what in kinds:
+    for kind, what in enumerate(kinds):
         for turn in range(given.rounds):
             for server in servers if turn % 2 == 0 else servers[::-1]:
-                found, results = figures(given, server, what, turn + 1)
+                found, results = figures(given, server, what, 1000 * (kind + 1) + turn)
                 raw += [{"server": server.name, "what": what, "round": turn, **r} for r in results]
                 for name, value in found.items():
                     values.setdefault(name, {}).setdefault(server.name, []).append(value)

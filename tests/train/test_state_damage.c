@@ -113,7 +113,7 @@ static int32_t logged_checkpoints(void)
     return n;
 }
 
-/* A checkpoint that is removed leaves the log; one that somebody has moved away stays in it. */
+/* A checkpoint that is removed leaves the log; one that was moved elsewhere stays in it. */
 static void test_removed_checkpoints(void **state)
 {
     uint64_t first = live_and_save(1);
