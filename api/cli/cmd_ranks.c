@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int hzp_cmd_ranks_start(const struct hzp_options *options)
 {
@@ -52,5 +53,8 @@ int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hz
     if (options->engine.device.threads || ranks->ranks == 1 || here <= 1 ||
         sched_getaffinity(0, sizeof(set), &set) != 0)
         return options->engine.device.threads;
-    return HZP_MAX(CPU_COUNT(&set) / here, 1);
+    /* Slurm, and mpirun by default, give each rank cores of its own.  A process that may use only a
+     * part of the machine for another reason, as in a container, has ranks that we start. */
+    bool own = !ranks->launch.ours && CPU_COUNT(&set) * here <= sysconf(_SC_NPROCESSORS_ONLN);
+    return own ? CPU_COUNT(&set) : HZP_MAX(CPU_COUNT(&set) / here, 1);
 }

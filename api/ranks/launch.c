@@ -19,6 +19,9 @@ struct source {
     bool beside; /* may stand beside another launcher's variables and say something else */
 };
 
+/* The file that rank 0 reports to (hzp_launch_report). */
+static const char status_variable[] = "HZP_RANK_STATUS";
+
 static const struct source sources[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", false},
@@ -54,9 +57,42 @@ static int read_pair(const struct source *s, const char *(*get)(void *, const ch
     return number(s->rank, rank_text, 0, *ranks - 1, rank, reterr);
 }
 
+/* Slurm's tasks on this node: the list has an entry for each node, "2" or "2(x3)" for three nodes
+ * with two tasks each, in the order of SLURM_NODEID. */
+static int read_slurm_tasks(const char *(*get)(void *, const char *), void *ctx,
+                            struct hzp_launch *ret, struct hzp_err_text *reterr)
+{
+    static const char name[] = "SLURM_STEP_TASKS_PER_NODE";
+    const char *list = get(ctx, name), *at = list, *id = get(ctx, "SLURM_NODEID");
+    int node = 0, nodes = 0;
+    if (!list || !*list || !id || !*id)
+        return HZP_OK;
+    HZP_TRY(number("SLURM_NODEID", id, 0, ret->ranks - 1, &node, reterr));
+    while (*at) {
+        int tasks, times = 1, length = 0, more = 0;
+        bool good = sscanf(at, "%5d%n", &tasks, &length) == 1 && tasks >= 1;
+        at += length;
+        if (good && *at == '(')
+            good = sscanf(at, "(x%5d)%n", &times, &more) == 1 && more && times >= 1;
+        at += more;
+        if (!good || (*at && *at != ','))
+            return hzp_fail_param(reterr, HZP_EINVAL, name,
+                                  "%s in the environment is \"%.40s\", not a list such as 2(x3),1",
+                                  name, list);
+        at += *at == ',';
+        nodes += times;
+        if (node < nodes) {
+            ret->local_ranks = HZP_MIN(tasks, ret->ranks);
+            return HZP_OK;
+        }
+    }
+    return HZP_OK;
+}
+
 static int read_rest(const struct source *s, const char *(*get)(void *, const char *), void *ctx,
                      struct hzp_launch *ret, struct hzp_err_text *reterr)
 {
+    ret->ours = get(ctx, status_variable) || get(ctx, "HZP_RANKS_DIR");
     const char *local = get(ctx, s->local_rank);
     const char *locals = s->local_ranks ? get(ctx, s->local_ranks) : NULL;
     const char *host = get(ctx, "MASTER_ADDR"), *port = get(ctx, "MASTER_PORT");
@@ -64,6 +100,8 @@ static int read_rest(const struct source *s, const char *(*get)(void *, const ch
         HZP_TRY(number(s->local_rank, local, 0, ret->ranks - 1, &ret->local_rank, reterr));
     if (locals && *locals)
         HZP_TRY(number(s->local_ranks, locals, 1, ret->ranks, &ret->local_ranks, reterr));
+    if (!strcmp(s->kind, "slurm"))
+        HZP_TRY(read_slurm_tasks(get, ctx, ret, reterr));
     if (host && strlen(host) >= sizeof(ret->host))
         return hzp_fail_param(reterr, HZP_EINVAL, "MASTER_ADDR",
                               "MASTER_ADDR in the environment is longer than %zu bytes",
@@ -117,8 +155,6 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr)
 }
 
 /* ---- starting ranks ---- */
-
-static const char status_variable[] = "HZP_RANK_STATUS";
 
 void hzp_launch_report(int status)
 {

@@ -15,6 +15,7 @@
 struct hzp_launch {
     int rank, ranks;
     int local_rank, local_ranks; /* on this machine; -1: the launcher does not say */
+    bool ours;                   /* started by hzp_launch_local or hzp_launch_processes */
     const char *kind;            /* "mpirun", "torchrun", "pmi", "slurm"; "": no launcher */
     char host[256];              /* MASTER_ADDR; "": not set */
     int port;                    /* MASTER_PORT; 0: not set */

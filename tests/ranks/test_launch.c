@@ -53,6 +53,32 @@ static void test_launchers(void **state)
     assert_int_equal(READ("SLURM_PROCID", "5", "SLURM_STEP_NUM_TASKS", "6", "SLURM_LOCALID", "1"),
                      HZP_OK);
     expect("slurm", 5, 6, 1, "SLURM_PROCID,SLURM_STEP_NUM_TASKS,SLURM_LOCALID");
+    assert_int_equal(launch.local_ranks, -1);
+}
+
+/* How many of Slurm's tasks run on this node. */
+static void test_slurm_tasks(void **state)
+{
+    static const struct {
+        const char *list, *node;
+        int local_ranks;
+    } row[] = {{"6", "0", 6},         {"2(x3)", "2", 2}, {"2(x2),1,1", "1", 2},
+               {"2(x2),1,1", "3", 1}, {"3,2,1", "2", 1}, {"3", "1", -1}};
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "6", "SLURM_LOCALID",
+                              "0", "SLURM_NODEID", row[i].node, "SLURM_STEP_TASKS_PER_NODE",
+                              row[i].list),
+                         HZP_OK);
+        assert_int_equal(launch.local_ranks, row[i].local_ranks);
+        assert_false(launch.ours);
+    }
+    static const char *const bad[] = {"x", "0", "2(x", "2(x0)", "2(x3", "2;1", "-1"};
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "6", "SLURM_NODEID", "1",
+                              "SLURM_STEP_TASKS_PER_NODE", bad[i]),
+                         HZP_EINVAL);
+        assert_string_equal(why.param, "SLURM_STEP_TASKS_PER_NODE");
+    }
 }
 
 /* Half a pair, an empty value, and Slurm's batch script are no launcher. */
@@ -109,7 +135,8 @@ static void test_values(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launchers), cmocka_unit_test(test_no_launcher),
-        cmocka_unit_test(test_two_launchers), cmocka_unit_test(test_values)};
+        cmocka_unit_test(test_launchers), cmocka_unit_test(test_slurm_tasks),
+        cmocka_unit_test(test_no_launcher), cmocka_unit_test(test_two_launchers),
+        cmocka_unit_test(test_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
