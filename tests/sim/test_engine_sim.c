@@ -8,10 +8,10 @@
 #include "tests/sim/world.h"
 
 #include "base/log.h"
+#include "tests/sim/sabotage.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static struct sim_trace chat, azure;
@@ -202,62 +202,24 @@ static int report(const struct totals *t)
 
 /* --- Sabotage --------------------------------------------------------------------------------- */
 
-static bool expected(enum sim_sabotage sabotage, const char *line)
+static const char *kind_name(int kind)
 {
-    char names[200], *at = names, *name;
-    snprintf(names, sizeof(names), "%s", sim_sabotage_invariants(sabotage));
-    while ((name = strsep(&at, "|")))
-        if (!strncmp(line, name, strlen(name)))
-            return true;
-    return false;
+    return sim_sabotage_name((enum sim_sabotage)kind);
 }
 
-/* Returns true if one of the seeds triggered the rule meant for the sabotage, and no seed
-   triggered another rule. */
-static bool caught(enum sim_sabotage sabotage)
+static const char *kind_rules(int kind)
 {
-    for (uint64_t seed = 1; seed <= 30; seed++) {
-        int fd[2], status;
-        char line[1000] = "";
-        size_t used = 0;
-        ssize_t n;
-        struct totals totals = {0};
-        if (pipe(fd) < 0)
-            return false;
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            dup2(fd[1], STDOUT_FILENO);
-            alarm(1200); /* ends a hang */
-            run(seed, sabotage, false, &totals);
-            _exit(0);
-        }
-        close(fd[1]);
-        while ((n = read(fd[0], line + used, sizeof(line) - 1 - used)) > 0)
-            used += (size_t)n;
-        close(fd[0]);
-        waitpid(child, &status, 0);
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-            continue; /* the sabotage found no occasion in this world */
-        printf("%-16s %s", sim_sabotage_name(sabotage), used ? line : "ended without a word\n");
-        return WIFEXITED(status) && WEXITSTATUS(status) == 1 && expected(sabotage, line);
-    }
-    printf("%-16s was not noticed\n", sim_sabotage_name(sabotage));
-    return false;
+    return sim_sabotage_invariants((enum sim_sabotage)kind);
 }
 
-static int try_sabotage(const char *name)
+static void run_kind(uint64_t seed, int kind)
 {
-    int tried = 0, missed = 0;
-    for (int s = SIM_SOUND + 1; s < SIM_SABOTAGES; s++)
-        if (!strcmp(name, "all") || !strcmp(name, sim_sabotage_name((enum sim_sabotage)s))) {
-            tried++;
-            missed += !caught((enum sim_sabotage)s);
-        }
-    printf("%d of %d kinds of sabotage were noticed by the rule meant for them\n", tried - missed,
-           tried);
-    return missed || !tried;
+    struct totals totals = {0};
+    run(seed, (enum sim_sabotage)kind, false, &totals);
 }
+
+static const struct sabotage_test sabotages = {
+    .kinds = SIM_SABOTAGES, .seeds = 30, .name = kind_name, .rules = kind_rules, .run = run_kind};
 
 int main(int argc, char **argv)
 {
@@ -284,7 +246,7 @@ int main(int argc, char **argv)
     struct totals totals = {0};
     int r = 0;
     if (sabotage && first != last) {
-        r = try_sabotage(sabotage);
+        r = sabotage_try(&sabotages, sabotage);
     } else {
         int s = 0;
         while (sabotage && s < SIM_SABOTAGES - 1 && strcmp(sim_sabotage_name(s), sabotage))

@@ -22,12 +22,12 @@
 #include "base/ring.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
+#include "tests/sim/sabotage.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { VOCAB = 1 << 20, EOS = VOCAB - 1, TRACE_MAX = 20000 };
@@ -546,57 +546,24 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
 
 /* --- Sabotage --------------------------------------------------------------------------------- */
 
-static bool expected(enum sabotage sabotage, const char *line)
+static const char *kind_name(int kind)
 {
-    char rules[200], *at = rules, *rule;
-    snprintf(rules, sizeof(rules), "%s", sabotages[sabotage].rules);
-    while ((rule = strsep(&at, "|")))
-        if (!strncmp(line, rule, strlen(rule)))
-            return true;
-    return false;
+    return sabotages[kind].name;
 }
 
-static bool caught(enum sabotage sabotage)
+static const char *kind_rules(int kind)
 {
-    for (uint64_t seed = 1; seed <= 200; seed++) {
-        int fd[2], status;
-        char line[500] = "";
-        struct totals totals = {0};
-        if (pipe(fd) < 0)
-            return false;
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            dup2(fd[1], STDOUT_FILENO);
-            alarm(1200); /* ends a hang */
-            run(seed, sabotage, &totals);
-            _exit(0);
-        }
-        close(fd[1]);
-        ssize_t n = read(fd[0], line, sizeof(line) - 1);
-        close(fd[0]);
-        waitpid(child, &status, 0);
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-            continue; /* the sabotage found no occasion on this day */
-        printf("%-14s %s", sabotages[sabotage].name, n > 0 ? line : "ended without a word\n");
-        return WIFEXITED(status) && WEXITSTATUS(status) == 1 && expected(sabotage, line);
-    }
-    printf("%-14s was not noticed\n", sabotages[sabotage].name);
-    return false;
+    return sabotages[kind].rules;
 }
 
-static int try_sabotage(const char *name)
+static void run_kind(uint64_t seed, int kind)
 {
-    int tried = 0, missed = 0;
-    for (int s = SOUND + 1; s < SABOTAGES; s++)
-        if (!strcmp(name, "all") || !strcmp(name, sabotages[s].name)) {
-            tried++;
-            missed += !caught((enum sabotage)s);
-        }
-    printf("%d of %d kinds of sabotage were noticed by the rule meant for them\n", tried - missed,
-           tried);
-    return missed || !tried;
+    struct totals totals = {0};
+    run(seed, (enum sabotage)kind, &totals);
 }
+
+static const struct sabotage_test sabotage_test = {
+    .kinds = SABOTAGES, .seeds = 200, .name = kind_name, .rules = kind_rules, .run = run_kind};
 
 /* --- The value of prediction ------------------------------------------------------------------ */
 
@@ -731,7 +698,7 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--sabotage=", 11))
-            return try_sabotage(argv[i] + 11);
+            return sabotage_try(&sabotage_test, argv[i] + 11);
         if (!strcmp(argv[i], "--table"))
             return table();
         if (!strcmp(argv[i], "--low"))

@@ -26,11 +26,11 @@
 #include "serve/scheduler.h"
 #include "serve/scheduler_state.h"
 #include "tests/serve/seeded.h"
+#include "tests/sim/sabotage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { VOCAB = 1 << 20, EOS = VOCAB - 1, POSITIONS = 160, LIVES_MAX = 80, VERSIONS_MAX = 4096 };
@@ -579,44 +579,26 @@ static void run(uint64_t seed, enum sabotage sabotage, struct totals *t)
 
 /* --- The command ------------------------------------------------------------------------------ */
 
-static bool caught(enum sabotage sabotage)
+static const char *kind_name(int kind)
 {
-    for (uint64_t seed = 1; seed <= 2000; seed++) {
-        int status;
-        struct totals totals = {0};
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(1200); /* ends a hang */
-            run(seed, sabotage, &totals);
-            _exit(0);
-        }
-        waitpid(child, &status, 0);
-        if (!WIFEXITED(status) || WEXITSTATUS(status))
-            return true;
-    }
-    printf("%s was not noticed\n", sabotage_name[sabotage]);
-    return false;
+    return sabotage_name[kind];
 }
 
-static int try_sabotage(const char *name)
+static void run_kind(uint64_t seed, int kind)
 {
-    int tried = 0, missed = 0;
-    for (int s = SOUND + 1; s < SABOTAGES; s++)
-        if (!strcmp(name, "all") || !strcmp(name, sabotage_name[s])) {
-            tried++;
-            missed += !caught((enum sabotage)s);
-        }
-    printf("%d of %d kinds of sabotage were noticed\n", tried - missed, tried);
-    return missed || !tried;
+    struct totals totals = {0};
+    run(seed, (enum sabotage)kind, &totals);
 }
+
+static const struct sabotage_test sabotages = {
+    .kinds = SABOTAGES, .seeds = 2000, .name = kind_name, .run = run_kind};
 
 int main(int argc, char **argv)
 {
     unsigned long long first = 1, last = 1500;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--sabotage=", 11) && argc == 2)
-            return try_sabotage(argv[i] + 11);
+            return sabotage_try(&sabotages, argv[i] + 11);
         if (i + 1 < argc && !strcmp(argv[i], "--seeds"))
             sscanf(argv[++i], "%llu..%llu", &first, &last);
     }
