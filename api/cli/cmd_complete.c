@@ -108,7 +108,7 @@ static int stream(struct hzp_completion *c, const char *prompt)
         if (c->params.echo)
             fputs(prompt, stdout);
         for (;;) {
-            hzp_completion_pump(c);
+            hzp_completion_pump(c, INT32_MAX);
             print_new(choice);
             if (choice->finish != HZP_FINISH_NONE || interrupted)
                 break;

@@ -41,6 +41,8 @@ struct hzp_answer {
     struct hzp_textbuf head; /* how every event with tokens of head_version begins */
     uint64_t head_version;
     bool done;
+    bool sent; /* something since it was woken */
+    bool more; /* there is something that `out` had no room for */
     /* of blocks */
     struct hzp_block block;
     int64_t sequence; /* events so far, or whether there were any */

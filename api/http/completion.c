@@ -19,10 +19,13 @@ static void wake(void *ctx, bool more)
     bool final = hzp_request_final(choice->rq);
     if (final)
         atomic_store(&choice->told, true);
-    if (!c->ends_only || final)
+    if (final || (!c->ends_only && !choice->begun))
         hzp_notify_add(notify, &c->note);
+    else if (!c->ends_only)
+        hzp_notify_join(notify, &c->next);
+    choice->begun = true;
     if (!more)
-        hzp_notify_wake(notify);
+        hzp_notify_step(notify);
 }
 
 static bool all_final(const struct hzp_completion *c)
@@ -63,7 +66,7 @@ static void on_news(void *ctx)
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].rq)
             hzp_request_await_release(c->choice[i].rq);
-    if (atomic_load(&c->note.posted))
+    if (atomic_load(&c->note.posted) || atomic_load(&c->next.posted))
         return;
     struct hzp_listener listener = c->listener;
     free_completion(c);
@@ -159,7 +162,7 @@ int hzp_completion_make(struct hzp_engine *engine, struct hzp_completion_params 
     c->engine = engine;
     if (listener)
         c->listener = *listener;
-    c->note = (struct hzp_note){.call = on_news, .ctx = c};
+    c->note = c->next = (struct hzp_note){.call = on_news, .ctx = c};
     /* Without stop strings nothing has to be looked at before the end, unless it streams. */
     c->ends_only = !params->stream && !params->stops;
     c->params = *params;
@@ -276,7 +279,7 @@ static void take_end(struct hzp_completion *c, struct hzp_choice *choice, int st
                                           : HZP_FINISH_LENGTH);
 }
 
-static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
+static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice, int32_t most)
 {
     if (choice->finish != HZP_FINISH_NONE)
         return false;
@@ -285,7 +288,8 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
     int state = atomic_load(&rq->state);
     int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
     bool news = choice->seen < count;
-    for (int32_t n = choice->seen; n < count; n++) {
+    int32_t end = count - choice->seen > most ? choice->seen + most : count;
+    for (int32_t n = choice->seen; n < end; n++) {
         /* without a stop token the last one is text */
         bool last = state == HZP_REQUEST_STOPPED && rq->stop_token >= 0 && n == count - 1;
         if (take_token(c, choice, n, last && !c->params.include_stop)) {
@@ -294,18 +298,23 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice)
             return true;
         }
     }
-    if (state < HZP_REQUEST_STOPPED)
+    if (state < HZP_REQUEST_STOPPED || end < count)
         return news;
     take_end(c, choice, state);
     return true;
 }
 
-bool hzp_completion_pump(struct hzp_completion *c)
+bool hzp_completion_pump(struct hzp_completion *c, int32_t most)
 {
     bool news = false;
     for (int32_t i = 0; i < c->choices; i++)
-        news |= pump_choice(c, &c->choice[i]);
+        news |= pump_choice(c, &c->choice[i], most);
     return news;
+}
+
+bool hzp_completion_joins(const struct hzp_completion *c)
+{
+    return atomic_load(&c->next.posted);
 }
 
 /* ---- ends ---- */

@@ -154,6 +154,7 @@ struct hzp_choice {
     int32_t codes; /* code points so far, including text that a possible stop string holds back */
     int32_t seen;  /* tokens turned into text: the count of generated tokens */
     enum hzp_finish finish;
+    bool begun;          /* of the engine thread: it has told of a first token */
     _Atomic bool told;   /* the engine has told that the request is final, to a listener */
     int32_t stop_string; /* index of the stop string that ended it; -1: none */
     /* of a stream: already sent */
@@ -176,8 +177,9 @@ struct hzp_completion {
     struct hzp_choice *choice;           /* [choices] */
     int32_t choices, open;               /* choices not finished yet */
     struct hzp_listener listener;        /* .notify NULL: hzp_completion_wait() is used */
-    struct hzp_note note;
-    bool ends_only; /* news are only that a request has ended */
+    struct hzp_note note;                /* of what is told at once: first tokens and ends */
+    struct hzp_note next;                /* of further tokens: joined */
+    bool ends_only;                      /* news are only that a request has ended */
     struct hzp_wake wake;
     _Atomic bool left;   /* the client disconnected */
     _Atomic bool ending; /* hzp_completion_end() was called */
@@ -198,8 +200,11 @@ int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
 /* Waits until a request has new tokens or has ended, at most wait_ns. */
 void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns);
 
-/* Turns new tokens into text.  True: there was something new. */
-bool hzp_completion_pump(struct hzp_completion *c);
+/* Turns new tokens into text, at most so many of each choice.  True: there was something new. */
+bool hzp_completion_pump(struct hzp_completion *c, int32_t most);
+
+/* Whether the listener will hear of news soon, of tokens that wait for further ones. */
+bool hzp_completion_joins(const struct hzp_completion *c);
 
 /* Thread: any.  The client has disconnected: the engine drops the requests within one step. */
 void hzp_completion_leave(struct hzp_completion *c);

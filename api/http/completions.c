@@ -152,7 +152,7 @@ static bool run_whole(void *ctx)
 {
     struct hzp_answer *a = ctx;
     struct hzp_exchange *x = a->x;
-    hzp_completion_pump(a->c);
+    hzp_completion_pump(a->c, INT32_MAX);
     if (a->c->open && !atomic_load(&a->c->left))
         return false;
     if (reply_whole(a) == MHD_NO)
@@ -200,7 +200,7 @@ static void leave_stream(struct hzp_exchange *x)
 static bool resume_stream(struct hzp_exchange *x)
 {
     struct hzp_answer *a = x->later;
-    hzp_completion_pump(a->c);
+    hzp_completion_pump(a->c, 1);
     if (atomic_load(&a->c->left))
         return false;
     if (!has_begun(a->c))

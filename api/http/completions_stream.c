@@ -3,15 +3,19 @@
  * [DONE]\n\n`.
  *
  * The I/O thread calls read_events() whenever it has sent its buffer or was woken; without
- * something to send the exchange is parked.  So what a slow reader has not taken yet waits in the
- * requests' outputs and goes out in one piece.  An error after the header becomes an event. */
+ * something to send the exchange is parked.  A token has an event of its own.  Those of several
+ * steps are written in one piece when the stream was woken for all of them (api/http/join.h), or
+ * its client reads slowly.  An error after the header becomes an event. */
 #include "api/http/answer.h"
 #include "api/text/chars/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_BYTES = 4 * 1024 };
+enum {
+    BLOCK_BYTES = 4 * 1024,
+    PIECE_BYTES = 16 * 1024, /* events are made until there is so much to send */
+};
 
 static int append_text(struct hzp_textbuf *buf, const char *text)
 {
@@ -211,11 +215,9 @@ static void make_own_events(struct hzp_answer *a)
     hzp_answer_count(a);
 }
 
-/* Formats what is new. */
+/* Formats what was turned into text. */
 static void make_events(struct hzp_answer *a)
 {
-    a->out.bytes = a->at = 0;
-    hzp_completion_pump(a->c);
     if (a->c->params.form->events) {
         make_own_events(a);
         return;
@@ -224,6 +226,27 @@ static void make_events(struct hzp_answer *a)
         add_choice(a, &a->c->choice[i]);
     if (!a->c->open)
         add_end(a);
+}
+
+/* Formats what is new, token by token, until there is enough to send. */
+static void make_piece(struct hzp_answer *a)
+{
+    int64_t tokens = 0;
+    a->out.bytes = a->at = 0;
+    a->more = true;
+    for (;;) {
+        size_t before = a->out.bytes;
+        make_events(a);
+        tokens += a->out.bytes > before;
+        if (a->done || a->out.bytes >= PIECE_BYTES || atomic_load(&a->c->left))
+            break;
+        if (!hzp_completion_pump(a->c, 1)) {
+            a->more = false;
+            break;
+        }
+    }
+    if (tokens > 1)
+        atomic_fetch_add(&a->x->server->joined, tokens - 1);
 }
 
 static ssize_t read_events(void *cls, uint64_t pos, char *buf, size_t most)
@@ -235,11 +258,16 @@ static ssize_t read_events(void *cls, uint64_t pos, char *buf, size_t most)
         /* Then this thread finds all that has news for this step, instead of a wakeup for each. */
         hzp_notify_settle(a->x->server->notify);
         hzp_exchange_awake(a->x);
-        make_events(a);
+        /* What has come since it was woken waits for its flush, which is sure to come. */
+        if (a->sent && !a->more && hzp_completion_joins(a->c))
+            a->out.bytes = a->at = 0;
+        else
+            make_piece(a);
     }
     if (atomic_load(&a->c->left))
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (!a->out.bytes)
+    a->sent = a->out.bytes > 0;
+    if (!a->sent)
         return hzp_exchange_park(a->x) ? 0 : MHD_CONTENT_READER_END_WITH_ERROR;
     if (!a->at)
         hzp_door_sending(a->x->server->door, a->x->fd, true);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -233,6 +234,15 @@ static enum MHD_Result send_answer(struct hzp_exchange *x)
     return r;
 }
 
+/* Each I/O thread answers requests before it writes to a stream. */
+static void count_writer(struct hzp_notify *notify)
+{
+    static _Thread_local bool counted;
+    if (!counted)
+        hzp_notify_writer(notify);
+    counted = true;
+}
+
 static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Connection *connection,
                                      const char *path, const char *method, const char *version,
                                      void **ctx)
@@ -249,6 +259,7 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     x->fd = info->connect_fd;
     x->holds = 1;
     *ctx = x;
+    count_writer(server->notify);
     atomic_fetch_add(&server->held, 1);
     int active = atomic_fetch_add(&server->active, 1) + 1;
     hzp_door_phase(server->door, x->fd, HZP_DOOR_BODY);
@@ -561,11 +572,25 @@ static int listen_on(struct hzp_server *s, struct hzp_port *port, struct hzp_err
     return hzp_door_open(&config, &s->door, reterr);
 }
 
+/* That this process may use. */
+static int processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return (int)HZP_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+}
+
+static int io_threads(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return (int)HZP_MIN(HZP_MAX(cores / CORES_PER_IO_THREAD, 1), IO_THREADS_MAX);
+}
+
 /* Starts the library's I/O threads. */
 static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned threads = (unsigned)HZP_MIN(HZP_MAX(cores / CORES_PER_IO_THREAD, 1), IO_THREADS_MAX);
+    unsigned threads = (unsigned)io_threads();
     /* The door bounds the connections; the library's own bound is by thread and never reached. */
     unsigned limit = (unsigned)(2 * (s->settings->connections_max + HZP_DOOR_RESERVE) + 64);
     s->daemon = MHD_start_daemon(
@@ -633,8 +658,12 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     int r = hzp_auth_create(settings, &s->auth, reterr);
     if (r == HZP_OK)
         r = listen_on(s, port, reterr);
-    if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&s->notify) < 0 ||
-                        hzp_pool_create(workers, &s->pool) < 0))
+    struct hzp_join join = {.processors = processors(),
+                            .threads = io_threads(),
+                            .bound_ns = (uint64_t)settings->join_ms * 1000000u};
+    if (r == HZP_OK &&
+        (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&join, &s->notify) < 0 ||
+         hzp_pool_create(workers, &s->pool) < 0))
         r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     if (r == HZP_OK)
         r = start_daemon(s, reterr);

@@ -9,6 +9,7 @@
  *     api/http/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled)
  *     api/http/notify.h   is told by the engine thread which requests have new tokens, and wakes
  *                         the I/O thread of each
+ *     api/http/join.h     how long further tokens of a stream wait, to be written together
  *     api/http/hangup.h   notices clients that disconnect while their request waits
  *
  * An exchange that waits is parked: its connection is suspended and costs no thread.  The thread
@@ -65,6 +66,7 @@ struct hzp_server {
     _Atomic int parked;          /* of them, suspended */
     _Atomic int held;            /* exchanges whose memory is in use */
     _Atomic int64_t bodies;      /* bytes of memory that bodies and what is read of them take */
+    _Atomic int64_t joined;      /* tokens of streams written together with an earlier one */
     _Atomic bool closing;        /* nothing is parked any more */
 };
 

@@ -657,6 +657,10 @@ static void connections(struct page *p, struct hzp_server *server)
             "Fields of requests that were not known and ignored.");
     counter(p, "hzpserve_http_cpu_seconds_total", http_seconds(),
             "Processor time of the threads that speak HTTP.");
+    gauge(p, "hzpserve_stream_join_seconds", (double)hzp_notify_window(server->notify) * 1e-9,
+          "How long a stream's next token waits at most for further ones.");
+    counter(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined),
+            "Tokens of streams written together with an earlier one of their stream.");
 }
 
 char *hzp_metrics_page(struct hzp_server *server)

@@ -10,6 +10,11 @@
  * all have been called (hzp_notify_settle), and then finds the others' wakeups instead of being
  * woken again for each.
  *
+ * Notes of what can wait are joined: they are called in flushes, each after so many steps as
+ * api/http/join.h says, and once for all of them.  The number of steps follows from the processor
+ * time of a flush, which the notifying thread reads from the clocks of the threads that write.  A
+ * joined note waits for at most the bound of the joining window, whether further steps come or not.
+ *
  * A note that is polled is also called every few milliseconds, for what no thread announces.
  *
  * Invariant: a note's memory lives until its function, called for the last time, gives it up: that
@@ -20,9 +25,11 @@
 #ifndef HZP_API_HTTP_NOTIFY_H
 #define HZP_API_HTTP_NOTIFY_H
 
+#include "api/http/join.h"
 #include "base/err.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 
 struct hzp_notify;
 
@@ -33,10 +40,10 @@ struct hzp_note {
     _Atomic bool posted;
 };
 
-/* HZP_ENOMEM: no thread is left. */
-int hzp_notify_create(struct hzp_notify **ret);
-/* Calls what is posted and ends the thread; no note is posted or polled any more.  NULL: no
- * effect. */
+/* join: copied; of its threads each calls hzp_notify_writer().  HZP_ENOMEM: no thread is left. */
+int hzp_notify_create(const struct hzp_join *join, struct hzp_notify **ret);
+/* Calls what is posted or joined and ends the thread; no note is posted or polled any more.  NULL:
+ * no effect. */
 void hzp_notify_destroy(struct hzp_notify *n);
 
 /* The note is called soon. */
@@ -44,6 +51,18 @@ void hzp_notify_post(struct hzp_notify *n, struct hzp_note *note);
 /* The two halves of it: the note is in the list; a sleeping thread looks at the list. */
 void hzp_notify_add(struct hzp_notify *n, struct hzp_note *note);
 void hzp_notify_wake(struct hzp_notify *n);
+/* As hzp_notify_add, but the note is called in the next flush.  A note is either joined or added,
+ * never both. */
+void hzp_notify_join(struct hzp_notify *n, struct hzp_note *note);
+/* Engine thread: all notes of a step were added or joined.  As hzp_notify_wake, but not for joined
+ * notes whose flush is not due. */
+void hzp_notify_step(struct hzp_notify *n);
+
+/* The calling thread writes what notes announce: its processor time counts as a flush's.  Each
+ * thread has to say so once; more than the threads at creation are not counted. */
+void hzp_notify_writer(struct hzp_notify *n);
+/* The joining window now, in nanoseconds. */
+uint64_t hzp_notify_window(const struct hzp_notify *n);
 
 /* Any thread, holding no lock that a note's function takes: returns when the notes that are being
  * called have been, BATCH at a time. */

@@ -436,13 +436,17 @@ def test_disconnect_frees(server):
 
 
 def test_concurrent_streams(server):
-    """Many streams at the same time, each complete."""
-    expected = server.complete(max_tokens=40).choices[0].text
+    """Many streams at the same time, each complete; a token has an event of its own, also where several are
+    written at once."""
+    expected = server.complete(max_tokens=40, ignore_eos=True).choices[0].text
     results = [None] * 100
 
     def ask(i):
-        results[i] = "".join(c.choices[0].text
-                             for c in server.complete(max_tokens=40, stream=True))
+        chunks = list(server.complete(max_tokens=40, stream=True, ignore_eos=True, return_token_ids=i % 2 == 0))
+        if i % 2 == 0:
+            tokens = [len(c.choices[0].token_ids) for c in chunks]
+            assert tokens[:40] == [1] * 40 and sum(tokens) == 40, tokens
+        results[i] = "".join(c.choices[0].text for c in chunks)
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(results))]
     for t in threads:
@@ -450,6 +454,8 @@ def test_concurrent_streams(server):
     for t in threads:
         t.join()
     assert all(r == expected for r in results)
+    assert 0 <= server.metric("hzpserve_stream_join_seconds") <= 0.025
+    assert server.metric("hzpserve_stream_tokens_joined_total") >= 0
     until(server.idle)
 
 

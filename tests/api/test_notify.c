@@ -13,6 +13,8 @@
 
 enum { NOTES = 300, ROUNDS = 200 };
 
+static const struct hzp_join at_once = {.processors = 1, .threads = 1};
+
 static _Atomic int called, held, may_go;
 
 static void count(void *ctx)
@@ -34,7 +36,7 @@ static void a_step_is_called_together(void **state)
     static struct hzp_note note[NOTES];
     struct hzp_note first = {.call = hold};
     struct hzp_notify *n;
-    assert_int_equal(hzp_notify_create(&n), HZP_OK);
+    assert_int_equal(hzp_notify_create(&at_once, &n), HZP_OK);
     for (int i = 0; i < NOTES; i++)
         note[i] = (struct hzp_note){.call = count};
     for (int round = 0; round < ROUNDS; round++) {
@@ -78,7 +80,7 @@ static void no_post_is_lost(void **state)
     pthread_t thread[3];
     for (int round = 0; round < 20; round++) {
         atomic_store(&called, 0);
-        assert_int_equal(hzp_notify_create(&poster.n), HZP_OK);
+        assert_int_equal(hzp_notify_create(&at_once, &poster.n), HZP_OK);
         for (int i = 0; i < HZP_COUNT(thread); i++)
             assert_int_equal(hzp_thread_start(&thread[i], "poster", post_often, &poster), HZP_OK);
         for (int i = 0; i < HZP_COUNT(thread); i++)
@@ -90,9 +92,118 @@ static void no_post_is_lost(void **state)
     }
 }
 
+static void count_quietly(void *ctx)
+{
+    atomic_fetch_add((_Atomic int *)ctx, 1);
+}
+
+static void call_added(struct hzp_notify *n, struct hzp_note *note)
+{
+    _Atomic int *calls = note->ctx;
+    int before = atomic_load(calls);
+    hzp_notify_post(n, note);
+    while (atomic_load(calls) == before)
+        sched_yield();
+}
+
+/* A joined note is called once for a flush's steps, an added one at once. */
+static void steps_are_joined(void **state)
+{
+    const struct hzp_join three = {.processors = 1,
+                                   .threads = 1,
+                                   .bound_ns = 3600000000000,
+                                   .flush_ns = 1e6 * 0.05 * 2.5,
+                                   .step_ns = 1e6};
+    _Atomic int joined = 0, added = 0;
+    struct hzp_note next = {.call = count_quietly, .ctx = &joined};
+    struct hzp_note note = {.call = count_quietly, .ctx = &added};
+    struct hzp_notify *n;
+    assert_int_equal(hzp_notify_create(&three, &n), HZP_OK);
+    assert_int_equal(hzp_notify_window(n), 2000000);
+    hzp_notify_step(n); /* one that no stream goes on with */
+    for (int step = 0; step < 2; step++) {
+        hzp_notify_join(n, &next);
+        hzp_notify_step(n);
+        call_added(n, &note);
+        call_added(n, &note);
+        assert_int_equal(atomic_load(&joined), 0);
+    }
+    hzp_notify_join(n, &next);
+    hzp_notify_step(n);
+    while (atomic_load(&next.posted))
+        sched_yield();
+    hzp_notify_settle(n);
+    assert_int_equal(atomic_load(&joined), 1);
+    hzp_notify_destroy(n);
+}
+
+/* Without a further step it is called when it has waited for the bound. */
+static void the_bound_holds(void **state)
+{
+    const struct hzp_join ten = {
+        .processors = 1, .threads = 1, .bound_ns = 1000000, .flush_ns = 1e9, .step_ns = 1.05e5};
+    _Atomic int joined = 0;
+    struct hzp_note next = {.call = count_quietly, .ctx = &joined};
+    struct hzp_notify *n;
+    assert_int_equal(hzp_notify_create(&ten, &n), HZP_OK);
+    for (int i = 0; i < 200; i++) {
+        int before = atomic_load(&joined);
+        hzp_notify_join(n, &next);
+        hzp_notify_step(n);
+        while (atomic_load(&joined) == before)
+            sched_yield();
+    }
+    assert_int_equal(atomic_load(&joined), 200);
+    hzp_notify_destroy(n);
+}
+
+/* Whatever the window becomes, the last step's note is called, and at the end without a flush. */
+static void no_joined_note_is_lost(void **state)
+{
+    const struct hzp_join join = {.processors = 1, .threads = 1, .bound_ns = 200000};
+    _Atomic int joined = 0;
+    struct hzp_note next = {.call = count_quietly, .ctx = &joined};
+    struct hzp_notify *n;
+    assert_int_equal(hzp_notify_create(&join, &n), HZP_OK);
+    for (int i = 0; i < 50000; i++) {
+        hzp_notify_join(n, &next);
+        hzp_notify_step(n);
+        if (i % 7 == 0)
+            sched_yield();
+    }
+    while (atomic_load(&next.posted))
+        sched_yield();
+    int before = atomic_load(&joined);
+    hzp_notify_join(n, &next);
+    hzp_notify_destroy(n);
+    assert_int_equal(atomic_load(&joined), before + 1);
+}
+
+/* Without a window each step is flushed. */
+static void without_a_window_nothing_waits(void **state)
+{
+    _Atomic int joined = 0;
+    struct hzp_note next = {.call = count_quietly, .ctx = &joined};
+    struct hzp_notify *n;
+    assert_int_equal(hzp_notify_create(&at_once, &n), HZP_OK);
+    for (int i = 0; i < 1000; i++) {
+        hzp_notify_join(n, &next);
+        hzp_notify_step(n);
+        while (atomic_load(&joined) <= i)
+            sched_yield();
+    }
+    assert_int_equal(atomic_load(&joined), 1000);
+    assert_int_equal(hzp_notify_window(n), 0);
+    hzp_notify_destroy(n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_is_called_together),
-                                       cmocka_unit_test(no_post_is_lost)};
+                                       cmocka_unit_test(no_post_is_lost),
+                                       cmocka_unit_test(steps_are_joined),
+                                       cmocka_unit_test(the_bound_holds),
+                                       cmocka_unit_test(no_joined_note_is_lost),
+                                       cmocka_unit_test(without_a_window_nothing_waits)};
     return cmocka_run_group_tests_name("notify", tests, NULL, NULL);
 }
