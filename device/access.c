@@ -117,6 +117,10 @@ static void of_attn_paged(struct list *l, const struct hzp_attn_paged_args *a)
     pages(l, &a->kv, &a->heads, READ);
     segments(l, &a->segs);
     array(l, "page", a->page, (int64_t)a->segs.count * a->page_stride, sizeof(int32_t), READ);
+    if (!a->table)
+        return;
+    array(l, "table", a->table, (int64_t)a->lines * a->page_stride, sizeof(int32_t), READ);
+    array(l, "line", a->line, a->segs.count, sizeof(int32_t), READ);
 }
 
 static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
@@ -138,6 +142,13 @@ static void of_gather(struct list *l, const struct hzp_gather_args *a)
     mat(l, "x", &a->x, READ);
     mat(l, "y", &a->y, WRITE);
     array(l, "index", a->index, a->y.rows, sizeof(int32_t), READ);
+}
+
+static void of_scatter(struct list *l, const struct hzp_scatter_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "y", &a->y, READ | WRITE); /* rows that no index names stay */
+    array(l, "index", a->index, a->x.rows, sizeof(int32_t), READ);
 }
 
 static void of_sample(struct list *l, const struct hzp_sample_args *a)

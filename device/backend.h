@@ -55,6 +55,9 @@ struct hzp_backend {
     /* (optional) NULL: nothing to prepare. */
     void (*shares_prepare)(struct hzp_device *dev, const int *cores, int lanes);
 
+    /* (optional) NULL: the driver takes no memory that was not asked for. */
+    size_t (*bytes_free)(struct hzp_device *dev);
+
     /* (optional) NULL: steady changes nothing. */
     void (*steady)(struct hzp_device *dev);
 

@@ -112,6 +112,10 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
         const struct hzp_gather_args *a = args;
         return (struct hzp_cost){picked(&a->y, a->x.type), 0};
     }
+    case HZP_OP_scatter: {
+        const struct hzp_scatter_args *a = args;
+        return (struct hzp_cost){picked(&a->x, a->y.type), 0};
+    }
     case HZP_OP_rope: {
         struct hzp_rope_args a = *(const struct hzp_rope_args *)args;
         uint64_t appended = bytes_appended(&a);

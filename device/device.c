@@ -218,6 +218,11 @@ void hzp_device_prepare_shares(struct hzp_device *dev, const int *cores, int lan
         dev->backend->shares_prepare(dev, cores, lanes);
 }
 
+size_t hzp_device_bytes_free(struct hzp_device *dev)
+{
+    return dev->backend->bytes_free ? dev->backend->bytes_free(dev) : 0;
+}
+
 int hzp_device_prepare_times(struct hzp_device *dev, int timings)
 {
     HZP_ASSERT(timings >= 0);

@@ -121,6 +121,11 @@ int hzp_lane_set_share(struct hzp_lane *lane, int cores);
  * that takes time.  Call it at the start; at most HZP_GRAPH_LANES_MAX lanes. */
 void hzp_device_prepare_shares(struct hzp_device *dev, const int *cores, int lanes);
 
+/* Bytes of the device's memory that are free now; 0: the driver takes none that was not asked for.
+ * What the driver takes for a partition of the SMs or for a graph is the difference between
+ * before and after; it takes whole blocks, so several are measured together. */
+size_t hzp_device_bytes_free(struct hzp_device *dev);
+
 /* Creates in advance what is needed to time this many ops whose fences were not yet waited for.
  * Call it at the start; more is created when needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);

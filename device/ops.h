@@ -30,6 +30,7 @@
     X(attn_packed, PREFILL)                                                                        \
     X(swiglu, ROWS)                                                                                \
     X(gather, ROWS)                                                                                \
+    X(scatter, ROWS)                                                                               \
     X(sample, ROWS)                                                                                \
     /* loss and backward; matmul is its own backward */                                            \
     X(xent, ROWS_BWD)                                                                              \
@@ -164,8 +165,13 @@ struct hzp_attn_paged_args {
     struct hzp_mat qkv, out;
     struct hzp_kv kv;
     struct hzp_segs segs;
-    const int32_t *page; /* [segs.count][page_stride] */
-    int32_t page_stride;
+    const int32_t *page; /* [segs.count][page_stride]; readable by the host */
+    /* The same page numbers where the device keeps them from step to step, as lines of a table: of
+     * segment i in line[i].  NULL: the op reads `page`.  Given, the op reads the table, and `page`
+     * is only for the plan checker. */
+    const int32_t *table; /* [lines][page_stride] */
+    const int32_t *line;  /* [segs.count] */
+    int32_t page_stride, lines;
     struct hzp_heads heads;
     float scale;
 };
@@ -196,6 +202,12 @@ struct hzp_swiglu_args {
 struct hzp_gather_args {
     struct hzp_mat x, y;
     const int32_t *index; /* [y.rows] */
+};
+
+/* y[index[i]] = x[i]: replaces rows of y.  The indices differ.  x and y of one type. */
+struct hzp_scatter_args {
+    struct hzp_mat x, y;
+    const int32_t *index; /* [x.rows] */
 };
 
 /* How one token is sampled.  In this order: mask, bias, penalties, then, if no token is given and
@@ -386,6 +398,13 @@ const char *hzp_class_text(enum hzp_class c); /* "wide product" and so on */
 enum hzp_bound hzp_class_bound(enum hzp_class c);
 size_t hzp_op_args_size(enum hzp_op op);
 size_t hzp_dtype_size(enum hzp_dtype type);
+
+/* The page numbers of segment seg that the op reads. */
+static inline const int32_t *hzp_attn_pages(const struct hzp_attn_paged_args *a, int32_t seg)
+{
+    size_t stride = (size_t)a->page_stride;
+    return a->table ? a->table + (size_t)a->line[seg] * stride : a->page + (size_t)seg * stride;
+}
 
 /* A whole matrix as one row, for ops that are independent of rows; requires stride == cols. */
 struct hzp_mat hzp_mat_flat(struct hzp_mat mat);

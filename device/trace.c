@@ -247,6 +247,11 @@ static void trace_shares_prepare(struct hzp_device *base, const int *cores, int 
     hzp_device_prepare_shares(((struct trace_device *)base)->inner, cores, lanes);
 }
 
+static size_t trace_bytes_free(struct hzp_device *base)
+{
+    return hzp_device_bytes_free(((struct trace_device *)base)->inner);
+}
+
 static void trace_steady(struct hzp_device *base)
 {
     hzp_device_steady(((struct trace_device *)base)->inner);
@@ -301,6 +306,7 @@ static const struct hzp_backend functions = {
     .fence_wait = hzp_fence_wait,
     .lane_set_share = trace_lane_set_share,
     .shares_prepare = trace_shares_prepare,
+    .bytes_free = trace_bytes_free,
     .steady = trace_steady,
     .times_prepare = trace_times_prepare,
     .lane_time = trace_lane_time,

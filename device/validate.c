@@ -138,6 +138,7 @@ static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
          "out is not [rows][heads dim]");
     RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
          "ctx_max does not fit a row of page");
+    RULE(!a->table || a->lines > 0, "the table has no lines");
     return NULL;
 }
 
@@ -169,6 +170,13 @@ static const char *check_swiglu(const struct hzp_swiglu_args *a)
 }
 
 static const char *check_gather(const struct hzp_gather_args *a)
+{
+    RULE(a->x.type == a->y.type, "x and y differ in type");
+    RULE(a->x.cols == a->y.cols, "x and y differ in width");
+    return NULL;
+}
+
+static const char *check_scatter(const struct hzp_scatter_args *a)
 {
     RULE(a->x.type == a->y.type, "x and y differ in type");
     RULE(a->x.cols == a->y.cols, "x and y differ in width");

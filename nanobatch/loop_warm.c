@@ -64,6 +64,15 @@ static int warm_decode(struct hzp_loop *loop, int32_t rows)
     return HZP_OK;
 }
 
+/* Steps with prompts of fewer rows multiply at sizes that decode steps have too. */
+enum { MIXED_MIN = 128 };
+
+static int warm_prompts(struct hzp_loop *loop, int32_t rows)
+{
+    hzp_warm_prompts(loop->active[0].batch, loop->active[0].offer.kv, rows);
+    return warm_run(loop, &loop->active[0]);
+}
+
 static int warm_all(struct hzp_loop *loop)
 {
     const struct hzp_loop_config *c = &loop->config;
@@ -74,8 +83,10 @@ static int warm_all(struct hzp_loop *loop)
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
         HZP_TRY(warm_reserve(loop, &c->plans->entry[i].shape, &items));
     HZP_TRY(warm_times(loop, items));
-    hzp_warm_prompts(loop->active[0].batch, loop->active[0].offer.kv);
-    HZP_TRY(warm_run(loop, &loop->active[0]));
+    for (int32_t rows = hzp_batch_size(1); rows < max->rows_max; rows = hzp_batch_size(rows + 1))
+        if (rows >= MIXED_MIN)
+            HZP_TRY(warm_prompts(loop, rows));
+    HZP_TRY(warm_prompts(loop, max->rows_max));
     for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
         HZP_TRY(warm_decode(loop, HZP_MIN(hzp_batch_bucket(rows), most)));
     return HZP_OK;
@@ -98,6 +109,7 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
             hzp_batch_clear(loop->active[i].batch);
             hzp_plan_clear(&loop->active[i].plan);
         }
+        hzp_page_table_forget(loop->config.batch->max.table); /* some of those steps never ran */
         hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu",
                 (double)(hzp_now_ns() - begin) / 1e6,
                 (unsigned long long)hzp_exec_graphs(loop->exec).captures);

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/thread.h"
+#include "nanobatch/build/batch.h"
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ enum { PROBE_EVERY = 16 };
 enum { PROMPTS_PART = 4 };
 /* Under an ITL goal prompts get at least PROMPT_ROWS_MIN rows per step; each row is assumed to
  * attend to PROMPT_DEPTH positions. */
-enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256 };
+enum { PROMPT_ROWS_MIN = 16, PROMPT_DEPTH = 256, PROMPT_TILE = 128 };
 
 const char *hzp_budget_reason_name(enum hzp_budget_reason reason)
 {
@@ -85,6 +86,21 @@ static int32_t within_goal(const struct hzp_budget_load *load, const struct hzp_
     return HZP_MAX(rows, PROMPT_ROWS_MIN);
 }
 
+/* The prompt rows with which the step has a whole size: the next above, as far as `most` allows. */
+static int32_t round_up(int32_t decodes, int32_t rows, int32_t most)
+{
+    return HZP_MIN(hzp_batch_size(decodes + rows) - decodes, most);
+}
+
+/* The largest size that at most `rows` prompt rows make; fewer than a tile's stay. */
+static int32_t round_down(int32_t decodes, int32_t rows)
+{
+    int32_t total = decodes + rows, less = rows;
+    while (total > PROMPT_TILE && less > PROMPT_ROWS_MIN && hzp_batch_size(decodes + less) > total)
+        less--;
+    return hzp_batch_size(decodes + less) > total ? rows : less;
+}
+
 struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
                                          const struct hzp_budget_load *load,
                                          const struct hzp_time *time)
@@ -99,10 +115,12 @@ struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
         ret.reason = HZP_BUDGET_FIXED;
     } else if (pressure_of(load) < 1) {
         ret = by_throughput(budget, load, time);
+        if (load->padded)
+            ret.rows = round_up(load->decode_rows, ret.rows, load->rows_left);
     }
     int32_t goal = load->serve_max_ns > 0 ? within_goal(load, time) : INT32_MAX;
     if (ret.rows > goal) {
-        ret.rows = goal;
+        ret.rows = load->padded ? round_down(load->decode_rows, goal) : goal;
         ret.reason = HZP_BUDGET_GOAL;
     }
     ret.rows = HZP_MAX(ret.rows, 1);

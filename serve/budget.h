@@ -12,6 +12,9 @@
  *     pressure         1 while a request waits for a running slot, else slots in use / slots
  *     in all cases     at most G, where the ITL goal leaves G rows; at least 1
  *
+ * Where steps are padded (nanobatch/build/batch.h) N is rounded up to a whole size, so that prompt
+ * rows take the place of padding rows, and under G it is rounded down.
+ *
  * At pressure 0 a step is as short as possible while keeping nine tenths of the best throughput; at
  * pressure 1 it is as large as allowed.  While a step is bound by reading the weights, additional
  * rows cost almost no time, n / T(n) grows with n, and the budget grows to the knee of T. (NanoFlow
@@ -49,6 +52,7 @@ struct hzp_budget_load {
     int32_t rows_left;                     /* left in the dense batch */
     int32_t running, running_max, waiting; /* running requests, slots, waiting requests */
     int32_t fixed;                         /* --prefill-rows; 0: not set */
+    bool padded;                           /* steps with prompts are padded */
     double serve_max_ns; /* most time of serving's part under the ITL goal; 0: no goal */
 };
 

@@ -23,6 +23,23 @@ struct filling {
     struct hzp_offer *offer;
 };
 
+/* Its line of the table of pages: that of its running slot; behind those, that of the sequence
+ * which computes a prefix again. */
+static int32_t line_of(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return seq == &s->warm.seq ? s->config.running_max : (int32_t)(seq - s->seq);
+}
+
+/* Whether the step has room for the changes of the table of pages that so many rows make.  A decode
+ * row always fits: it makes at most one. */
+static bool pages_fit(const struct filling *f, const struct hzp_seq *seq, int32_t rows)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t pages = HZP_DIV_UP(seq->fed + rows, s->page_rows);
+    return hzp_batch_pages_fit(f->offer->batch, line_of(s, seq), seq->page, seq->taken,
+                               HZP_MAX(pages - seq->taken, 0));
+}
+
 /* Opens the sequence's segment for `rows` more rows and takes the KV pages they need. */
 static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
                                      bool decode)
@@ -33,8 +50,8 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     struct hzp_part *part = hzp_seq_part(seq, number);
     while (seq->taken * s->page_rows < seq->fed + rows)
         seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
-    int32_t *page = hzp_batch_add_segment(batch, seq->fed, decode);
-    memcpy(page, seq->page, (size_t)seq->taken * sizeof(*page));
+    hzp_batch_add_segment(batch, seq->fed, decode);
+    hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
     *part = (struct hzp_part){.step = number,
                               .pos0 = seq->fed,
                               .rows = rows,
@@ -280,6 +297,7 @@ static int32_t prompt_rows(const struct filling *f, int32_t decodes)
         .running_max = s->config.running_max,
         .waiting = s->wait_count,
         .fixed = s->config.prefill_rows_max,
+        .padded = hzp_device_has_graphs(s->model->dev),
         .serve_max_ns = f->room->serve_max_ns,
     };
     for (int32_t r = 0; r < batch->rows; r++)
@@ -310,7 +328,7 @@ static void add_prefills(const struct filling *f, int32_t decodes)
         if (batch->segs == batch->max.segs_max)
             break;
         int32_t rows = piece_rows(s, batch, seq, room);
-        if (rows < 1)
+        if (rows < 1 || !pages_fit(f, seq, rows))
             break; /* no younger prompt overtakes the oldest */
         if (hzp_seek_prefix(s, seq, false))
             break; /* an older prompt computes its next rows in this step */

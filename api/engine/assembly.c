@@ -325,7 +325,11 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
     bool asked = s->kv_tokens || s->kv_memory;
     HZP_TRY(hzp_kvpool_touch(a->pool, asked ? a->plan.kv_pages : batch->page_stride));
     HZP_TRY(hzp_serve_space_create(a->model, batch->rows_max, batch->logits_max, &a->space));
-    HZP_TRY(hzp_batch_create(a->dev, batch, &a->batch));
+    if (a->plan.pages.lines)
+        HZP_TRY(hzp_page_table_create(a->dev, &a->plan.pages, &a->pages));
+    struct hzp_batch_config with_table = *batch;
+    with_table.table = a->pages;
+    HZP_TRY(hzp_batch_create(a->dev, &with_table, &a->batch));
     HZP_TRY(open_tier(a, reterr));
     struct hzp_scheduler_config config = {.running_max = (int32_t)s->running_max,
                                           .waiting_max = (int32_t)s->waiting_max,
@@ -468,6 +472,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_scheduler_destroy(a->scheduler);
     hzp_tier_destroy(a->tier);
     hzp_batch_destroy(a->batch);
+    hzp_page_table_destroy(a->pages);
     hzp_serve_space_destroy(a->space);
     hzp_kvpool_destroy(a->pool);
     hzp_model_destroy(a->model);
@@ -480,6 +485,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->scheduler = NULL;
     a->tier = NULL;
     a->batch = NULL;
+    a->pages = NULL;
     a->space = NULL;
     a->pool = NULL;
     a->model = NULL;

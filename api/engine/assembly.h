@@ -99,6 +99,7 @@ struct hzp_assembly {
     struct hzp_kvpool *pool;
     struct hzp_tier *tier; /* NULL: what falls out of the prefix cache is gone */
     struct hzp_serve_space *space;
+    struct hzp_page_table *pages; /* NULL: the device's memory is the host's */
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
     const struct hzp_gate *gate; /* of the trainer; set before open by the caller; NULL: none */

@@ -112,6 +112,25 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     return HZP_OK;
 }
 
+/* The table of pages of a device with memory of its own: a line for each running slot, and one for
+ * the sequence that computes a prefix again after a swap. */
+static void plan_pages(const struct hzp_memory_request *q, int32_t rows,
+                       struct hzp_memory_plan *plan)
+{
+    int32_t page_rows = (int32_t)q->serving->page_rows;
+    int32_t segs = (int32_t)q->serving->running_max;
+    int32_t stride = HZP_DIV_UP(plan->positions, page_rows);
+    if (!q->host_limit)
+        return;
+    plan->pages = (struct hzp_page_table_config){
+        .lines = segs + 1,
+        .stride = stride,
+        .changes_max = hzp_page_table_room(segs, rows, page_rows, stride)};
+    add(plan, "page table", hzp_page_table_bytes(&plan->pages),
+        "%d sequences of up to %d pages; %d may change in a step", segs, stride,
+        plan->pages.changes_max);
+}
+
 static int plan_serving(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
@@ -120,6 +139,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
     add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
+    plan_pages(q, rows, plan);
     HZP_TRY(plan_kv(q, config, plan, reterr));
     int64_t edits = q->serving->edits_max;
     if (!edits)
@@ -135,6 +155,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .mask_words = hzp_mask_words(config->vocab),
         .hidden_cols = config->width,
         .hidden_type = plan->dtype};
+    plan->pages.stride = plan->batch.page_stride; /* the KV cache may hold fewer positions */
     return HZP_OK;
 }
 

@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-enum { HZP_MEMORY_LINES_MAX = 13 };
+enum { HZP_MEMORY_LINES_MAX = 16 };
 
 struct hzp_memory_line {
     const char *what;
@@ -35,6 +35,7 @@ struct hzp_memory_plan {
     int32_t slots;
     int32_t kv_pages;
     struct hzp_batch_config batch;
+    struct hzp_page_table_config pages; /* lines 0: the device keeps no table of pages */
     struct hzp_recipe recipe;
     struct hzp_train_space_config train; /* if trains */
     bool serves, trains;
@@ -52,7 +53,8 @@ struct hzp_memory_request {
     /* Checkpoints may be written from a copy in host memory.  It is planned where nine tenths of
      * the memory hold it: of the limit where that is host memory, else of host_limit. */
     bool copies;
-    size_t host_limit;        /* bytes of host memory; 0: that is the limit */
+    size_t host_limit;        /* bytes of host memory; 0: that is the limit, the device's
+                               * memory is the host's */
     bool rides;               /* training may ride in serving's products, which needs memory */
     struct hzp_shards shards; /* of weights and training; the layout is padded for them */
 };

@@ -28,6 +28,7 @@ class FULL:
     offline = {"512/512": (512, 512, 768, 26), "1024/512": (1024, 512, 512, 27),
                "1000/1000": (1000, 1000, 448, 28)}
     offline_memory, offline_rows, offline_seconds = "100G", "2048", "6"
+    long = ("8b-long", "131072", "512")  # shape, context, running requests
     swap = ["--kv-memory", "8G", "--context", "4096"]
     coserve = ["--kv-memory", "8G", "--context", "4096", "--concurrency", "64", "--input-len", "256",
                "--output-len", "48", "--micro-rows", "1024", "--train-quantum", "100", "--seconds", "2",
@@ -49,6 +50,7 @@ class TRIAL:
     beside = ["--kv-memory", "8M", "--context", "640", "--train-quantum", "100"]
     offline = {"512/512": (32, 32, 8, 5), "1024/512": (64, 32, 8, 5), "1000/1000": (60, 60, 8, 5)}
     offline_memory, offline_rows, offline_seconds = "8M", "64", "0.5"
+    long = ("tiny-long", "4096", "8")
     swap = ["--kv-memory", "8M", "--context", "512"]
     coserve = ["--kv-memory", "8M", "--context", "512", "--concurrency", "4", "--input-len", "16",
                "--output-len", "8", "--micro-rows", "128", "--train-quantum", "100", "--seconds", "0.5",
@@ -212,6 +214,17 @@ def serving(folder, size):
                                  size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting",
                                  "2048", "--max-waiting-tokens", "16777216"),
                "env": noise(), "limit": 55, "expect": seconds, "read": "bench"}
+    shape, context, running = size.long
+    prompt, answer = size.offline["512/512"][:2]
+    yield {"name": "offline, long context",
+           "what": "the load of 512/512 with a page table for many times the positions: beside it, what the "
+                   "table costs",
+           "command": engine(folder, size, "offline", shape, "--steady", size.offline_seconds, "--input-len",
+                             str(prompt), "--output-len", str(answer), "--max-running", running,
+                             "--context", context, "--step-rows", size.offline_rows, "--prefill-rows",
+                             size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting", "2048",
+                             "--max-waiting-tokens", "16777216"),
+           "env": noise(), "limit": 55, "expect": 26, "read": "bench", "part": 2}
     yield {"name": "8b beside KV", "what": "full fine-tuning with bf16 moments in a server's memory, two "
            "versions and 32 GB of KV: planned, taken, updates run",
            "command": engine(folder, size, "train", size.big, "--quick", "--moments", "bf16", *size.beside),

@@ -91,7 +91,7 @@ static size_t row_bytes(const struct decode *w)
 static const char *row_at(const struct task *t, bool value, int h, int p)
 {
     const struct hzp_attn_paged_args *a = t->w->args;
-    int64_t page = a->page[(size_t)t->seg * (size_t)a->page_stride + (size_t)(p / a->kv.page_rows)];
+    int64_t page = hzp_attn_pages(a, t->seg)[p / a->kv.page_rows];
     size_t row = ((size_t)page * (size_t)a->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
                  (size_t)(p % a->kv.page_rows);
     return (const char *)(value ? a->kv.v : a->kv.k) + row * row_bytes(t->w);

@@ -70,8 +70,7 @@ static const char *key_at(const struct flash *f, int seg, int h, int p, bool val
 
     if (f->paged) {
         const struct hzp_attn_paged_args *a = f->paged;
-        int64_t page =
-            a->page[(size_t)seg * (size_t)a->page_stride + (size_t)(p / a->kv.page_rows)];
+        int64_t page = hzp_attn_pages(a, seg)[p / a->kv.page_rows];
         size_t row =
             ((size_t)page * (size_t)f->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
             (size_t)(p % a->kv.page_rows);

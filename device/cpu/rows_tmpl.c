@@ -206,6 +206,22 @@ static int cpu_gather(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+static void scatter_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_scatter_args *a = ctx;
+    size_t size = (size_t)a->x.cols * hzp_dtype_size(a->x.type);
+    for (int r = begin; r < end; r++)
+        memcpy(hzp_cpu_row(&a->y, a->index[r]), hzp_cpu_row(&a->x, r), size);
+}
+
+static int cpu_scatter(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_scatter_args *a = args;
+    size_t size = (size_t)a->x.cols * hzp_dtype_size(a->x.type);
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * size, scatter_rows, (void *)args);
+    return HZP_OK;
+}
+
 /* cast and fill work on pieces of rows: a whole buffer may be passed as one row. */
 enum { PIECE = 16384 };
 
@@ -338,6 +354,7 @@ void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_rope] = cpu_rope;
     op[HZP_OP_swiglu] = cpu_swiglu;
     op[HZP_OP_gather] = cpu_gather;
+    op[HZP_OP_scatter] = cpu_scatter;
     op[HZP_OP_cast] = cpu_cast;
     op[HZP_OP_fill] = cpu_fill;
     op[HZP_OP_noise] = cpu_noise;

@@ -223,6 +223,20 @@ const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)
     return copy;
 }
 
+void hzp_cuda_pages_staged(struct hzp_lane *lane, struct hzp_attn_paged_args *a)
+{
+    size_t count = (size_t)a->segs.count;
+    a->segs.row0 = hzp_cuda_staged(lane, a->segs.row0, (count + 1) * sizeof(*a->segs.row0));
+    a->segs.pos0 = hzp_cuda_staged(lane, a->segs.pos0, count * sizeof(*a->segs.pos0));
+    if (a->table) {
+        a->page = a->table;
+        a->line = hzp_cuda_staged(lane, a->line, count * sizeof(*a->line));
+    } else {
+        a->page = hzp_cuda_staged(lane, a->page, count * (size_t)a->page_stride * sizeof(*a->page));
+        a->line = NULL;
+    }
+}
+
 static int cuda_copy(struct hzp_lane *base, void *dst, const void *src, size_t size)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
@@ -250,6 +264,14 @@ static int cuda_host_copy(struct hzp_device *base, void *dst, const void *src, s
     return hzp_cuda_check(dev, error, "copying");
 }
 
+static size_t cuda_bytes_free(struct hzp_device *base)
+{
+    size_t free_bytes = 0, total = 0;
+    cudaError_t error = cudaMemGetInfo(&free_bytes, &total);
+    hzp_cuda_check((struct hzp_cuda_device *)base, error, "asking for free memory");
+    return error == cudaSuccess ? free_bytes : 0;
+}
+
 static void cuda_steady(struct hzp_device *base)
 {
     hzp_cuda_products_steady(((struct hzp_cuda_device *)base)->products);
@@ -273,6 +295,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_wait = hzp_cuda_fence_wait,
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
+    .bytes_free = cuda_bytes_free,
     .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,
     .lane_time = hzp_cuda_lane_time,

@@ -138,6 +138,11 @@ int hzp_cuda_launched(struct hzp_lane *lane, const char *op);
  * works but is slow. */
 const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size);
 
+/* Before attention over pages: stages what its kernels read of the segments.  Of page numbers only
+ * those that are not in a table: a->page is then the table, and a->line the staged lines; else
+ * a->line is NULL. */
+void hzp_cuda_pages_staged(struct hzp_lane *lane, struct hzp_attn_paged_args *a);
+
 /* lane.c */
 int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use);

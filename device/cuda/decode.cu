@@ -327,7 +327,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, AT at
     int group = a.heads.heads / a.heads.kv_heads, rows = min(group - tile * 16, 16);
     int head0 = kv_head * group + tile * 16, warp = threadIdx.x / 32;
     int64_t row = a.segs.row0[seq];
-    const int32_t *page = a.page + (int64_t)seq * a.page_stride;
+    const int32_t *page = pages_of(a, seq);
     const uint16_t *key = (const uint16_t *)a.kv.k, *value = (const uint16_t *)a.kv.v;
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
 
@@ -441,9 +441,7 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
     if (a->segs.count == 0)
         return HZP_OK;
     size_t count = (size_t)a->segs.count;
-    a->segs.row0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.row0, (count + 1) * 4);
-    a->segs.pos0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.pos0, count * 4);
-    a->page = (const int32_t *)hzp_cuda_staged(lane, a->page, count * (size_t)a->page_stride * 4);
+    hzp_cuda_pages_staged(lane, a);
     int group = a->heads.heads / a->heads.kv_heads, dim = a->heads.dim;
     d.tiles = HZP_DIV_UP(group, 16);
     d.scale = (float)((double)a->scale * 1.4426950408889634);

@@ -15,6 +15,7 @@ struct flash_args {
     struct hzp_kv kv; /* prefill */
     struct hzp_segs segs;
     const int32_t *page;
+    const int32_t *line;
     int32_t page_stride;
     struct hzp_heads heads;
     float *lse;  /* packed, may be NULL */
@@ -138,7 +139,7 @@ static __device__ __forceinline__ page_rows source_of(const flash_args &a, int s
 {
     return page_rows{(const uint16_t *)a.kv.k,
                      (const uint16_t *)a.kv.v,
-                     a.page + (int64_t)seg * a.page_stride,
+                     pages_of(a, seg),
                      a.kv.page_rows,
                      a.heads.kv_heads,
                      head / (a.heads.heads / a.heads.kv_heads),
@@ -235,9 +236,7 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
     struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
     if (p.segs.count == 0)
         return HZP_OK;
-    segs_stage(lane, &p.segs);
-    p.page = (const int32_t *)hzp_cuda_staged(lane, p.page,
-                                              (size_t)p.segs.count * (size_t)p.page_stride * 4);
+    hzp_cuda_pages_staged(lane, &p);
     int dim = p.heads.dim;
     if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim) || (uintptr_t)p.kv.k % 16 != 0 ||
         (uintptr_t)p.kv.v % 16 != 0) {
@@ -245,7 +244,7 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
                             "prompts of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, &p);
     }
-    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page,
+    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page, p.line,
                     p.page_stride, p.heads, nullptr, p.scale, 0};
     return dim == 64 ? launch<64, page_rows>(lane, a, "attn_prefill")
                      : launch<128, page_rows>(lane, a, "attn_prefill");
@@ -263,7 +262,7 @@ extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
                             "training of a type, width or alignment without a kernel");
         return hzp_cuda_attn_packed_plain(lane, &p);
     }
-    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, 0, p.heads, p.lse, p.scale, 0};
+    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, nullptr, 0, p.heads, p.lse, p.scale, 0};
     return dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
                      : launch<128, packed_rows>(lane, a, "attn_packed");
 }

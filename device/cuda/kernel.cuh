@@ -47,6 +47,12 @@ static __device__ __forceinline__ void unpack(uint32_t both, float *ret)
     ret[1] = __uint_as_float(both & 0xffff0000u);
 }
 
+/* The page numbers of a segment; line is NULL unless they are in a table. */
+template <class A> static __device__ __forceinline__ const int32_t *pages_of(const A &a, int seg)
+{
+    return a.page + (int64_t)(a.line ? a.line[seg] : seg) * a.page_stride;
+}
+
 /* N elements, N = 1 or 8; 8 elements must be aligned to 16 bytes. */
 template <int N> static __device__ __forceinline__ void load_n(const float *p, float (&ret)[N])
 {

@@ -79,6 +79,7 @@ struct hzp_cuda_products {
     cublasLtHandle_t handle;
     struct product table[SETS][WAYS]; /* a product is in the set of its key's hash */
     uint64_t clock;
+    size_t cache; /* bytes of the second-level cache */
     struct hzp_cuda_algos *algos;
     enum tune tune;
     bool steady;
@@ -141,6 +142,9 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     }
     int driver = 0;
     char identity[96];
+    struct cudaDeviceProp prop;
+    if (cudaGetDeviceProperties(&prop, dev->ordinal) == cudaSuccess)
+        p->cache = (size_t)prop.l2CacheSize;
     cudaDriverGetVersion(&driver);
     snprintf(identity, sizeof(identity), "%.60s; driver %d; cublasLt %zu", dev->base.label, driver,
              p->GetVersion());
@@ -301,23 +305,40 @@ static bool pointers_set(struct hzp_cuda_products *p, struct product *product,
     return ok;
 }
 
-/* Milliseconds of one run, after a warm-up run; negative: it does not run. */
+/* Makes the second-level cache what a step finds: the weights are not in it, because those of other
+ * layers came between, the activations are, because the op before wrote them.  The lane's memory is
+ * larger than the cache (128 MiB; an H100 has 50, a B200 126). */
+static bool cool(struct hzp_cuda_products *p, const struct hzp_matmul_args *a,
+                 struct hzp_cuda_lane *lane)
+{
+    size_t elements = (size_t)(a->a.rows - 1) * (size_t)a->a.stride + (size_t)a->a.cols;
+    size_t hot = HZP_MIN(elements * hzp_dtype_size(a->a.type), lane->scratch_size);
+    size_t first = HZP_MIN(p->cache, lane->space_size);
+    size_t second = HZP_MIN(p->cache, lane->scratch_size);
+    return (!first || cudaMemsetAsync(lane->space, 0, first, lane->stream) == cudaSuccess) &&
+           (!second || cudaMemsetAsync(lane->scratch, 0, second, lane->stream) == cudaSuccess) &&
+           cudaMemcpyAsync(lane->scratch, a->a.ptr, hot, cudaMemcpyDeviceToDevice, lane->stream) ==
+               cudaSuccess;
+}
+
+/* Milliseconds of the quickest run, after a warm-up run, each with the weights out of the cache;
+ * negative: it does not run. */
 static float time_offer(struct hzp_cuda_products *p, struct product *product,
                         const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane, void *to,
                         const cudaEvent_t *event)
 {
-    float ms = -1;
+    float best = -1, ms = -1;
     for (int i = 0; i <= TIMED_RUNS; i++) {
-        if (i == 1 && cudaEventRecord(event[0], lane->stream) != cudaSuccess)
+        if (!cool(p, a, lane) || cudaEventRecord(event[0], lane->stream) != cudaSuccess ||
+            run(p, product, a, lane, to) != CUBLAS_STATUS_SUCCESS ||
+            cudaEventRecord(event[1], lane->stream) != cudaSuccess ||
+            cudaEventSynchronize(event[1]) != cudaSuccess ||
+            cudaEventElapsedTime(&ms, event[0], event[1]) != cudaSuccess)
             return -1;
-        if (run(p, product, a, lane, to) != CUBLAS_STATUS_SUCCESS)
-            return -1;
+        if (i == 1 || (i > 1 && ms < best))
+            best = ms;
     }
-    if (cudaEventRecord(event[1], lane->stream) != cudaSuccess ||
-        cudaEventSynchronize(event[1]) != cudaSuccess ||
-        cudaEventElapsedTime(&ms, event[0], event[1]) != cudaSuccess)
-        return -1;
-    return ms;
+    return best;
 }
 
 /* Finds the quickest algorithm.  Sums go to scratch, because accumulating repeatedly would change

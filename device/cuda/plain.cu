@@ -162,7 +162,7 @@ template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args 
     int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
     paged<T> source = {(const T *)a.kv.k,
                        (const T *)a.kv.v,
-                       a.page + (int64_t)seg * a.page_stride,
+                       pages_of(a, seg),
                        a.kv.page_rows,
                        a.heads.kv_heads,
                        h / (a.heads.heads / a.heads.kv_heads),

@@ -53,6 +53,33 @@ extern "C" int hzp_cuda_gather(struct hzp_lane *lane, const void *args)
                                  : pick<float, float>(lane, a->x, a->y, a->index, "gather");
 }
 
+template <class T>
+static __global__ void scatter(struct hzp_mat x, struct hzp_mat y, const int32_t *index)
+{
+    int64_t count = (int64_t)x.rows * x.cols;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t r = i / x.cols, c = i % x.cols;
+        row_of<T>(y, index[r])[c] = row_of<T>(x, r)[c];
+    }
+}
+
+/* Elements are moved as bits: four bytes or two. */
+extern "C" int hzp_cuda_scatter(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_scatter_args *a = (const struct hzp_scatter_args *)args;
+    int64_t count = (int64_t)a->x.rows * a->x.cols;
+    if (count == 0)
+        return HZP_OK;
+    if (a->x.type == HZP_BF16)
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, scatter<uint16_t>, a->x, a->y,
+              a->index);
+    else
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, scatter<float>, a->x, a->y,
+              a->index);
+    return hzp_cuda_launched(lane, "scatter");
+}
+
 /* ---- rmsnorm: one block per row ---- */
 
 template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)

@@ -86,7 +86,7 @@ static int ref_attn_paged(struct hzp_lane *lane, const void *args)
         for (int32_t r = a->segs.row0[i]; r < a->segs.row0[i + 1]; r++)
             for (int32_t h = 0; h < a->heads.heads; h++) {
                 int32_t n = a->segs.pos0[i] + r - a->segs.row0[i] + 1;
-                paged_head(a, a->page + (size_t)i * (size_t)a->page_stride, r, h, n, score, sum);
+                paged_head(a, hzp_attn_pages(a, i), r, h, n, score, sum);
             }
     free(score);
     free(sum);

@@ -134,6 +134,15 @@ static int ref_gather(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+static int ref_scatter(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_scatter_args *a = args;
+    size_t width = (size_t)a->x.cols * hzp_dtype_size(a->x.type);
+    for (int32_t r = 0; r < a->x.rows; r++)
+        memcpy(ref_at(&a->y, a->index[r]), ref_at(&a->x, r), width);
+    return HZP_OK;
+}
+
 static int ref_cast(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_cast_args *a = args;
@@ -174,6 +183,7 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_rope] = ref_rope;
     op[HZP_OP_swiglu] = ref_swiglu;
     op[HZP_OP_gather] = ref_gather;
+    op[HZP_OP_scatter] = ref_scatter;
     op[HZP_OP_cast] = ref_cast;
     op[HZP_OP_fill] = ref_fill;
     op[HZP_OP_noise] = ref_noise;

@@ -44,9 +44,11 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
                     const struct hzp_layer_space *s, struct hzp_paged *paged)
 {
     const struct hzp_nano *n = paged->nano;
-    int32_t decode = -1, rows = n->decode_rows;
+    int32_t decode = -1, rows = n->decode_rows, end = n->rows - n->bare;
     struct hzp_attn_paged_args args = {
         .kv = *paged->kv,
+        .table = n->table ? n->table->table : NULL,
+        .lines = n->table ? n->table->config.lines : 0,
         .page_stride = n->page_stride,
         .heads = layer->model->config->heads,
         .scale = hzp_attn_scale(layer->model),
@@ -57,13 +59,15 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         args.out = hzp_mat_rows(s->attn, 0, rows);
         args.segs = n->decode;
         args.page = n->decode_page;
+        args.line = n->table ? n->decode_line : NULL;
         decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
     }
-    if (n->rows > rows) {
-        args.qkv = hzp_mat_rows(s->qkv, rows, n->rows - rows);
-        args.out = hzp_mat_rows(s->attn, rows, n->rows - rows);
+    if (end > rows) {
+        args.qkv = hzp_mat_rows(s->qkv, rows, end - rows);
+        args.out = hzp_mat_rows(s->attn, rows, end - rows);
         args.segs = n->prefill;
         args.page = n->prefill_page;
+        args.line = n->table ? n->prefill_line : NULL;
         plan->tail = paged->append;
         hzp_plan_next(plan, HZP_OP_attn_prefill, &args);
         for (int32_t i = 0; i < paged->needs; i++)

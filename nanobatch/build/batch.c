@@ -28,6 +28,10 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->nano_row0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_row0));
     b->nano_pos0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_pos0));
     b->page = cut(base, &used, segs * (size_t)max->page_stride, sizeof(*b->page));
+    size_t changes = max->table ? (size_t)max->table->config.changes_max : 0;
+    b->line = cut(base, &used, segs, sizeof(*b->line));
+    b->change_at = cut(base, &used, changes, sizeof(*b->change_at));
+    b->change_page = cut(base, &used, changes, sizeof(*b->change_page));
     b->logit_row = cut(base, &used, logits, sizeof(*b->logit_row));
     b->sample = cut(base, &used, logits, sizeof(*b->sample));
     b->edit = cut(base, &used, (size_t)max->edits_max, sizeof(*b->edit));
@@ -77,10 +81,11 @@ void hzp_batch_destroy(struct hzp_batch *b)
 
 void hzp_batch_clear(struct hzp_batch *b)
 {
-    b->rows = b->pads = b->segs = b->decode_segs = b->logits = b->edits = b->masks = b->hiddens = 0;
+    b->rows = b->pads = b->pad_segs = b->segs = b->decode_segs = b->logits = b->edits = b->masks =
+        b->hiddens = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
-    b->refs = 0;
+    b->refs = b->changes = 0;
     b->from = NULL;
     b->row0[0] = 0;
 }
@@ -95,6 +100,39 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *b, int32_t pos0, bool decode)
     b->pos0[i] = pos0;
     b->row0[i] = b->row0[i + 1] = b->rows;
     return b->page + (size_t)i * (size_t)b->max.page_stride;
+}
+
+void hzp_batch_set_pages(struct hzp_batch *b, int32_t line, const int32_t *page, int32_t count)
+{
+    const struct hzp_page_table *t = b->max.table;
+    int32_t stride = b->max.page_stride, seg = b->segs - 1;
+    HZP_ASSERT(seg >= 0 && count <= stride);
+    int32_t *own = b->page + (size_t)seg * (size_t)stride;
+    if (count > 0 && page != own)
+        memcpy(own, page, (size_t)count * sizeof(*page));
+    if (!t)
+        return;
+    HZP_ASSERT(line >= 0 && line < t->config.lines && stride == t->config.stride);
+    b->line[seg] = line;
+    int32_t *known = t->host + (size_t)line * (size_t)stride;
+    for (int32_t i = 0; i < count; i++) {
+        if (known[i] == page[i])
+            continue;
+        HZP_ASSERT(b->changes < t->config.changes_max);
+        b->change_at[b->changes] = line * stride + i;
+        b->change_page[b->changes++] = known[i] = page[i];
+    }
+}
+
+bool hzp_batch_pages_fit(const struct hzp_batch *b, int32_t line, const int32_t *page,
+                         int32_t count, int32_t more)
+{
+    const struct hzp_page_table *t = b->max.table;
+    int32_t room = t ? t->config.changes_max - b->changes - more : 0;
+    const int32_t *known = t ? t->host + (size_t)line * (size_t)t->config.stride : NULL;
+    for (int32_t i = 0; t && i < count && room >= 0; i++)
+        room -= known[i] != page[i];
+    return room >= 0;
 }
 
 int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
@@ -172,8 +210,27 @@ static void add_pad(struct hzp_batch *b, int32_t r)
     b->slot[r] = -1;
     b->row0[r + 1] = r + 1;
     b->page[(size_t)r * (size_t)b->max.page_stride] = page[0];
+    b->line[r] = b->line[b->rows - 1];
     b->logit_row[r] = r;
     b->sample[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
+}
+
+/* A padding row that nothing attends to and that attends to nothing. */
+static void add_bare(struct hzp_batch *b, int32_t r)
+{
+    b->id[r] = b->pos[r] = 0;
+    b->slot[r] = -1;
+}
+
+int32_t hzp_batch_size(int32_t rows)
+{
+    enum { TILE = 128 };
+    int32_t step = TILE;
+    if (rows <= TILE)
+        return hzp_batch_bucket(rows);
+    while (16 * (int64_t)step < rows) /* a step is an eighth of the power of two below */
+        step *= 2;
+    return (int32_t)HZP_MIN(HZP_ROUND_UP((int64_t)rows, (int64_t)step), (int64_t)INT32_MAX);
 }
 
 void hzp_batch_pad(struct hzp_batch *b)
@@ -181,12 +238,19 @@ void hzp_batch_pad(struct hzp_batch *b)
     const struct hzp_batch_config *max = &b->max;
     int32_t rows = b->rows;
     bool decodes = rows > 0 && b->segs == rows && b->decode_segs == rows && b->logits == rows;
-    if (b->pads > 0 || !decodes || b->pos0[rows - 1] < 1)
+    if (b->pads > 0 || (decodes && b->pos0[rows - 1] < 1))
         return;
-    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
-    int32_t to = HZP_MIN(hzp_batch_bucket(rows), most);
-    for (; rows + b->pads < to; b->pads++)
-        add_pad(b, rows + b->pads);
+    if (decodes) {
+        int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+        int32_t to = HZP_MIN(hzp_batch_bucket(rows), most);
+        for (; rows + b->pads < to; b->pads++)
+            add_pad(b, rows + b->pads);
+        b->pad_segs = b->pads;
+    } else if (rows > b->decode_segs) {
+        int32_t to = HZP_MIN(hzp_batch_size(rows), max->rows_max);
+        for (; rows + b->pads < to; b->pads++)
+            add_bare(b, rows + b->pads);
+    }
 }
 
 /* Segments [seg, end) of the batch, as far as they lie in rows [from, to), at *used of the batch's
@@ -212,8 +276,9 @@ static struct hzp_segs segs_cut(struct hzp_batch *b, int32_t seg, int32_t end, i
 int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX])
 {
-    int32_t count = 0, seg = 0, used = 0, segs = b->segs + b->pads;
-    int32_t decode_segs = b->decode_segs + b->pads; /* pads only where all decode */
+    int32_t count = 0, seg = 0, used = 0, segs = b->segs + b->pad_segs;
+    int32_t decode_segs = b->decode_segs + b->pad_segs; /* those only where all decode */
+    int32_t segs_end = b->rows + b->pad_segs;           /* rows behind it have no segment */
     HZP_ASSERT(nanos >= 1 && nanos <= HZP_NANO_MAX && cuts[0] == 0 &&
                cuts[nanos] == b->rows + b->pads);
     for (int32_t i = 0; i < nanos; i++) {
@@ -221,24 +286,29 @@ int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
         HZP_ASSERT(from <= to);
         if (from == to)
             continue;
-        while (b->row0[seg + 1] <= from)
+        int32_t last = HZP_MAX(from, HZP_MIN(to, segs_end));
+        while (seg < segs && b->row0[seg + 1] <= from)
             seg++;
         int32_t end = seg;
-        while (end < segs && b->row0[end] < to)
+        while (end < segs && b->row0[end] < last)
             end++;
         int32_t prefill = HZP_MAX(seg, HZP_MIN(decode_segs, end)), decodes = prefill - seg;
         struct hzp_nano *n = &ret[count++];
         *n = (struct hzp_nano){.row0 = from,
                                .rows = to - from,
                                .decode_rows = decodes,
+                               .bare = to - last,
                                .id = b->id + from,
                                .pos = b->pos + from,
                                .slot = b->slot + from,
-                               .page_stride = b->max.page_stride};
+                               .page_stride = b->max.page_stride,
+                               .table = b->max.table};
         n->decode = segs_cut(b, seg, prefill, from, from + decodes, &used);
-        n->prefill = segs_cut(b, prefill, end, from + decodes, to, &used);
+        n->prefill = segs_cut(b, prefill, end, from + decodes, last, &used);
         n->decode_page = b->page + (size_t)seg * (size_t)b->max.page_stride;
         n->prefill_page = b->page + (size_t)prefill * (size_t)b->max.page_stride;
+        n->decode_line = b->line + seg;
+        n->prefill_line = b->line + prefill;
         n->joins = prefill < end ? b->row0[prefill] : to;
     }
     return count;

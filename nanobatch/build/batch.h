@@ -9,34 +9,40 @@
  * token id yet, only the index of the logits in the other batch that draw it; the device copies the
  * id before it embeds.  Such rows come first of all.
  *
- * Where the device keeps steps as graphs, a step that only decodes is filled up to one of a few
- * sizes (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
- * multiplied like others, store nothing, attend to a token already stored for the last row's
- * sequence, and their draws are not read.  `rows`, `segs` and `logits` do not count them; `pads`
- * does.
+ * Where the device keeps steps as graphs, a step is filled up to one of a few sizes
+ * (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
+ * multiplied like others and store nothing.  In a step that only decodes each has a segment, which
+ * attends to a token already stored for the last row's sequence, and a draw, which is not read. In
+ * a step with prompts they have neither: attention leaves them out.  `rows`, `segs` and `logits` do
+ * not count padding rows; `pads` does.
  *
- * Invariant: every row belongs to exactly one segment, in order; its own key and value are stored
- * at slot[r] before any row of the step attends; one version for all rows.
+ * Where the device keeps a table of page numbers (page_table.h), the batch says which line each
+ * segment's are in and carries the changes; its own page numbers are then only for the checker.
+ *
+ * Invariant: every row that is no padding row belongs to exactly one segment, in order; its own key
+ * and value are stored at slot[r] before any row of the step attends; one version for all rows.
  *
  * Thread: engine.
  */
 #ifndef HZP_NANOBATCH_BUILD_BATCH_H
 #define HZP_NANOBATCH_BUILD_BATCH_H
 
+#include "nanobatch/build/page_table.h"
 #include "nanobatch/plan/plan.h"
 
 struct hzp_version;
 
 struct hzp_batch_config {
-    int32_t rows_max;           /* the dense batch */
-    int32_t segs_max;           /* sequences in one step */
-    int32_t page_stride;        /* pages of the longest sequence */
-    int32_t logits_max;         /* rows whose logits may be wanted in one step */
-    int32_t edits_max;          /* logit edits of all of them together */
-    int32_t masks_max;          /* rows that have a mask */
-    int32_t mask_words;         /* hzp_mask_words of the vocabulary */
-    int32_t hidden_cols;        /* the model's width; 0: no hidden states can be wanted */
-    enum hzp_dtype hidden_type; /* of activations */
+    int32_t rows_max;             /* the dense batch */
+    int32_t segs_max;             /* sequences in one step */
+    int32_t page_stride;          /* pages of the longest sequence */
+    int32_t logits_max;           /* rows whose logits may be wanted in one step */
+    int32_t edits_max;            /* logit edits of all of them together */
+    int32_t masks_max;            /* rows that have a mask */
+    int32_t mask_words;           /* hzp_mask_words of the vocabulary */
+    int32_t hidden_cols;          /* the model's width; 0: no hidden states can be wanted */
+    enum hzp_dtype hidden_type;   /* of activations */
+    struct hzp_page_table *table; /* borrowed; NULL: attention reads the batch's page numbers */
 };
 
 /* Rows [row0, row0 + rows) of a batch as ops see them: decode rows first, then pieces of prompts.
@@ -44,10 +50,13 @@ struct hzp_batch_config {
 struct hzp_nano {
     int32_t row0, rows;
     int32_t decode_rows;
+    int32_t bare; /* the last rows, which have no segment: padding rows of a step with prompts */
     const int32_t *id, *pos, *slot;  /* [rows] */
     struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
     const int32_t *decode_page, *prefill_page;
+    const int32_t *decode_line, *prefill_line; /* without a table: not used */
     int32_t page_stride;
+    const struct hzp_page_table *table; /* NULL: none */
     /* index in the batch of the first row of the segment that its first prefill row belongs to */
     int32_t joins;
 };
@@ -60,7 +69,8 @@ struct hzp_batch {
 
     /* rows */
     int32_t rows;
-    int32_t pads; /* padding rows behind them, each with a segment and logits of its own */
+    int32_t pads;             /* padding rows behind them */
+    int32_t pad_segs;         /* of these with a segment and logits of their own: all or none */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
@@ -73,6 +83,10 @@ struct hzp_batch {
     int32_t *row0;             /* [segs_max + 1] */
     int32_t *pos0;             /* [segs_max] */
     int32_t *page;             /* [segs_max][page_stride] */
+    int32_t *line;             /* [segs_max] of the table */
+    int32_t changes;           /* what the step changes in the table: */
+    int32_t *change_at;        /* [changes_max] line * page_stride + index */
+    int32_t *change_page;      /* [changes_max] the page number */
     int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
     int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
 
@@ -102,8 +116,18 @@ void hzp_batch_destroy(struct hzp_batch *batch); /* NULL: no effect */
 void hzp_batch_clear(struct hzp_batch *batch);
 
 /* Opens a segment whose first row stands at pos0; its pages are written by the caller into the
- * returned row of the page table.  Decode segments must all come before the first prefill one. */
+ * returned array, or set by hzp_batch_set_pages, which a batch with a table needs.  Decode segments
+ * must all come before the first prefill one. */
 int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decode);
+
+/* Sets the newest segment's pages, which are those of the sequence in this line of the table.  The
+ * changes must fit. */
+void hzp_batch_set_pages(struct hzp_batch *batch, int32_t line, const int32_t *page, int32_t count);
+
+/* Whether the step has room for the changes of a line with these pages and `more` new ones behind
+ * them.  Without a table: always. */
+bool hzp_batch_pages_fit(const struct hzp_batch *batch, int32_t line, const int32_t *page,
+                         int32_t count, int32_t more);
 
 /* Appends a row to the newest segment (its position follows from the segment). */
 int32_t hzp_batch_add_row(struct hzp_batch *batch, int32_t token, int32_t slot);
@@ -114,8 +138,13 @@ int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *fro
                             int32_t slot);
 
 /* Pads a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
- * as far as there is room.  Again: no effect. */
+ * one with prompts up to hzp_batch_size(rows), as far as there is room.  Again: no effect. */
 void hzp_batch_pad(struct hzp_batch *batch);
+
+/* The size up to which so many rows of a step with prompts are padded: up to 128 as a bucket, then
+ * multiples of 128, which are the rows of a product's tile; above 2048 by steps of an eighth of the
+ * power of two below. */
+int32_t hzp_batch_size(int32_t rows);
 
 /* The size up to which so many decode rows are padded: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
  * steps of a quarter of the power of two below. */

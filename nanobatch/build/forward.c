@@ -35,6 +35,19 @@ size_t hzp_serve_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
     return lay_out(&s, NULL, layout, act, fp8, rows_max, logits_max);
 }
 
+/* Attention leaves out the padding rows of steps with prompts: what the rows' later ops read there
+ * must be numbers. */
+static int clear_attention(struct hzp_serve_space *s)
+{
+    size_t bytes = (size_t)s->attn.rows * (size_t)s->attn.stride * hzp_dtype_size(s->attn.type);
+    void *zero = calloc(1, bytes);
+    if (!zero)
+        return HZP_ENOMEM;
+    int r = hzp_device_copy(s->dev, s->attn.ptr, zero, bytes);
+    free(zero);
+    return r;
+}
+
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
                            struct hzp_serve_space **ret)
 {
@@ -48,6 +61,11 @@ int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int3
         return r;
     }
     lay_out(s, s->memory, model->layout, model->act, fp8, rows_max, logits_max);
+    r = hzp_device_has_graphs(model->dev) ? clear_attention(s) : HZP_OK;
+    if (r < 0) {
+        hzp_serve_space_destroy(s);
+        return r;
+    }
     *ret = s;
     return HZP_OK;
 }
@@ -149,6 +167,24 @@ static struct hzp_mat strand_rows(const struct hzp_strand *s, struct hzp_mat x)
     return hzp_mat_rows(x, s->nano.row0, s->nano.rows);
 }
 
+/* Changes the table of pages, before any strand reads it. */
+static void add_changes(struct hzp_forward *f)
+{
+    struct hzp_plan *plan = f->plan;
+    const struct hzp_batch *b = f->batch;
+    const struct hzp_page_table *t = b->max.table;
+    if (!b->changes)
+        return;
+    plan->lane_of = f->strand[0].lane_of;
+    plan->tail = plan->also[0] = plan->also[1] = -1;
+    plan->row0 = plan->rows = 0;
+    int32_t cells = t->config.lines * t->config.stride;
+    int32_t changes = HZP_PLAN_NEXT(plan, scatter, .x = {b->change_page, b->changes, 1, 1, HZP_I32},
+                                    .y = {t->table, cells, 1, 1, HZP_I32}, .index = b->change_at);
+    for (int32_t i = 0; i < f->strands; i++)
+        f->strand[i].tail = changes;
+}
+
 /* Copies the tokens that the step before draws; the strands that embed them need the copy. */
 static void add_refs(struct hzp_forward *f)
 {
@@ -218,7 +254,7 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
     struct hzp_plan *plan = f->plan;
     const struct hzp_batch *batch = f->batch;
     struct hzp_layer layer = {f->model, f->version, NULL, -1};
-    int32_t count = batch->logits + batch->pads;
+    int32_t count = batch->logits + batch->pad_segs;
     struct hzp_head_space head = {
         .picked = hzp_mat_rows(f->space->picked, 0, count),
         .normed = hzp_mat_rows(f->space->picked_normed, 0, count),
@@ -252,8 +288,10 @@ void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *rang
     int32_t from = 2 * range->first, end = 2 * range->last;
     if (!layers && range->embed)
         part.x_in = part.x_out;
-    if (range->embed)
-        add_refs(f);
+    if (range->embed) {
+        add_changes(f);
+        add_refs(f); /* on the same lane: behind the changes */
+    }
     for (bool more = range->embed || layers; more; more = from < end) {
         int32_t to = turn_end(f->shape->order, from, end);
         for (int32_t i = 0; i < f->strands; i++)

@@ -133,8 +133,12 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
 {
     if (!g || !plan->items)
         return false;
-    /* The pass over the rows begins with the embedding; a gather before it fetches tokens. */
-    struct hzp_graph_part part = {.from = plan->item[0].op == HZP_OP_gather};
+    /* The pass over the rows begins with the embedding; a gather before it fetches tokens, a
+     * scatter changes the table of pages. */
+    struct hzp_graph_part part = {.from = 0};
+    while (part.from < plan->items && (plan->item[part.from].op == HZP_OP_gather ||
+                                       plan->item[part.from].op == HZP_OP_scatter))
+        part.from++;
     for (part.to = part.from;
          part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
         if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)

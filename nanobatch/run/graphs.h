@@ -13,9 +13,10 @@
  * least recently used set of variants is evicted.
  *
  * Only steps without prompts become graphs. The graph holds the items of serving, which come first,
- * except the one that fetches tokens of the previous step: the number of those tokens varies
- * freely. If the items are on several lanes, their waits for one another are part of the graph; an
- * item outside the graph that waits for one of them waits for the whole graph.
+ * except the ones that fetch tokens of the previous step and that change the table of pages: how
+ * much those move varies freely. If the items are on several lanes, their waits for one another are
+ * part of the graph; an item outside the graph that waits for one of them waits for the whole
+ * graph.
  *
  * Off if the device has no graphs, or with HZP_GRAPHS=0.  A key whose capture has failed
  * three times is not captured again; other keys are.  After the start, captures are rationed,

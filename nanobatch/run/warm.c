@@ -7,10 +7,13 @@ static void want_logits(struct hzp_batch *b, int32_t row)
         (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
 }
 
+/* All rows read page 0, of line 0. */
 static void add_decodes(struct hzp_batch *b, int32_t rows)
 {
+    static const int32_t page = 0;
     for (int32_t i = 0; i < rows; i++) {
-        hzp_batch_add_segment(b, 0, true)[0] = 0;
+        hzp_batch_add_segment(b, 0, true);
+        hzp_batch_set_pages(b, 0, &page, 1);
         want_logits(b, hzp_batch_add_row(b, 0, -1));
     }
 }
@@ -28,6 +31,7 @@ static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t ro
         int32_t *page = hzp_batch_add_segment(b, 0, false);
         for (int32_t i = 0; i < pages; i++)
             page[i] = page0 + i;
+        hzp_batch_set_pages(b, b->segs - 1, page, pages);
         for (int32_t i = 0; i < count; i++)
             row = hzp_batch_add_row(b, 0, page0 * kv->page_rows + i);
         want_logits(b, row);
@@ -36,23 +40,30 @@ static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t ro
     }
 }
 
-void hzp_warm_decode(struct hzp_batch *b, int32_t rows)
+/* Not every step that is made here runs, so each carries all of its page numbers. */
+static void begin(struct hzp_batch *b)
 {
     hzp_batch_clear(b);
+    hzp_page_table_forget(b->max.table);
+}
+
+void hzp_warm_decode(struct hzp_batch *b, int32_t rows)
+{
+    begin(b);
     add_decodes(b, rows);
 }
 
-void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv)
+void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows)
 {
-    hzp_batch_clear(b);
-    add_prompts(b, kv, b->max.rows_max);
+    begin(b);
+    add_prompts(b, kv, HZP_MIN(rows, b->max.rows_max));
 }
 
 void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
 {
     const struct hzp_batch_config *max = &b->max;
     int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
-    hzp_batch_clear(b);
+    begin(b);
     add_decodes(b, most / 2);
     add_prompts(b, kv, max->rows_max - most / 2);
 }

@@ -97,6 +97,9 @@ static void copies_where_it_fits(void **state)
     assert_false(plan.copies);
     assert_int_equal(plan.total, without);
     host_limit = (size_t)1 << 32; /* a GPU's memory is full, the host's is not */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_int_equal(plan.pages.lines, options.engine.serving.running_max + 1);
+    without += hzp_page_table_bytes(&plan.pages); /* such a device keeps one */
     assert_int_equal(make(without), HZP_OK);
     assert_true(plan.copies);
     assert_int_equal(plan.total, without);

@@ -64,7 +64,10 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
         struct hzp_attn_paged_args *a = args;
         a->segs.row0 = staged(lane, a->segs.row0, a->segs.count + 1);
         a->segs.pos0 = staged(lane, a->segs.pos0, a->segs.count);
-        a->page = staged(lane, a->page, (int64_t)a->segs.count * a->page_stride);
+        if (a->table)
+            a->line = staged(lane, a->line, a->segs.count);
+        else
+            a->page = staged(lane, a->page, (int64_t)a->segs.count * a->page_stride);
         break;
     }
     default:

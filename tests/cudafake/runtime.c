@@ -83,6 +83,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->multiProcessorCount = fake_sms;
     prop->totalGlobalMem = fake_memory;
     prop->sharedMemPerBlockOptin = 232448;
+    prop->l2CacheSize = 1 << 16;
     return answer(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 

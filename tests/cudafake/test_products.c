@@ -449,6 +449,25 @@ static int algo_with(struct rig *g, int32_t rows)
     return algo;
 }
 
+/* Each timed product finds the cache without its weights: before it, as much of the lane's memory
+ * as the cache has is written, then its activations are read. */
+static void check_cold(int from)
+{
+    int timed = 0, sets = 0, copies = 0;
+    for (int i = from; i < fake_calls(); i++) {
+        const struct fake_call *call = fake_call_at(i);
+        sets += call->kind == FAKE_SET && call->size >= 1 << 16;
+        copies += call->kind == FAKE_COPY && sets == 2;
+        if (call->kind != FAKE_PRODUCT)
+            continue;
+        if (sets)
+            assert_true(sets == 2 && copies == 1);
+        timed += sets > 0;
+        sets = copies = 0;
+    }
+    assert_int_equal(timed, 5 * 4); /* algorithms; a warm-up run and three timed ones */
+}
+
 /* Until the device is steady each shape's algorithms are timed once; later only if that was
    asked for. */
 static void test_steady(void **state)
@@ -459,7 +478,10 @@ static void test_steady(void **state)
         static const char *const tune[] = {"", "0", "1"};
         setenv("HZP_CUDA_TUNE", tune[how], 1);
         struct rig *g = rig_open(NULL, NULL);
+        int calls = fake_calls();
         assert_int_equal(algo_with(g, 16), how == 1 ? 0 : 2);
+        if (how != 1)
+            check_cold(calls);
         int products = fake_count(FAKE_PRODUCT);
         assert_int_equal(algo_with(g, 16), how == 1 ? 0 : 2);
         assert_int_equal(fake_count(FAKE_PRODUCT), products + 1);

@@ -81,7 +81,28 @@ static void *context_make(struct oc_io *io, const char *name, const struct hzp_a
     return base;
 }
 
-/* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode) */
+/* Moves the page numbers to lines of a table, backwards and with unused lines between; `page` then
+ * holds invalid ones. */
+static void table_make(struct oc_io *io, struct hzp_attn_paged_args *a, int32_t *page)
+{
+    a->lines = 2 * a->segs.count + 1;
+    int32_t cells = a->lines * a->page_stride, *table = oc_array(io, "table", OC_I32, cells, OC_IN);
+    int32_t *line = oc_array(io, "line", OC_I32, a->segs.count, OC_IN);
+    for (int32_t i = 0; i < cells; i++)
+        table[i] = -1;
+    for (int32_t i = 0; i < a->segs.count; i++) {
+        line[i] = 2 * (a->segs.count - 1 - i) + 1;
+        for (int32_t j = 0; j < a->page_stride; j++) {
+            table[line[i] * a->page_stride + j] = page[i * a->page_stride + j];
+            page[i * a->page_stride + j] = -1;
+        }
+    }
+    a->table = table;
+    a->line = line;
+}
+
+/* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode), whether
+ * the page numbers are in a table */
 static void build_paged(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_paged_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
@@ -108,13 +129,16 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.kv.k = context_make(io, "k", &a);
     a.kv.v = context_make(io, "v", &a);
     oc_fill(io, &a.qkv, 1, 10);
+    if (c->p[6])
+        table_make(io, &a, page);
     oc_args(io, &a, sizeof(a));
+    const char *table = a.table ? ", table" : "";
     if (decode)
-        oc_what(io, "%d rows to %d, %d/%dx%d %s", rows, c->p[5], c->p[1], c->p[2], dim,
-                oc_type_name(c->type));
+        oc_what(io, "%d rows to %d, %d/%dx%d %s%s", rows, c->p[5], c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table);
     else
-        oc_what(io, "%s, %d/%dx%d %s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-                oc_type_name(c->type));
+        oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table);
 }
 
 /* pattern, heads, kv_heads, dim, keep lse */
@@ -206,6 +230,8 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(DECODE, 0, 2, 4, 2, 64, 5, 270),
     BOTH(DECODE, OC_GAPS, 3, 2, 1, 128, 24, 140),
     BOTH(DECODE, 0, 2, 2, 1, 64, 64, 4200),
+    BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 1),
+    BOTH(DECODE, 0, 7, 6, 2, 64, 16, 300, 1),
     BOTH(DECODE, OC_BENCH, 1, 32, 8, 64, 16, 1024),
     BOTH(DECODE, OC_BENCH, 16, 32, 8, 64, 16, 1024),
 
@@ -217,6 +243,8 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(PREFILL, OC_GAPS, 4, 7, 1, 16, 16),
     BOTH(PREFILL, 0, 7, 2, 2, 64, 16),
     BOTH(PREFILL, 0, 2, 3, 1, 80, 5),
+    BOTH(PREFILL, 0, 1, 4, 4, 8, 16, 0, 1),
+    BOTH(PREFILL, OC_GAPS, 2, 6, 2, 64, 16, 0, 1),
     BOTH(PREFILL, OC_BENCH, 8, 32, 8, 64, 16),
 
     BOTH(PACKED, 0, 0, 1, 1, 2, 1),

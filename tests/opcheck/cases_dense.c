@@ -189,6 +189,22 @@ static void build_gather(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d of %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
 }
 
+/* rows, rows of the target, cols */
+static void build_scatter(struct oc_io *io, const struct oc_case *c)
+{
+    struct hzp_scatter_args a = {0};
+    int32_t *index = oc_array(io, "index", OC_I32, c->p[0], OC_IN);
+    a.x = oc_mat(io, "x", c->p[0], c->p[2], c->type, OC_IN);
+    a.y = oc_mat(io, "y", c->p[1], c->p[2], c->type, OC_INOUT);
+    a.index = index;
+    oc_fill(io, &a.x, 1, 300);
+    oc_fill(io, &a.y, 1, 300);
+    for (int32_t i = 0; i < c->p[0]; i++) /* no two the same, both ends */
+        index[i] = i % 2 ? i / 2 : c->p[1] - 1 - i / 2;
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d to %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
+}
+
 /* rows, cols, to (a type) */
 static void build_cast(struct oc_io *io, const struct oc_case *c)
 {
@@ -276,6 +292,13 @@ static void build_noise(struct oc_io *io, const struct oc_case *c)
 #define GATHER(type, flags, ...)                                                                   \
     {                                                                                              \
         HZP_OP_gather, build_gather, type, flags,                                                  \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define SCATTER(type, flags, ...)                                                                  \
+    {                                                                                              \
+        HZP_OP_scatter, build_scatter, type, flags,                                                \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \
@@ -440,6 +463,11 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(GATHER, OC_GAPS, 9, 5, 33),
     BOTH(GATHER, 0, 4, 128, 512),
     BOTH(GATHER, OC_BENCH, 64, 1024, 2048),
+    BOTH(SCATTER, 0, 1, 1, 1),
+    BOTH(SCATTER, 0, 0, 5, 8),
+    BOTH(SCATTER, OC_GAPS, 4, 9, 33),
+    BOTH(SCATTER, 0, 600, 5000, 1),
+    BOTH(SCATTER, OC_BENCH, 64, 1024, 2048),
 
     CAST(HZP_F32, 0, 1, 1, HZP_BF16),
     CAST(HZP_F32, 0, 0, 8, HZP_BF16),

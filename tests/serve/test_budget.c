@@ -2,6 +2,7 @@
 /* The number of prompt rows on devices with known step times: where rows cost nothing, where
  * each costs the same, where that changes; with a fixed number, an ITL goal, and under full
  * load. */
+#include "nanobatch/build/batch.h"
 #include "serve/budget.h"
 #include "tests/serve/seeded.h"
 
@@ -202,6 +203,58 @@ static void a_goal_bounds_prompts(void **state)
     assert_int_equal(decide(&load).rows, load.rows_left);
 }
 
+/* Where steps are padded, prompt rows take the place of padding rows; under an ITL goal the step
+ * has the largest size below. */
+static void whole_sizes(void **state)
+{
+    struct machine m = {.begin = 1e6, .row = 4000, .free = 180};
+    uint64_t seed = 5;
+    start();
+    run(&m, &seed, 400);
+    for (int32_t i = 0; i < 500; i++) {
+        struct hzp_step_shape shape = {
+            .decode_rows = 4, .decode_reads = 4, .prompt_rows = 16 * (i % 8)};
+        hzp_step_learn(&model.step, &shape, false, 0, 10e6 + shape.prompt_rows * 0.25e6);
+    }
+    int sizes = 0, less = 0;
+    for (int32_t decodes = 1; decodes < 200; decodes += 7) {
+        struct hzp_budget_load load = load_of(decodes, 3);
+        struct hzp_budget alike = budget;
+        struct hzp_prompt_rows bare = decide(&load);
+        load.padded = true;
+        budget = alike;
+        struct hzp_prompt_rows whole = decide(&load);
+        assert_true(whole.rows >= bare.rows);
+        int32_t total = decodes + whole.rows;
+        assert_true(total == hzp_batch_size(total) || total == ROWS_MAX);
+        sizes += whole.rows > bare.rows;
+        load.serve_max_ns = 100e6; /* about 340 rows */
+        load.running = load.running_max;
+        load.padded = false;
+        bare = decide(&load);
+        load.padded = true;
+        whole = decide(&load);
+        assert_true(whole.rows <= bare.rows && whole.rows >= HZP_MIN(16, bare.rows));
+        total = decodes + whole.rows;
+        assert_true(total == hzp_batch_size(total) || whole.rows == bare.rows || whole.rows == 16);
+        less += whole.rows < bare.rows;
+    }
+    assert_true(sizes > 5);
+    assert_true(less > 5);
+}
+
+/* Sizes: as decode steps up to 128, then tiles; never much more than the rows. */
+static void sizes_of_steps(void **state)
+{
+    static const int32_t expected[][2] = {{1, 1},       {3, 4},       {9, 16},      {65, 80},
+                                          {128, 128},   {129, 256},   {2048, 2048}, {2049, 2304},
+                                          {4096, 4096}, {4097, 4608}, {8193, 9216}};
+    for (int i = 0; i < HZP_COUNT(expected); i++)
+        assert_int_equal(hzp_batch_size(expected[i][0]), expected[i][1]);
+    for (int32_t rows = 1024; rows < 20000; rows++)
+        assert_true(hzp_batch_size(rows) >= rows && hzp_batch_size(rows) - rows < rows / 8 + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +266,8 @@ int main(void)
         cmocka_unit_test(prompts_keep_a_part),
         cmocka_unit_test(a_fixed_number_wins),
         cmocka_unit_test(a_goal_bounds_prompts),
+        cmocka_unit_test(whole_sizes),
+        cmocka_unit_test(sizes_of_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

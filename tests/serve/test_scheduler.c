@@ -23,10 +23,12 @@ struct rig {
     struct hzp_kvpool *pool;
     struct hzp_scheduler *s;
     struct hzp_source *source;
+    struct hzp_page_table *table;
     struct hzp_batch *batch;
     struct hzp_version version;
     int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
     uint64_t steps;
+    int64_t changes;       /* of the table of pages, in all steps */
     int wakes, last_wakes; /* last: that no other one followed at once */
     struct hzp_time time;
 };
@@ -50,7 +52,14 @@ static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_
     hzp_time_init(&rig->time, 1, NULL, HZP_F32);
     assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
     rig->source = hzp_scheduler_source(rig->s);
-    assert_int_equal(hzp_batch_create(rig->dev, batch, &rig->batch), 0);
+    /* as small as it may be: prompts must wait for room */
+    struct hzp_page_table_config pages_config = {.lines = config->running_max + 1,
+                                                 .stride = batch->page_stride};
+    pages_config.changes_max = HZP_MAX(batch->segs_max + pages_config.stride, pages_config.lines);
+    assert_int_equal(hzp_page_table_create(rig->dev, &pages_config, &rig->table), 0);
+    struct hzp_batch_config with_table = *batch;
+    with_table.table = rig->table;
+    assert_int_equal(hzp_batch_create(rig->dev, &with_table, &rig->batch), 0);
     rig->version.record.id = 1;
     rig->kv = hzp_xcalloc((size_t)pages * PAGE_ROWS, sizeof(*rig->kv));
 }
@@ -62,6 +71,7 @@ static void rig_close(struct rig *rig)
     hzp_kvpool_read_stats(rig->pool, &kv);
     assert_int_equal(kv.taken, 0);
     hzp_batch_destroy(rig->batch);
+    hzp_page_table_destroy(rig->table);
     hzp_kvpool_destroy(rig->pool);
     hzp_device_close(rig->dev);
     free(rig->kv);
@@ -104,13 +114,18 @@ static void execute(struct rig *rig, struct hzp_batch *batch)
         assert_in_range(batch->slot[r], 0, slots - 1);
         rig->kv[batch->slot[r]] = batch->id[r];
     }
+    rig->changes += batch->changes;
+    for (int32_t i = 0; i < batch->changes; i++)
+        rig->table->table[batch->change_at[i]] = batch->change_page[i];
     for (int32_t n = 0; n < batch->logits; n++) {
         int32_t row = batch->logit_row[n], seg = 0;
         while (batch->row0[seg + 1] <= row)
             seg++;
         uint32_t hash = 0;
         for (int32_t p = 0; p <= batch->pos[row]; p++) {
-            int32_t page = batch->page[seg * batch->max.page_stride + p / PAGE_ROWS];
+            int32_t at = p / PAGE_ROWS, stride = batch->max.page_stride;
+            int32_t page = rig->table->table[batch->line[seg] * stride + at];
+            assert_int_equal(page, batch->page[seg * stride + at]);
             hash = mix(hash, rig->kv[page * PAGE_ROWS + p % PAGE_ROWS]);
         }
         const struct hzp_sample_row *sample = &batch->sample[n];
@@ -575,7 +590,7 @@ static void ahead_open(struct ahead *a)
     memset(a, 0, sizeof(*a));
     rig_open(&a->rig, 40, &config, &batch);
     a->batch[0] = a->rig.batch;
-    assert_int_equal(hzp_batch_create(a->rig.dev, &batch, &a->batch[1]), 0);
+    assert_int_equal(hzp_batch_create(a->rig.dev, &a->rig.batch->max, &a->batch[1]), 0);
 }
 
 static void ahead_close(struct ahead *a)
@@ -681,6 +696,45 @@ static void penalties_wait_alone(void **state)
     assert_true(a.settled >= all - 2);
 }
 
+/* Each page number travels once: a step whose sequences begin no page changes nothing.  Prompts
+ * whose pages do not fit a step's changes together wait for the next step, the oldest first. */
+static void only_changed_pages_travel(void **state)
+{
+    enum { COUNT = 4, PAGES = 9, PROMPT = PAGES * PAGE_ROWS - 1, TOKENS = 12 };
+    struct hzp_scheduler_config config = {
+        .running_max = COUNT, .waiting_max = COUNT, .waiting_tokens_max = 1000, .edits_max = 200};
+    struct hzp_batch_config batch = {.rows_max = COUNT * PROMPT,
+                                     .segs_max = COUNT,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = COUNT,
+                                     .edits_max = 200};
+    struct hzp_request *rq[COUNT];
+    struct rig rig;
+    int32_t prompt[PROMPT], steps = 0, still = 0;
+    rig_open(&rig, 100, &config, &batch); /* 16 changes a step */
+    for (int i = 0; i < COUNT; i++) {
+        for (int32_t p = 0; p < PROMPT; p++)
+            prompt[p] = 10 + (p * 7 + i) % 30;
+        assert_int_equal(hzp_request_create(prompt, PROMPT, TOKENS, 0, false, &rq[i]), 0);
+        rq[i]->ignore_eos = true;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+    }
+    for (; turn(&rig, HZP_OK); steps++) {
+        if (steps < COUNT) {
+            assert_int_equal(rig.batch->segs - rig.batch->decode_segs, 1);
+            assert_in_range(rig.batch->changes, PAGES, PAGES + steps);
+        }
+        still += rig.batch->changes == 0;
+    }
+    assert_true(still > steps / 4);
+    assert_int_equal(rig.changes, COUNT * (PAGES + 2)); /* rows PROMPT .. PROMPT + TOKENS - 2 */
+    for (int i = 0; i < COUNT; i++) {
+        check_answer(rq[i]);
+        hzp_request_destroy(rq[i]);
+    }
+    rig_close(&rig);
+}
+
 /* Choices of one prompt, and prompts that begin alike, submitted together: each row of a whole page
    that several have in common is computed once, also if the prompt takes several steps. */
 static void common_beginnings_are_computed_once(void **state)
@@ -733,6 +787,7 @@ int main(void)
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
         cmocka_unit_test(priorities_have_a_bound),
+        cmocka_unit_test(only_changed_pages_travel),
         cmocka_unit_test(common_beginnings_are_computed_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
