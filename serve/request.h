@@ -10,7 +10,8 @@
  *     NEW -submit-> WAITING <-> RUNNING -> STOPPED | LENGTH | CHANGED | UNMET | CANCELED | FAILED
  *
  * A request that is preempted for lack of KV pages goes back to WAITING (scheduler.h); its output
- * stays and continues when it runs again.
+ * stays and continues when it runs again.  Likewise a request that another scheduler has begun: its
+ * creator copies the tokens into `out` and sets `out_count` before submit.
  *
  * Thread: the creator's, except where marked engine.
  */
@@ -76,7 +77,9 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    struct hzp_demands demands;           /* of the weights: consistency.h */
+    struct hzp_demands demands; /* of the weights: consistency.h */
+    bool again;        /* another scheduler had accepted it: a graceful stop does not refuse it */
+    uint64_t affinity; /* requests with the same number prefer one rank (api/replicas); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */
     /* The engine calls it after output or a final state; it may only wake a thread.  more: another
      * request's wake follows at once, so one wakeup can serve all.  wake_ctx must outlive the

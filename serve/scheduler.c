@@ -69,8 +69,9 @@ static int check_room(const struct hzp_scheduler *s, struct hzp_request *const *
     int64_t tokens = s->waiting_tokens;
     for (int32_t i = 0; i < count; i++)
         tokens += rq[i]->prompt_count;
-    if (s->stopping)
-        return hzp_fail(reterr, HZP_ECANCELED, "the server is stopping");
+    for (int32_t i = 0; i < count; i++)
+        if (s->hurry || (s->stopping && !rq[i]->again))
+            return hzp_fail(reterr, HZP_ECANCELED, "the server is stopping");
     if (s->waiting > s->config.waiting_max - count)
         return hzp_fail(reterr, HZP_EBUSY, "the queue is full: %d requests wait", s->waiting);
     if (tokens > s->config.waiting_tokens_max)
@@ -90,8 +91,8 @@ static void enqueue(struct hzp_scheduler *s, struct hzp_request *rq)
     HZP_ASSERT(r == HZP_OK); /* the ring has waiting_max places */
 }
 
-static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
-                   struct hzp_err_text *reterr)
+int hzp_scheduler_check(const struct hzp_scheduler *s, const struct hzp_request *rq,
+                        struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *model = s->model->config;
     struct hzp_request_limits limits = {.model = model,
@@ -101,13 +102,22 @@ static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
                                         .prompt_max = s->config.waiting_tokens_max,
                                         .edits_max = s->config.edits_max};
     HZP_TRY(hzp_request_check(rq, &limits, reterr));
-    HZP_TRY(hzp_demands_check(&rq->demands, s->model->weights, s->config.pin_ns, reterr));
-    struct hzp_edit_rules rules = hzp_request_edits(rq, model);
+    return hzp_demands_check(&rq->demands, s->model->weights, s->config.pin_ns, reterr);
+}
+
+static int prepare(const struct hzp_scheduler *s, struct hzp_request *rq,
+                   struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_scheduler_check(s, rq, reterr));
+    struct hzp_edit_rules rules = hzp_request_edits(rq, s->model->config);
     int r = hzp_edits_create(&rules, &rq->edits);
     if (r == HZP_EINVAL)
         return hzp_fail(reterr, r, "no token of the vocabulary may begin the answer");
     if (r < 0)
         return hzp_fail(reterr, HZP_EBUSY, "no memory for this request now");
+    int32_t drawn = atomic_load(&rq->out_count); /* by another scheduler */
+    for (int32_t i = 0; i < drawn; i++)
+        hzp_edits_generated(rq->edits, rq->out[i].token, false);
     if (!rq->submitted_ns)
         rq->submitted_ns = hzp_now_ns();
     return HZP_OK;

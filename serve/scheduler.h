@@ -62,7 +62,7 @@
  * Bounds: at most running_max sequences run; submit refuses when waiting_max requests that have
  * never run are queued.
  *
- * Thread: engine, except submit and read_stats: any.
+ * Thread: engine, except check, submit and read_stats: any.
  */
 #ifndef HZP_SERVE_SCHEDULER_H
 #define HZP_SERVE_SCHEDULER_H
@@ -99,6 +99,10 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
                          struct hzp_kvpool *pool, struct hzp_scheduler **ret);
 void hzp_scheduler_destroy(struct hzp_scheduler *s); /* remaining requests fail; NULL: no effect */
 struct hzp_source *hzp_scheduler_source(struct hzp_scheduler *s); /* lives as long as s */
+
+/* Thread: any.  HZP_EINVAL: this server could never serve the request; as submit does. */
+int hzp_scheduler_check(const struct hzp_scheduler *s, const struct hzp_request *rq,
+                        struct hzp_err_text *reterr);
 
 /* Thread: any.  HZP_OK: the engine owns rq until it is in a final state; poke the loop.  HZP_EBUSY:
  * the queue is full.  HZP_EINVAL: its worst case can never fit (reterr gives the numbers).

@@ -65,7 +65,7 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
 {
     struct hzp_follower *f = hzp_xcalloc(1, sizeof(*f));
     struct hzp_train_space_config space =
-        hzp_trainer_space_config(&config->recipe, config->model->config, 0);
+        hzp_trainer_space_config(&config->recipe, config->model->config, config->quantum_flops);
     struct hzp_collectives_config collectives = {.link = config->link,
                                                  .shards = config->shards,
                                                  .model = config->model,
@@ -133,6 +133,8 @@ int hzp_follower_receive(struct hzp_follower *f, struct hzp_version *v, struct h
                                     .optimizer_step = f->optimizer_step};
     HZP_TRY(hzp_start_state_receive(&state, reterr));
     f->optimizer_step = state.optimizer_step;
+    if (v->record.state == HZP_VERSION_DRAFT) /* it will have the id that it has on rank 0 */
+        hzp_weights_set_first_id(f->config.model->weights, state.version_id);
     return HZP_OK;
 }
 
@@ -194,17 +196,20 @@ static void begin_micro(struct hzp_follower *f)
     f->stage = MICRO;
 }
 
-static void begin_update(struct hzp_follower *f)
+/* False: a request still reads the slot that the draft needs. */
+static bool begin_update(struct hzp_follower *f)
 {
     struct hzp_weights *w = f->config.model->weights;
     const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
     struct hzp_update_hyper hyper = command->hyper;
     if (command->optimizer_step != f->optimizer_step + 1) {
         give_up(f, "this rank's state is of another optimizer step than rank 0's");
-        return;
+        return true;
     }
-    int r = hzp_weights_begin(w, &f->version);
-    HZP_ASSERT(r >= 0); /* nothing else holds a slot */
+    if (hzp_weights_begin(w, &f->version) < 0) {
+        f->version = NULL;
+        return false;
+    }
     hzp_plan_clear(&f->chain);
     f->update_ns = hzp_now_ns();
     f->ahead = command->bytes > 0;
@@ -213,6 +218,7 @@ static void begin_update(struct hzp_follower *f)
                            f->ahead);
     f->at = f->to = 0;
     f->stage = UPDATE;
+    return true;
 }
 
 static void begin_deal(struct hzp_follower *f, const struct hzp_rank_command *deal)
@@ -222,8 +228,8 @@ static void begin_deal(struct hzp_follower *f, const struct hzp_rank_command *de
     begin_micro(f);
 }
 
-/* The command that was heard, with its payload. */
-static void obey(struct hzp_follower *f)
+/* The command that was heard, with its payload.  False: it cannot be obeyed yet. */
+static bool obey(struct hzp_follower *f)
 {
     const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
     switch (command->kind) {
@@ -231,8 +237,7 @@ static void obey(struct hzp_follower *f)
         begin_deal(f, command);
         break;
     case HZP_RANK_COMMAND_UPDATE:
-        begin_update(f);
-        break;
+        return begin_update(f);
     case HZP_RANK_COMMAND_STATE:
         hzp_collectives_gather_state(f->collectives, (enum hzp_state_part)command->part,
                                      command->unit);
@@ -247,6 +252,7 @@ static void obey(struct hzp_follower *f)
     default:
         give_up(f, "rank 0 has sent an unknown command");
     }
+    return true;
 }
 
 /* --- The source ------------------------------------------------------------------------------- */
@@ -276,8 +282,8 @@ static void advance(struct hzp_follower *f)
             f->stage = PAYLOAD;
         } else if (f->stage == STATE) {
             listen(f);
-        } else {
-            obey(f);
+        } else if (!obey(f)) {
+            return;
         }
     }
 }
@@ -301,7 +307,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     struct hzp_follower *f = HZP_CONTAINER_OF(source, struct hzp_follower, source);
     bool was_busy = busy(source);
     advance(f);
-    if (turn(f) >= 0 && tail_ended(f))
+    if (turn(f) >= 0 && tail_ended(f) && !offer->keep_version)
         return true; /* deliver() goes on */
     if (f->tail && f->stage != BROKEN) {
         const struct hzp_slice *audit =
@@ -398,7 +404,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         end_micro(f);
     else if (chain_ended(f))
         begin_tail(f);
-    if (tail_ended(f))
+    if (tail_ended(f) && !offer->keep_version)
         end_tail(f, step);
 }
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/follower.h - trains on a rank other than 0: the only source of that rank's loop.
+/* train/follower.h - trains on a rank other than 0: the only source of that rank's loop, or the one
+ * behind the scheduler of a replica.
  *
  *     listen -DEAL-> micro-batches -> listen -UPDATE-> update -> publish -> listen ... -STOP-> end
  *
  * It computes what the trainer of rank 0 deals to it (collectives.h), and takes part in each update
  * with its shard.  Whether an update is kept follows from results that all ranks compare, so
- * nothing is asked.  Its store has one slot: no requests are served, so updates are written in
- * place.
+ * nothing is asked.  Where no requests are served its store has one slot, and updates are written
+ * in place; a replica's has more, and publishes a version of the same id as rank 0's between two of
+ * its steps.
+ *
+ * It takes no part in update n + 1 before it has published update n.
  *
  * Owns: its train space, the micro-batch, the collectives.  Borrows: the model, the link.
  *
@@ -23,7 +27,8 @@ struct hzp_follower_config {
     struct hzp_recipe recipe; /* micro_rows and moment_type, as on rank 0 */
     struct hzp_model *model;
     struct hzp_shards shards;
-    struct hzp_link *link; /* borrowed */
+    struct hzp_link *link;  /* borrowed */
+    uint64_t quantum_flops; /* as in struct hzp_trainer_config: with requests, work is cut */
 };
 
 /* Allocates all device memory, and opens the groups together with the other ranks. */

@@ -13,7 +13,7 @@
 
 struct header {
     int64_t optimizer_step, elements;
-    uint64_t checksum;
+    uint64_t checksum, version_id;
     int32_t whole, state; /* 1: units follow; 1: so does the optimizer's state */
 };
 
@@ -127,6 +127,7 @@ int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
     struct hzp_err_text text = {{0}, {0}};
     struct header header = {.optimizer_step = s->optimizer_step,
                             .elements = (int64_t)s->model->layout->elements,
+                            .version_id = s->version->record.id,
                             .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
     struct hzp_safetensors *st = NULL;
@@ -199,6 +200,7 @@ int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *rete
                         "this rank has a model of %zu elements, rank 0 one of %" PRId64,
                         s->model->layout->elements, header.elements);
     int r = HZP_OK;
+    s->version_id = header.version_id;
     if (header.whole) {
         r = receive(s, &header, &text);
         if (r == HZP_EIO && hzp_collectives_error(s->collectives)[0])

@@ -237,6 +237,13 @@ void hzp_weights_destroy(struct hzp_weights *w)
     free(w);
 }
 
+void hzp_weights_set_first_id(struct hzp_weights *w, uint64_t id)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(id >= 1 && !w->stats.publications);
+    w->config.first_id = id;
+}
+
 const struct hzp_layout *hzp_weights_layout(const struct hzp_weights *w)
 {
     return w->layout;

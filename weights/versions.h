@@ -93,6 +93,9 @@ int hzp_weights_create(struct hzp_device *dev, const struct hzp_layout *layout,
                        const struct hzp_weights_config *config, struct hzp_weights **ret);
 void hzp_weights_destroy(struct hzp_weights *w); /* NULL: no effect */
 
+/* Before the first publication: config.first_id is this. */
+void hzp_weights_set_first_id(struct hzp_weights *w, uint64_t id);
+
 const struct hzp_layout *hzp_weights_layout(const struct hzp_weights *w);
 struct hzp_device *hzp_weights_device(const struct hzp_weights *w);
 bool hzp_weights_fp8(const struct hzp_weights *w); /* config.fp8 */

@@ -33,6 +33,17 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }
 
+char *hzp_cmd_ranks_record(const struct hzp_options *options)
+{
+    struct hzp_err_text err = {0};
+    char *record = hzp_xmalloc(HZP_CONTROL_RECORD);
+    if (hzp_options_record(options, record, HZP_CONTROL_RECORD, &err) >= 0)
+        return record;
+    fprintf(stderr, "hzpserve: %s\n", err.text);
+    free(record);
+    return NULL;
+}
+
 int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks)
 {
     struct hzp_err_text err = {0};

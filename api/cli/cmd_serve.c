@@ -260,9 +260,16 @@ static bool usable(const struct hzp_options *options)
     return options->engine.model.dir && prompt && safe;
 }
 
+/* How ranks that all serve find each other; the same on all.  file "": they do not. */
+struct replicas {
+    char file[HZP_RANKS_FILE];
+    char *record; /* owned */
+};
+
 /* Rank 0, or the only rank. */
 static int lead(const struct hzp_options *options, const struct hzp_engine_settings *settings,
-                const struct hzp_ranks *ranks, const struct hzp_signals *signals)
+                const struct hzp_ranks *ranks, const struct replicas *replicas,
+                const struct hzp_signals *signals)
 {
     struct hzp_metrics *metrics = hzp_metrics_create();
     char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
@@ -274,6 +281,12 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
                                        .ctx = metrics,
                                        .link = ranks->link,
                                        .ranks = ranks};
+    struct hzp_front_config front = {.file = replicas->file,
+                                     .record = replicas->record,
+                                     .ranks = ranks->ranks,
+                                     .silent_s = settings->ranks.silent_s};
+    if (replicas->file[0])
+        config.replicas = &front;
     struct hzp_engine *engine = NULL;
     struct hzp_port listener;
     struct hzp_err_text err = {0};
@@ -297,22 +310,79 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     return status;
 }
 
-/* Another rank: it trains what rank 0 deals to it, until rank 0 ends.  Signals are blocked and do
- * nothing, because rank 0 gets them too and lets all end in order. */
-static int follow(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks)
-{
-    struct hzp_follow_config config = {.settings = settings, .link = ranks->link, .serves = true};
-    struct hzp_err_text err = {0};
-    int r = hzp_follow(&config, &err);
-    if (r < 0)
-        fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
-    return r < 0 && hzp_ranks_lost(ranks) ? HZP_LAUNCH_LOST : r < 0;
-}
-
 /* A rank was lost, and all are to be started again: rank 0 ends as by a signal. */
 static void end_job(void *ctx, int rank, const char *why)
 {
     kill(getpid(), SIGTERM);
+}
+
+/* Another rank: it trains what rank 0 deals to it, until rank 0 ends.  Signals are blocked and do
+ * nothing, because rank 0 gets them too and lets all end in order. */
+static int follow(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks,
+                  const struct replicas *replicas)
+{
+    struct hzp_follow_config config = {.settings = settings, .link = ranks->link, .serves = true};
+    struct hzp_follow_replica replica = {.file = replicas->file,
+                                         .record = replicas->record,
+                                         .rank = ranks->rank,
+                                         .ranks = ranks->ranks,
+                                         .silent_s = settings->ranks.silent_s,
+                                         .meet_s = settings->ranks.meet_s};
+    struct hzp_err_text err = {0};
+    if (replicas->file[0])
+        config.replica = &replica;
+    int r = hzp_follow(&config, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
+    bool lost = hzp_ranks_lost(ranks) || (settings->no_train && r == HZP_EIO);
+    return r < 0 && lost ? HZP_LAUNCH_LOST : r < 0;
+}
+
+/* Connects the ranks, or where they do not train, only finds out where they meet.  0, or the exit
+ * status. */
+static int open_ranks(const struct hzp_options *options, struct hzp_ranks *ret)
+{
+    const struct hzp_ranks_settings *settings = &options->engine.ranks;
+    struct hzp_err_text err = {0};
+    if (!settings->replicas || !options->engine.no_train)
+        return hzp_cmd_ranks_open(options, settings->restarts ? end_job : NULL, NULL, ret);
+    int r = hzp_ranks_place(settings, ret, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return r == HZP_EINVAL ? 2 : r < 0;
+}
+
+/* What --replicas needs; 0, or the exit status. */
+static int open_replicas(const struct hzp_options *options, const struct hzp_ranks *ranks,
+                         struct replicas *ret)
+{
+    const struct hzp_engine_settings *s = &options->engine;
+    struct hzp_err_text err = {0};
+    int r = HZP_OK;
+    if (ranks->ranks > 1 && s->no_train && !s->ranks.replicas)
+        r = hzp_fail(&err, HZP_EINVAL,
+                     "--no-train: several ranks share learning, or with --replicas requests");
+    else if (!s->ranks.replicas)
+        return 0;
+    else if (ranks->ranks == 1)
+        r = hzp_fail(&err, HZP_EINVAL, "--replicas: there is one rank; --ranks starts several");
+    else if (s->ranks.link == HZP_RANKS_MPI)
+        r = hzp_fail(&err, HZP_EINVAL, "--replicas cannot be used with --link mpi");
+    else if (!s->no_train && s->training.max_staleness < 1)
+        r = hzp_fail(&err, HZP_EINVAL,
+                     "--max-staleness 0 cannot be used with --replicas: each rank takes over a new "
+                     "version at its own next step");
+    else if (!s->no_train && s->training.publish_every != 1)
+        r = hzp_fail(&err, HZP_EINVAL, "--publish-every %lld cannot be used with --replicas",
+                     (long long)s->training.publish_every);
+    else if (!s->no_train && s->serving.slots < 2)
+        r = hzp_fail(&err, HZP_EINVAL, "--slots 1 cannot be used with --replicas");
+    else
+        r = hzp_ranks_replicas_file(ranks, ret->file, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    ret->record = r < 0 ? NULL : hzp_cmd_ranks_record(options);
+    return r < 0 ? 2 : !ret->record;
 }
 
 int hzp_cmd_serve(const struct hzp_options *options)
@@ -327,20 +397,19 @@ int hzp_cmd_serve(const struct hzp_options *options)
     struct hzp_signals signals;
     hzp_signals_take(&signals);
     struct hzp_ranks ranks;
-    status =
-        hzp_cmd_ranks_open(options, options->engine.ranks.restarts ? end_job : NULL, NULL, &ranks);
+    struct replicas replicas = {.record = NULL};
+    status = open_ranks(options, &ranks);
     if (status)
         return status;
-    if (ranks.ranks > 1 && options->engine.no_train) {
-        fprintf(stderr, "hzpserve: --no-train: only learning is shared by several ranks\n");
-        hzp_ranks_close(&ranks);
-        return 2;
-    }
+    status = open_replicas(options, &ranks, &replicas);
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
-    status = ranks.rank ? follow(&settings, &ranks) : lead(options, &settings, &ranks, &signals);
+    if (!status)
+        status = ranks.rank ? follow(&settings, &ranks, &replicas)
+                            : lead(options, &settings, &ranks, &replicas, &signals);
     if (!ranks.rank && !status && hzp_ranks_lost(&ranks))
         status = HZP_LAUNCH_LOST;
     hzp_ranks_close(&ranks);
+    free(replicas.record);
     return status;
 }

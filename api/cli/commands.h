@@ -40,6 +40,10 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                        struct hzp_ranks *ret);
 
+/* What ranks must agree on (hzp_control_meet); the caller frees it.  NULL: it is too long, and that
+ * is printed. */
+char *hzp_cmd_ranks_record(const struct hzp_options *options);
+
 /* After a loss: waits for all ranks again (hzp_ranks_rejoin).  0, or the exit status; *ranks is
  * then closed. */
 int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks);

@@ -311,6 +311,10 @@ const struct hzp_option hzp_option_table[] = {
         "starts the ranks, and with --ranks where mpirun is installed"),
     INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
+    FLAG(
+        "--replicas", engine.ranks.replicas, SERVE,
+        "every rank serves requests, which rank 0 hands out, with a KV cache of its own; the ranks "
+        "run on one machine, and --link is zmq"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "go on from the newest checkpoint when a rank is lost, at most N times: --ranks starts all "
         "again, or with link zmq only those that ended; train waits for a new rank in its place"),

@@ -254,6 +254,8 @@ int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *rete
 {
     struct hzp_follower_config config = {
         .recipe = a->plan.recipe, .model = a->model, .shards = a->shards, .link = a->is.link};
+    if (a->is.serving)
+        config.quantum_flops = a->plan.train.quantum_flops;
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
     return explain(a, hzp_follower_create(&config, &a->follower, reterr), "training", reterr);
 }
@@ -351,6 +353,27 @@ int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reter
     return explain(a, open_serving(a, reterr), "serving", reterr);
 }
 
+int hzp_assembly_hello(struct hzp_assembly *a, struct hzp_hello *ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_serving_settings *s = a->is.serving;
+    const struct hzp_version *v = hzp_weights_current(a->weights);
+    *ret = (struct hzp_hello){.ranks = 1,
+                              .vocab = a->config.vocab,
+                              .positions = a->plan.positions,
+                              .width = a->config.width,
+                              .layers = a->config.layers,
+                              .running_max = (int32_t)s->running_max,
+                              .waiting_max = (int32_t)s->waiting_max,
+                              .page_rows = (int32_t)s->page_rows,
+                              .kv_pages = a->plan.kv_pages,
+                              .version = v->record.id,
+                              .optimizer_step = v->record.optimizer_step};
+    int r = hzp_device_computes(a->dev)
+                ? hzp_units_checksum(a->dev, hzp_version_units(a->weights, v), &ret->checksum)
+                : HZP_OK;
+    return explain(a, r, "the checksum of the weights", reterr);
+}
+
 static int open_rig(struct hzp_assembly *a)
 {
     const struct hzp_assembly_rig *size = a->is.rig;
@@ -442,6 +465,8 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.source[config.sources++] = hzp_follower_source(a->follower);
     if (loop->last)
         config.source[config.sources++] = loop->last;
+    if (loop->elsewhere)
+        config.source[config.sources++] = loop->elsewhere;
     int r = hzp_loop_create(&config, &a->loop);
     if (r == HZP_OK && a->is.link && a->trainer)
         hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);

@@ -28,6 +28,7 @@
 
 #include "api/engine/memory_plan.h"
 #include "api/engine/settings.h"
+#include "api/replicas/message.h"
 #include "api/text/chat.h"
 #include "api/text/structure.h"
 #include "api/text/tokenizer.h"
@@ -141,6 +142,10 @@ int hzp_assembly_fill(struct hzp_assembly *a,
 /* Requires serving settings. */
 int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
+/* What this rank serves with, as ranks that serve together compare it; after open_serving.
+ * HZP_EDEVICE. */
+int hzp_assembly_hello(struct hzp_assembly *a, struct hzp_hello *ret, struct hzp_err_text *reterr);
+
 /* Requires a rig's description and a published version.  HZP_ENOMEM. */
 int hzp_assembly_open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
@@ -149,6 +154,7 @@ struct hzp_assembly_loop {
     uint64_t idle_ns;         /* longest stretch of training while no request runs */
     /* Sources before and after those of the scheduler and the trainer; NULL: none. */
     struct hzp_source *first, *last;
+    struct hzp_source *elsewhere; /* of the front (api/replicas/front.h); NULL: none */
 };
 /* With the sources that are open, and warms it up (hzp_loop_warm_up).  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,

@@ -50,6 +50,18 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
     return r;
 }
 
+/* Takes replicas in, which are compared with what this rank is. */
+static int start_front(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    struct hzp_assembly *a = &e->parts;
+    struct hzp_front_parts parts = {
+        .scheduler = a->scheduler, .loop = a->loop, .weights = a->weights, .model = a->model};
+    HZP_TRY(hzp_assembly_hello(a, &parts.own, reterr));
+    int r = hzp_front_start(e->front, &parts);
+    return r < 0 ? hzp_fail(reterr, r, "cannot start the thread of replicas: %s", hzp_err_name(r))
+                 : r;
+}
+
 static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     struct hzp_assembly *a = &e->parts;
@@ -65,7 +77,13 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (e->state)
         HZP_TRY(hzp_trainer_send_start_state(a->trainer, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
+    if (e->config.replicas) {
+        HZP_TRY(hzp_front_create(e->config.replicas, &e->front, reterr));
+        loop.elsewhere = hzp_front_source(e->front);
+    }
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
+    if (e->front)
+        HZP_TRY(start_front(e, reterr));
     if (!e->state)
         return HZP_OK;
     if (a->plan.copies)
@@ -107,6 +125,7 @@ static void *engine_main(void *arg)
     if (r == HZP_OK) {
         enter(t, RUNNING, HZP_OK);
         r = hzp_loop_run(e->parts.loop);
+        hzp_front_finish(e->front);
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
             hzp_trainer_loop_ended(e->parts.trainer);
@@ -120,6 +139,7 @@ static void *engine_main(void *arg)
     while (!t->close)
         pthread_cond_wait(&t->changed, &t->lock.mutex);
     hzp_lock_release(&t->lock);
+    hzp_front_destroy(e->front);
     hzp_assembly_close_device(&e->parts);
     return NULL;
 }
@@ -263,8 +283,26 @@ int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine *
     return r;
 }
 
+int hzp_engine_submit(struct hzp_engine *engine, struct hzp_request *const *rq, int32_t count,
+                      struct hzp_err_text *reterr)
+{
+    HZP_TRY(engine->front ? hzp_front_submit(engine->front, rq, count, reterr)
+                          : hzp_scheduler_submit_all(engine->parts.scheduler, rq, count, reterr));
+    hzp_loop_poke(engine->parts.loop);
+    return HZP_OK;
+}
+
+void hzp_engine_poke(struct hzp_engine *engine)
+{
+    hzp_loop_poke(engine->parts.loop);
+    if (engine->front)
+        hzp_front_poke(engine->front);
+}
+
 void hzp_engine_stop(struct hzp_engine *engine, bool hurry)
 {
+    if (engine->front)
+        hzp_front_stop(engine->front, hurry);
     hzp_scheduler_stop(engine->parts.scheduler, hurry);
     if (engine->parts.trainer)
         hzp_trainer_finish(engine->parts.trainer);

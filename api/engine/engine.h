@@ -19,6 +19,7 @@
 #include "api/engine/assembly.h"
 #include "api/learn/state.h"
 #include "api/ranks/ranks.h"
+#include "api/replicas/front.h"
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */
@@ -37,6 +38,8 @@ struct hzp_engine_config {
     /* The connection with the other ranks, which run hzp_follow, borrowed; this is rank 0.  NULL:
      * there is one rank. */
     struct hzp_link *link;
+    /* The other ranks serve too (hzp_follow); borrowed for start.  NULL: they do not. */
+    const struct hzp_front_config *replicas;
 };
 
 struct hzp_engine {
@@ -44,6 +47,7 @@ struct hzp_engine {
     struct hzp_policy policy;  /* as at start; hzp_loop_split() has the current one */
     struct hzp_state *state;   /* NULL with no_train */
     struct hzp_assembly parts; /* constant while it runs; the trainer is NULL with no_train */
+    struct hzp_front *front;   /* NULL: no replicas; constant while it runs */
     struct hzp_engine_thread *thread;
     bool again; /* engine thread: a damaged checkpoint was set aside while opening */
 };
@@ -52,6 +56,13 @@ struct hzp_engine {
  * checkpoint turns out to be damaged and an older one is whole, it starts from that. */
 int hzp_engine_start(const struct hzp_engine_config *config, struct hzp_engine **ret,
                      struct hzp_err_text *reterr);
+
+/* Submits all requests or none, to this process's scheduler or to a replica, and wakes who computes
+ * them.  Errors of hzp_scheduler_submit_all.  Thread: any. */
+int hzp_engine_submit(struct hzp_engine *engine, struct hzp_request *const *rq, int32_t count,
+                      struct hzp_err_text *reterr);
+/* A request's `cancel` was raised.  Thread: any. */
+void hzp_engine_poke(struct hzp_engine *engine);
 
 /* No new requests are accepted; running requests and the update in progress finish. hurry: they are
  * aborted. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/follow.h"
 
+#include "api/replicas/replica.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -10,6 +11,8 @@ static const uint64_t slice_ns = 100000000; /* the longest step */
 struct follow {
     const struct hzp_follow_config *config;
     struct hzp_assembly parts;
+    struct hzp_policy policy;         /* of a replica */
+    struct hzp_replica_rank *replica; /* NULL: none */
 };
 
 static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
@@ -25,24 +28,79 @@ static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *re
     return hzp_follower_receive(a->follower, draft, reterr);
 }
 
+/* Whether the follower has nothing more to do: the replica leaves then. */
+static bool has_ended(void *ctx)
+{
+    struct follow *f = ctx;
+    struct hzp_follower_stats stats;
+    if (!f->parts.follower)
+        return false;
+    hzp_follower_read_stats(f->parts.follower, &stats);
+    return stats.stopped || stats.failure[0];
+}
+
+static int start_replica(struct follow *f, struct hzp_err_text *reterr)
+{
+    const struct hzp_follow_replica *is = f->config->replica;
+    struct hzp_assembly *a = &f->parts;
+    struct hzp_replica_config config = {.file = is->file,
+                                        .record = is->record,
+                                        .silent_s = is->silent_s,
+                                        .meet_s = is->meet_s,
+                                        .scheduler = a->scheduler,
+                                        .loop = a->loop,
+                                        .weights = a->weights,
+                                        .leaves = has_ended,
+                                        .ctx = f};
+    HZP_TRY(hzp_assembly_hello(a, &config.hello, reterr));
+    config.hello.rank = is->rank;
+    config.hello.ranks = is->ranks;
+    return hzp_replica_start(&config, &f->replica, reterr);
+}
+
+/* Runs until rank 0 has ended, or the training of this rank. */
+static int run_replica(struct follow *f, struct hzp_err_text *reterr)
+{
+    HZP_TRY(start_replica(f, reterr));
+    int r = hzp_loop_run(f->parts.loop);
+    int left = hzp_replica_end(f->replica, reterr);
+    hzp_scheduler_abort(f->parts.scheduler);
+    hzp_replica_destroy(f->replica);
+    return left < 0 ? left : r < 0 ? hzp_fail(reterr, r, "the device failed") : HZP_OK;
+}
+
+/* The loop of a rank that only trains. */
+static int run_follower(struct follow *f, struct hzp_err_text *reterr)
+{
+    hzp_loop_stop(f->parts.loop, false); /* it ends when the follower is no longer busy */
+    int r = hzp_loop_run(f->parts.loop);
+    return r < 0 ? hzp_fail(reterr, r, "the device failed") : HZP_OK;
+}
+
 static int run(struct follow *f, struct hzp_err_text *reterr)
 {
     struct hzp_assembly *a = &f->parts;
-    struct hzp_assembly_loop loop = {.idle_ns = slice_ns};
-    struct hzp_follower_stats stats;
+    const struct hzp_engine_settings *s = f->config->settings;
+    bool serves = f->config->replica != NULL;
+    struct hzp_assembly_loop loop = {.policy = f->policy, .idle_ns = slice_ns};
+    struct hzp_follower_stats stats = {.optimizer_step = 0};
+    if (serves)
+        loop.idle_ns = (uint64_t)(s->split.idle_ms * 1e6);
     HZP_TRY(hzp_assembly_open(a, 1, reterr));
-    HZP_TRY(hzp_assembly_open_follower(a, reterr));
-    HZP_TRY(hzp_assembly_fill(a, receive, f, reterr));
+    if (a->is.training)
+        HZP_TRY(hzp_assembly_open_follower(a, reterr));
+    HZP_TRY(hzp_assembly_fill(a, a->is.training ? receive : NULL, f, reterr));
+    if (serves)
+        HZP_TRY(hzp_assembly_open_serving(a, reterr));
     HZP_TRY(hzp_assembly_open_loop(a, &loop, reterr));
+    if (!a->is.training)
+        return run_replica(f, reterr);
     hzp_log(HZP_LOG_INFO, "train", "follows rank=%d ranks=%d optimizer_step=%" PRId64,
             hzp_link_rank(a->is.link), hzp_link_ranks(a->is.link),
             hzp_weights_current(a->weights)->record.optimizer_step);
-    hzp_loop_stop(a->loop, false); /* it ends when the follower is no longer busy */
-    int r = hzp_loop_run(a->loop);
+    int r = serves ? run_replica(f, reterr) : run_follower(f, reterr);
     hzp_follower_read_stats(a->follower, &stats);
-    if (stats.failure[0])
-        return hzp_fail(reterr, HZP_EIO, "%s", stats.failure);
-    return r < 0 ? hzp_fail(reterr, r, "the device failed") : HZP_OK;
+    return stats.failure[0] ? hzp_fail(reterr, HZP_EIO, "%s", stats.failure) : r;
 }
 
 int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr)
@@ -55,7 +113,16 @@ int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *rete
                                         .link = config->link,
                                         .serves = config->serves};
     struct follow f = {.config = config};
-    int r = hzp_assembly_read(&parts, &f.parts, reterr);
+    if (config->replica) {
+        parts.serving = &s->serving;
+        parts.split = &s->split;
+        parts.training = s->no_train ? NULL : &s->training;
+        parts.slots = s->no_train ? 1 : (int32_t)s->serving.slots;
+        parts.max_staleness = (int32_t)s->training.max_staleness;
+    }
+    int r = hzp_settings_policy(&s->split, &f.policy, reterr);
+    if (r == HZP_OK)
+        r = hzp_assembly_read(&parts, &f.parts, reterr);
     if (r == HZP_OK)
         r = run(&f, reterr);
     hzp_assembly_close(&f.parts);

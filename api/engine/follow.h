@@ -2,8 +2,9 @@
 /* api/engine/follow.h - a rank other than 0, from its start to its end.
  *
  * It opens device, weights and a follower, gets the first version from rank 0, and trains what rank
- * 0 deals to it until rank 0 says that there is no more work.  It serves no requests, reads no
- * examples and writes no files.
+ * 0 deals to it until rank 0 says that there is no more work.  It reads no examples and writes no
+ * files.  A replica also computes requests that rank 0 hands to it (api/replicas/replica.h);
+ * without training it does nothing else, and reads the weights from the model's directory.
  *
  * Thread: the one that calls becomes the engine's.
  */
@@ -12,16 +13,26 @@
 
 #include "api/engine/assembly.h"
 
+struct hzp_follow_replica;
+
 struct hzp_follow_config {
     const struct hzp_engine_settings *settings; /* device, model and training, as on rank 0 */
     const char *source_dir;                     /* of config.json; NULL: the model's directory */
-    struct hzp_link *link;                      /* borrowed */
+    struct hzp_link *link;                      /* borrowed; NULL: a replica that does not train */
     bool serves;                                /* rank 0 serves */
     /* Where parameters are sharded (z3 > 1): fills this rank's shards of the first version, and
      * loads its shards of the state, from the same files as rank 0.  NULL: HZP_EUNSUP there. */
     int (*fill)(void *ctx, struct hzp_assembly *a, struct hzp_version *draft,
                 struct hzp_err_text *reterr);
     void *ctx;
+    const struct hzp_follow_replica *replica; /* NULL: it serves no requests */
+};
+
+/* A replica: see struct hzp_replica_config. */
+struct hzp_follow_replica {
+    const char *file, *record;
+    int rank, ranks;
+    double silent_s, meet_s;
 };
 
 /* Returns when rank 0 has ended in good order.  HZP_EIO: it, or another rank, was lost; other

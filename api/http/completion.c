@@ -192,10 +192,8 @@ int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
     struct hzp_request **rq = hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
     for (int32_t i = 0; i < c->choices; i++)
         rq[i] = c->choice[i].rq;
-    int r = hzp_scheduler_submit_all(engine->parts.scheduler, rq, c->choices, reterr);
+    int r = hzp_engine_submit(engine, rq, c->choices, reterr);
     free(rq);
-    if (r == HZP_OK)
-        hzp_loop_poke(engine->parts.loop);
     return r;
 }
 
@@ -294,7 +292,7 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice, int
         bool last = state == HZP_REQUEST_STOPPED && rq->stop_token >= 0 && n == count - 1;
         if (take_token(c, choice, n, last && !c->params.include_stop)) {
             atomic_store(&rq->cancel, true);
-            hzp_loop_poke(c->engine->parts.loop);
+            hzp_engine_poke(c->engine);
             return true;
         }
     }
@@ -324,7 +322,7 @@ void hzp_completion_leave(struct hzp_completion *c)
     atomic_store(&c->left, true);
     for (int32_t i = 0; i < c->choices; i++)
         atomic_store(&c->choice[i].rq->cancel, true);
-    hzp_loop_poke(c->engine->parts.loop);
+    hzp_engine_poke(c->engine);
     if (c->listener.notify)
         hzp_notify_post(c->listener.notify, &c->note);
     else
@@ -360,7 +358,7 @@ void hzp_completion_end(struct hzp_completion *c)
         if (c->choice[i].rq)
             atomic_store(&c->choice[i].rq->cancel, true);
     if (!all_final(c))
-        hzp_loop_poke(c->engine->parts.loop);
+        hzp_engine_poke(c->engine);
     if (c->listener.notify) {
         /* From now on `on_news` frees it, at the latest when the last request ends. */
         atomic_store(&c->ending, true);

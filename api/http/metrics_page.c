@@ -3,6 +3,7 @@
  * labels and buckets, so that its dashboards work. */
 #include "api/http/http.h"
 #include "api/http/metrics_state.h"
+#include "api/http/replicas_route.h"
 #include "api/learn/outlook.h"
 #include "base/arena.h"
 #include "base/thread.h"
@@ -679,6 +680,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     versions(&page, server);
     training(&page, server);
     ranks_of_job(&page, server);
+    hzp_replicas_metrics(server->engine, page.labels, page.out);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
     hzp_lock_take(&server->metrics->lock);

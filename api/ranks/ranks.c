@@ -52,9 +52,8 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return HZP_OK;
     struct hzp_link_about about;
     char key[HZP_CONTROL_KEY];
-    bool usable = mpi_usable(&about);
-    bool mpi = settings->link == HZP_RANKS_MPI ||
-               (settings->link == HZP_RANKS_AUTO && usable && hzp_launch_installed());
+    bool usable = mpi_usable(&about), any = settings->link == HZP_RANKS_AUTO && !settings->replicas;
+    bool mpi = settings->link == HZP_RANKS_MPI || (any && usable && hzp_launch_installed());
     if (mpi && !usable)
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
@@ -146,6 +145,8 @@ static enum hzp_ranks_link choose_link(const struct hzp_ranks_settings *settings
     bool slurm = !strcmp(launch->kind, "slurm");
     if (settings->link != HZP_RANKS_AUTO)
         return (enum hzp_ranks_link)settings->link;
+    if (settings->replicas)
+        return HZP_RANKS_ZMQ;
     if (!mpi_usable(&about) || !strcmp(launch->kind, "torchrun"))
         return HZP_RANKS_ZMQ;
     return slurm && !getenv("PMIX_RANK") && !getenv("PMI_RANK") ? HZP_RANKS_ZMQ : HZP_RANKS_MPI;
@@ -193,9 +194,9 @@ static int open_zmq(const struct hzp_ranks_settings *settings, const char *recor
                                 reterr);
 }
 
-static int open_all(const struct hzp_ranks_settings *settings, const char *record,
-                    struct hzp_control_config *config, struct hzp_ranks *ret,
-                    struct hzp_err_text *reterr)
+/* What the launcher says. */
+static int read_launch(const struct hzp_ranks_settings *settings, struct hzp_ranks *ret,
+                       struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_launch_environment(&ret->launch, reterr));
     ret->rank = ret->launch.rank;
@@ -205,6 +206,14 @@ static int open_all(const struct hzp_ranks_settings *settings, const char *recor
                               "--ranks %lld, but the launcher started %d (%s)",
                               (long long)settings->ranks, ret->ranks,
                               ret->launch.kind[0] ? ret->launch.from : "no launcher");
+    return HZP_OK;
+}
+
+static int open_all(const struct hzp_ranks_settings *settings, const char *record,
+                    struct hzp_control_config *config, struct hzp_ranks *ret,
+                    struct hzp_err_text *reterr)
+{
+    HZP_TRY(read_launch(settings, ret, reterr));
     if (ret->ranks == 1)
         return HZP_OK;
     config->rank = ret->rank;
@@ -233,6 +242,27 @@ int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record
     if (r < 0)
         hzp_ranks_close(ret);
     return r;
+}
+
+int hzp_ranks_place(const struct hzp_ranks_settings *settings, struct hzp_ranks *ret,
+                    struct hzp_err_text *reterr)
+{
+    *ret = (struct hzp_ranks){.ranks = 1, .rendezvous.lock = -1};
+    HZP_TRY(read_launch(settings, ret, reterr));
+    if (ret->ranks == 1)
+        return HZP_OK;
+    return hzp_rendezvous_open(&ret->launch, (int)settings->port, &ret->rendezvous, reterr);
+}
+
+int hzp_ranks_replicas_file(const struct hzp_ranks *ranks, char ret[HZP_RANKS_FILE],
+                            struct hzp_err_text *reterr)
+{
+    if (!ranks->rendezvous.folder[0])
+        return hzp_fail_param(reterr, HZP_EUNSUP, "--replicas",
+                              "--replicas needs ranks on one machine that are linked by ZeroMQ "
+                              "(--link zmq, no HZP_RANKS_KEY)");
+    snprintf(ret, HZP_RANKS_FILE, "%s/replicas", ranks->rendezvous.folder);
+    return HZP_OK;
 }
 
 bool hzp_ranks_may_rejoin(const struct hzp_ranks *ranks)

@@ -24,6 +24,7 @@ struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
     int64_t link;            /* enum hzp_ranks_link: what connects the ranks */
     int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
+    int64_t replicas;        /* 1: all ranks serve requests; over ZeroMQ */
     int64_t restarts;        /* how often all, or with zmq each, are started again after a loss */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
@@ -51,6 +52,17 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
 int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
                    void (*lost)(void *ctx, int rank, const char *why), void *ctx,
                    struct hzp_ranks *ret, struct hzp_err_text *reterr);
+
+/* For replicas that do not train: reads the launcher's environment and says where ranks find each
+ * other, but connects nothing.  Errors as of open. */
+int hzp_ranks_place(const struct hzp_ranks_settings *settings, struct hzp_ranks *ret,
+                    struct hzp_err_text *reterr);
+
+/* The file over which replicas and rank 0 exchange requests (api/replicas/).  HZP_EUNSUP: the ranks
+ * do not meet in a folder of one machine. */
+enum { HZP_RANKS_FILE = 96 };
+int hzp_ranks_replicas_file(const struct hzp_ranks *ranks, char ret[HZP_RANKS_FILE],
+                            struct hzp_err_text *reterr);
 
 /* Whether the ranks that are left can meet again, with one that replaces the lost one: link zmq,
  * and the lost rank did not end in good order. */

@@ -42,11 +42,12 @@ SUBFOLDERS = {
     "api": {
         "text": [],
         "ranks": [],
+        "replicas": ["ranks"],
         "learn": ["text"],
-        "engine": ["text", "ranks", "learn"],
-        "http": ["text", "ranks", "learn", "engine"],
-        "bench": ["text", "ranks", "learn", "engine"],
-        "cli": ["text", "ranks", "learn", "engine", "http", "bench"],
+        "engine": ["text", "ranks", "replicas", "learn"],
+        "http": ["text", "ranks", "replicas", "learn", "engine"],
+        "bench": ["text", "ranks", "replicas", "learn", "engine"],
+        "cli": ["text", "ranks", "replicas", "learn", "engine", "http", "bench"],
     },
     "api/text": {
         "chars": [],

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/replicas/front_ranks.c - what replicas say: hello, news, goodbye; and that one is lost. */
+#include "api/replicas/front_state.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RECORDS = 64 /* newest versions that are compared */ };
+
+void hzp_front_lose(struct hzp_front *f, int rank, const char *why)
+{
+    struct hzp_place *at = &f->place[rank];
+    int32_t requests = at->is.requests;
+    if (!at->is.up)
+        return;
+    at->is.up = false;
+    at->peer.size = 0;
+    snprintf(at->is.why, sizeof(at->is.why), "%s", why);
+    hzp_dispatch_forget(f->dispatch, rank);
+    for (int32_t i = 0; i < f->room; i++)
+        if (f->remote[i].rq && f->remote[i].rank == rank)
+            hzp_front_unplace(f, &f->remote[i]);
+    hzp_log(HZP_LOG_WARN, "ranks", "replica down rank=%d requests=%d: %s", rank, requests, why);
+}
+
+static void refuse(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *why)
+{
+    char text[512];
+    int n = snprintf(text, sizeof(text), "X%s", why);
+    hzp_pipe_send(f->pipe, peer, text, (size_t)HZP_MIN(n, (int)sizeof(text) - 1));
+}
+
+/* ---- hello ---- */
+
+/* Whether this store has, or may yet get, the version as the replica has it. */
+static bool same_version(struct hzp_front *f, uint64_t id, int64_t optimizer_step,
+                         uint64_t checksum)
+{
+    struct hzp_version_record record[RECORDS];
+    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t sum = id == f->parts.own.version ? f->parts.own.checksum : record[i].checksum;
+        if (record[i].id == id)
+            return record[i].optimizer_step == optimizer_step &&
+                   (!sum || !checksum || sum == checksum);
+    }
+    return n == 0 || id > record[0].id;
+}
+
+/* The first line in which the records differ. */
+static void difference(const char *first, const char *other, char *ret, size_t size)
+{
+    while (*first && *first == *other) {
+        size_t n = strcspn(first, "\n");
+        if (strncmp(first, other, n + 1))
+            break;
+        first += n + (first[n] != 0);
+        other += n + (other[n] != 0);
+    }
+    snprintf(ret, size, "it has \"%.*s\", rank 0 has \"%.*s\"",
+             (int)HZP_MIN(strcspn(other, "\n"), 80u), other,
+             (int)HZP_MIN(strcspn(first, "\n"), 80u), first);
+}
+
+/* Why the replica is not taken in; "": it is. */
+static void judge(struct hzp_front *f, const struct hzp_hello *h, const char *record, char *why,
+                  size_t size)
+{
+    const struct hzp_hello *own = &f->parts.own;
+    why[0] = 0;
+    if (h->rank < 1 || h->rank >= f->ranks || h->ranks != f->ranks)
+        snprintf(why, size, "rank %d of %d came to a run of %d ranks", h->rank, h->ranks, f->ranks);
+    else if (strcmp(record, f->record) != 0)
+        difference(f->record, record, why, size);
+    else if (h->vocab != own->vocab || h->positions != own->positions || h->width != own->width ||
+             h->layers != own->layers)
+        snprintf(why, size, "its model or its context is another one than rank 0's");
+    else if (!same_version(f, h->version, h->optimizer_step, h->checksum))
+        snprintf(why, size,
+                 "it serves version %" PRIu64 " of optimizer step %" PRId64
+                 ", which rank 0 has with other weights",
+                 h->version, h->optimizer_step);
+}
+
+static void hello(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,
+                  size_t bytes)
+{
+    struct hzp_hello h;
+    struct hzp_err_text err;
+    const char *record;
+    char why[256];
+    if (hzp_hello_read(data, bytes, &h, &record, &err) < 0) {
+        refuse(f, peer, err.text);
+        return;
+    }
+    judge(f, &h, record, why, sizeof(why));
+    if (why[0] || f->stopping) {
+        hzp_log(HZP_LOG_WARN, "ranks", "replica refused rank=%d: %s", h.rank,
+                why[0] ? why : "the server is stopping");
+        refuse(f, peer, why[0] ? why : "the server is stopping");
+        return;
+    }
+    struct hzp_place *at = &f->place[h.rank];
+    if (at->is.up && hzp_pipe_same(&at->peer, peer))
+        return; /* it says so until it is welcome */
+    hzp_front_lose(f, h.rank, "another process has come in its place");
+    at->peer = *peer;
+    at->is.hello = h;
+    at->is.load =
+        (struct hzp_replica_load){.version = h.version, .optimizer_step = h.optimizer_step};
+    at->is.up = true;
+    at->is.why[0] = 0;
+    at->pages = 0;
+    at->checked = h.version;
+    at->heard_ns = hzp_now_ns();
+    hzp_pipe_send(f->pipe, peer, "W", 1);
+    hzp_log(HZP_LOG_INFO, "ranks",
+            "replica up rank=%d version=%" PRIu64 " kv_pages=%d running_max=%d", h.rank, h.version,
+            h.kv_pages, h.running_max);
+}
+
+/* ---- news ---- */
+
+/* Reads the tokens of an entry into the request, or over them.  False: they are malformed. */
+static bool take_tokens(struct hzp_front *f, struct hzp_message_reader *reader,
+                        const struct hzp_news *news, struct hzp_request *rq)
+{
+    int32_t vocab = f->parts.own.vocab, token[HZP_TOPS_MAX];
+    float logprob[HZP_TOPS_MAX];
+    struct hzp_output out = {.token = 0};
+    uint64_t now = hzp_now_ns();
+    for (int32_t n = news->from; n < news->from + news->count; n++) {
+        size_t top0 = (size_t)n * (size_t)news->tops;
+        if (!hzp_news_token(reader, news, vocab, &out,
+                            rq && news->tops ? rq->top_token + top0 : token,
+                            rq && news->tops ? rq->top_logprob + top0 : logprob))
+            return false;
+        out.at_ns = now;
+        if (rq)
+            rq->out[n] = out;
+    }
+    return true;
+}
+
+/* The request is the rank's, and the tokens are those that come next. */
+static bool follows(const struct hzp_front *f, const struct hzp_request *rq,
+                    const struct hzp_news *news)
+{
+    bool final = news->state >= HZP_REQUEST_STOPPED;
+    return news->from == atomic_load(&rq->out_count) &&
+           news->count <= rq->max_tokens - news->from && news->tops == rq->tops &&
+           news->stop_token < f->parts.own.vocab &&
+           (final || news->from + news->count < rq->max_tokens);
+}
+
+/* How far the version of the newest token trailed.  Rank 0 may have finished an update since, but
+ * not two (front.h). */
+static void note_staleness(const struct hzp_front *f, int rank, const struct hzp_news *news,
+                           struct hzp_request *rq)
+{
+    struct hzp_weights_stats w;
+    const struct hzp_replica_load *load = &f->place[rank].is.load;
+    if (!news->count)
+        return;
+    hzp_weights_read_stats(f->parts.weights, &w);
+    int64_t behind = w.finished_optimizer_step - load->optimizer_step;
+    behind += rq->out[news->from + news->count - 1].version != load->version;
+    if (behind > 0 && atomic_load(&rq->staleness) < 1)
+        atomic_store(&rq->staleness, 1);
+}
+
+static void take_first(struct hzp_request *rq, const struct hzp_news *news)
+{
+    if (news->from)
+        return;
+    rq->cached = HZP_MIN(news->cached, rq->prompt_count);
+    atomic_store(&rq->stale_tokens, HZP_MIN(news->stale_tokens, rq->prompt_count));
+    atomic_store(&rq->stale_version, news->stale_version);
+    rq->admitted_ns = rq->submitted_ns + news->waited_ns;
+}
+
+/* The replica could not compute the request: this process does. */
+static void try_here(struct hzp_front *f, struct hzp_remote *m)
+{
+    m->rq->again = true;
+    hzp_front_unplace(f, m);
+}
+
+static bool take_news(struct hzp_front *f, int rank, struct hzp_message_reader *reader,
+                      const struct hzp_news *news)
+{
+    struct hzp_remote *m = hzp_front_find(f, news->id);
+    struct hzp_request *rq = m && m->rank == rank ? m->rq : NULL;
+    if (!rq || news->refused) {
+        if (rq)
+            try_here(f, m);
+        return take_tokens(f, reader, news, NULL);
+    }
+    if (!follows(f, rq, news) || !take_tokens(f, reader, news, rq))
+        return false;
+    take_first(rq, news);
+    note_staleness(f, rank, news, rq);
+    bool canceled = atomic_load(&rq->cancel);
+    bool broken = (news->state == HZP_REQUEST_FAILED && !news->not_finite) ||
+                  (news->state == HZP_REQUEST_CANCELED && !canceled);
+    /* release: a thread that sees the new count also sees the output */
+    atomic_store_explicit(&rq->out_count, news->from + news->count, memory_order_release);
+    if (broken) { /* its device has failed, or it is ending */
+        try_here(f, m);
+    } else if (news->state >= HZP_REQUEST_STOPPED) {
+        rq->stop_token = news->stop_token;
+        rq->unmet = (enum hzp_unmet)news->unmet;
+        rq->changed = (enum hzp_changed)news->changed;
+        rq->recomputes = news->recomputes;
+        rq->not_finite = news->not_finite;
+        hzp_front_end(f, m, (enum hzp_request_state)news->state);
+    } else if (news->count) {
+        hzp_front_note(f, rq, false);
+    }
+    return true;
+}
+
+static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
+{
+    struct hzp_place *at = &f->place[rank];
+    struct hzp_message_reader reader;
+    struct hzp_replica_load load;
+    struct hzp_err_text err;
+    struct hzp_news one;
+    bool good = hzp_news_read(data, bytes, &reader, &load, &err) == HZP_OK;
+    if (good && load.version != at->is.load.version)
+        hzp_dispatch_forget(f->dispatch, rank);
+    if (good)
+        at->is.load = load;
+    while (good && hzp_news_next(&reader, &one))
+        good = take_news(f, rank, &reader, &one);
+    good = good && !reader.bad;
+    if (good && at->checked != load.version && load.version <= f->local_version) {
+        good = same_version(f, load.version, load.optimizer_step, 0);
+        at->checked = load.version;
+    }
+    if (good)
+        return;
+    struct hzp_pipe_peer peer = at->peer;
+    hzp_front_lose(f, rank, "it has sent news that cannot be, so it is not listened to any more");
+    refuse(f, &peer, "rank 0 could not read its news");
+}
+
+void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,
+                      size_t bytes)
+{
+    if (data[0] == 'H') {
+        hello(f, peer, data, bytes);
+        return;
+    }
+    for (int r = 1; r < f->ranks; r++) {
+        struct hzp_place *at = &f->place[r];
+        if (!at->is.up || !hzp_pipe_same(&at->peer, peer))
+            continue;
+        at->heard_ns = hzp_now_ns();
+        if (data[0] == 'N')
+            news(f, r, data, bytes);
+        else if (data[0] == 'G')
+            hzp_front_lose(f, r, "it has said goodbye");
+        return;
+    }
+}

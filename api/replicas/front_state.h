@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/replicas/front_state.h - the front's structs, private to front.c (requests), front_ranks.c
+ * (what replicas say) and front_thread.c.
+ *
+ * Thread: see struct hzp_front.
+ */
+#ifndef HZP_API_REPLICAS_FRONT_STATE_H
+#define HZP_API_REPLICAS_FRONT_STATE_H
+
+#include "api/ranks/pipe.h"
+#include "api/replicas/dispatch.h"
+#include "api/replicas/front.h"
+#include "base/thread.h"
+
+/* A request that is not this process's scheduler's. */
+struct hzp_remote {
+    struct hzp_request *rq;
+    uint64_t id;   /* new for each rank that it is sent to */
+    int rank;      /* that computes it; 0: none yet */
+    int32_t pages; /* that it is expected to need */
+    bool sent, cancel_sent;
+};
+
+/* One rank; [0] is this process. */
+struct hzp_place {
+    struct hzp_front_rank is; /* silent_s and staleness are set when it is asked for */
+    struct hzp_pipe_peer peer;
+    uint64_t heard_ns, since_ns;
+    int32_t pages;    /* of its requests, as expected when they were sent */
+    uint64_t checked; /* the version whose optimizer step was compared */
+};
+
+struct hzp_front {
+    struct hzp_source source;
+    char *record;
+    int ranks;
+    double silent_s;
+    struct hzp_pipe *pipe;
+    struct hzp_front_parts parts;
+    pthread_t thread;
+    bool started;
+
+    /* the thread's */
+    struct hzp_message out;
+    uint64_t beat_ns;
+    struct hzp_request **news; /* [news_room] whose wake is due */
+    bool *news_final;          /* [news_room] */
+    int32_t news_count, news_room;
+
+    struct hzp_lock lock; /* of what follows */
+    bool stopping, hurry, closing;
+    struct hzp_place place[HZP_DISPATCH_RANKS_MAX];
+    struct hzp_dispatch *dispatch;
+    struct hzp_remote *remote; /* [room]; rq NULL: free */
+    int32_t *free;             /* [room] indices of free ones, the first room - count */
+    int32_t room, count;
+    uint64_t serial;
+    uint64_t local_version; /* for which the dispatcher remembers rank 0's prompts */
+    atomic_int unended;     /* = count; for the loop */
+};
+
+/* ---- front.c; the caller holds the lock ---- */
+
+/* The request with this id; NULL: none. */
+struct hzp_remote *hzp_front_find(struct hzp_front *f, uint64_t id);
+
+/* The request ends, or has news: its creator is told by hzp_front_tell. */
+void hzp_front_end(struct hzp_front *f, struct hzp_remote *m, enum hzp_request_state state);
+void hzp_front_note(struct hzp_front *f, struct hzp_request *rq, bool final);
+void hzp_front_tell(struct hzp_front *f);
+
+/* The request leaves its rank; it is placed by the thread's next turn. */
+void hzp_front_unplace(struct hzp_front *f, struct hzp_remote *m);
+
+/* Gives requests without a rank to one; those for which none has room wait. */
+void hzp_front_place(struct hzp_front *f);
+
+/* ---- front_ranks.c; the caller holds the lock ---- */
+
+/* The rank is gone: its requests leave it. */
+void hzp_front_lose(struct hzp_front *f, int rank, const char *why);
+
+/* Handles a message. */
+void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,
+                      size_t bytes);
+
+/* ---- front_thread.c ---- */
+
+void *hzp_front_main(void *front);
+
+#endif

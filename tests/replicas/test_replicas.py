@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every rank serves (--replicas): the same texts as from one process, whatever rank computes them; a client that
+leaves frees its rank; a rank that is killed costs no request; what cannot be is refused by name.
+
+    test_replicas.py HZPSERVE MODEL [CASE ..]
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+serve, model = sys.argv[1:3]
+HANG = 1500  # seconds; only a hang takes as long
+LONG = 450  # tokens
+PROMPTS = [f"{start} {i}" for i, start in enumerate(
+    ["Who lives", "Where does", "The robot", "A house", "Once", "In the land", "My name", "The river"] * 3)]
+
+
+class Server:
+    def __init__(self, ranks, *more, train=False, scratch=None):
+        self.scratch = scratch or tempfile.TemporaryDirectory(prefix="hzpserve-replicas-")
+        self.log = pathlib.Path(self.scratch.name) / "log"
+        self.ranks = ranks
+        command = [serve, "serve", model, "--port", "0", "--threads", "1", "--dtype", "f32", "--rank-slowness", "0",
+                   *(["--state", self.scratch.name + "/state"] if train else ["--no-train"]),
+                   *(["--ranks", str(ranks), "--replicas", "--rank-timeout", "60"] if ranks > 1 else []), *more]
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
+            if found:
+                self.url = found[1]
+                break
+        else:
+            sys.exit("the server did not come up:\n" + self.log.read_text())
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self.until(lambda: self.up() == ranks)
+
+    def until(self, holds):
+        """No limit but a hang's: the condition has to come, whenever."""
+        end = time.monotonic() + HANG
+        while not holds():
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"ended or hangs ({self.process.poll()}):\n{self.log.read_text()}")
+            time.sleep(0.02)
+
+    def open(self, path, body=None):
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request, timeout=HANG)
+
+    def call(self, path, body=None):
+        with self.open(path, body) as answer:
+            text = answer.read().decode()
+        return json.loads(text) if text.startswith("{") else text
+
+    def metric(self, name, rank):
+        found = re.search(r"^hzpserve_replica_%s\{.*rank=\"%d\"\} (\S+)$" % (name, rank), self.call("/metrics"), re.M)
+        return float(found[1]) if found else None
+
+    def up(self):
+        if self.ranks == 1:
+            return 1
+        return sum(self.metric("up", rank) for rank in range(self.ranks))
+
+    def pid(self, rank):
+        """The process that the launcher started as this rank."""
+        for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+                variables = (path.parent / "environ").read_bytes().split(b"\0")
+            except (OSError, IndexError):
+                continue
+            if parent == self.process.pid and b"RANK=%d" % rank in variables:
+                return int(path.parent.name)
+        return sys.exit(f"there is no rank {rank}")
+
+    def complete(self, prompt, max_tokens=24, **more):
+        return self.call("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
+                                             "ignore_eos": True, **more})["choices"][0]
+
+    def stream(self, prompt, max_tokens, slowly=None, **more):
+        """The text of a stream, its finish reason, and its spans; slowly: called after each event."""
+        text, end, spans = "", None, None
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True, **more}
+        with self.open("/v1/completions", body) as answer:
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                assert "error" not in event, event
+                choice = event["choices"][0] if event["choices"] else {}
+                text += choice.get("text", "")
+                end = choice.get("finish_reason") or end
+                spans = event.get("hzpserve", choice.get("hzpserve")) or spans
+                if slowly:
+                    slowly()
+        return text, end, spans
+
+    def stop(self, status=0):
+        self.process.send_signal(signal.SIGTERM)
+        ended = self.process.wait(HANG)
+        log = self.log.read_text()
+        assert ended == status, (ended, log)
+        self.scratch.cleanup()
+        return log
+
+
+def together(server, work, items):
+    with concurrent.futures.ThreadPoolExecutor(len(items)) as threads:
+        return list(threads.map(lambda item: work(server, item), items))
+
+
+def alone():
+    """What one process answers, without batches."""
+    server = Server(1)
+    texts = [server.complete(prompt)["text"] for prompt in PROMPTS]
+    long = {prompt: server.complete(prompt, LONG)["text"] for prompt in PROMPTS[:8]}
+    sampled = server.complete("Who", 40, temperature=1, seed=7, logprobs=2, presence_penalty=0.5)
+    server.stop()
+    return texts, long, sampled
+
+
+def same(server, texts, sampled):
+    """All ranks compute, and the texts are those of one process; streamed or whole, greedy or drawn."""
+    assert together(server, lambda s, p: s.complete(p)["text"], PROMPTS) == texts
+    assert [t for t, _, _ in together(server, lambda s, p: s.stream(p, 24), PROMPTS)] == texts
+    for rank in range(server.ranks):
+        assert server.metric("requests_total", rank) > 0, rank
+        assert server.metric("moved_total", rank) == 0, rank
+    for _ in range(2 * server.ranks):
+        again = server.complete("Who", 40, temperature=1, seed=7, logprobs=2, presence_penalty=0.5)
+        assert again["text"] == sampled["text"] and again["logprobs"]["tokens"] == sampled["logprobs"]["tokens"]
+        assert all(abs(a - b) < 1e-4 for a, b in zip(again["logprobs"]["token_logprobs"],
+                                                     sampled["logprobs"]["token_logprobs"]))
+    several = server.call("/v1/completions", {"prompt": PROMPTS[:4], "n": 2, "max_tokens": 24, "temperature": 0,
+                                              "ignore_eos": True})
+    assert [c["text"] for c in several["choices"]] == [t for t in texts[:4] for _ in range(2)]
+    assert several["usage"]["completion_tokens"] == 8 * 24, several["usage"]
+    # What replicas do not know is computed by rank 0.
+    chosen = server.complete("Who", 8, structured_outputs={"choice": ["yes", "no"]}, ignore_eos=False)
+    assert chosen["text"] in ("yes", "no"), chosen
+    assert server.call("/v1/embeddings", {"input": "Who"})["data"][0]["embedding"]
+    stopped = server.complete(PROMPTS[0], 24, stop=[texts[0][3:6]])
+    assert texts[0].startswith(stopped["text"]) and stopped["finish_reason"] == "stop", stopped
+    ranks = server.call("/v1/weights")["ranks"]
+    assert [r["rank"] for r in ranks] == list(range(server.ranks)) and all(r["up"] for r in ranks), ranks
+    assert {r["weights_version"] for r in ranks} == {1} and all(r["staleness"] == 0 for r in ranks), ranks
+
+
+def leaves(server):
+    """A client that disconnects: no rank goes on with its request."""
+    answers = []
+    for prompt in PROMPTS[:4]:
+        answers.append(server.open("/v1/completions", {"prompt": prompt, "max_tokens": 400, "temperature": 0,
+                                                       "ignore_eos": True, "stream": True}))
+        answers[-1].readline()
+    assert sum(server.metric("requests", rank) for rank in range(server.ranks)) > 0
+    for answer in answers:
+        answer.close()
+    server.until(lambda: all(server.metric("requests", rank) == 0 and server.metric("running", rank) == 0
+                             for rank in range(server.ranks)))
+
+
+def killed(server, long, rounds, comes_back):
+    """A rank is killed while it streams: the same texts, and no error."""
+    while rounds:
+        begun, lock = set(), threading.Lock()
+
+        def one(prompt):
+            def note():
+                with lock:
+                    begun.add(prompt)
+            return server.stream(prompt, LONG, note)
+
+        with concurrent.futures.ThreadPoolExecutor(len(long)) as threads:
+            streams = {prompt: threads.submit(one, prompt) for prompt in long}
+            server.until(lambda: len(begun) == len(long))
+            rank = max(range(1, server.ranks), key=lambda r: server.metric("requests", r) or 0)
+            moved, pid = server.metric("moved_total", rank), server.pid(rank)
+            os.kill(pid, signal.SIGSTOP)  # what it has now it still has when it is killed
+            held = server.metric("requests", rank)
+            os.kill(pid, signal.SIGKILL if held else signal.SIGCONT)
+            for prompt, stream in streams.items():
+                text, end, _ = stream.result()
+                assert text == long[prompt] and end == "length", (prompt, text, long[prompt])
+        if not held:
+            continue  # it had ended them before
+        rounds -= 1
+        server.until(lambda: server.metric("moved_total", rank) > moved)
+        if comes_back:
+            server.until(lambda: server.up() == server.ranks)
+        else:
+            server.until(lambda: server.metric("up", rank) == 0)
+    ranks = server.call("/v1/weights")["ranks"]
+    assert comes_back or any(not r["up"] and r["reason"] for r in ranks), ranks
+
+
+def refused():
+    """What --replicas cannot be used with is named."""
+    for more, what in (
+            (["--ranks", "2", "--no-train"], "--replicas"),
+            (["--replicas", "--no-train"], "--ranks"),
+            (["--ranks", "2", "--replicas", "--no-train", "--link", "mpi"], "--link mpi"),
+            (["--ranks", "2", "--replicas", "--max-staleness", "0", "--state", "none"], "--max-staleness 0"),
+            (["--ranks", "2", "--replicas", "--publish-every", "2", "--state", "none"], "--publish-every 2"),
+            (["--ranks", "2", "--replicas", "--z3", "2", "--state", "none", "--rank-slowness", "0"], "--z3 2")):
+        if "mpi" in more and "mpi" not in subprocess.run([serve, "devices"], capture_output=True, text=True).stdout:
+            continue
+        ended = subprocess.run([serve, "serve", model, "--port", "0", "--threads", "1", *more], timeout=HANG,
+                               capture_output=True, text=True, check=False)
+        assert ended.returncode != 0 and what in ended.stderr, (more, ended)
+
+
+def learns():
+    """Beside training: every rank publishes each version, spans name it, and the staleness stays in its bound."""
+    server = Server(2, "--passes", "40", train=True)
+    lines = b"".join(json.dumps({"prompt": f"Who lives in house {i}?", "completion": f" Number {i}."}).encode() + b"\n"
+                     for i in range(24))
+    server.call("/v1/fine_tuning/examples", lines)
+    begin = server.call("/v1/weights")["serving"]
+    seen = set()
+    while len(seen) < 3:
+        for text, end, spans in together(server, lambda s, p: s.stream(p, 60), PROMPTS[:6]):
+            assert end == "length" and text
+            assert spans["staleness"] <= 1, spans
+            last = 0
+            for span in spans["spans"]:
+                assert span["start"] == last and span["version"] >= begin, spans
+                last = span["end"]
+                seen.add(span["version"])
+            assert last == 60, spans
+        weights = server.call("/v1/weights")
+        assert weights["staleness"] <= 1 and all(r["staleness"] <= 1 for r in weights["ranks"]), weights
+    assert server.metric("requests_total", 1) > 0
+    # Read your writes, on whatever rank.
+    version = server.call("/v1/weights")["serving"]
+    for _ in range(4):
+        body = server.call("/v1/completions", {"prompt": "Who", "max_tokens": 4, "min_version": version})
+        assert body["hzpserve"]["weights_version"] >= version, body
+    checksums = [r["optimizer_step"] for r in server.call("/v1/weights")["ranks"]]
+    assert max(checksums) - min(checksums) <= 1, checksums
+    log = server.stop()
+    assert "replica down rank=" not in log.split("stopping")[0], log
+
+
+CASES = sys.argv[3:] or ["refused", "serves", "learns"]
+if "refused" in CASES:
+    print("refused", flush=True)
+    refused()
+if "serves" in CASES:
+    texts_, long_, sampled_ = alone()
+    for count in (2, 4):
+        print("serves", count, flush=True)
+        server_ = Server(count, "--restart", "2")
+        same(server_, texts_, sampled_)
+        leaves(server_)
+        killed(server_, long_, 2, True)
+        log_ = server_.stop()
+        assert log_.count("replica down rank=") >= 2, log_
+    print("not replaced", flush=True)
+    server_ = Server(2)
+    killed(server_, long_, 1, False)
+    assert server_.complete(PROMPTS[0])["text"] == texts_[0]
+    server_.stop()
+if "learns" in CASES:
+    print("learns", flush=True)
+    learns()
