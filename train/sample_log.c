@@ -286,12 +286,12 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
     return HZP_OK;
 }
 
-static int open_database(struct hzp_sample_log *log, const char *fingerprint,
-                         struct hzp_err_text *reterr)
+int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
+                                 const char *fingerprint, struct hzp_err_text *reterr)
 {
     int create = fingerprint ? SQLITE_OPEN_CREATE : 0;
-    int code = sqlite3_open_v2(log->path, &log->db,
-                               SQLITE_OPEN_READWRITE | create | SQLITE_OPEN_NOMUTEX, NULL);
+    int code =
+        sqlite3_open_v2(file, &log->db, SQLITE_OPEN_READWRITE | create | SQLITE_OPEN_NOMUTEX, NULL);
     if (!log->db)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory", log->path);
     if (code != SQLITE_OK)
@@ -307,6 +307,7 @@ static int open_database(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(hzp_sample_log_number(log, "PRAGMA application_id", &application, reterr));
     if (application != APPLICATION_ID && (tables || !fingerprint))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a sample log", log->path);
+    log->no_tables = !tables;
     HZP_TRY(hzp_sample_log_exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening",
                                 reterr));
     if (!tables)
@@ -328,7 +329,7 @@ int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sa
     struct hzp_sample_log *log = hzp_xcalloc(1, sizeof(*log));
     log->path = hzp_xstrdup(path);
     hzp_lock_init(&log->lock, HZP_LOCK_LOG);
-    int r = open_database(log, fingerprint, reterr);
+    int r = hzp_sample_log_open_database(log, path, fingerprint, reterr);
     if (r < 0) {
         hzp_sample_log_close(log);
         return r;
@@ -348,16 +349,24 @@ static void remove_mark(struct hzp_sample_log *log)
         hzp_sample_log_exec(log, "DELETE FROM meta WHERE key = 'versions_from'", "closing", NULL);
 }
 
+void hzp_sample_log_close_database(struct hzp_sample_log *log)
+{
+    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++)
+        sqlite3_finalize(log->statement[i]);
+    sqlite3_close(log->db);
+    memset(log->statement, 0, sizeof(log->statement));
+    log->db = NULL;
+}
+
 void hzp_sample_log_close(struct hzp_sample_log *log)
 {
     if (!log)
         return;
     remove_mark(log);
-    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++)
-        sqlite3_finalize(log->statement[i]);
-    sqlite3_close(log->db);
+    hzp_sample_log_close_database(log);
     hzp_lock_fini(&log->lock);
     free(log->path);
+    free(log->fingerprint);
     free(log);
 }
 
@@ -704,9 +713,8 @@ static int get_note(struct hzp_sample_log *log, const char *name, char *ret, siz
     return r;
 }
 
-/* Under lock. */
-static int set_note(struct hzp_sample_log *log, const char *name, const char *value,
-                    struct hzp_err_text *reterr)
+int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s = log->statement[HZP_LOG_SQL_SET_META];
     sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
@@ -727,7 +735,7 @@ int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const 
                             struct hzp_err_text *reterr)
 {
     hzp_lock_take(&log->lock);
-    int r = set_note(log, name, value, reterr);
+    int r = hzp_sample_log_put_note(log, name, value, reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -739,7 +747,7 @@ int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char 
     hzp_lock_take(&log->lock);
     int r = get_note(log, name, then, sizeof(then), reterr);
     if (r == 0)
-        r = set_note(log, name, value, reterr);
+        r = hzp_sample_log_put_note(log, name, value, reterr);
     else if (r > 0 && strcmp(then, value))
         r = hzp_fail(reterr, HZP_EINVAL,
                      "%s: the sample log was begun with another %s (%s, now %s)", log->path, what,

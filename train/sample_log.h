@@ -37,6 +37,12 @@ struct hzp_sample_log;
  * model is refused (HZP_EINVAL), naming the file.  NULL: the log of any model, which must exist. */
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
                         struct hzp_err_text *reterr);
+/* The same, but where there is no log yet and no space to make one, it is in memory, and resume
+ * says that it is not marked; hzp_sample_log_mark() makes the file.  why: it is known that no file
+ * can be made now, for this reason; NULL: it is tried. */
+int hzp_sample_log_open_later(const char *path, const char *fingerprint,
+                              const struct hzp_err_text *why, struct hzp_sample_log **ret,
+                              struct hzp_err_text *reterr);
 void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 
 /* Commits all samples or none, and numbers them in order: *ret_first .. *ret_first + count - 1. */
@@ -131,14 +137,14 @@ struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;
     char checkpoint_name[64];
-    /* The log can be read and not written, `why` says why: only the first version may be published
-     * until hzp_sample_log_mark() has succeeded. */
+    /* The log can be read and not written, or is not on disk yet; `why` says why: only the first
+     * version may be published until hzp_sample_log_mark() has succeeded. */
     bool unmarked;
     struct hzp_err_text why;
 };
 int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
                           struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr);
-/* Writes what resume could not write. */
+/* Writes what resume could not write; makes the file of a log that is in memory. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
 /* --- sample_log_sessions.c --------------------------------------------------------------------

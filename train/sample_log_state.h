@@ -33,14 +33,18 @@ enum hzp_log_sql {
 struct hzp_sample_log {
     /* fixed after open */
     char *path;
-    sqlite3 *db;
-    sqlite3_stmt *statement[HZP_LOG_SQL_COUNT];
+    char *fingerprint; /* of a log that may be made later; NULL: of another */
     /* under lock */
     struct hzp_lock lock;
-    int64_t last;          /* newest sequence number; 0: none */
-    int64_t versions_from; /* first version id of this process; 0: not chosen yet */
-    bool version_missing;  /* a version of this process could not be journalled */
-    int64_t forgotten;     /* the newest sample that a session not kept may have taught */
+    sqlite3 *db;
+    sqlite3_stmt *statement[HZP_LOG_SQL_COUNT];
+    bool no_tables;          /* the file had none when it was opened */
+    bool unmade;             /* it is in memory: */
+    struct hzp_err_text why; /* why its file could not be made */
+    int64_t last;            /* newest sequence number; 0: none */
+    int64_t versions_from;   /* first version id of this process; 0: not chosen yet */
+    bool version_missing;    /* a version of this process could not be journalled */
+    int64_t forgotten;       /* the newest sample that a session not kept may have taught */
 };
 
 /* An error for SQLite's code; what: the action that failed, for the text. */
@@ -62,6 +66,19 @@ int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *
 /* Runs a query that returns one text, cut to size; "" if there is no row. */
 int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
                         struct hzp_err_text *reterr);
+
+/* Opens the database in `file`, or makes its tables; the log's path is for errors.  After a
+ * failure, too, close_database has to be called. */
+int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
+                                 const char *fingerprint, struct hzp_err_text *reterr);
+void hzp_sample_log_close_database(struct hzp_sample_log *log);
+
+/* Under lock: makes the file of a log that is in memory.  After a failure it still is. */
+int hzp_sample_log_make(struct hzp_sample_log *log, struct hzp_err_text *reterr);
+
+/* Under lock: as hzp_sample_log_set_note. */
+int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr);
 
 /* Under lock, in a transaction: as hzp_sample_log_note_session. */
 int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int64_t newest,

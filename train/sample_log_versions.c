@@ -210,7 +210,9 @@ static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 {
     hzp_lock_take(&log->lock);
-    int r = write_mark(log, reterr);
+    int r = log->unmade ? hzp_sample_log_make(log, reterr) : HZP_OK;
+    if (r == HZP_OK)
+        r = write_mark(log, reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -231,7 +233,9 @@ static int choose_version_id(struct hzp_sample_log *log, int64_t newest,
                                       &mark, reterr));
         log->versions_from = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
         int r = write_mark(log, &ret->why);
-        ret->unmarked = r == HZP_EIO;
+        ret->unmarked = r == HZP_EIO || log->unmade;
+        if (log->unmade)
+            ret->why = log->why;
         if (r < 0 && r != HZP_EIO)
             return hzp_fail(reterr, r, "%s", ret->why.text);
     }

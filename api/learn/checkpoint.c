@@ -20,13 +20,23 @@
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
 
+static int no_dir(const char *path, int error, struct hzp_err_text *reterr)
+{
+    hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", path, strerror(error));
+    errno = error;
+    return HZP_EIO;
+}
+
 int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr)
 {
     char part[PATH_MAX];
-    size_t length = strlen(path), existed = 0;
+    size_t length = strlen(path), none, *existed = ret_existed ? ret_existed : &none;
     bool made = false;
-    if (!length || length >= sizeof(part))
+    *existed = 0;
+    if (!length || length >= sizeof(part)) {
+        errno = EINVAL;
         return hzp_fail(reterr, HZP_EINVAL, "%s: not a valid directory name", path);
+    }
     memcpy(part, path, length + 1);
     for (char *p = part + 1;; p++) {
         if (*p && *p != '/')
@@ -35,25 +45,24 @@ int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_er
         *p = '\0';
         int error = mkdir(part, 0777) < 0 ? errno : 0;
         if (error && error != EEXIST)
-            return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
-                            strerror(error));
+            return no_dir(part, error, reterr);
         /* Else the directory, and the log in it, may be missing after a power cut.  Its parent may
          * be closed to reading. */
         if (!error && hzp_file_sync_parent(part) < 0 && errno == EIO)
-            return hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", part,
-                            strerror(errno));
+            return no_dir(part, EIO, reterr);
         made = made || !error;
         if (!made)
-            existed = (size_t)(p - part);
+            *existed = (size_t)(p - part);
         *p = was;
         if (!was)
             break;
     }
     struct stat st;
-    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
-        return hzp_fail(reterr, HZP_EIO, "%s: not a directory", path);
-    if (ret_existed)
-        *ret_existed = existed;
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+        hzp_fail(reterr, HZP_EIO, "%s: not a directory", path);
+        errno = ENOTDIR;
+        return HZP_EIO;
+    }
     return HZP_OK;
 }
 

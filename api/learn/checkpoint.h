@@ -14,7 +14,7 @@
 #include "train/snapshot.h"
 
 /* Creates path and its missing parents. *ret_existed (may be NULL): how many bytes of the path
- * named an existing directory before. */
+ * named an existing directory before; set after a failure, too.  HZP_EIO: errno says why. */
 int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr);
 
 /* Removes the directories that make_dir created, as far as they are empty. */

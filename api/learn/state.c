@@ -56,7 +56,13 @@ static void warn_of_wide_mode(const char *dir)
                 dir, (unsigned)st.st_mode & 0777);
 }
 
-static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
+static bool no_space(int error)
+{
+    return error == ENOSPC || error == EDQUOT;
+}
+
+/* *ret_full: there is no space to make it, and reterr says so; it is made later. */
+static int choose_dir(struct hzp_state *s, bool *ret_full, struct hzp_err_text *reterr)
 {
     char dir[PATH_MAX];
     if (s->config.state_dir && !strcmp(s->config.state_dir, "none"))
@@ -66,9 +72,11 @@ static int choose_dir(struct hzp_state *s, struct hzp_err_text *reterr)
     else
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
-    HZP_TRY(hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr));
-    warn_of_wide_mode(dir);
-    return HZP_OK;
+    int r = hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
+    *ret_full = r == HZP_EIO && no_space(errno);
+    if (r == HZP_OK)
+        warn_of_wide_mode(dir);
+    return *ret_full ? HZP_OK : r;
 }
 
 /* Checkpoints whose log is lost: their examples are not known, and new versions would take their
@@ -312,21 +320,31 @@ static int open_gate(struct hzp_state *s, struct hzp_err_text *reterr)
     return r;
 }
 
-static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
+/* A new log for which there is no space is made later (hzp_sample_log_open_later). */
+static int open_log(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX] = ":memory:", fingerprint[HZP_FINGERPRINT_SIZE];
     const struct hzp_state_config *config = &s->config;
-    bool fresh = false;
-    HZP_TRY(choose_dir(s, reterr));
+    struct hzp_err_text why;
+    bool fresh = false, full = false;
+    int r = choose_dir(s, &full, &why);
+    if (r < 0)
+        return hzp_fail(reterr, r, "%s", why.text);
     if (s->dir) {
         snprintf(path, sizeof(path), "%s/samples.db", s->dir);
         HZP_TRY(check_log_is_there(s, path, reterr));
         fresh = config->provisional && access(path, F_OK) < 0 && errno == ENOENT;
     }
     hzp_fingerprint_shapes(config->layout, config->tok, fingerprint);
-    int r = hzp_sample_log_open(path, fingerprint, &s->log, reterr);
+    r = hzp_sample_log_open_later(path, fingerprint, full ? &why : NULL, &s->log, reterr);
     atomic_store(&s->fresh, fresh && r != HZP_EBUSY); /* busy: created by another process */
-    HZP_TRY(r);
+    return r;
+}
+
+static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    const struct hzp_state_config *config = &s->config;
+    HZP_TRY(open_log(s, reterr));
     HZP_TRY(check_source(s, reterr));
     HZP_TRY(choose_weights(s, reterr));
     if (s->resume.last_sequence_number > 0)

@@ -9,8 +9,8 @@
  * none; damaged ones are renamed to checkpoint-ID.damaged and logged.  Examples that the checkpoint
  * does not cover are queued again; those that a lost version had already learned from are counted
  * and logged ("trained again").  Checkpoints without their log are refused, and so is another model
- * or tokenizer than the state was begun with.  If the log cannot be written (a full disk), the
- * state is read-only: the trainer is paused until it can be.
+ * or tokenizer than the state was begun with.  If the log cannot be written, or on a first start
+ * not be made, for lack of space, the state is read-only: the trainer is paused until it can be.
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
  * engine thread never waits for SQLite or the disk.  A checkpoint is written from a copy of the

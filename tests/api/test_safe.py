@@ -519,13 +519,23 @@ def test_privacy():
 
 
 def test_full_disk():
-    """A restart on a full disk serves, learns nothing and says so, until there is room again."""
+    """A start on a full disk, the first one, too, serves, learns nothing and says so, until there is room."""
     def fill():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     with tempfile.TemporaryDirectory() as folder:
-        with Server(state=folder) as server:  # the directory was there, with another mode
+        folder = os.path.join(folder, "new")
+        with Server(state=folder, before=fill, piped=True) as server:
+            until(lambda: "read-only: " in server.said())
+            assert server.ask("POST", COMPLETE, ASK)[0] == 200
+            status, headers, answer = server.ask("POST", TEACH, EXAMPLE)
+            assert status == 503 and answer["error"]["code"] == "read_only", answer
+            assert server.ask("GET", "/health")[2]["status"] == "degraded"
+            assert server.metric("hzpserve_state_read_only") == 1
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
+                             (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            until(lambda: server.ask("GET", "/health")[2]["status"] == "ok")
             assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
             assert "is open to other users" not in server.said()
         os.chmod(folder, 0o755)
@@ -546,7 +556,7 @@ def test_full_disk():
             assert server.ask("POST", TEACH + f"?wait=served&timeout={HANG}", EXAMPLE)[0] == 200
             after = server.ask("GET", "/v1/weights")[2]
             assert after["finished_optimizer_step"] > steps
-            assert after["learned_through"] == after["finished_through"] == 2, after
+            assert after["learned_through"] == after["finished_through"] == 2, after  # one of the first start
 
 
 def main():

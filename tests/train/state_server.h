@@ -50,25 +50,28 @@ struct server {
 };
 
 /* Wraps the log's opening, so that a test can act between the check and the opening. */
-int __real_hzp_sample_log_open(const char *path, const char *fingerprint,
-                               struct hzp_sample_log **ret, struct hzp_err_text *reterr);
-int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
-                               struct hzp_sample_log **ret, struct hzp_err_text *reterr);
+int __real_hzp_sample_log_open_later(const char *path, const char *fingerprint,
+                                     const struct hzp_err_text *why, struct hzp_sample_log **ret,
+                                     struct hzp_err_text *reterr);
+int __wrap_hzp_sample_log_open_later(const char *path, const char *fingerprint,
+                                     const struct hzp_err_text *why, struct hzp_sample_log **ret,
+                                     struct hzp_err_text *reterr);
 
 static char log_fingerprint[256];
 static bool another_comes;
 static struct hzp_sample_log *anothers;
 
-int __wrap_hzp_sample_log_open(const char *path, const char *fingerprint,
-                               struct hzp_sample_log **ret, struct hzp_err_text *reterr)
+int __wrap_hzp_sample_log_open_later(const char *path, const char *fingerprint,
+                                     const struct hzp_err_text *why, struct hzp_sample_log **ret,
+                                     struct hzp_err_text *reterr)
 {
     snprintf(log_fingerprint, sizeof(log_fingerprint), "%s", fingerprint);
     if (another_comes)
-        HZP_ASSERT(__real_hzp_sample_log_open(path, fingerprint, &anothers, NULL) == HZP_OK);
-    return __real_hzp_sample_log_open(path, fingerprint, ret, reterr);
+        HZP_ASSERT(hzp_sample_log_open(path, fingerprint, &anothers, NULL) == HZP_OK);
+    return __real_hzp_sample_log_open_later(path, fingerprint, why, ret, reterr);
 }
 
-/* Wraps the journal, so that a test can fill the disk. */
+/* Wraps the journal, so that a test can fill the disk or make it slow. */
 int __real_hzp_sample_log_version(struct hzp_sample_log *log,
                                   const struct hzp_version_record *record,
                                   struct hzp_err_text *reterr);
@@ -76,13 +79,15 @@ int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
                                   const struct hzp_version_record *record,
                                   struct hzp_err_text *reterr);
 
-static atomic_int disk_is_full, refused_versions;
+static atomic_int disk_is_full, refused_versions, journal_waits;
 static _Atomic uint64_t journalled; /* newest; each must follow the one before it */
 
 int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
                                   const struct hzp_version_record *record,
                                   struct hzp_err_text *reterr)
 {
+    while (atomic_load(&journal_waits))
+        usleep(500);
     if (atomic_load(&disk_is_full)) {
         atomic_fetch_add(&refused_versions, 1);
         return hzp_fail(reterr, HZP_EIO, "the disk is full");
@@ -107,6 +112,20 @@ int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, cons
     while (atomic_load(&disk_is_slow))
         usleep(1000);
     return __real_hzp_snapshot_save(s, dir, note, reterr);
+}
+
+/* Wraps the audit of drafts, so that a test can make one not finite: training stops then. */
+static hzp_op_fn *real_audit;
+static void (*at_audit)(void); /* called before it; NULL: nothing */
+
+static int failing_audit(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_audit_args *a = args;
+    if (at_audit)
+        at_audit();
+    int r = real_audit(lane, args);
+    ++*a->nonfinite;
+    return r;
 }
 
 /* In the parent of a killed child cmocka checks everything; in the child a failure ends the
@@ -204,6 +223,21 @@ static inline int close_server(struct server *s, bool save)
     hzp_device_close(s->dev);
     hzp_layout_free(&s->layout);
     return r;
+}
+
+/* From now on no update succeeds: its draft is found not to be finite. */
+static inline void fail_audits(struct server *s, void (*before)(void))
+{
+    at_audit = before;
+    real_audit = s->dev->op[HZP_OP_audit];
+    s->dev->op[HZP_OP_audit] = failing_audit;
+}
+
+static inline bool is_broken(const struct server *s)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(s->trainer, &stats);
+    return stats.broken;
 }
 
 static inline const struct hzp_units *current_units(const struct server *s)

@@ -471,6 +471,44 @@ static void test_pins_and_failures(void **state)
     hzp_sample_log_close(log);
 }
 
+/* A log that is in memory until its file can be made: what it pinned is in the file then. */
+static void test_made_later(void **state)
+{
+    struct place *p = *state;
+    struct hzp_sample_log *log;
+    struct hzp_sample_log_resume resume;
+    struct hzp_err_text text, why = {.text = "no space here"};
+    int64_t first;
+    assert_int_equal(hzp_sample_log_open_later(p->path, model, &why, &log, &text), HZP_OK);
+    assert_int_not_equal(access(p->path, F_OK), 0);
+    assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
+    assert_true(resume.unmarked && resume.next_version_id == 1 && !resume.checkpoint_id);
+    assert_string_equal(resume.why.text, "no space here");
+    assert_int_equal(hzp_sample_log_pin(log, "weights", "model", "abc", &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_mark(log, &text), HZP_OK);
+    assert_int_equal(access(p->path, F_OK), 0);
+    assert_int_equal(append_body(log, 1, 8, &first), HZP_OK);
+    assert_int_equal(hzp_sample_log_mark(log, &text), HZP_OK);
+    hzp_sample_log_close(log);
+
+    log = open_log(p);
+    check_all(log, 8);
+    assert_int_equal(hzp_sample_log_pin(log, "weights", "model", "abd", &text), HZP_EINVAL);
+    assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
+    assert_false(resume.unmarked);
+    hzp_sample_log_close(log);
+
+    /* One that another run has begun meanwhile is not taken. */
+    assert_int_equal(hzp_sample_log_open_later(p->path, model, &why, &log, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_mark(log, &text), HZP_EBUSY);
+    assert_int_equal(hzp_sample_log_resume(log, 0, &resume, &text), HZP_OK);
+    assert_true(resume.unmarked);
+    hzp_sample_log_close(log);
+    log = open_log(p);
+    check_all(log, 8);
+    hzp_sample_log_close(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -482,6 +520,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_sessions, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_body_once, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_pins_and_failures, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_made_later, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_kill, make_place, drop_place),
     };
     return cmocka_run_group_tests_name("sample_log", tests, NULL, NULL);
