@@ -399,6 +399,32 @@ static void test_killed(void **state)
     free_copy(&copy[1]);
 }
 
+/* Training has stopped because an update failed: the version that serves can be exported, on a
+ * server that does nothing else, too, and cannot be kept, because the moments are not its own. */
+static void test_stopped(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    open_server(&s, 0);
+    teach(&s, 1, 0);
+    fail_audits(&s, NULL);
+    teach(&s, 1, 2);
+    assert_true(is_broken(&s));
+    struct hzp_version_job job = {.kind = HZP_JOB_EXPORT,
+                                  .version = hzp_weights_current(s.weights)->record.id,
+                                  .name = "weights"};
+    assert_int_equal(ask(&s, &job).state, HZP_JOB_DONE);
+    assert_true(is_there("state/export/weights/model.safetensors"));
+    job.kind = HZP_JOB_NAME;
+    job = ask(&s, &job);
+    assert_int_equal(job.state, HZP_JOB_FAILED);
+    assert_non_null(strstr(job.error, "its moments cannot be kept"));
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoints + stats.checkpoint_failures, 0);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +433,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_forget, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_errors, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_stopped, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_killed, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("rollback", tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State that was damaged, lost, or begun with another model; full disks; bodies that come again. */
 #include "tests/train/state_server.h"
+#include "train/trainer_state.h"
 
 #include <sqlite3.h>
 
@@ -154,13 +155,6 @@ static void flip_bit_of_state(uint64_t checkpoint)
     fclose(file);
 }
 
-static bool broken(const struct server *s)
-{
-    struct hzp_trainer_stats stats;
-    hzp_trainer_read_stats(s->trainer, &stats);
-    return stats.broken;
-}
-
 static void turn_or_wait(struct server *s)
 {
     if (hzp_loop_turn(s->loop) == 0)
@@ -191,7 +185,7 @@ static void test_flipped_bit_behind(void **state)
         turn_or_wait(&s);
         hzp_weights_newest(s.weights, &newest);
     }
-    assert_false(broken(&s));
+    assert_false(is_broken(&s));
     int64_t last = accept(&s, 3);
     while (newest.learned_through < last) {
         turn_or_wait(&s);
@@ -222,7 +216,7 @@ static void test_flipped_bit_of_the_only(void **state)
     accept(&s, 2);
     hzp_weights_newest(s.weights, &begun);
     assert_int_equal(begun.parent, only);
-    while (!broken(&s))
+    while (!is_broken(&s))
         turn_or_wait(&s);
     for (int i = 0; i < 20; i++)
         hzp_loop_turn(s.loop);
@@ -512,6 +506,53 @@ static void test_failed_example(void **state)
     close_server(&s, true);
 }
 
+static struct hzp_trainer *failing;
+
+/* The update has begun to write: the file thread, which waited with its journal, asks for a
+ * freeze. */
+static void wait_for_freeze(void)
+{
+    atomic_store(&journal_waits, 0);
+    while (!atomic_load(&failing->freeze))
+        usleep(500);
+}
+
+/* A checkpoint is due while an update fails that has already changed moments and residuals: none is
+ * written, and what was learned since the model is learned again after a restart. */
+static void test_due_after_failure(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats;
+    open_server(&s, 1);
+    while (!atomic_load(&journalled))
+        usleep(500);
+    atomic_store(&journal_waits, 1); /* nothing becomes due before the second update */
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    uint64_t good = hzp_weights_current(s.weights)->record.id;
+    failing = s.trainer;
+    fail_audits(&s, wait_for_freeze);
+    accept(&s, 2);
+    while (!is_broken(&s))
+        turn_or_wait(&s);
+    while (atomic_load(&failing->freeze)) /* until the file thread has looked at it */
+        turn_or_wait(&s);
+    assert_int_equal(hzp_weights_current(s.weights)->record.id, good);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.checkpoints + stats.checkpoint_failures, 0);
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), 0);
+    open_server(&s, 0);
+    hzp_state_read_stats(s.state, &stats);
+    assert_int_equal(stats.restored, 4);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_false(is_broken(&s));
+    assert_int_equal(close_server(&s, true), HZP_OK);
+    assert_true(hzp_checkpoint_newest(scratch_path("state")) > good);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -531,6 +572,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_another_model, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_again, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_failed_example, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_due_after_failure, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("state_damage", tests, NULL, NULL);
 }
