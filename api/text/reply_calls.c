@@ -90,11 +90,12 @@ const char *hzp_reply_blanks(const char *p, const char *end)
     return p;
 }
 
-/* One JSON value at *at, which moves behind it; NULL: there is none. */
-static json_t *next_value(const char **at, const char *end)
+/* One JSON value at *at, which moves behind it; NULL: there is none.  how: 0: an object or an
+ * array; JSON_DECODE_ANY. */
+static json_t *next_value(const char **at, const char *end, size_t how)
 {
     json_error_t error;
-    json_t *json = json_loadb(*at, (size_t)(end - *at), JSON_DISABLE_EOF_CHECK, &error);
+    json_t *json = json_loadb(*at, (size_t)(end - *at), JSON_DISABLE_EOF_CHECK | how, &error);
     if (json)
         *at += error.position;
     return json;
@@ -105,7 +106,7 @@ bool hzp_reply_read_objects(struct hzp_reply *reply, const char *p, const char *
     int before = reply->calls;
     bool fits = true, any = false;
     for (p = hzp_reply_blanks(p, end); fits && p < end; p = hzp_reply_blanks(p, end)) {
-        json_t *json = next_value(&p, end), *each;
+        json_t *json = next_value(&p, end, 0), *each;
         size_t i;
         fits = json_is_object(json) ? add_object(reply, json)
                                     : json_is_array(json) && json_array_size(json) && !any;
@@ -135,7 +136,7 @@ bool hzp_reply_read_mistral(struct hzp_reply *reply, const char *p, const char *
         if (fits) {
             snprintf(name, sizeof(name), "%.*s", (int)(at - p), p);
             p = at + sizeof(args) - 1;
-            json_t *json = next_value(&p, end);
+            json_t *json = next_value(&p, end, 0);
             fits = json && add_call(reply, name, json);
             json_decref(json);
         }
@@ -165,15 +166,38 @@ static char *between(const char **at, const char *end, const char *open, const c
     return strndup(from, (size_t)(to - from));
 }
 
-/* A value as GLM writes it: text where the tool's parameter is a string, else JSON. */
-static json_t *glm_argument(const struct hzp_reply *reply, const char *name, const char *key,
-                            const char *text)
+/* Whether the tool's parameter is a string. */
+static bool is_text(const struct hzp_reply *reply, const char *name, const char *key)
 {
     const json_t *tool = json_object_get(reply->rules->names, name);
     const json_t *parameter = json_object_get(json_object_get(tool, "properties"), key);
     const char *type = json_string_value(json_object_get(parameter, "type"));
-    json_t *json = type && !strcmp(type, "string") ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);
-    return json ? json : json_string(text);
+    return type && !strcmp(type, "string");
+}
+
+/* A value as GLM writes it, at or behind *at, which moves behind its end: text where the tool's
+ * parameter is a string, else JSON, in which the mark of the end may stand.  NULL: there is
+ * none. */
+static json_t *glm_argument(const struct hzp_reply *reply, const char *name, const char *key,
+                            const char **at, const char *end)
+{
+    const char *p = memmem(*at, (size_t)(end - *at), glm_value, sizeof(glm_value) - 1);
+    json_t *json = NULL;
+    if (p && !is_text(reply, name, key)) {
+        p = hzp_reply_blanks(p + sizeof(glm_value) - 1, end);
+        json = next_value(&p, end, JSON_DECODE_ANY);
+        p = hzp_reply_blanks(p, end);
+        if (json && (size_t)(end - p) >= sizeof(glm_value_end) - 1 &&
+            !memcmp(p, glm_value_end, sizeof(glm_value_end) - 1)) {
+            *at = p + sizeof(glm_value_end) - 1;
+            return json;
+        }
+        json_decref(json);
+    }
+    char *text = between(at, end, glm_value, glm_value_end);
+    json = text ? json_string(text) : NULL;
+    free(text);
+    return json;
 }
 
 bool hzp_reply_read_glm(struct hzp_reply *reply, const char *p, const char *end)
@@ -183,16 +207,14 @@ bool hzp_reply_read_glm(struct hzp_reply *reply, const char *p, const char *end)
     p = hzp_reply_blanks(p, stop);
     while (stop > p && strchr(" \n\r\t", stop[-1]) && stop[-1])
         stop--;
-    char *name = strndup(p, (size_t)(stop - p)), *key, *value;
-    json_t *object = json_object();
+    char *name = strndup(p, (size_t)(stop - p)), *key;
+    json_t *object = json_object(), *value;
     bool fits = true;
     for (p = key_at ? key_at : end; fits && p < end; p = hzp_reply_blanks(p, end)) {
         key = between(&p, end, glm_key, glm_key_end);
-        value = key ? between(&p, end, glm_value, glm_value_end) : NULL;
-        fits =
-            value && json_object_set_new(object, key, glm_argument(reply, name, key, value)) == 0;
+        value = key ? glm_argument(reply, name, key, &p, end) : NULL;
+        fits = value && json_object_set_new(object, key, value) == 0;
         free(key);
-        free(value);
     }
     fits = fits && name && *name && !strpbrk(name, "<{\n") && add_call(reply, name, object);
     json_decref(object);

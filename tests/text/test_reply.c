@@ -225,6 +225,18 @@ static void glm(void **state)
                "f",
                "{\\\"s\\\": \\\"5 \\\\\\\"x\\\\\\\"\\\", \\\"n\\\": [1, 2]}") ", " CALL("g",
                                                                                         "{}") "]}");
+    /* The mark of the end within JSON; in a text it ends the text. */
+    expect(rules,
+           ("<tool_call>f<arg_key>n</arg_key><arg_value> {\"a\": \"x</arg_value>y\"} </arg_value>"
+            "<arg_key>m</arg_key><arg_value>-5</arg_value><arg_key>b</arg_key><arg_value>\"c\""
+            "</arg_value></tool_call>"),
+           "{\"content\": null, \"tool_calls\": [" CALL(
+               "f", "{\\\"n\\\": {\\\"a\\\": \\\"x</arg_value>y\\\"}, \\\"m\\\": -5, "
+                    "\\\"b\\\": \\\"c\\\"}") "]}");
+    expect(rules,
+           "<tool_call>f<arg_key>n</arg_key><arg_value>{\"a\": 1} or</arg_value></tool_call>",
+           "{\"content\": null, \"tool_calls\": [" CALL(
+               "f", "{\\\"n\\\": \\\"{\\\\\\\"a\\\\\\\": 1} or\\\"}") "]}");
     expect(rules, "<tool_call>h<arg_key>a</arg_key></tool_call>",
            "{\"content\": \"<tool_call>h<arg_key>a</arg_key></tool_call>\"}");
     json_decref(rules.names);
