@@ -25,6 +25,7 @@ struct hzp_structures {
     int32_t count;
     int64_t bytes;
     uint64_t turn;
+    bool large; /* one that takes much memory while it is made is being made */
 };
 
 void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_use_max,
@@ -77,17 +78,49 @@ static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
 
 /* ---- rules ---- */
 
+/* bytes: what its languages may take meanwhile. */
 static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
-                const struct hzp_structure *what, struct hzp_grammar **ret,
+                const struct hzp_structure *what, int64_t bytes, struct hzp_grammar **ret,
                 struct hzp_err_text *reterr)
 {
     struct hzp_rules *rules = hzp_rules_create();
-    hzp_regular_begin();
+    hzp_regular_begin(bytes);
     int32_t root = hzp_rules_add(rules, "answer", 6);
     int r = hzp_structure_rules(s->tok, what, rules, root, reterr);
     if (r == HZP_OK)
         r = hzp_grammar_create(rules, root, words, ret, reterr);
     hzp_rules_destroy(rules);
+    return r;
+}
+
+static bool begin_large(struct hzp_structures *s, bool begin)
+{
+    hzp_lock_take(&s->lock);
+    bool free_before = !s->large;
+    s->large = begin;
+    hzp_lock_release(&s->lock);
+    return free_before;
+}
+
+/* Most take little memory while they are made, and any number may be made at once.  One that does
+ * not is made again with more, and no other such one beside it. */
+static int make_bounded(struct hzp_structures *s, const struct hzp_lexicon *words,
+                        const struct hzp_structure *what, struct hzp_grammar **ret,
+                        struct hzp_err_text *reterr)
+{
+    int r = make(s, words, what, HZP_STRUCTURE_SMALL, ret, reterr);
+    if (!hzp_regular_over())
+        return r;
+    if (r == HZP_OK)
+        hzp_grammar_unref(*ret);
+    *ret = NULL;
+    if (!begin_large(s, true))
+        return hzp_fail(reterr, HZP_EBUSY,
+                        "it takes more than %lld bytes of memory while it is made, and another "
+                        "such one is being made; try again",
+                        (long long)HZP_STRUCTURE_SMALL);
+    r = make(s, words, what, HZP_STRUCTURE_LARGE, ret, reterr);
+    begin_large(s, false);
     return r;
 }
 
@@ -166,7 +199,7 @@ int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *wha
                      (long long)s->in_use_max);
     hzp_lock_release(&s->lock);
     if (!*ret && r == HZP_OK)
-        r = make(s, words, what, ret, reterr);
+        r = make_bounded(s, words, what, ret, reterr);
     if (r < 0) {
         free(key);
         return r;

@@ -5,8 +5,9 @@
  * A grammar is made by the thread that asks, which may take seconds at the bounds of
  * serve/grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped
  * above HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  While the grammars in use (kept, or owned by a
- * request) take more than a bound, no further one is made.  The lexicon is made with the first
- * grammar.
+ * request) take more than a bound, no further one is made.  While it is made a grammar takes
+ * HZP_STRUCTURE_SMALL bytes of languages at most, but for one at a time that takes
+ * HZP_STRUCTURE_LARGE.  The lexicon is made with the first grammar.
  *
  * Invariant: a grammar that was handed out stays valid as long as it has an owner and the
  * structures are open.
@@ -23,6 +24,8 @@ struct hzp_structures;
 
 #define HZP_STRUCTURES_BYTES  ((int64_t)256 << 20)
 #define HZP_STRUCTURES_IN_USE ((int64_t)1 << 30)
+#define HZP_STRUCTURE_SMALL   ((int64_t)16 << 20)
+#define HZP_STRUCTURE_LARGE   ((int64_t)640 << 20)
 enum {
     HZP_STRUCTURES_MAX = 64,
     HZP_STRUCTURE_CALLS_MAX = 16,       /* in one answer */
@@ -61,7 +64,8 @@ void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_us
 void hzp_structures_close(struct hzp_structures *s); /* all grammars are let go; NULL: no effect */
 
 /* *ret: the caller becomes one more owner (hzp_grammar_unref).  HZP_EINVAL: it cannot be honoured;
- * HZP_EBUSY: the grammars in use take too much memory; reterr says what. */
+ * HZP_EBUSY: the grammars in use take too much memory, or this one would while another large one is
+ * made; reterr says what. */
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr);
 

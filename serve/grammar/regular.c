@@ -16,12 +16,34 @@ struct hzp_regular {
     int32_t states, room;
 };
 
-/* What hzp_regular_begin gave this thread and it has not spent. */
-static _Thread_local int64_t steps_left = INT64_MAX;
+/* What hzp_regular_begin gave this thread and it has not spent; whether memory did not suffice. */
+static _Thread_local int64_t steps_left = INT64_MAX, bytes_left = INT64_MAX;
+static _Thread_local bool over;
 
-void hzp_regular_begin(void)
+void hzp_regular_begin(int64_t bytes)
 {
     steps_left = HZP_REGULAR_TOTAL_MAX;
+    bytes_left = bytes;
+    over = false;
+}
+
+bool hzp_regular_over(void)
+{
+    return over;
+}
+
+static bool take_bytes(size_t bytes)
+{
+    bool fits = (int64_t)bytes <= bytes_left;
+    bytes_left -= fits ? (int64_t)bytes : 0;
+    over |= !fits;
+    return fits;
+}
+
+static void give_bytes(size_t bytes)
+{
+    if (bytes_left <= INT64_MAX - (int64_t)bytes)
+        bytes_left += (int64_t)bytes;
 }
 
 static int32_t add_state(struct hzp_regular *a)
@@ -29,7 +51,10 @@ static int32_t add_state(struct hzp_regular *a)
     if (a->states == HZP_REGULAR_STATES_MAX)
         return -1;
     if (a->states == a->room) {
-        a->room = HZP_MIN(HZP_MAX(2 * a->room, 16), HZP_REGULAR_STATES_MAX);
+        int32_t room = HZP_MIN(HZP_MAX(2 * a->room, 16), HZP_REGULAR_STATES_MAX);
+        if (!take_bytes((size_t)(room - a->room) * sizeof(*a->state)))
+            return -1;
+        a->room = room;
         a->state = hzp_xrealloc(a->state, (size_t)a->room * sizeof(*a->state));
     }
     memset(&a->state[a->states], 0xFF, sizeof(*a->state));
@@ -41,6 +66,7 @@ void hzp_regular_destroy(struct hzp_regular *a)
 {
     if (!a)
         return;
+    give_bytes((size_t)a->room * sizeof(*a->state));
     free(a->state);
     free(a);
 }
@@ -156,16 +182,20 @@ static int32_t state_of(struct job *j)
     for (int32_t s = *chain; s >= 0; s = j->subset[s].chain)
         if (j->subset[s].count == j->count && !memcmp(j->pool + j->subset[s].at, j->set, bytes))
             return s;
+    int32_t pool_room = j->used + j->count > j->pool_room
+                            ? HZP_MAX(2 * j->pool_room, j->used + j->count + 256)
+                            : j->pool_room;
+    if (!take_bytes((size_t)(pool_room - j->pool_room) * sizeof(*j->pool)))
+        return -1;
+    if (pool_room > j->pool_room)
+        j->pool = hzp_xrealloc(j->pool, (size_t)pool_room * sizeof(*j->pool));
+    j->pool_room = pool_room;
     int32_t state = add_state(j->made);
     if (state < 0)
         return -1;
     if (state == j->subsets_room) {
         j->subsets_room = HZP_MAX(2 * j->subsets_room, 64);
         j->subset = hzp_xrealloc(j->subset, (size_t)j->subsets_room * sizeof(*j->subset));
-    }
-    if (j->used + j->count > j->pool_room) {
-        j->pool_room = HZP_MAX(2 * j->pool_room, j->used + j->count + 256);
-        j->pool = hzp_xrealloc(j->pool, (size_t)j->pool_room * sizeof(*j->pool));
     }
     memcpy(j->pool + j->used, j->set, bytes);
     j->subset[state] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
@@ -226,7 +256,7 @@ struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t fr
     j.stamp = 1;
     if (fits) {
         set_add(&j, from);
-        state_of(&j);
+        fits = state_of(&j) >= 0;
     }
     for (int32_t s = 0; s < j.made->states && fits; s++)
         fits = make_edges(&j, s);
@@ -234,6 +264,7 @@ struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t fr
     free(j.mark);
     free(j.set);
     free(j.subset);
+    give_bytes((size_t)j.pool_room * sizeof(*j.pool));
     free(j.pool);
     if (fits)
         return trim(j.made);
@@ -286,8 +317,8 @@ static struct hzp_regular *combine(const struct hzp_regular *a, const struct hzp
     bool fits = steps_left > 0;
     p.made = hzp_xcalloc(1, sizeof(*p.made));
     memset(p.chain, 0xFF, sizeof(p.chain));
-    if (a->states && (b->states || without))
-        pair_of(&p, 0, b->states ? 0 : -1);
+    if (fits && a->states && (b->states || without))
+        fits = pair_of(&p, 0, b->states ? 0 : -1) >= 0;
     for (int32_t s = 0; s < p.made->states && fits; s++) {
         steps_left -= 16;
         for (int k = 0; k < 256 && fits; k++) {

@@ -18,9 +18,12 @@ enum {
 
 struct hzp_regular;
 
-/* From here on this thread spends HZP_REGULAR_TOTAL_MAX steps at most; then all languages are too
- * large.  A thread that never calls it has no such bound. */
-void hzp_regular_begin(void);
+/* From here on this thread spends HZP_REGULAR_TOTAL_MAX steps at most, and its languages take so
+ * many bytes at a time; then all languages are too large.  A thread that never calls it has no such
+ * bounds. */
+void hzp_regular_begin(int64_t bytes);
+/* Whether a language was too large for these bytes since. */
+bool hzp_regular_over(void);
 
 /* What the nodes between `from` and `to` take, which call no rules.  NULL: it is too large: more
  * than HZP_REGULAR_STATES_MAX states, or HZP_REGULAR_WORK_MAX steps. */

@@ -3,6 +3,7 @@
  * reply reads as calls, reasoning comes before them, and grammars are kept. */
 #include "api/text/structure.h"
 
+#include "base/thread.h"
 #include "tests/text/tokenizer_makes.h"
 
 #include <setjmp.h>
@@ -351,13 +352,70 @@ static void test_in_use(void **state)
     hzp_structures_close(few);
 }
 
+/* Names of six kinds, none of which is of another: each kind needs many states while the names are
+ * divided. */
+static json_t *large_schema(int which)
+{
+    json_t *patterns = json_object();
+    for (int i = 0; i < 6; i++) {
+        char pattern[64];
+        snprintf(pattern, sizeof(pattern), "^%c(e|f)*e(e|f){10}%d$", "uvwxyz"[i], which);
+        json_object_set_new(patterns, pattern, json_pack("{s:s}", "type", "null"));
+    }
+    return json_pack("{s:s, s:o, s:b}", "type", "object", "patternProperties", patterns,
+                     "additionalProperties", 0);
+}
+
+struct asker {
+    struct hzp_structures *structures;
+    int which, r;
+    struct hzp_err_text err;
+};
+
+static void *ask_large(void *arg)
+{
+    struct asker *a = arg;
+    struct hzp_grammar *grammar = NULL;
+    json_t *schema = large_schema(a->which);
+    struct hzp_structure what = {.schema = schema};
+    a->r = hzp_structures_get(a->structures, &what, &grammar, &a->err);
+    hzp_grammar_unref(grammar);
+    json_decref(schema);
+    return NULL;
+}
+
+/* One that takes much memory while it is made is made, one at a time. */
+static void test_large(void **state)
+{
+    struct hzp_structures *some;
+    struct asker asker[4];
+    pthread_t thread[4];
+    int made = 0;
+    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), HZP_STRUCTURES_IN_USE, &some);
+    for (int i = 0; i < 4; i++) {
+        asker[i] = (struct asker){.structures = some, .which = i};
+        assert_int_equal(hzp_thread_start(&thread[i], "asker", ask_large, &asker[i]), HZP_OK);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        made += asker[i].r == HZP_OK;
+        if (asker[i].r != HZP_OK) {
+            assert_int_equal(asker[i].r, HZP_EBUSY);
+            assert_non_null(strstr(asker[i].err.text, "try again"));
+        }
+    }
+    assert_true(made >= 1);
+    asker[0].which = 4;
+    ask_large(&asker[0]);
+    assert_int_equal(asker[0].r, HZP_OK);
+    hzp_structures_close(some);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_in_use),
+        cmocka_unit_test(test_calls),  cmocka_unit_test(test_forms), cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_in_use), cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
