@@ -159,3 +159,33 @@ def check_version_action(server):
             for value in wrong_values(what) if ACTIONS.get(field) == action else ["x"]:
                 status, _, answer = server.post(f"/v1/weights/current/{action}", {field: value})
                 assert status == 400 and answer["error"]["param"] == field, (action, field, value, answer)
+
+
+# What stands beside a field of an example.
+EXAMPLES = {"completion": {"prompt": "a"}, "prompt": {"completion": "a"}, "learn": {"tokens": [1, 2]},
+            "input": {"instruction": "a", "output": "b"}, "instruction": {"output": "b"},
+            "output": {"instruction": "a"}, "chat_template_kwargs": {"messages": MESSAGES},
+            "documents": {"messages": MESSAGES}, "tools": {"messages": MESSAGES}}
+
+
+def check_learning_bodies(server):
+    """On a server that learns: examples, manifests and what is pushed refuse wrong values and unknown fields,
+    by name, and manifests want the fields that they need."""
+    schemas = openapi(server)["components"]["schemas"]
+    manifest = json.loads(server.get("/v1/replication/current/manifest"))
+    for name, path, good in (("Manifest", "/v1/replication", manifest),
+                             ("Push", "/v1/replication/0123456789abcdef/activate", {})):
+        assert set(good) <= set(schemas[name]["properties"]), (name, good)
+        for field, what in {**schemas[name]["properties"], "no_such": {}}.items():
+            for value in wrong_values(what) if field != "no_such" else [1]:
+                status, _, answer = server.post(path, {**good, field: value})
+                assert status == 400 and answer["error"]["param"].startswith(field), (name, field, value, answer)
+        for field in schemas[name].get("required", []):
+            status, _, answer = server.post(path, {f: value for f, value in good.items() if f != field})
+            assert status == 400 and answer["error"]["param"] == field, (name, field, answer)
+    assert len(schemas["Manifest"]["required"]) == 5
+    for field, what in {**schemas["Example"]["properties"], "no_such": {}}.items():
+        for value in wrong_values(what) if field != "no_such" else [1]:
+            body = {**EXAMPLES.get(field, {} if field != "no_such" else {"text": "a"}), field: value}
+            status, _, answer = server.post("/v1/fine_tuning/examples", body)
+            assert status == 400 and answer["error"]["param"].startswith(f"lines[1].{field}"), (field, value, answer)

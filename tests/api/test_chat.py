@@ -300,6 +300,7 @@ def test_lessons():
     with Server(*options, name="world") as server:
         check_examples(server)
         check_version_action(server)  # noqa: F405
+        check_learning_bodies(server)  # noqa: F405
         status, _, body = post(server, said)
         assert status == 200 and body["served"] and body["accepted"] == 1, body
         status, _, body = post(server, {**said, "weight": 0.5})
