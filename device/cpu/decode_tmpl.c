@@ -23,12 +23,6 @@ enum {
     NR = 4,
 };
 
-#ifdef __AVX512F__
-enum { NV = 4 }; /* vectors of a value that are summed at once */
-#else
-enum { NV = 2 };
-#endif
-
 #ifdef __AVX512BF16__
 #define HAS_PAIRS 1
 #else
@@ -77,8 +71,9 @@ struct wanted {
 
 struct task {
     const struct decode *w;
-    int seg, h0, h1;  /* kv heads h0 .. h1-1 */
-    float *q, *score; /* with pairs [heads][dim / 16][16] queries, twice each; [heads][SCORES] */
+    int seg, h0, h1; /* kv heads h0 .. h1-1 */
+    float *q,
+        *score; /* [heads][dim], with pairs [heads][dim / 16][16] twice each; [heads][SCORES] */
     struct state all, more;
     struct place ahead;
 };
@@ -295,25 +290,28 @@ INLINE vf value_turned(const float *value, int d)
 
 #endif
 
-/* Scores of g heads with NR keys. */
-INLINE void score_four(int g, enum hzp_dtype type, const char *q, size_t head,
-                       const char *const key[NR], int dim, float scale, v4 ret[HEADS_AT_ONCE])
+/* Scores of g heads with NR keys; q: [g][dim] floats. */
+INLINE void score_four(int g, enum hzp_dtype type, const float *q, const char *const key[NR],
+                       int dim, float scale, v4 ret[HEADS_AT_ONCE])
 {
     vf acc[HEADS_AT_ONCE][NR];
 
-    for (int i = 0; i < g; i++)
+    UNROLL
+    for (int i = 0; i < g; i++) {
+        UNROLL
         for (int j = 0; j < NR; j++)
             acc[i][j] = vzero();
+    }
     EACH(d, dim, {
-        vf kv[NR];
-        for (int j = 0; j < NR; j++)
-            kv[j] = vget(key[j], (size_t)d, type, left);
-        for (int i = 0; i < g; i++) {
-            vf qv = vget(q + (size_t)i * head, (size_t)d, type, left);
-            for (int j = 0; j < NR; j++)
-                acc[i][j] = vfma(qv, kv[j], acc[i][j]);
+        UNROLL
+        for (int j = 0; j < NR; j++) {
+            vf kv = vget(key[j], (size_t)d, type, left);
+            UNROLL
+            for (int i = 0; i < g; i++)
+                acc[i][j] = vfma(vload(q + i * dim + d, left), kv, acc[i][j]);
         }
     });
+    UNROLL
     for (int i = 0; i < g; i++) {
         v4 sums =
             v4_sums(vfold4(acc[i][0]), vfold4(acc[i][1]), vfold4(acc[i][2]), vfold4(acc[i][3]));
@@ -321,56 +319,70 @@ INLINE void score_four(int g, enum hzp_dtype type, const char *q, size_t head,
     }
 }
 
-INLINE void keys_plain(int g, enum hzp_dtype type, int dim, const char *q, const char *keys, int n,
-                       float scale, float *score)
+INLINE void keys_plain(int g, enum hzp_dtype type, int dim, const float *q, const char *keys, int n,
+                       float scale, struct wanted want, float *score)
 {
     size_t row = (size_t)dim * (type == HZP_F32 ? 4 : 2);
 
     for (int p = 0; p < n; p += NR) {
         const char *key[NR];
         v4 s[HEADS_AT_ONCE];
+        fetch_two(want, p, row);
+        fetch_two(want, p + 2, row);
         for (int j = 0; j < NR; j++)
             key[j] = keys + (size_t)HZP_MIN(p + j, n - 1) * row;
-        score_four(g, type, q, row, key, dim, scale, s);
+        score_four(g, type, q, key, dim, scale, s);
         for (int i = 0; i < g; i++)
             v4_store(score + i * SCORES + p, s[i]);
     }
 }
 
-/* value[i][d0 ..) += sum over p of score[i][p] v[p][d0 ..), up to NV vectors wide. */
-INLINE void values_plain(int g, enum hzp_dtype type, int dim, const char *values, int n,
-                         const float *score, float *value)
+/* value[i][d0 .. d0+nv*VL) += sum over p of score[i][p] v[p][d0 ..); the last vector has `left`
+ * elements, and at d0 = 0 what is wanted is fetched. */
+INLINE void values_wide(int g, int nv, enum hzp_dtype type, int dim, int d0, int last,
+                        const char *values, int n, const float *score, struct wanted want,
+                        float *value)
 {
     size_t row = (size_t)dim * (type == HZP_F32 ? 4 : 2);
+    vf acc[HEADS_AT_ONCE][4];
 
-    for (int d0 = 0; d0 < dim; d0 += NV * VL) {
-        vf acc[HEADS_AT_ONCE][NV];
-        bool whole = d0 + NV * VL <= dim;
-        for (int i = 0; i < g; i++)
-            for (int v = 0; v < NV; v++) {
-                int left = HZP_MIN(VL, dim - d0 - v * VL);
-                acc[i][v] = left > 0 ? vload(value + i * dim + d0 + v * VL, left) : vzero();
-            }
-        for (int p = 0; p < n; p++) {
-            vf vv[NV];
-            for (int v = 0; v < NV; v++) {
-                int left = whole ? VL : HZP_MIN(VL, dim - d0 - v * VL);
-                vv[v] = left > 0 ? vget(values + (size_t)p * row, (size_t)(d0 + v * VL), type, left)
-                                 : vzero();
-            }
-            for (int i = 0; i < g; i++) {
-                vf s = vset(score[i * SCORES + p]);
-                for (int v = 0; v < NV; v++)
-                    acc[i][v] = vfma(s, vv[v], acc[i][v]);
-            }
-        }
-        for (int i = 0; i < g; i++)
-            for (int v = 0; v < NV; v++) {
-                int left = HZP_MIN(VL, dim - d0 - v * VL);
-                if (left > 0)
-                    vstore(value + i * dim + d0 + v * VL, acc[i][v], left);
-            }
+    UNROLL
+    for (int i = 0; i < g; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            acc[i][v] = vload(value + i * dim + d0 + v * VL, v + 1 < nv ? VL : last);
     }
+    for (int p = 0; p < n; p++) {
+        if (d0 == 0 && p % 2 == 0)
+            fetch_two(want, p, row);
+        UNROLL
+        for (int v = 0; v < nv; v++) {
+            vf vv =
+                vget(values + (size_t)p * row, (size_t)(d0 + v * VL), type, v + 1 < nv ? VL : last);
+            UNROLL
+            for (int i = 0; i < g; i++)
+                acc[i][v] = vfma(vset(score[i * SCORES + p]), vv, acc[i][v]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < g; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            vstore(value + i * dim + d0 + v * VL, acc[i][v], v + 1 < nv ? VL : last);
+    }
+}
+
+/* value[i][d] += sum over p of score[i][p] v[p][d]. */
+INLINE void values_plain(int g, enum hzp_dtype type, int dim, const char *values, int n,
+                         const float *score, struct wanted want, float *value)
+{
+    const int nv = VL == 16 || g <= 3 ? 4 : 2; /* registers: g sums of each, and g scores */
+    int d = 0;
+
+    for (; d + nv * VL <= dim; d += nv * VL)
+        values_wide(g, nv, type, dim, d, VL, values, n, score, want, value);
+    for (; d < dim; d += VL)
+        values_wide(g, 1, type, dim, d, HZP_MIN(VL, dim - d), values, n, score, want, value);
 }
 
 /* Turns scores into exp(score - top), with pairs as bf16 in the same place, and writes zeros up to
@@ -406,9 +418,9 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
     const struct hzp_attn_paged_args *a = t->w->args;
     float *score = t->score + i * SCORES;
 
-    if (!pairs)
-        fetch_rest(want, 0, row_bytes(t->w));
-    else if (value) /* values_pairs itself prefetches only n rows */
+    if (!pairs && !value) /* keys_plain and values prefetch only so many rows */
+        fetch_rest(want, HZP_ROUND_UP(n, NR), row_bytes(t->w));
+    else if (value)
         fetch_rest(want, HZP_ROUND_UP(n, 2), row_bytes(t->w));
 
     if (value) {
@@ -416,14 +428,13 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
         if (pairs)
             values_pairs(g, dim, rows, n, (float *)((uint16_t *)score + at), want, sum);
         else
-            values_plain(g, type, dim, rows, n, score + at, sum);
+            values_plain(g, type, dim, rows, n, score + at, want, sum);
     } else if (pairs) {
         keys_pairs(g, dim, t->q + (size_t)i * (size_t)HZP_ROUND_UP(dim, 16), rows, n, a->scale,
                    want, score + at);
     } else {
-        const char *q = (const char *)hzp_cpu_row(&a->qkv, a->segs.row0[t->seg]) +
-                        (size_t)(t->h0 * t->w->group + i) * row_bytes(t->w);
-        keys_plain(g, type, dim, q, rows, n, a->scale, score + at);
+        keys_plain(g, type, dim, t->q + (size_t)i * (size_t)dim, rows, n, a->scale, want,
+                   score + at);
     }
 }
 
@@ -478,14 +489,21 @@ static void chunk_run(struct task *t, int p0, int p1, struct state out)
 
     if (t->w->args->kv.type == HZP_F32)
         chunk_run_as(t, false, HZP_F32, dim, p0, p1, out);
-    else if (!HAS_PAIRS)
+#if !HAS_PAIRS
+    else if (dim == 64)
+        chunk_run_as(t, false, HZP_BF16, 64, p0, p1, out);
+    else if (dim == 128)
+        chunk_run_as(t, false, HZP_BF16, 128, p0, p1, out);
+    else
         chunk_run_as(t, false, HZP_BF16, dim, p0, p1, out);
+#else
     else if (dim == 64)
         chunk_run_as(t, HAS_PAIRS, HZP_BF16, 64, p0, p1, out);
     else if (dim == 128)
         chunk_run_as(t, HAS_PAIRS, HZP_BF16, 128, p0, p1, out);
     else
         chunk_run_as(t, HAS_PAIRS, HZP_BF16, dim, p0, p1, out);
+#endif
 }
 
 /* x = x a + y b, n floats. */
@@ -560,28 +578,30 @@ static size_t own_floats(const struct decode *w)
 {
     size_t heads = (size_t)(w->kv_each * w->group);
     size_t q = heads * (size_t)HZP_ROUND_UP(w->args->heads.dim, 16);
-    return 2 * state_floats(w) + (w->pairs ? q : 0) + heads * SCORES;
+    return 2 * state_floats(w) + q + heads * SCORES;
 }
 
-/* Stores groups of sixteen elements of a query twice, so that one vector is multiplied with two
- * keys. */
-static void queries_pair(const struct task *t, int heads)
+/* The task's queries, with pairs groups of sixteen elements of each twice, so that one vector is
+ * multiplied with two keys; else as floats. */
+static void queries_copy(const struct task *t, int heads)
 {
-#if HAS_PAIRS
     const struct hzp_attn_paged_args *a = t->w->args;
-    int dim = a->heads.dim;
-    const uint16_t *q = (const uint16_t *)hzp_cpu_row(&a->qkv, a->segs.row0[t->seg]) +
-                        (size_t)(t->h0 * t->w->group) * (size_t)dim;
+    const char *row = hzp_cpu_row(&a->qkv, a->segs.row0[t->seg]);
+    int dim = a->heads.dim, first = t->h0 * t->w->group * dim;
     float *to = t->q;
 
-    for (int i = 0; i < heads; i++, q += dim)
-        for (int d = 0; d < dim; d += 16, to += 16) {
-            __m256i x = _mm256_maskz_loadu_epi16(lanes(HZP_MIN(16, dim - d)), q + d);
-            _mm512_storeu_si512(to, _mm512_broadcast_i64x4(x));
-        }
-#else
-    (void)t, (void)heads;
+#if HAS_PAIRS
+    if (t->w->pairs) {
+        const uint16_t *q = (const uint16_t *)(const void *)row + first;
+        for (int i = 0; i < heads; i++, q += dim)
+            for (int d = 0; d < dim; d += 16, to += 16) {
+                __m256i x = _mm256_maskz_loadu_epi16(lanes(HZP_MIN(16, dim - d)), q + d);
+                _mm512_storeu_si512(to, _mm512_broadcast_i64x4(x));
+            }
+        return;
+    }
 #endif
+    EACH(d, heads * dim, vstore(to + d, vget(row, (size_t)(first + d), a->qkv.type, left), left););
 }
 
 static struct task task_make(const struct decode *w, const struct piece *piece, int cut, int thread)
@@ -604,8 +624,7 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
 
     for (size_t bytes = 0; bytes < FETCH_BYTES; bytes += ROWS * row_bytes(w))
         fetch_rest(ahead(&t), 0, row_bytes(w));
-    if (w->pairs)
-        queries_pair(&t, heads);
+    queries_copy(&t, heads);
     return t;
 }
 

@@ -136,5 +136,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
         if (r != HZP_EUNSUP)
             return r;
     }
+    if (hzp_cpu_few_takes(a, product->few))
+        return hzp_cpu_few_run(team, a, product->few);
     return hzp_cpu_panel_run(team, a, product->wide);
 }

@@ -5,20 +5,23 @@
  *   wide     F32, and where the CPU does not multiply pairs BF16 and E4M3: our own panels in F32
  *            arithmetic (device/cpu/panel.h), forward and gradients, any number of rows (of E4M3
  *            forward, and more than a few)
+ *   few      what wide computes, the same bits, of one row and of some other small numbers of rows
+ *            (device/cpu/few.h)
  *   thin     x W^T in bf16 pairs of few rows (device/cpu/thin.h): streams W at read bandwidth
  *   panels   x W^T in bf16 pairs of more rows (device/cpu/panel.h)
  *   dot      x W^T in E4M3 of few rows, and where the CPU does not multiply pairs in BF16 of few
  *            rows if W's lie a multiple of 4096 bytes apart: both contiguous along k
  *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
  *            gradients where the CPU multiplies pairs
- * Within each of the first four a value depends only on its two vectors along k: never on how many
- * rows share the call.  F32 forward products are always wide.
+ * But for the library a value depends only on its two vectors along k and on the kind of kernel:
+ * never on how many rows share the call.  F32 forward products are always wide or few.
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
 #ifndef HZP_DEVICE_CPU_MATMUL_H
 #define HZP_DEVICE_CPU_MATMUL_H
 
+#include "device/cpu/few.h"
 #include "device/cpu/panel.h"
 #include "device/cpu/thin.h"
 
@@ -44,6 +47,7 @@ struct hzp_cpu_product {
     const struct hzp_thin_kernels *thin;   /* NULL: does not multiply pairs of bf16 */
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
     const struct hzp_panel_kernels *wide;
+    const struct hzp_few_kernels *few; /* what wide computes, of few rows */
     void (*widen)(const uint8_t *from, uint16_t *to, int count); /* E4M3 to BF16 */
 };
 

@@ -180,6 +180,7 @@ const struct hzp_cpu_product HZP_ISA_NAME(hzp_cpu_product) = {
     .panel = &HZP_ISA_NAME(hzp_cpu_panel),
 #endif
     .wide = &HZP_ISA_NAME(hzp_cpu_wide),
+    .few = &HZP_ISA_NAME(hzp_cpu_few),
 };
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)

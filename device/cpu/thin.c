@@ -3,8 +3,6 @@
 
 #include "device/cpu/pool.h"
 
-#include <stdatomic.h>
-
 enum {
     FOLD = 512,             /* elements of k: 16 rows of x so long leave room for W in the cache */
     TILE = 2048,            /* elements of k at once where there are few rows */
@@ -20,35 +18,20 @@ struct job {
     struct hzp_thin thin;
     const struct hzp_thin_kernels *kernels;
     struct hzp_team *team;
-    int least;         /* columns of a turn */
-    _Atomic int taken; /* columns */
+    struct hzp_deal deal;
 };
-
-/* The next columns: a part of what is left, so that the turns grow shorter towards the end. */
-static struct hzp_thin_cols take(struct job *job)
-{
-    int cols = job->thin.args->c.cols, threads = hzp_team_threads(job->team);
-    int begin = atomic_load_explicit(&job->taken, memory_order_relaxed), end;
-
-    do {
-        int want = HZP_MAX((cols - begin) / (2 * threads), job->least);
-        end = begin + HZP_MIN(HZP_ROUND_UP(want, ROUND), cols - begin);
-    } while (!atomic_compare_exchange_weak_explicit(&job->taken, &begin, end, memory_order_relaxed,
-                                                    memory_order_relaxed));
-    return (struct hzp_thin_cols){begin, end};
-}
 
 static void run_task(void *ctx, int task, int thread)
 {
     struct job *job = ctx;
     void *own = hzp_team_own(job->team, thread);
-    struct hzp_thin_cols now = take(job), next;
+    struct hzp_stretch now = hzp_deal_take(&job->deal), next;
 
     if (now.begin == now.end)
         return;
     job->kernels->start(&job->thin, now, own);
     for (; now.begin < now.end; now = next) {
-        next = take(job);
+        next = hzp_deal_take(&job->deal);
         job->kernels->run(&job->thin, now, next, own);
     }
 }
@@ -85,7 +68,11 @@ int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,
     HZP_ASSERT(a->c.rows >= 1 && a->c.rows <= HZP_THIN_ROWS_MAX);
     cut(&job.thin, a);
     job.thin.sums = (size_t)a->c.rows * row_bytes;
-    job.least = (int)HZP_MAX(TURN_BYTES / row_bytes, (size_t)HZP_THIN_COLS);
+    job.deal =
+        (struct hzp_deal){.cols = a->c.cols,
+                          .threads = hzp_team_threads(team),
+                          .least = (int)HZP_MAX(TURN_BYTES / row_bytes, (size_t)HZP_THIN_COLS),
+                          .round = ROUND};
     HZP_TRY(hzp_team_reserve(team, 0,
                              job.thin.sums + (size_t)a->c.rows * HZP_THIN_STRIP * sizeof(float)));
     hzp_team_run(team, hzp_team_threads(team), run_task, &job);

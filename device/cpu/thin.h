@@ -16,6 +16,7 @@
 #define HZP_DEVICE_CPU_THIN_H
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/deal.h"
 
 enum {
     HZP_THIN_ROWS = 6,      /* of a tile, at most */
@@ -38,16 +39,11 @@ struct hzp_thin {
     size_t sums;         /* where the sums begin in a thread's own memory: behind x */
 };
 
-/* Columns begin .. end-1; none if equal. */
-struct hzp_thin_cols {
-    int begin, end;
-};
-
 /* One instruction set's kernels.  start: copies x into the thread's own memory while it fetches the
  * beginning of `first`.  run: the columns `now` of c, while it fetches the beginning of `next`. */
 struct hzp_thin_kernels {
-    void (*start)(const struct hzp_thin *thin, struct hzp_thin_cols first, void *own);
-    void (*run)(const struct hzp_thin *thin, struct hzp_thin_cols now, struct hzp_thin_cols next,
+    void (*start)(const struct hzp_thin *thin, struct hzp_stretch first, void *own);
+    void (*run)(const struct hzp_thin *thin, struct hzp_stretch now, struct hzp_stretch next,
                 void *own);
 };
 

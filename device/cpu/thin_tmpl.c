@@ -15,10 +15,10 @@ enum { MR = HZP_THIN_ROWS, NR = HZP_THIN_COLS, LINE = HZP_THIN_LINE };
  * block of k, tile by tile. */
 struct place {
     int n, kb, strip, strip_end, end;
-    struct hzp_thin_cols next; /* the stretch that follows the one that ends at `end` */
+    struct hzp_stretch next; /* the stretch that follows the one that ends at `end` */
 };
 
-INLINE void place_enter(struct place *p, struct hzp_thin_cols cols)
+INLINE void place_enter(struct place *p, struct hzp_stretch cols)
 {
     p->n = p->strip = cols.begin;
     p->strip_end = HZP_MIN(cols.begin + HZP_THIN_STRIP, cols.end);
@@ -40,7 +40,7 @@ INLINE void place_step(const struct hzp_thin *t, struct place *p)
         p->n = p->strip;
         p->kb++;
     } else if (p->strip_end < p->end) {
-        place_enter(p, (struct hzp_thin_cols){p->strip_end, p->end});
+        place_enter(p, (struct hzp_stretch){p->strip_end, p->end});
     } else if (p->next.begin < p->next.end) {
         place_enter(p, p->next);
         p->next.begin = p->next.end;
@@ -292,7 +292,7 @@ INLINE void fetch_c(const struct hzp_matmul_args *a, int n, int end)
     }
 }
 
-static void cpu_start(const struct hzp_thin *t, struct hzp_thin_cols first, void *own)
+static void cpu_start(const struct hzp_thin *t, struct hzp_stretch first, void *own)
 {
     const struct hzp_mat *x = &t->args->a;
     struct place p = {0};
@@ -373,7 +373,7 @@ INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struc
     }
 }
 
-static void cpu_run(const struct hzp_thin *t, struct hzp_thin_cols now, struct hzp_thin_cols next,
+static void cpu_run(const struct hzp_thin *t, struct hzp_stretch now, struct hzp_stretch next,
                     void *own)
 {
     float *sums = (float *)((char *)own + t->sums);

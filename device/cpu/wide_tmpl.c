@@ -212,51 +212,6 @@ static tile_fn *const tiles[ROWS + 1] = {
 #endif
 };
 
-INLINE void store_as(const struct hzp_matmul_args *a, int m, int n, int n1, const float *sums,
-                     enum hzp_dtype type)
-{
-    size_t size = size_of(type);
-    char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size;
-    const char *bias =
-        a->bias.ptr ? (const char *)a->bias.ptr + (size_t)n * size_of(a->bias.type) : NULL;
-
-    if (n1 - n == COLS) {
-        UNROLL
-        for (int j = 0; j < COLS; j += VL) {
-            vf y = load(sums + j);
-            if (a->scale_a)
-                y = y * a->scale_a[m] * load(a->scale_b + n + j);
-            if (bias)
-                y += load_as(bias + (size_t)j * size_of(a->bias.type), a->bias.type);
-            if (a->accumulate)
-                y += load_as(c + (size_t)j * size, type);
-            save_as(c + (size_t)j * size, y, type);
-        }
-        return;
-    }
-    for (int j = 0; j < n1 - n; j++) {
-        float y = sums[j];
-        if (a->scale_a)
-            y = y * a->scale_a[m] * a->scale_b[n + j];
-        if (bias)
-            y += one_of(&a->bias, 0, n + j);
-        if (a->accumulate)
-            y += one_of(&a->c, m, n + j);
-        if (type == HZP_F32)
-            ((float *)(void *)c)[j] = y;
-        else
-            ((uint16_t *)(void *)c)[j] = hzp_bf16_from_f32(y);
-    }
-}
-
-INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, const float *sums)
-{
-    if (a->c.type == HZP_F32)
-        store_as(a, m, n, n1, sums, HZP_F32);
-    else
-        store_as(a, m, n, n1, sums, HZP_BF16);
-}
-
 /* Element (k, n) of op(b). */
 INLINE const char *b_at(const struct hzp_matmul_args *a, int k, int n)
 {
@@ -355,7 +310,7 @@ INLINE void part_run(const struct hzp_panel *p, struct part at, struct part comi
         t.to = last ? done : part;
         tiles[mr](&t);
         for (int i = 0; last && i < mr; i++)
-            store(a, p->m0 + m0 + i, at.n, at.n1, done + i * COLS);
+            store(a, p->m0 + m0 + i, at.n, at.n1, COLS, done + i * COLS);
     }
 }
 
@@ -386,113 +341,6 @@ INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct 
     return (struct part){n, HZP_MIN(n + COLS, now.end), k0, HZP_MIN(p->k_block, p->inner - k0)};
 }
 
-/* One row of c, b's rows its columns: what is transposed is multiplied at once.  Sums of ROW_GROUPS
- * vectors are accumulated at once, because each addition to a sum waits for the one before it. */
-enum {
-    ROW_GROUPS = 4,
-    ROW_COLS = ROW_GROUPS * VL,
-    ROW_AHEAD = 256, /* bytes of each of b's rows between what is read and what is fetched */
-};
-
-/* VL dwords of VL rows of b, times x, which has as many elements.  (The compiler would keep
- * broadcasts of x for all groups, on the stack: each group is a turn of a loop that it cannot see
- * through.) */
-INLINE vf row_step(vf acc, const float *x, const char *from, size_t stride, enum hzp_dtype type)
-{
-    vu r[VL];
-
-    UNROLL
-    for (int i = 0; i < VL; i += 4) {
-        r[i] = *(const vu_any *)from;
-        r[i + 1] = *(const vu_any *)(from + stride);
-        r[i + 2] = *(const vu_any *)(from + 2 * stride);
-        r[i + 3] = *(const vu_any *)(from + 3 * stride);
-        from += 4 * stride;
-    }
-    transpose(r);
-    UNROLL
-    for (int i = 0; i < VL; i++) {
-        if (type == HZP_F32) {
-            acc += x[i] * (vf)r[i];
-        } else {
-            acc += x[2 * i] * (vf)(r[i] << 16);
-            acc += x[2 * i + 1] * (vf)(r[i] & 0xffff0000u);
-        }
-    }
-    return acc;
-}
-
-/* Columns n .. n + ROW_COLS; ahead: where the next ROW_COLS begin. */
-INLINE void row_cols(const struct hzp_panel *p, int n, const char *ahead, float *sums,
-                     enum hzp_dtype type)
-{
-    const size_t size = size_of(type), stride = (size_t)p->args->b.stride * size;
-    const int step = (int)(VL * 4 / size), line = (int)(LINE / size);
-    const float *x = (const float *)(const void *)p->x;
-    const char *from = b_at(p->args, 0, n);
-    int k = 0;
-
-    const bool lined_up = stride == (size_t)p->inner * size; /* fetched in the order of memory */
-
-    for (int g = 0; g < ROW_GROUPS; g++)
-        save(sums + g * VL, (vf){0});
-    for (; k + step <= p->inner; k += step) {
-        size_t at = (size_t)k * size, next = at + ROW_AHEAD, end = (size_t)p->inner * size;
-        const char *f = next < end ? from + next : ahead + HZP_MIN(next - end, end), *w = from + at;
-        int fetches = !lined_up && k % line == 0 ? VL : 0;
-        for (int g = 0; g < ROW_GROUPS; g++, w += VL * stride) {
-            for (int i = 0; i < fetches; i++, f += stride)
-                fetch(f);
-            for (int i = 0; lined_up && i < VL * VL * 4; i += LINE, ahead += LINE)
-                fetch_far(ahead);
-            save(sums + g * VL, row_step(load(sums + g * VL), x + k, w, stride, type));
-            __asm__ volatile("" : : : "memory");
-        }
-    }
-    if (k == p->inner)
-        return;
-    char last[VL][VL * 4]; /* 0 times 0 changes no sum */
-    float xs[2 * VL] = {0};
-    memset(last, 0, sizeof(last));
-    memcpy(xs, x + k, (size_t)(p->inner - k) * sizeof(*x));
-    for (int g = 0; g < ROW_GROUPS; g++) {
-        for (int i = 0; i < VL; i++)
-            memcpy(last[i], from + (size_t)(g * VL + i) * stride + (size_t)k * size,
-                   (size_t)(p->inner - k) * size);
-        save(sums + g * VL, row_step(load(sums + g * VL), xs, last[0], sizeof(last[0]), type));
-    }
-}
-
-static void row_cols_f32(const struct hzp_panel *p, int n, const char *ahead, float *sums)
-{
-    row_cols(p, n, ahead, sums, HZP_F32);
-}
-
-static void row_cols_bf16(const struct hzp_panel *p, int n, const char *ahead, float *sums)
-{
-    row_cols(p, n, ahead, sums, HZP_BF16);
-}
-
-/* Returns the first column that is left. */
-static int row_run(const struct hzp_panel *p, struct hzp_panel_cols now, struct hzp_panel_cols next)
-{
-    int n = now.begin;
-
-    for (; n + ROW_COLS <= now.end; n += ROW_COLS) {
-        float sums[ROW_COLS];
-        int after = n + 2 * ROW_COLS <= now.end         ? n + ROW_COLS
-                    : next.end - next.begin >= ROW_COLS ? next.begin
-                                                        : n; /* nothing new */
-        if (p->args->b.type == HZP_F32)
-            row_cols_f32(p, n, b_at(p->args, 0, after), sums);
-        else
-            row_cols_bf16(p, n, b_at(p->args, 0, after), sums);
-        for (int c = 0; c < ROW_COLS; c += COLS)
-            store(p->args, p->m0, n + c, n + c + COLS, sums + c);
-    }
-    return n;
-}
-
 /* Where b's rows follow each other in memory without a gap, panels do too, each packed as a whole
  * before the next: part `at` of the next one, as long in bytes, which is fetched in the order of
  * memory; NULL: there is none.  Rows fetched in turns are 16 streams, which the CPU does not
@@ -513,11 +361,6 @@ static void wide_run(const struct hzp_panel *p, struct hzp_panel_cols now,
 {
     float *sums = (float *)(void *)((char *)own + p->w_bytes);
 
-    if (p->rows == 1 && p->args->trans_b && p->args->b.type != HZP_E4M3) {
-        now.begin = row_run(p, now, next);
-        if (now.begin == now.end)
-            return;
-    }
     int blocks = HZP_MAX(HZP_DIV_UP(p->inner, p->k_block), 1);
     int parts = blocks * HZP_DIV_UP(now.end - now.begin, COLS);
     struct part at = {now.begin, HZP_MIN(now.begin + COLS, now.end), 0,

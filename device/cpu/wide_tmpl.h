@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/wide_tmpl.h - the vectors of wide_tmpl.c: LANES floats, in the compilers' own types.
+/* device/cpu/wide_tmpl.h - the vectors of wide_tmpl.c and few_tmpl.c: LANES floats, in the
+ * compilers' own types.
  *
  * HZP_WIDE_LANES: LANES, where it is not the instruction set's own.
  *
- * Only wide_tmpl.c includes it.  Thread: any.
+ * Only those two include it.  Thread: any.
  */
 #ifndef HZP_DEVICE_CPU_WIDE_H
 #define HZP_DEVICE_CPU_WIDE_H
@@ -233,6 +234,53 @@ INLINE void transpose(vu r[VL])
         r[i + 8] = SHUFFLE(t[i], t[i + 8], ODD_128);
     }
 #endif
+}
+
+/* Row m of c from finished sums of columns n .. n1; n1 - n = width, whole vectors, is fast. */
+INLINE void store_as(const struct hzp_matmul_args *a, int m, int n, int n1, int width,
+                     const float *sums, enum hzp_dtype type)
+{
+    size_t size = size_of(type);
+    char *c = (char *)hzp_cpu_row(&a->c, m) + (size_t)n * size;
+    const char *bias =
+        a->bias.ptr ? (const char *)a->bias.ptr + (size_t)n * size_of(a->bias.type) : NULL;
+
+    if (n1 - n == width) {
+        UNROLL
+        for (int j = 0; j < width; j += VL) {
+            vf y = load(sums + j);
+            if (a->scale_a)
+                y = y * a->scale_a[m] * load(a->scale_b + n + j);
+            if (bias)
+                y += load_as(bias + (size_t)j * size_of(a->bias.type), a->bias.type);
+            if (a->accumulate)
+                y += load_as(c + (size_t)j * size, type);
+            save_as(c + (size_t)j * size, y, type);
+        }
+        return;
+    }
+    for (int j = 0; j < n1 - n; j++) {
+        float y = sums[j];
+        if (a->scale_a)
+            y = y * a->scale_a[m] * a->scale_b[n + j];
+        if (bias)
+            y += one_of(&a->bias, 0, n + j);
+        if (a->accumulate)
+            y += one_of(&a->c, m, n + j);
+        if (type == HZP_F32)
+            ((float *)(void *)c)[j] = y;
+        else
+            ((uint16_t *)(void *)c)[j] = hzp_bf16_from_f32(y);
+    }
+}
+
+INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, int width,
+                  const float *sums)
+{
+    if (a->c.type == HZP_F32)
+        store_as(a, m, n, n1, width, sums, HZP_F32);
+    else
+        store_as(a, m, n, n1, width, sums, HZP_BF16);
 }
 
 #endif

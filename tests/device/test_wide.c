@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in F32 arithmetic (device/cpu/wide_tmpl.c): with vectors of 4, 8 and 16 floats, all
- * compiled here for the base instruction set, so that the wide ones run on any machine.  All
- * give the same bits, near the sums in double.  On the levels of this machine's device: the same
- * bits however c's rows are split into calls and whatever the number of threads.
+/* Products in F32 arithmetic (device/cpu/wide_tmpl.c, few_tmpl.c): with vectors of 4, 8 and 16
+ * floats, all compiled here for the base instruction set, so that the wide ones run on any machine.
+ * All give the same bits, near the sums in double.  On the levels of this machine's device: the
+ * same bits however c's rows are split into calls and whatever the number of threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "device/bf16.h"
+#include "device/cpu/few.h"
 #include "device/cpu/panel.h"
 #include "device/fp8.h"
 
@@ -21,6 +22,7 @@
 
 extern const struct hzp_panel_kernels hzp_cpu_wide_lanes4, hzp_cpu_wide_lanes8,
     hzp_cpu_wide_lanes16;
+extern const struct hzp_few_kernels hzp_cpu_few_lanes4, hzp_cpu_few_lanes8, hzp_cpu_few_lanes16;
 
 enum { PAD = 3, GUARD = 16 };
 
@@ -224,6 +226,46 @@ static void every_width_the_same_bits(void **state)
     hzp_team_close(team);
 }
 
+/* Few rows without packing W: the bits of the panels, in every width and by any number of threads.
+ * W's rows with and without a gap between them. */
+static void few_rows_the_same_bits(void **state)
+{
+    static const struct hzp_few_kernels *const few[] = {&hzp_cpu_few_lanes16, &hzp_cpu_few_lanes8,
+                                                        &hzp_cpu_few_lanes4};
+    static const struct shape some[] = {{1, 32, 1},    {1, 70, 45},  {1, 131, 600}, {1, 50, 64},
+                                        {2, 48, 33},   {8, 100, 64}, {12, 50, 129}, {3, 97, 257},
+                                        {16, 61, 600}, {23, 51, 45}, {24, 96, 200}, {5, 49, 2}};
+    struct hzp_team *team[2];
+
+    for (int t = 0; t < 2; t++)
+        assert_int_equal(hzp_team_open(2 * t + 1, 3, &team[t]), HZP_OK);
+    for (int s = 0; s < HZP_COUNT(some); s++)
+        for (int way = 0; way < 8; way++) {
+            struct product p =
+                product_make(some[s], way & 1 ? HZP_BF16 : HZP_F32, 1, (way & 2) != 0);
+            size_t bytes = p.c_count * sizeof(*p.c);
+            float *whole = malloc(bytes);
+            assert_non_null(whole);
+            if (way & 4)
+                p.args.b.stride = p.args.b.cols;
+            assert_int_equal(hzp_cpu_panel_run(team[1], &p.args, kernels[0]), HZP_OK);
+            near_the_sums(&p, some[s].k);
+            memcpy(whole, p.c, bytes);
+            for (int i = 0; i < 2 * HZP_COUNT(few); i++) {
+                const struct hzp_few_kernels *k = few[i / 2];
+                if (some[s].m > HZP_FEW_VECTORS * k->lanes)
+                    continue;
+                memcpy(p.c, p.before, bytes);
+                assert_int_equal(hzp_cpu_few_run(team[i % 2], &p.args, k), HZP_OK);
+                assert_memory_equal(p.c, whole, bytes);
+            }
+            free(whole);
+            product_drop(&p);
+        }
+    for (int t = 0; t < 2; t++)
+        hzp_team_close(team[t]);
+}
+
 /* Computes only rows begin .. end-1 of c. */
 static void some_rows(struct hzp_lane *lane, const struct product *p, int begin, int end)
 {
@@ -243,7 +285,7 @@ static void some_rows(struct hzp_lane *lane, const struct product *p, int begin,
 
 static void level_cut(const char *level, int threads)
 {
-    static const int cut[] = {0, 1, 2, 4, 9, 15, 16, 40, 129, 300};
+    static const int cut[] = {0, 1, 2, 4, 12, 15, 16, 32, 56, 129, 300};
     struct hzp_device_config config = {.name = "cpu", .threads = threads, .level = level};
     struct hzp_device *dev;
     struct hzp_lane *lane;
@@ -286,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_width_the_same_bits),
         cmocka_unit_test(e4m3_in_every_width),
+        cmocka_unit_test(few_rows_the_same_bits),
         cmocka_unit_test(rows_cut_any_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
