@@ -323,9 +323,7 @@ void hzp_completion_leave(struct hzp_completion *c)
     for (int32_t i = 0; i < c->choices; i++)
         atomic_store(&c->choice[i].rq->cancel, true);
     hzp_engine_poke(c->engine);
-    if (c->listener.notify)
-        hzp_notify_post(c->listener.notify, &c->note);
-    else
+    if (!c->listener.notify)
         hzp_wake_poke(&c->wake);
 }
 

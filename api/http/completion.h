@@ -206,7 +206,8 @@ bool hzp_completion_pump(struct hzp_completion *c, int32_t most);
 /* Whether the listener will hear of news soon, of tokens that wait for further ones. */
 bool hzp_completion_joins(const struct hzp_completion *c);
 
-/* Thread: any.  The client has disconnected: the engine drops the requests within one step. */
+/* Thread: any.  The client has disconnected: the engine drops the requests within one step, or when
+ * they are submitted.  The listener hears of it as of every end, so never before the submission. */
 void hzp_completion_leave(struct hzp_completion *c);
 
 /* Cancels requests that still run and frees everything when the engine has released them: before

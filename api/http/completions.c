@@ -232,12 +232,12 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
                                     .ctx = a};
     hzp_exchange_hold(x);
     HZP_TRY(hzp_completion_make(server->engine, params, &listener, &a->c, reterr));
-    hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
     hzp_metrics_params(server->metrics, n, max_tokens);
     x->later = a;
     x->leave = stream ? leave_stream : NULL;
     x->resume = stream ? resume_stream : resume_whole;
     x->logged = true;
+    hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
     int r = hzp_completion_submit(a->c, reterr);
     if (r < 0) {
         x->resume = NULL;

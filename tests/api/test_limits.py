@@ -215,6 +215,15 @@ def test_clients_that_do_not_read():
             assert re.search(r'finished_reason="abort"} [1-9]', server.get("/metrics")[1])
 
 
+def test_clients_that_leave_at_once():
+    """Before their requests are submitted: nothing of them is left, so the server ends."""
+    with Server() as server:
+        for i in range(20):
+            with server.connect() as s:
+                s.sendall(completion(stream=i % 2 == 0))
+        assert server.get("/health")[0] == 200
+
+
 def test_clients_that_leave_in_a_body():
     """A client that closes together with its last bytes is noticed long before a deadline."""
     with Server("--idle-timeout", "86400", "--receive-timeout", "86400") as server:
