@@ -113,8 +113,9 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 
 /* Gives the lane `cores` cores (SMs) of its own; it then runs in parallel with the other lanes that
  * have a share. 0, the initial state: it may use the whole device, and if the host computes, its
- * ops end before issue returns.  A change waits until every lane is idle: call it between steps.
- * On a device without shares, or with one core, it has no effect.  HZP_ENOMEM. */
+ * ops end before issue returns.  The lane's later ops run behind its earlier ones; the host may
+ * wait for those: call it between steps.  On a device without shares, or with one core, it has no
+ * effect.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int cores);
 
 /* Creates in advance what lanes with these shares in parallel will need (hzp_lane_set_share), if

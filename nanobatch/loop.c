@@ -24,16 +24,17 @@
 static int prepare(struct hzp_loop *loop)
 {
     const struct hzp_loop_config *c = &loop->config;
+    struct hzp_device *dev = c->model->dev;
     uint32_t lanes = hzp_plan_shape_lanes(c->shape) | hzp_plan_shape_lanes(c->beside);
     if (c->plans)
         lanes |= hzp_plan_table_lanes(c->plans);
     HZP_TRY(hzp_exec_open_lanes(loop->exec, lanes));
     if (c->shape)
-        hzp_exec_prepare(loop->exec, c->shape);
+        hzp_exec_prepare(dev, c->shape);
     if (c->beside)
-        hzp_exec_prepare(loop->exec, c->beside);
+        hzp_exec_prepare(dev, c->beside);
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
-        hzp_exec_prepare(loop->exec, &c->plans->entry[i].shape);
+        hzp_exec_prepare(dev, &c->plans->entry[i].shape);
     return HZP_OK;
 }
 
@@ -63,10 +64,11 @@ static void prepare_graphs(struct hzp_loop *loop)
     int32_t slots = 0;
     while (hzp_weights_slot(model->weights, slots))
         slots++;
-    if (loop->config.batch)
-        hzp_exec_prepare_graphs(loop->exec, variant, loop,
-                                hzp_graphs_count(&loop->config.batch->max, model->positions, slots,
-                                                 HZP_COUNT(loop->active)));
+    if (!loop->config.batch)
+        return;
+    struct hzp_graphs_room room = loop->config.graphs;
+    room.count = hzp_graphs_count(&loop->config.batch->max, slots, HZP_COUNT(loop->active));
+    hzp_exec_prepare_graphs(loop->exec, variant, loop, &room);
 }
 
 static int open_actives(struct hzp_loop *loop)

@@ -60,6 +60,9 @@ struct hzp_loop_config {
     const struct hzp_plan_table *plans;
     const struct hzp_tables *tables; /* borrowed: durations measured by `search`; NULL: none */
     bool check_plans;                /* prove every plan race-free before it runs */
+    /* of the device's memory that graphs may take, and what one takes; bytes 0: any.  The count is
+     * the loop's. */
+    struct hzp_graphs_room graphs;
 };
 
 /* The configuration is copied, what it points to is borrowed.  HZP_ENOMEM, HZP_EDEVICE.  Thread:

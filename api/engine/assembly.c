@@ -141,8 +141,39 @@ static size_t half_of_host(void)
     return HZP_MAX(hzp_host_mem_total() / 2, (size_t)1);
 }
 
+/* The plan shape of steps that serve and train: training rides in serving's products, or runs on a
+ * lane with its own cores. */
+static void shape_beside(struct hzp_assembly *a)
+{
+    int cores = (int)a->is.split->train_cores;
+    a->beside = hzp_plan_sequential;
+    a->beside.ride = (int32_t)a->is.split->ride;
+    if (a->beside.ride)
+        return;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        a->beside.train_lane[k] = HZP_LANE_TRAIN;
+    a->beside.share[HZP_LANE_TRAIN] = (int16_t)cores;
+    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - cores);
+}
+
+/* Before anything is given out: prepares the partitions of the SMs, and measures what the driver
+ * takes for them and for graphs. */
+static int measure_driver(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    if (!a->is.serving)
+        return HZP_OK;
+    const struct hzp_split_settings *split = a->is.training ? a->is.split : NULL;
+    bool beside = split && (split->train_cores || split->ride);
+    if (beside)
+        shape_beside(a);
+    int r = hzp_driver_measure(a->dev, a->plans.entries ? &a->plans : NULL,
+                               beside ? &a->beside : NULL, &a->driver);
+    return explain(a, r, "the driver's memory", reterr);
+}
+
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
+    HZP_TRY(measure_driver(a, reterr));
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
@@ -150,6 +181,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
+                                         .driver = a->driver,
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
         .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
@@ -413,38 +445,32 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
 
 /* ---- loop ---- */
 
-/* The plan shape of steps that serve and train: training rides in serving's products, or runs on a
- * lane with its own cores. */
-static void shape_beside(struct hzp_assembly *a)
-{
-    int cores = (int)a->is.split->train_cores;
-    a->beside = hzp_plan_sequential;
-    a->beside.ride = (int32_t)a->is.split->ride;
-    if (a->beside.ride)
-        return;
-    for (int k = 0; k < HZP_KIND_COUNT; k++)
-        a->beside.train_lane[k] = HZP_LANE_TRAIN;
-    a->beside.share[HZP_LANE_TRAIN] = (int16_t)cores;
-    a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - cores);
-}
-
 /* All device memory is allocated now: it should be what the plan says. */
 static void note_memory(const struct hzp_assembly *a)
 {
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
                 a->shards.rank, hzp_account_bytes() + lane_bytes(a), a->plan.total);
+    size_t left = hzp_device_bytes_free(a->dev);
+    if (left && a->is.serving)
+        hzp_log(HZP_LOG_INFO, "engine",
+                "memory driver splits_bytes=%zu graph_bytes=%zu node_bytes=%zu graphs_bytes=%llu "
+                "graphs_planned_bytes=%zu free_bytes=%zu",
+                a->driver.splits, a->driver.graph, a->driver.node,
+                (unsigned long long)hzp_loop_graphs(a->loop).bytes, a->plan.graphs, left);
 }
 
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
                            struct hzp_err_text *reterr)
 {
     const struct hzp_serving_settings *s = a->is.serving;
-    struct hzp_loop_config config = {.model = a->model,
-                                     .space = a->space,
-                                     .batch = a->batch,
-                                     .policy = loop->policy,
-                                     .idle_ns = loop->idle_ns};
+    struct hzp_loop_config config = {
+        .model = a->model,
+        .space = a->space,
+        .batch = a->batch,
+        .policy = loop->policy,
+        .idle_ns = loop->idle_ns,
+        .graphs = {.bytes = a->plan.graphs, .graph = a->driver.graph, .node = a->driver.node}};
     if (s) {
         config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
         config.check_plans = s->check_plans != 0;

@@ -100,6 +100,7 @@ struct hzp_assembly {
     struct hzp_kvpool *pool;
     struct hzp_tier *tier; /* NULL: what falls out of the prefix cache is gone */
     struct hzp_serve_space *space;
+    struct hzp_driver_memory driver;
     struct hzp_page_table *pages; /* NULL: the device's memory is the host's */
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;

@@ -10,6 +10,7 @@
 #define HZP_API_ENGINE_MEMORY_PLAN_H
 
 #include "api/engine/settings.h"
+#include "nanobatch/run/driver.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "train/trainer.h"
@@ -35,6 +36,7 @@ struct hzp_memory_plan {
     int32_t slots;
     int32_t kv_pages;
     struct hzp_batch_config batch;
+    size_t graphs; /* bytes of the device's memory that graphs may take; 0: any */
     struct hzp_page_table_config pages; /* lines 0: the device keeps no table of pages */
     struct hzp_recipe recipe;
     struct hzp_train_space_config train; /* if trains */
@@ -48,6 +50,7 @@ struct hzp_memory_request {
     const struct hzp_training_settings *training; /* NULL: it does not train */
     int32_t slots;                                /* of weights, >= 1 */
     size_t limit;                                 /* bytes the device has */
+    struct hzp_driver_memory driver;              /* what the driver takes for its own objects */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
     bool gate;    /* a copy of the optimizer's state is kept */
     /* Checkpoints may be written from a copy in host memory.  It is planned where nine tenths of

@@ -198,7 +198,7 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
     hzp_plan_init(&plan);
     MUST(hzp_exec_create(bench->dev, &exec));
     for (int i = 0; i < count; i++)
-        hzp_exec_prepare(exec, &shape[i]);
+        hzp_exec_prepare(bench->dev, &shape[i]);
     for (int turn = -2; turn < p->repeat; turn++)
         for (int i = 0; i < count; i++) {
             hzp_rig_build(bench->rig, &shape[i], from, to, &plan);

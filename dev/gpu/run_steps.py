@@ -261,6 +261,13 @@ def sharing(folder, size):
 def others(folder, size):
     def p(name):
         return f"{folder}/{name}"
+    line = '"$@" 2>&1 >/dev/null | grep "memory driver" || echo "none: not a GPU"'
+    yield {"name": "driver memory",
+           "what": "what the driver takes for partitions of the SMs and for graphs, and what is free then",
+           "command": ["bash", "-c", line, "plan",
+                       *engine(folder, size, "serve", size.big, "--quick", "--kv-memory", size.swap[1],
+                               "--context", size.swap[3], "--log-level", "info")],
+           "env": noise(), "limit": 45, "expect": 10, "read": "last", "part": 2}
     yield {"name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
            "command": [p("fp8"), size.device, p("shapes/" + size.big), *size.fp8], "limit": 45,
            "expect": 10, "read": "json", "part": 2}

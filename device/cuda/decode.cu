@@ -3,16 +3,19 @@
  *
  * It reads keys and values once and computes little, so the layout serves loads of 16 bytes
  * straight into the registers of the tensor cores' fragments: the assignment of a head's elements
- * to the columns of a product is free, as long as both factors use the same.  A block handles one
+ * to the columns of a product is free, as long as both factors use the same.  A work item is one
  * sequence, one kv head (its up to 16 query heads are the rows of the products) and one piece of
- * the context; each of its warps takes 16 tokens at a time.  The block that ends last merges the
+ * the context; each warp of a block takes 16 tokens at a time.  The block that ends last merges the
  * pieces.
+ *
+ * As many blocks are started as are resident at a time (of the SMs of the lane's share), and each
+ * takes every so-many-th item of a list.  The list is made on the device, by each block for itself,
+ * from the sequences' lengths: what is launched does not depend on them, so one graph serves all
+ * contexts.
  *
  * The division into pieces depends only on the sequence's length: other sequences in the batch do
  * not change a bit of the result (except in batches so large that the scratch memory forces longer
  * pieces).
- *
- * On a lane whose share is a number of blocks, each block processes several pieces in turn.
  */
 #include "device/cuda/tensor.cuh"
 #include "device/fallback.h"
@@ -24,21 +27,28 @@ enum {
     LONG = 512,
     LONG_FROM = 4096,
     RESIDENT = 3,
-    RESIDENT_WIDE = 2 /* blocks per SM, if their number is limited */
+    RESIDENT_WIDE = 2, /* blocks per SM, by their registers */
+    SEQS = 1024        /* of one launch: their list is in shared memory */
 };
 
 struct decode_args {
     struct hzp_attn_paged_args a;
-    float *part;             /* [sequences][rows of the grid][pieces][rows][D + 2] */
-    int32_t *counter;        /* [sequences][rows of the grid] */
-    int tiles;               /* groups of 16 query heads per kv head */
-    int pieces_max, stretch; /* stretch: factor on the length of every piece */
-    float scale;             /* includes log2(e): scores are exponents of 2 */
+    float *part;      /* [pieces of sequences with several][ranks][rows][D + 2] */
+    int64_t room;     /* of these, for one rank */
+    int32_t *counter; /* [sequences][ranks] */
+    int tiles, ranks; /* groups of 16 query heads per kv head; of all kv heads */
+    float scale;      /* includes log2(e): scores are exponents of 2 */
 };
 
+/* stretch: a factor on the length of every piece. */
 static __host__ __device__ inline int piece_length(int n, int stretch)
 {
     return (n > LONG_FROM ? LONG : SHORT) * stretch;
+}
+
+static __host__ __device__ inline int pieces_of(int n, int stretch)
+{
+    return HZP_DIV_UP(n, piece_length(n, stretch));
 }
 
 /* A warp's state: query rows g and, if TALL, g + 8. */
@@ -270,60 +280,94 @@ static __device__ bool ends_last(int32_t *counter, int pieces)
     return last;
 }
 
-/* The work item: piece x of sequence z; y: kv head and group of its query heads, of ys. Taken from
- * the block's index: */
-struct block_at {
-    __device__ __forceinline__ unsigned x() const
-    {
-        return blockIdx.x;
-    }
-    __device__ __forceinline__ unsigned y() const
-    {
-        return blockIdx.y;
-    }
-    __device__ __forceinline__ unsigned z() const
-    {
-        return blockIdx.z;
-    }
-    __device__ __forceinline__ unsigned ys() const
-    {
-        return gridDim.y;
-    }
+/* The list of work: the pieces of all sequences, for each rank (kv head and group of its query
+ * heads) in turn. */
+struct work {
+    int pieces, stretch;
 };
 
-/* or the i-th of all items. */
-struct turn_at {
-    unsigned i, xs, ys_;
-    __device__ __forceinline__ unsigned x() const
-    {
-        return i % xs;
+/* Sums over the threads before this one, of two numbers; *ret_all: of the first, over all. */
+static __device__ int2 sums_before(int2 x, int *ret_all)
+{
+    enum { THREADS = WARPS * 32 };
+    HZP_SHARED(int2, sum, [2][THREADS]);
+    int t = threadIdx.x, at = 0;
+    sum[0][t] = x;
+    __syncthreads();
+    for (int by = 1; by < THREADS; by *= 2, at ^= 1) {
+        int2 v = sum[at][t];
+        if (t >= by) {
+            v.x += sum[at][t - by].x;
+            v.y += sum[at][t - by].y;
+        }
+        sum[at ^ 1][t] = v;
+        __syncthreads();
     }
-    __device__ __forceinline__ unsigned y() const
-    {
-        return i / xs % ys_;
+    *ret_all = sum[at][THREADS - 1].x;
+    return make_int2(sum[at][t].x - x.x, sum[at][t].y - x.y);
+}
+
+/* Makes the list: first[i], the number of pieces before sequence i's; kept[i], of these the ones of
+ * sequences with several pieces, whose partial results need memory.  Pieces are lengthened until
+ * those fit. */
+static __device__ struct work work_list(const struct decode_args &d, int *first, int *kept)
+{
+    const int32_t *pos0 = d.a.segs.pos0;
+    int count = d.a.segs.count, each = HZP_DIV_UP(count, WARPS * 32);
+    int from = min((int)threadIdx.x * each, count), to = min(from + each, count);
+    struct work work = {0, 1};
+    int2 mine;
+    for (;; work.stretch *= 2) {
+        mine = make_int2(0, 0);
+        for (int i = from; i < to; i++) {
+            int pieces = pieces_of(pos0[i] + 1, work.stretch);
+            mine.x += pieces;
+            mine.y += pieces > 1 ? pieces : 0;
+        }
+        if (block_sum(mine.y) <= d.room)
+            break;
     }
-    __device__ __forceinline__ unsigned z() const
-    {
-        return i / xs / ys_;
+    int2 before = sums_before(mine, &work.pieces);
+    for (int i = from; i < to; i++) {
+        int pieces = pieces_of(pos0[i] + 1, work.stretch);
+        first[i] = before.x;
+        kept[i] = before.y;
+        before.x += pieces;
+        before.y += pieces > 1 ? pieces : 0;
     }
-    __device__ __forceinline__ unsigned ys() const
-    {
-        return ys_;
+    __syncthreads();
+    return work;
+}
+
+/* The sequence that piece p belongs to. */
+static __device__ __forceinline__ int sequence_of(const int *first, int count, int p)
+{
+    int low = 0, high = count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (first[middle] <= p)
+            low = middle;
+        else
+            high = middle - 1;
     }
+    return low;
+}
+
+/* One item: a piece of a sequence, for a rank; kept: as in work_list. */
+struct item {
+    int seq, rank, piece, kept, stretch;
 };
 
-template <int D, bool TALL, bool WHOLE, class AT>
-static __device__ __forceinline__ void attend(const struct decode_args &d, AT at_piece)
+template <int D, bool TALL, bool WHOLE>
+static __device__ __forceinline__ void attend(const struct decode_args &d, struct item item)
 {
     constexpr int ROWS = TALL ? 16 : 8;
     HZP_SHARED(float, sums, [WARPS][ROWS][D + 2]);
     const struct hzp_attn_paged_args &a = d.a;
-    int seq = at_piece.z(), kv_head = at_piece.y() / d.tiles, tile = at_piece.y() % d.tiles;
-    int n = a.segs.pos0[seq] + 1, length = piece_length(n, d.stretch);
-    int begin = at_piece.x() * length, end = min(n, begin + length);
-    int pieces = (n + length - 1) / length;
-    if (begin >= n)
-        return;
+    int seq = item.seq, kv_head = item.rank / d.tiles, tile = item.rank % d.tiles;
+    int n = a.segs.pos0[seq] + 1, length = piece_length(n, item.stretch);
+    int begin = item.piece * length, end = min(n, begin + length);
+    int pieces = HZP_DIV_UP(n, length);
     int group = a.heads.heads / a.heads.kv_heads, rows = min(group - tile * 16, 16);
     int head0 = kv_head * group + tile * 16, warp = threadIdx.x / 32;
     int64_t row = a.segs.row0[seq];
@@ -355,7 +399,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, AT at
     __syncthreads();
 
     int64_t apart = ROWS * (D + 2);
-    float *part = d.part + ((int64_t)seq * at_piece.ys() + at_piece.y()) * d.pieces_max * apart;
+    float *part = d.part + ((int64_t)item.kept * d.ranks + item.rank * pieces) * apart;
     uint16_t *out = row_of<uint16_t>(a.out, row) + head0 * D;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         int r = i / D, j = i % D;
@@ -364,14 +408,14 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, AT at
             store(out + i, sum / mass);
             continue;
         }
-        float *to = part + at_piece.x() * apart + r * (D + 2);
+        float *to = part + item.piece * apart + r * (D + 2);
         to[j] = sum;
         if (j == 0) {
             to[D] = top;
             to[D + 1] = mass;
         }
     }
-    if (pieces == 1 || !ends_last(d.counter + seq * at_piece.ys() + at_piece.y(), pieces))
+    if (pieces == 1 || !ends_last(d.counter + seq * d.ranks + item.rank, pieces))
         return;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         float top, mass, sum = merge(part + i / D * (D + 2), pieces, apart, D, i % D, &top, &mass);
@@ -382,56 +426,42 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, AT at
 template <int D, bool TALL, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
 {
-    attend<D, TALL, WHOLE>(d, block_at());
-}
-
-template <int D, bool TALL, bool WHOLE>
-static __global__ void __launch_bounds__(WARPS * 32)
-    attn_decode_in_turn(struct decode_args d, unsigned ys, unsigned zs)
-{
-    for (unsigned i = blockIdx.x; i < d.pieces_max * ys * zs; i += gridDim.x) {
-        turn_at turn = {i, (unsigned)d.pieces_max, ys};
-        attend<D, TALL, WHOLE>(d, turn);
+    HZP_SHARED_DYNAMIC(int, list);
+    int count = d.a.segs.count, *first = list, *kept = list + count;
+    struct work work = work_list(d, first, kept);
+    for (int64_t i = blockIdx.x; i < (int64_t)work.pieces * d.ranks; i += gridDim.x) {
+        int rank = (int)(i / work.pieces), p = (int)(i % work.pieces);
+        int seq = sequence_of(first, count, p);
+        struct item item = {seq, rank, p - first[seq], kept[seq], work.stretch};
+        attend<D, TALL, WHOLE>(d, item);
         __syncthreads(); /* other warps may still read the sums */
     }
 }
 
 template <int D, bool TALL, bool WHOLE>
-static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
+static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
-    int64_t pieces = (int64_t)grid.x * grid.y * grid.z, most = hzp_cuda_sms(lane);
-    most *= TALL && D == 128 ? RESIDENT_WIDE : RESIDENT; /* as many as fit by their registers */
-    if (hzp_cuda_by_grid(lane) && most < pieces && pieces < INT32_MAX)
-        start(lane, (unsigned)most, WARPS * 32, 0, attn_decode_in_turn<D, TALL, WHOLE>, d, grid.y,
-              grid.z);
-    else
-        start(lane, grid, WARPS * 32, 0, attn_decode<D, TALL, WHOLE>, d);
+    int64_t most = (int64_t)hzp_cuda_sms(lane) * (TALL && D == 128 ? RESIDENT_WIDE : RESIDENT);
+    int64_t items = (int64_t)d.a.segs.count * d.ranks *
+                    HZP_MAX(pieces_of(d.a.segs.ctx_max, 1),
+                            pieces_of(HZP_MIN(d.a.segs.ctx_max, (int)LONG_FROM), 1));
+    start(lane, (unsigned)HZP_MAX(HZP_MIN(items, most), (int64_t)1), WARPS * 32,
+          2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE>, d);
     return hzp_cuda_launched(lane, "attn_decode");
 }
 
-template <int D, bool TALL>
-static int launch(struct hzp_lane *lane, const struct decode_args &d, dim3 grid)
+template <int D, bool TALL> static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
-    return d.a.kv.page_rows % STEP == 0 ? launch<D, TALL, true>(lane, d, grid)
-                                        : launch<D, TALL, false>(lane, d, grid);
+    return d.a.kv.page_rows % STEP == 0 ? launch<D, TALL, true>(lane, d)
+                                        : launch<D, TALL, false>(lane, d);
 }
 
-/* Lengthens the pieces until the partial results fit into the scratch memory. */
-static bool cut(struct hzp_lane *lane, struct decode_args *d, int ranks)
+static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
-    const struct hzp_attn_paged_args *a = &d->a;
-    int64_t row_floats = 16 * ((int64_t)a->heads.dim + 2);
-    int64_t room = (int64_t)(hzp_cuda_lane(lane)->scratch_size / sizeof(float));
-    if ((int64_t)a->segs.count * ranks > HZP_CUDA_COUNTERS || a->segs.count > 65535)
-        return false;
-    for (d->stretch = 1; d->stretch < 1 << 16; d->stretch *= 2) {
-        int longest = HZP_DIV_UP(a->segs.ctx_max, piece_length(a->segs.ctx_max, d->stretch));
-        int middle = HZP_DIV_UP(HZP_MIN(a->segs.ctx_max, (int)LONG_FROM), SHORT * d->stretch);
-        d->pieces_max = HZP_MAX(longest, middle);
-        if (a->segs.count * (int64_t)ranks * d->pieces_max * row_floats <= room)
-            return true;
-    }
-    return false;
+    bool tall = d.a.heads.heads / d.a.heads.kv_heads > 8;
+    if (d.a.heads.dim == 64)
+        return tall ? launch<64, true>(lane, d) : launch<64, false>(lane, d);
+    return tall ? launch<128, true>(lane, d) : launch<128, false>(lane, d);
 }
 
 extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
@@ -440,24 +470,34 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
     struct hzp_attn_paged_args *a = &d.a;
     if (a->segs.count == 0)
         return HZP_OK;
-    size_t count = (size_t)a->segs.count;
     hzp_cuda_pages_staged(lane, a);
     int group = a->heads.heads / a->heads.kv_heads, dim = a->heads.dim;
+    size_t partial = 16 * ((size_t)dim + 2) * sizeof(float);
     d.tiles = HZP_DIV_UP(group, 16);
+    d.ranks = a->heads.kv_heads * d.tiles;
     d.scale = (float)((double)a->scale * 1.4426950408889634);
     d.part = (float *)hzp_cuda_lane(lane)->scratch;
+    d.room = (int64_t)(hzp_cuda_lane(lane)->scratch_size / partial) / d.ranks;
     d.counter = hzp_cuda_lane(lane)->counter;
     bool fits = a->qkv.type == HZP_BF16 && (dim == 64 || dim == 128) &&
                 (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
                 (int64_t)a->kv.pages * a->kv.page_rows * a->heads.kv_heads <= INT32_MAX &&
-                cut(lane, &d, a->heads.kv_heads * d.tiles);
+                d.ranks <= HZP_CUDA_COUNTERS / SEQS;
     if (!fits) {
         hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
                             dim, "decode of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, a);
     }
-    dim3 grid((unsigned)d.pieces_max, (unsigned)(a->heads.kv_heads * d.tiles), (unsigned)count);
-    if (dim == 64)
-        return group > 8 ? launch<64, true>(lane, d, grid) : launch<64, false>(lane, d, grid);
-    return group > 8 ? launch<128, true>(lane, d, grid) : launch<128, false>(lane, d, grid);
+    const struct hzp_attn_paged_args all = *a;
+    for (int32_t from = 0; from < all.segs.count; from += SEQS) {
+        a->segs.count = HZP_MIN(all.segs.count - from, (int32_t)SEQS);
+        a->segs.row0 = all.segs.row0 + from;
+        a->segs.pos0 = all.segs.pos0 + from;
+        if (all.line)
+            a->line = all.line + from;
+        else
+            a->page = all.page + (int64_t)from * all.page_stride;
+        HZP_TRY(launch(lane, d));
+    }
+    return HZP_OK;
 }

@@ -3,6 +3,7 @@
  * fences. */
 #include "device/cuda/cuda.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +161,17 @@ static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
     }
 }
 
+/* Says once what a limit on blocks does not limit: kernels with a block for each row or tile. */
+static void say_limits(void)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&said))
+        hzp_log(HZP_LOG_WARN, "cuda",
+                "shares limit matrix products, decode attention and ops on single elements; norms, "
+                "rotations, losses, sampling, and attention of prompts and of training may use all "
+                "SMs");
+}
+
 /* Creates the streams and limits of lanes with these shares, the smallest first. */
 static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
                        cudaStream_t *ret_stream, int *ret_limit)
@@ -177,18 +189,23 @@ static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
         hzp_device_fallback(&dev->base, HZP_FALLBACK_share, 0, 0, 0,
                             "the driver makes no green contexts: shares limit grids");
     }
+    say_limits();
     memcpy(ret_limit, share, (size_t)count * sizeof(*ret_limit));
     shares_fit(dev, ret_limit, count);
     return HZP_OK;
 }
 
-/* Sends the lane's later ops to this stream, after waiting for its ops on another one: both use the
- * lane's workspace. */
+/* Sends the lane's later ops to this stream, which waits for the lane's ops on the one before: both
+ * use the lane's workspace.  The host waits for nothing. */
 static int lane_move(struct hzp_cuda_lane *lane, cudaStream_t stream, int limit)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
-    if (lane->stream != stream)
-        HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(lane->stream), "the device"));
+    if (lane->stream != stream) {
+        cudaError_t error = cudaEventRecord(dev->join, lane->stream);
+        if (error == cudaSuccess)
+            error = cudaStreamWaitEvent(stream, dev->join, 0);
+        HZP_TRY(hzp_cuda_check(dev, error, "moving a lane"));
+    }
     lane->stream = stream;
     lane->limit = limit;
     return HZP_OK;
@@ -248,7 +265,8 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)
 }
 
 /* Streams are assigned when the next op is issued: by then the shares of all lanes of the step are
- * set, and no split is made for an intermediate combination. */
+ * set, and no split is made for an intermediate combination.  Work that was issued before keeps its
+ * SMs until it ends, beside work with the new shares. */
 int hzp_cuda_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
@@ -256,10 +274,8 @@ int hzp_cuda_lane_set_share(struct hzp_lane *base, int cores)
     cores = cores >= dev->sms ? 0 : cores;
     if (lane->share == cores || dev->sms < 2)
         return HZP_OK;
-    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
-        HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(l->stream), "the device"));
+    for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next)
         l->ready = false;
-    }
     lane->share = cores;
     return HZP_OK;
 }

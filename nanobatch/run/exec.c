@@ -188,9 +188,9 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 }
 
 /* The number of cores (SMs) of a lane whose shape says `share`; 0: an equal part of the device. */
-static int share_of(const struct hzp_exec *e, int share, int lanes)
+static int share_of(const struct hzp_device *dev, int share, int lanes)
 {
-    return share ? share : HZP_MAX(e->dev->threads / HZP_MAX(lanes, 1), 1);
+    return share ? share : HZP_MAX(dev->threads / HZP_MAX(lanes, 1), 1);
 }
 
 /* Opens the plan's lanes and sets their shares: if several lanes compute, each gets its own share;
@@ -208,7 +208,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
         if (!e->lane[l])
             continue;
         bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e, plan->share[l], lanes) : 0;
+        e->share[l] = shares ? share_of(e->dev, plan->share[l], lanes) : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -216,7 +216,7 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
 }
 
 /* Steps bring decode rows, prompt rows or both, with training or without. */
-void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
+void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape)
 {
     enum { DECODES = 1, PROMPTS = 2, TRAINS = 4 };
     for (int with = 1; with < 8; with++) {
@@ -235,8 +235,8 @@ void hzp_exec_prepare(struct hzp_exec *e, const struct hzp_plan_shape *shape)
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                shares[count++] = share_of(e, shape->share[l], lanes);
-        hzp_device_prepare_shares(e->dev, shares, count);
+                shares[count++] = share_of(dev, shape->share[l], lanes);
+        hzp_device_prepare_shares(dev, shares, count);
     }
 }
 
@@ -376,9 +376,9 @@ int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
 }
 
 void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, void *ctx,
-                             int32_t count)
+                             const struct hzp_graphs_room *room)
 {
-    hzp_graphs_prepare(e->graphs, variant, ctx, count);
+    hzp_graphs_prepare(e->graphs, variant, ctx, room);
 }
 
 void hzp_exec_steady(struct hzp_exec *e)

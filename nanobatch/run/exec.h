@@ -44,11 +44,12 @@ int hzp_exec_open_lanes(struct hzp_exec *exec, uint32_t lanes);
 
 /* Prepares the device for the lanes' shares in steps of this shape, which takes time: call it
  * before the loop runs. */
-void hzp_exec_prepare(struct hzp_exec *exec, const struct hzp_plan_shape *shape);
+void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape);
 
-/* Sets how decode steps are captured with all their variants (graphs.h: hzp_graphs_prepare). */
+/* Sets how decode steps are captured with all their variants, and the room for them (graphs.h:
+ * hzp_graphs_prepare). */
 void hzp_exec_prepare_graphs(struct hzp_exec *exec, hzp_graph_variant *variant, void *ctx,
-                             int32_t count);
+                             const struct hzp_graphs_room *room);
 
 /* Captures the plan as a graph, with its variants, if it is a decode step; runs nothing.  No plan
  * may be in flight. */

@@ -8,7 +8,6 @@
 
 enum {
     ITEMS_MIN = 8,
-    CTX_MIN = 256,    /* shorter contexts are one bucket */
     REFUSALS_MAX = 3, /* failed captures of a key; then it is not captured again */
     REFUSED_MAX = 64, /* keys with failed captures that are remembered */
     CREDIT_MAX = 4,   /* captures while requests wait, until steps earn more */
@@ -27,6 +26,7 @@ struct kept {
     int32_t lead;  /* index of the first graph of its set, the graph and its variants */
     unsigned char *key;
     size_t size;
+    size_t bytes; /* of the device's memory */
 };
 
 struct hzp_graphs {
@@ -34,6 +34,7 @@ struct hzp_graphs {
     struct kept *kept; /* [room_max] */
     uint64_t *seen;    /* [2 room_max] hashes of the latest keys that came once; 0: none */
     int32_t room_max;
+    struct hzp_graphs_room limits;
     int32_t seen_next;          /* the oldest, overwritten next */
     hzp_graph_variant *variant; /* NULL: no variants */
     void *ctx;
@@ -52,7 +53,7 @@ struct hzp_graphs {
     struct hzp_graphs_stats stats;
 };
 
-/* An op's arguments as captured: contexts rounded, padding zeroed. */
+/* An op's arguments as captured: with the longest context there can be, padding zeroed. */
 union args {
     struct hzp_attn_paged_args attn;
     struct hzp_rope_args rope;
@@ -70,18 +71,20 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
     g->dev = dev;
     g->credit = CREDIT_MAX;
     hzp_plan_init(&g->variant_plan);
-    hzp_graphs_prepare(g, NULL, NULL, 0);
+    hzp_graphs_prepare(g, NULL, NULL, &(struct hzp_graphs_room){0});
     return g;
 }
 
-void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_variant *variant, void *ctx, int32_t count)
+void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_variant *variant, void *ctx,
+                        const struct hzp_graphs_room *room)
 {
     if (!g)
         return;
     HZP_ASSERT(g->stats.captures == 0);
     g->variant = variant;
     g->ctx = ctx;
-    g->room_max = HZP_MAX(HZP_MIN(count, (int32_t)HZP_GRAPHS_MAX), (int32_t)HZP_GRAPHS_MIN);
+    g->limits = *room;
+    g->room_max = HZP_MAX(HZP_MIN(room->count, (int32_t)HZP_GRAPHS_MAX), (int32_t)HZP_GRAPHS_MIN);
     free(g->kept);
     free(g->seen);
     g->kept = hzp_xcalloc((size_t)g->room_max, sizeof(*g->kept));
@@ -92,6 +95,7 @@ void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_variant *variant, void *
 static void drop(struct hzp_graphs *g, struct kept *k)
 {
     hzp_graph_close(g->dev, k->graph);
+    g->stats.bytes -= k->bytes;
     free(k->key);
     memset(k, 0, sizeof(*k));
 }
@@ -147,32 +151,21 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
     return part.to - part.from >= ITEMS_MIN;
 }
 
-/* Rounds up to 256, 384, 512, 768, 1024, ...: two sizes for each doubling. */
-static int64_t ctx_step(int64_t ctx)
-{
-    int64_t step = CTX_MIN;
-    while (step < ctx)
-        step = step + step / 2 >= ctx ? step + step / 2 : 2 * step;
-    return step;
-}
-
-/* The rounded context, bounded by the capacity of the page table. */
-static int32_t ctx_round(const struct hzp_attn_paged_args *a)
+/* What a row of the page table has room for: what decode attention launches does not depend on the
+ * contexts, so one graph serves all. */
+static int32_t ctx_most(const struct hzp_attn_paged_args *a)
 {
     int64_t most = (int64_t)a->page_stride * a->kv.page_rows;
-    return (int32_t)HZP_MAX(HZP_MIN(ctx_step(a->segs.ctx_max), most), (int64_t)a->segs.ctx_max);
+    return (int32_t)HZP_MIN(most, (int64_t)INT32_MAX);
 }
 
-int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
-                         int32_t batches)
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches)
 {
     int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
-    int64_t sizes = 0, contexts = 1;
+    int64_t sizes = 0;
     for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
         sizes++;
-    for (int64_t ctx = CTX_MIN; ctx < positions; ctx = ctx_step(ctx + 1))
-        contexts++;
-    return (int32_t)HZP_MIN(sizes * contexts * slots * batches, (int64_t)INT32_MAX);
+    return (int32_t)HZP_MIN(sizes * slots * batches, (int64_t)INT32_MAX);
 }
 
 #define HOLE(struct_, member, end)                                                                 \
@@ -187,7 +180,7 @@ static void normal(const struct hzp_item *item, union args *ret)
     memcpy(ret->bytes, item->args, hzp_op_args_size(item->op));
     switch (item->op) {
     case HZP_OP_attn_decode:
-        ret->attn.segs.ctx_max = ctx_round(&ret->attn);
+        ret->attn.segs.ctx_max = ctx_most(&ret->attn);
         TAIL(&ret->attn.kv, type);
         TAIL(&ret->attn.segs, ctx_max);
         TAIL(&ret->attn, scale);
@@ -282,24 +275,42 @@ static bool came_before(struct hzp_graphs *g, uint64_t h)
     return false;
 }
 
-/* A free place.  If there is none, the least recently used set of variants is evicted as a whole:
- * the rest of a set would be captured again at the next change of versions. */
-static struct kept *place(struct hzp_graphs *g)
+/* Evicts the least recently used set of variants as a whole, because the rest of a set would be
+ * captured again at the next change of versions; `spare`: not that one.  False: there is none. */
+static bool evict(struct hzp_graphs *g, const struct kept *spare)
 {
-    int32_t oldest = -1, lead;
-    for (int32_t i = 0; i < g->room_max; i++) {
-        if (!g->kept[i].graph)
-            return &g->kept[i];
-        if (g->kept[i].lead == i && (oldest < 0 || g->kept[i].used < g->kept[oldest].used))
-            oldest = i;
-    }
-    lead = oldest;
+    int32_t oldest = -1;
     for (int32_t i = 0; i < g->room_max; i++)
-        if (g->kept[i].lead == lead) {
+        if (g->kept[i].graph && g->kept[i].lead == i && &g->kept[i] != spare &&
+            (oldest < 0 || g->kept[i].used < g->kept[oldest].used))
+            oldest = i;
+    for (int32_t i = 0; oldest >= 0 && i < g->room_max; i++)
+        if (g->kept[i].graph && g->kept[i].lead == oldest) {
             g->stats.evictions++;
             drop(g, &g->kept[i]);
         }
-    return &g->kept[oldest];
+    return oldest >= 0;
+}
+
+static struct kept *free_place(struct hzp_graphs *g)
+{
+    for (int32_t i = 0; i < g->room_max; i++)
+        if (!g->kept[i].graph)
+            return &g->kept[i];
+    return NULL;
+}
+
+/* A place for a graph of these bytes, of lead's set; others are evicted as needed.  NULL: the set
+ * alone would take more than there is. */
+static struct kept *place(struct hzp_graphs *g, size_t bytes, const struct kept *lead)
+{
+    const size_t most = g->limits.bytes;
+    bool room = !most || bytes <= most;
+    while (room && most && g->stats.bytes + bytes > most)
+        room = evict(g, lead);
+    while (room && !free_place(g))
+        room = evict(g, lead);
+    return room ? free_place(g) : NULL;
 }
 
 /* Assigns a fence to each item of the part that another lane's item within the part waits for. */
@@ -409,14 +420,19 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
 {
     struct hzp_graph *graph = NULL;
+    size_t bytes = g->limits.graph + (size_t)(part->to - part->from) * g->limits.node;
     if (is_refused(g, h))
+        return NULL;
+    struct kept *k = place(g, bytes, lead); /* before the capture takes memory */
+    if (!k)
         return NULL;
     if (capture(g, plan, part, lane, &graph) < 0) {
         refuse(g, h, plan, part);
         return NULL;
     }
-    struct kept *k = place(g);
     k->graph = graph;
+    k->bytes = bytes;
+    g->stats.bytes += bytes;
     k->lead = (int32_t)((lead ? lead : k) - g->kept);
     k->hash = h;
     k->used = ++g->clock;

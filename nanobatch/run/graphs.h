@@ -6,11 +6,12 @@
  * waits, and the lanes' shares.  Rows, positions, pages and ids are in arrays behind pointers, so
  * the same key repeats with every token.  The key contains the pointer to the slot of the weights,
  * so each slot has its own graphs, and publishing a version switches to other graphs.  The number
- * of rows is padded to one of a few sizes (hzp_batch_pad), and the longest context is rounded up
- * (by at most a half) so that it changes seldom.  A key is captured at the start (hzp_graphs_make)
- * or when it comes for the second time, together with its variants: the same step on the other
- * slots of weights.  So no change of versions waits for a capture.  When all places are taken, the
- * least recently used set of variants is evicted.
+ * of rows is padded to one of a few sizes (hzp_batch_pad); of contexts the key has only the longest
+ * that there can be, because decode attention makes its list of work on the device.  A key is
+ * captured at the start (hzp_graphs_make) or when it comes for the second time, together with its
+ * variants: the same step on the other slots of weights.  So no change of versions waits for a
+ * capture.  When all places are taken, or the driver's memory for graphs, the least recently used
+ * set of variants is evicted.
  *
  * Only steps without prompts become graphs. The graph holds the items of serving, which come first,
  * except the ones that fetch tokens of the previous step and that change the table of pages: how
@@ -40,16 +41,23 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev);
 typedef bool hzp_graph_variant(void *ctx, const struct hzp_plan *plan, int32_t i,
                                struct hzp_plan *ret);
 
-/* Sets how captures make their variants, and room for `count` graphs.  Call it before any graph is
+/* How many graphs are kept, and how much of the device's memory they may take, counted as graph +
+ * node for each item.  bytes 0: any. */
+struct hzp_graphs_room {
+    int32_t count;
+    size_t bytes;
+    size_t graph, node; /* bytes, as measured (driver.h) */
+};
+
+/* Sets how captures make their variants, and the room for graphs.  Call it before any graph is
  * made. */
 void hzp_graphs_prepare(struct hzp_graphs *graphs, hzp_graph_variant *variant, void *ctx,
-                        int32_t count);
+                        const struct hzp_graphs_room *room);
 
-/* The most different graphs that decode steps of such batches need: sizes * contexts * slots of
- * weights * batches.  At most HZP_GRAPHS_MAX are kept. */
+/* The most different graphs that decode steps of such batches need: sizes * slots of weights *
+ * batches.  At most HZP_GRAPHS_MAX are kept. */
 enum { HZP_GRAPHS_MIN = 128, HZP_GRAPHS_MAX = 1024 };
-int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t positions, int32_t slots,
-                         int32_t batches);
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches);
 
 /* Ends the start: from here on requests may wait for a capture, and captures are rationed.  NULL:
  * no effect. */
@@ -88,6 +96,7 @@ int hzp_graphs_issue(struct hzp_graphs *graphs, const struct hzp_plan *plan,
 struct hzp_graphs_stats {
     uint64_t launches, captures, evictions;
     uint64_t refusals[2]; /* failed captures on one lane; on several lanes */
+    uint64_t bytes;       /* of the graphs kept now, as counted */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
 

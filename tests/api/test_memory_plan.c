@@ -34,6 +34,7 @@ static bool rides;
 static size_t lanes;
 static bool copies;
 static size_t host_limit;
+static struct hzp_driver_memory driver;
 
 static int make(size_t limit)
 {
@@ -47,6 +48,7 @@ static int make(size_t limit)
                                          .lanes = lanes,
                                          .copies = copies,
                                          .host_limit = host_limit,
+                                         .driver = driver,
                                          .rides = rides};
     return hzp_memory_plan(&request, &layout, &plan, &err);
 }
@@ -109,6 +111,43 @@ static void copies_where_it_fits(void **state)
     copies = false;
     host_limit = 0;
     options.engine.serving.kv_tokens = 0;
+}
+
+static const struct hzp_memory_line *line_of(const char *what)
+{
+    for (int i = 0; i < plan.lines; i++)
+        if (strcmp(plan.line[i].what, what) == 0)
+            return &plan.line[i];
+    return NULL;
+}
+
+/* What the driver takes has a line: all of the partitions, of graphs at most a 32nd of the memory
+ * but always a set.  What is left for the KV cache is that much less, and where it does not fit the
+ * error says so. */
+static void the_driver_takes_its_part(void **state)
+{
+    size_t limit = (size_t)1 << 28, set;
+    options.engine.serving.kv_memory = 0;
+    assert_int_equal(make(limit), HZP_OK);
+    assert_null(line_of("driver"));
+    assert_int_equal(plan.graphs, 0);
+    int32_t pages = plan.kv_pages;
+    driver = (struct hzp_driver_memory){.splits = 5000000, .graph = 20000, .node = 30000};
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.graphs, limit / 32);
+    assert_int_equal(line_of("driver")->bytes, driver.splits + plan.graphs);
+    assert_true(plan.kv_pages <= pages && plan.total <= limit);
+    driver.node = 3; /* all of them fit */
+    assert_int_equal(make(limit), HZP_OK);
+    assert_true(plan.graphs < limit / 32);
+    driver.node = 300000; /* not even one for each slot fits a 32nd */
+    set = hzp_driver_graphs(&driver, options.engine.serving.slots, 4 * 9 + 6);
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.graphs, set);
+    driver.splits = limit;
+    assert_int_equal(make(limit), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "driver"));
+    driver = (struct hzp_driver_memory){0};
 }
 
 /* Where training rides, the batch has room for the rows of all running sequences behind a
@@ -303,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(copies_where_it_fits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_driver_takes_its_part, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),

@@ -287,6 +287,37 @@ size_t fake_device_bytes(void)
     return bytes;
 }
 
+static size_t driver_context, driver_graph, driver_node, driver_block = 1;
+
+void fake_set_driver(size_t context, size_t graph, size_t node, size_t block)
+{
+    driver_context = context;
+    driver_graph = graph;
+    driver_node = node;
+    driver_block = block;
+}
+
+/* Nodes that the device would have; the recorder's own are not counted. */
+static size_t driver_nodes(const struct fake_graph *graph)
+{
+    size_t count = 0;
+    for (const struct fake_task *t = driver_node ? graph->nodes.first : NULL; t; t = t->next)
+        count += t->call.kind <= FAKE_SET || t->call.kind == FAKE_PRODUCT;
+    return count;
+}
+
+size_t fake_used(void)
+{
+    size_t taken = 0;
+    for (struct fake_object *o = objects; o; o = o->next) {
+        if (o->type == FAKE_CONTEXT)
+            taken += driver_context;
+        if (o->type == FAKE_GRAPH_EXEC)
+            taken += driver_graph + driver_nodes((struct fake_graph *)o) * driver_node;
+    }
+    return fake_device_bytes() + (taken + driver_block - 1) / driver_block * driver_block;
+}
+
 void fake_make(const char *function)
 {
     made++;
@@ -567,18 +598,6 @@ static bool any_left(void)
     for (struct fake_object *o = objects; o; o = o->next)
         if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->queue.first)
             return true;
-    return false;
-}
-
-bool fake_stream_uses(uint64_t id, const void *space)
-{
-    for (struct fake_object *o = objects; o; o = o->next) {
-        if (o->type != FAKE_STREAM || o->id != id)
-            continue;
-        for (const struct fake_task *t = ((struct fake_stream *)o)->queue.first; t; t = t->next)
-            if (t->space == space || t->graph)
-                return true;
-    }
     return false;
 }
 

@@ -61,7 +61,6 @@ struct fake_task {
     void (*run)(const void *args);
     unsigned char *args;
     size_t args_size;
-    const void *space; /* a product's workspace */
     struct fake_task *next;
 };
 
@@ -110,6 +109,9 @@ void fake_mistake(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* Returns true, and the error in *ret_error, if fake_fail wants this call to fail. */
 bool fake_fails(const char *function, int *ret_error);
 
+/* Bytes of device memory that are given out, or that the driver has taken. */
+size_t fake_used(void);
+
 void *fake_object_new(enum fake_type type, size_t size);
 void fake_object_free(void *object);
 /* Returns NULL, and notes a mistake, if no such object lives. */
@@ -117,9 +119,6 @@ void *fake_object_find(const void *handle, enum fake_type type, const char *func
 
 /* Returns the stream, or NULL with a mistake noted; lanes may not use the null streams. */
 struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function);
-
-/* A stream of this id has a product left that uses this workspace, or a graph, which may. */
-bool fake_stream_uses(uint64_t id, const void *space);
 
 /* Appends a task, or a node in a capture.  Once it is filled in, fake_put_done adds it to the
    record of calls. */

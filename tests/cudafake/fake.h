@@ -72,6 +72,10 @@ void fake_set_sms(int sms);
 /* Sets the free bytes of device memory. */
 void fake_set_memory(size_t bytes);
 
+/* What the driver takes of the device's memory, in whole blocks: for a green context, for a graph
+ * to launch and for each of its nodes.  0, 0, 0, 1: nothing. */
+void fake_set_driver(size_t context, size_t graph, size_t node, size_t block);
+
 /* Makes the call of this name fail once with this error, after `after` successful calls; ""
    cancels. */
 void fake_fail(const char *function, int after, int error);

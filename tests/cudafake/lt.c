@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADVICE = 5, TIMES = 8, WORKSPACES = 64 };
+enum { ADVICE = 5, TIMES = 8 };
 static const uint64_t MAGIC = 0x6c745f66616b65;
 
 struct lt_desc {
@@ -54,10 +54,6 @@ struct product {
 };
 
 static int times[TIMES];
-static struct {
-    void *space;
-    uint64_t stream;
-} owner[WORKSPACES]; /* the stream that used a workspace last */
 
 void fake_set_algo_times(const int *microseconds, int count)
 {
@@ -369,21 +365,12 @@ static void matrix_check(const char *name, const void *ptr, const struct lt_layo
             (unsigned long long)align);
 }
 
-static void workspace_check(void *space, size_t size, const struct advice *advice, uint64_t stream)
+static void workspace_check(const void *space, size_t size, const struct advice *advice)
 {
     if (size < advice->space ||
         (advice->space && (!fake_is_ours(space, size) || (uintptr_t)space % 256 != 0)))
         fake_mistake("cublasLtMatmul: a workspace of %zu bytes, the algorithm takes %llu", size,
                      (unsigned long long)advice->space);
-    for (int i = 0; i < WORKSPACES && space; i++) {
-        if (owner[i].space && owner[i].space != space)
-            continue;
-        if (owner[i].space && owner[i].stream != stream && fake_stream_uses(owner[i].stream, space))
-            fake_mistake("cublasLtMatmul: two streams share a workspace");
-        owner[i].space = space;
-        owner[i].stream = stream;
-        return;
-    }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc_handle,
@@ -419,19 +406,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (desc->mode_a && !(fake_is_ours(desc->scale_a, (size_t)lc->rows * 4) &&
                           fake_is_ours(desc->scale_b, (size_t)lc->cols * 4)))
         fake_mistake("cublasLtMatmul: the scales leave their allocation");
-    workspace_check(space, space_size, &advice, stream->object.id);
+    workspace_check(space, space_size, &advice);
     struct product product = {
         *desc,        *la, *lb, *lc, a, b, c, d, *(const float *)alpha, *(const float *)beta,
         advice.number};
     struct fake_task *task = fake_put(stream, FAKE_PRODUCT);
     task->args = malloc(sizeof(product));
     task->args_size = sizeof(product);
-    task->space = space;
     memcpy(task->args, &product, sizeof(product));
     task->call.dst = d;
     task->call.src = a;
     task->call.sm_target = desc->sm_target;
     task->call.algo = (int)advice.number;
+    if (space) /* two streams may use it, one after the other */
+        fake_touch_copy(stream, "a product's workspace", space, space_size, true);
     fake_put_done(task);
     fake_leave();
     return CUBLAS_STATUS_SUCCESS;

@@ -90,7 +90,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     BEGIN("cudaMemGetInfo");
-    *free_bytes = *total = fake_memory;
+    size_t used = fake_used();
+    *total = fake_memory;
+    *free_bytes = fake_memory > used ? fake_memory - used : 0;
     return answer(cudaSuccess);
 }
 
@@ -122,7 +124,7 @@ cudaError_t cudaMalloc(void **ptr, size_t size)
     BEGIN("cudaMalloc");
     fake_make("cudaMalloc");
     UNSAFE("cudaMalloc");
-    if (size > fake_memory)
+    if (fake_used() + size > fake_memory)
         return answer(cudaErrorMemoryAllocation);
     *ptr = fake_device_alloc(size);
     return answer(cudaSuccess);

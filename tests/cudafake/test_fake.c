@@ -409,7 +409,7 @@ static void test_products(void **state)
     assert_int_equal(multiply(&t, g, t.space, g->a), CUBLAS_STATUS_SUCCESS);
     assert_string_equal(fake_mistakes(), "");
     assert_int_equal(multiply(&t, g, t.space, g->b), CUBLAS_STATUS_SUCCESS);
-    said("share a workspace");
+    said("a race: a product's workspace");
     cudaStreamSynchronize(g->a);
     cudaStreamSynchronize(g->b);
     fake_reset(1);

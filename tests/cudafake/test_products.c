@@ -164,6 +164,8 @@ static void test_sm_target(void **state)
         check(g, &a);
         assert_int_equal(hzp_op_matmul(other, &a), HZP_OK);
         assert_int_equal(last_product().sm_target, i ? 80 : 84);
+        assert_int_equal(hzp_fence_record(g->fence, other), HZP_OK);
+        assert_int_equal(hzp_fence_wait(g->fence), HZP_OK);
         assert_int_equal(hzp_lane_set_share(g->lane, 0), HZP_OK);
         assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
         assert_int_equal(last_product().sm_target, 0);

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "nanobatch/run/driver.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/build/forward.h"
 #include "nanobatch/run/graphs.h"
@@ -279,13 +280,13 @@ static void test_rows(void **state)
     steps_close(&s);
 }
 
-/* Beyond 256 positions the longest context is rounded up in steps of half a power of two. */
+/* A graph serves every context. */
 static void test_contexts(void **state)
 {
     struct steps s;
     steps_open(&s, 3);
     step(&s, 0, 6, 0, NULL);
-    for (int i = 230; i < 262; i++) { /* the longest context goes from 239 to 271 */
+    for (int i = 130; i < 370; i += 3) { /* the longest context goes from 139 to 379 */
         build(&s.real, i, 6, s.token, 0, NULL);
         struct hzp_graph_part part;
         assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
@@ -293,7 +294,7 @@ static void test_contexts(void **state)
             continue;
         finish(&s);
     }
-    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 2);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 1);
     steps_close(&s);
 }
 
@@ -335,7 +336,7 @@ static void test_swaps(void **state)
 {
     struct steps s;
     steps_open(&s, 7);
-    hzp_graphs_prepare(s.graphs, other_slot, &s, 0);
+    hzp_graphs_prepare(s.graphs, other_slot, &s, &(struct hzp_graphs_room){0});
     for (int i = 0; i < 30; i++) {
         step(&s, i, 6, i / 3 % 2, NULL);
         assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, i < 2 ? 0 : 2);
@@ -352,7 +353,7 @@ static void test_room(void **state)
     struct steps s;
     struct hzp_graph_part part;
     steps_open(&s, 8);
-    hzp_graphs_prepare(s.graphs, other_slot, &s, 0);
+    hzp_graphs_prepare(s.graphs, other_slot, &s, &(struct hzp_graphs_room){0});
     step(&s, 0, 6, 0, NULL);
     for (int turn = 0; turn < 2; turn++)
         for (int i = 0; i < SETS + 8; i++) {
@@ -372,16 +373,94 @@ static void test_room(void **state)
     steps_close(&s);
 }
 
-/* The number of graphs is that of step sizes times context roundings, slots and batches. */
+/* Graphs may take so many bytes: sets of variants beyond that are evicted, the least recently used
+ * first, and a set that is larger is not kept. */
+static void test_bytes(void **state)
+{
+    enum { SETS = 5 };
+    struct steps s;
+    struct hzp_graph_part part;
+    steps_open(&s, 9);
+    step(&s, 0, 6, 0, NULL);
+    build(&s.real, 1, 6, s.token, 0, NULL);
+    assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
+    struct hzp_graphs_room room = {.graph = 5000, .node = 100};
+    size_t one = room.graph + (size_t)(part.to - part.from) * room.node;
+    room.bytes = 2 * SETS * one + one / 2;
+    hzp_graphs_prepare(s.graphs, other_slot, &s, &room);
+    for (int turn = 0; turn < 4; turn++)
+        for (int i = 0; i < 2 * SETS; i++) {
+            int units[HZP_LANE_COUNT] = {1 + (turn < 2 ? i : 2 * SETS - 1 - i)};
+            build(&s.real, 1, 6, s.token, 0, NULL);
+            int launched = hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL);
+            assert_int_equal(launched, turn > 0);
+            finish(&s);
+            struct hzp_graphs_stats stats = hzp_graphs_read_stats(s.graphs);
+            assert_true(stats.bytes <= room.bytes);
+            assert_int_equal(stats.bytes, (stats.captures - stats.evictions) * one);
+            if (turn == 2 && i < SETS) /* the newest are still there */
+                assert_int_equal(stats.captures, 4 * SETS);
+        }
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).bytes, 2 * SETS * one);
+    assert_string_equal(fake_mistakes(), "");
+    steps_close(&s);
+    steps_open(&s, 9);
+    room.bytes = one - 1;
+    hzp_graphs_prepare(s.graphs, other_slot, &s, &room);
+    for (int i = 0; i < 6; i++)
+        step(&s, i, 6, 0, NULL);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 0);
+    assert_int_equal(s.graph_steps, 0);
+    steps_close(&s);
+}
+
+/* What graphs and partitions take of a device's memory is measured, whatever blocks the driver
+ * takes. */
+static void test_driver(void **state)
+{
+    struct hzp_plan_shape beside = hzp_plan_sequential;
+    for (int k = 0; k < HZP_KIND_COUNT; k++)
+        beside.train_lane[k] = HZP_LANE_TRAIN;
+    beside.share[HZP_LANE_TRAIN] = 48;
+    beside.share[HZP_LANE_COMPUTE] = 84;
+    struct hzp_driver_memory driver;
+    static const size_t blocks[] = {1, 4096, 2 << 20};
+    for (int i = 0; i < HZP_COUNT(blocks); i++) {
+        size_t block = blocks[i];
+        struct hzp_device *dev = fake_open(3, NULL, NULL);
+        fake_set_driver(3 << 20, 20000, 3000, block);
+        size_t before = hzp_device_bytes_free(dev);
+        assert_int_equal(hzp_driver_measure(dev, NULL, &beside, &driver), HZP_OK);
+        assert_in_range(driver.splits, 6 << 20, (6 << 20) + block); /* two parts */
+        assert_in_range(driver.node, 3000 - block / 4000, 3000 + block / 4000);
+        assert_true(driver.graph <= 20000 + block);
+        /* all but the partitions is given back */
+        assert_int_equal(before - hzp_device_bytes_free(dev), driver.splits);
+        assert_int_equal(hzp_driver_graphs(&driver, 2, 10), 2 * (driver.graph + 10 * driver.node));
+        fake_close(dev);
+        fake_set_driver(0, 0, 0, 1);
+    }
+    struct hzp_device *dev = fake_open(3, NULL, NULL); /* a driver that takes nothing */
+    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, &driver), HZP_OK);
+    assert_int_equal(driver.splits + driver.graph + driver.node, 0);
+    fake_close(dev);
+    dev = fake_open(3, NULL, NULL); /* too little memory even for a lane */
+    fake_set_memory((size_t)100 << 20);
+    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, &driver), HZP_ENOMEM);
+    fake_set_memory((size_t)64 << 30);
+    fake_close(dev);
+}
+
+/* The number of graphs is that of step sizes times slots and batches. */
 static void test_count(void **state)
 {
     struct hzp_batch_config max = {
         .rows_max = 256, .segs_max = 8, .page_stride = 16, .logits_max = 8, .edits_max = 1};
-    assert_int_equal(hzp_graphs_count(&max, 200, 2, 2), 4 * 2 * 2); /* 1, 2, 4, 8 */
+    assert_int_equal(hzp_graphs_count(&max, 2, 2), 4 * 2 * 2); /* 1, 2, 4, 8 */
     max.segs_max = max.logits_max = 40;
-    assert_int_equal(hzp_graphs_count(&max, 256, 1, 1), 8); /* and 16, 24, 32, 40 */
-    assert_int_equal(hzp_graphs_count(&max, 257, 1, 1), 16);
-    assert_int_equal(hzp_graphs_count(&max, 1000, 3, 2), 8 * 5 * 6); /* 256, 384, 512, 768, 1024 */
+    assert_int_equal(hzp_graphs_count(&max, 1, 1), 8); /* and 16, 24, 32, 40 */
+    max.rows_max = max.segs_max = max.logits_max = 512;
+    assert_int_equal(hzp_graphs_count(&max, 2, 2), 92);
 }
 
 /* A step that cannot be captured: three attempts, then its steps go op by op; steps of another size
@@ -544,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_contexts), cmocka_unit_test(test_many),
         cmocka_unit_test(test_swaps),    cmocka_unit_test(test_room),
         cmocka_unit_test(test_count),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_driver),
         cmocka_unit_test(test_rationed), cmocka_unit_test(test_executor),
         cmocka_unit_test(test_lanes),    cmocka_unit_test(test_missing_wait),
     };

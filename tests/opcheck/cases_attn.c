@@ -230,6 +230,8 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(DECODE, 0, 2, 4, 2, 64, 5, 270),
     BOTH(DECODE, OC_GAPS, 3, 2, 1, 128, 24, 140),
     BOTH(DECODE, 0, 2, 2, 1, 64, 64, 4200),
+    DECODE(HZP_BF16, 0, 1030, 1, 1, 64, 16, 20), /* more than one launch lists */
+    DECODE(HZP_BF16, 0, 1030, 1, 1, 64, 16, 20, 1),
     BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 1),
     BOTH(DECODE, 0, 7, 6, 2, 64, 16, 300, 1),
     BOTH(DECODE, OC_BENCH, 1, 32, 8, 64, 16, 1024),

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/run/driver.h"
+
+#include "nanobatch/run/exec.h"
+
+/* Two sizes of graphs, and how many of each: together some tens of MiB. */
+enum { GRAPHS = 6, FEW = 32, MANY = 1024 };
+
+/* What was free before and is not now. */
+static size_t taken(struct hzp_device *dev, size_t before)
+{
+    size_t now = hzp_device_bytes_free(dev);
+    return before > now ? before - now : 0;
+}
+
+/* Captures a graph that sets x so often. */
+static int capture(struct hzp_lane *lane, float *x, int nodes, struct hzp_graph **ret)
+{
+    struct hzp_fill_args args = {.y = {x, 1, 1, 1, HZP_F32}};
+    HZP_TRY(hzp_graph_begin(&lane, 1));
+    int r = HZP_OK;
+    for (int i = 0; i < nodes && r >= 0; i++)
+        r = hzp_op_fill(lane, &args);
+    int ended = hzp_graph_end(lane, ret);
+    return r < 0 ? r : ended;
+}
+
+/* Bytes that GRAPHS graphs of so many nodes take; they stay in `graph`. */
+static int measure(struct hzp_device *dev, struct hzp_lane *lane, float *x, int nodes,
+                   struct hzp_graph *graph[GRAPHS], size_t *ret)
+{
+    size_t before = hzp_device_bytes_free(dev);
+    for (int i = 0; i < GRAPHS; i++)
+        HZP_TRY(capture(lane, x, nodes, &graph[i]));
+    *ret = taken(dev, before);
+    return HZP_OK;
+}
+
+static int measure_graphs(struct hzp_device *dev, struct hzp_driver_memory *ret)
+{
+    struct hzp_graph *graph[3 * GRAPHS] = {NULL};
+    struct hzp_lane *lane = NULL;
+    size_t first, few = 0, many = 0;
+    void *x = NULL;
+    int r = hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane);
+    if (r >= 0)
+        r = hzp_device_alloc(dev, HZP_MEM_DEVICE, 256, &x);
+    if (r >= 0) /* the first graphs also pay for what the driver makes once */
+        r = measure(dev, lane, x, FEW, graph, &first);
+    if (r >= 0)
+        r = measure(dev, lane, x, FEW, graph + GRAPHS, &few);
+    if (r >= 0)
+        r = measure(dev, lane, x, MANY, graph + 2 * GRAPHS, &many);
+    for (int i = 0; i < HZP_COUNT(graph); i++)
+        hzp_graph_close(dev, graph[i]);
+    if (x)
+        hzp_device_free(dev, HZP_MEM_DEVICE, x);
+    hzp_lane_close(lane);
+    if (r == HZP_EUNSUP) /* captures fail: there will be no graphs */
+        return HZP_OK;
+    ret->node = many > few ? HZP_DIV_UP(many - few, (size_t)GRAPHS * (MANY - FEW)) : 0;
+    size_t bare = (size_t)GRAPHS * FEW * ret->node;
+    ret->graph = few > bare ? HZP_DIV_UP(few - bare, (size_t)GRAPHS) : 0;
+    return r;
+}
+
+int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plans,
+                       const struct hzp_plan_shape *shape, struct hzp_driver_memory *ret)
+{
+    size_t before = hzp_device_bytes_free(dev);
+    *ret = (struct hzp_driver_memory){0};
+    if (!before)
+        return HZP_OK;
+    if (shape)
+        hzp_exec_prepare(dev, shape);
+    for (int32_t i = 0; plans && i < plans->entries; i++)
+        hzp_exec_prepare(dev, &plans->entry[i].shape);
+    ret->splits = taken(dev, before);
+    return hzp_device_has_graphs(dev) ? measure_graphs(dev, ret) : HZP_OK;
+}
+
+size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes)
+{
+    return (size_t)count * (driver->graph + (size_t)nodes * driver->node);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/run/driver.h - the device memory that the driver takes for its own objects: partitions
+ * of the SMs and executable graphs.
+ *
+ * The driver says nothing about their sizes, so they are measured at the start, as differences of
+ * the free memory, and the memory plan has a line for them.  It takes memory in blocks of some MiB,
+ * so graphs are measured several at a time.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_RUN_DRIVER_H
+#define HZP_NANOBATCH_RUN_DRIVER_H
+
+#include "nanobatch/plan/plan_table.h"
+
+struct hzp_driver_memory {
+    size_t splits; /* bytes of the partitions that were prepared */
+    size_t graph,
+        node; /* bytes of a graph without nodes, and of each node; 0: none, or no graphs */
+};
+
+/* Prepares the partitions of the SMs for these shapes (plans, shape NULL: none), and measures them
+ * and graphs.  Call it once, before the device's memory is given out: it opens a lane for a moment.
+ * On devices whose driver takes nothing: all 0.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plans,
+                       const struct hzp_plan_shape *shape, struct hzp_driver_memory *ret);
+
+/* Bytes of `count` graphs of so many nodes. */
+size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes);
+
+#endif
