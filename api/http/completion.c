@@ -117,6 +117,7 @@ static int open_choice(struct hzp_completion *c, int32_t index, struct hzp_err_t
 
     struct hzp_request *rq = choice->rq;
     rq->priority = p->priority;
+    rq->affinity = p->affinity;
     if (p->pooling && hzp_request_pool(rq, p->pooling, c->engine->parts.config.width) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
     rq->min_tokens = p->min_tokens;

@@ -68,6 +68,7 @@ struct hzp_completion_params {
     int32_t prompts, n;
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */
     int32_t priority;
+    uint64_t affinity;        /* as in struct hzp_request */
     enum hzp_pooling pooling; /* of embeddings */
     bool raw, base64;         /* of embeddings: not normalised; how they are written */
 

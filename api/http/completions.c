@@ -252,12 +252,23 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
 typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
+/* A number for the session that the client names; 0: none. */
+static uint64_t session_of(const struct hzp_exchange *x)
+{
+    const char *name = hzp_exchange_header(x, "x-hzpserve-session");
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; name && *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return name ? hash : 0;
+}
+
 /* The body, and what it and the headers ask of the weights. */
 static int parse_whole(struct hzp_exchange *x, parse_fn parse, const json_t *body,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
     HZP_TRY(parse(body, x->server->engine, ret, reterr));
     int r = hzp_demands_read(x, body, &ret->demands, reterr);
+    ret->affinity = session_of(x);
     if (r < 0)
         hzp_completion_params_fini(ret);
     return r;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost,
  * or training has stopped (the weights are not finite), or the disk cannot be written, so
- * nothing is learned; requests are served. */
+ * nothing is learned, or a replica is not there; requests are served. */
 #include "api/http/http.h"
+#include "api/http/replicas_route.h"
 
 enum MHD_Result hzp_route_health(struct hzp_exchange *x)
 {
@@ -30,5 +31,11 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
                               json_pack("{s:s, s:s}", "status", "degraded", "reason",
                                         "nothing is accepted or learned: the disk cannot be "
                                         "written"));
+    char missing[256];
+    int rank = hzp_replicas_missing(x->server->engine, missing, sizeof(missing));
+    if (rank >= 0)
+        return hzp_reply_json(x, MHD_HTTP_OK,
+                              json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", rank,
+                                        "reason", missing));
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
 }

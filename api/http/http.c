@@ -49,6 +49,8 @@ static const struct hzp_route routes[] = {
     {"POST", "/v1/replication", HZP_RIGHT_TEACH, true, hzp_route_replication_begin, NULL},
     {"PUT", "/v1/replication/", HZP_RIGHT_TEACH, true, hzp_route_replication_put, NULL},
     {"POST", "/v1/replication/", HZP_RIGHT_TEACH, true, hzp_route_replication_activate, NULL},
+    {"GET", "/v1/ranks", HZP_RIGHT_COMPLETE, true, hzp_route_ranks, NULL},
+    {"POST", "/v1/ranks/", HZP_RIGHT_TEACH, true, hzp_route_rank_post, NULL},
     {"GET", "/v1/jobs/", HZP_RIGHT_COMPLETE, true, hzp_route_job, NULL},
     {"GET", "/v1/policy", HZP_RIGHT_COMPLETE, true, hzp_route_policy, NULL},
     {"PATCH", "/v1/policy", HZP_RIGHT_TEACH, true, hzp_route_policy_patch, NULL},

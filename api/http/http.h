@@ -213,6 +213,8 @@ enum MHD_Result hzp_route_version(struct hzp_exchange *x);
 enum MHD_Result hzp_route_openapi(struct hzp_exchange *x);
 enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
+enum MHD_Result hzp_route_ranks(struct hzp_exchange *x);
+enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);

@@ -214,6 +214,10 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     hzp_lock_take(&x->server->policy_lock);
     hzp_split_policy(split, &policy);
     int r = read_policy(body, &policy, &staleness, &text);
+    if (r == HZP_OK && e->front && staleness == 0)
+        r = hzp_fail_param(&text, HZP_EINVAL, "max_staleness",
+                           "max_staleness must be at least 1 with --replicas: each rank takes over "
+                           "a new version at its own next step");
     if (r == HZP_OK) {
         hzp_split_set_policy(split, &policy);
         if (staleness >= 0)

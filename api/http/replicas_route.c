@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* GET /v1/ranks: ranks that serve.  POST /v1/ranks/{rank}/drain, /resume. */
 #include "api/http/replicas_route.h"
 
+#include "api/learn/audit.h"
+#include "api/learn/versions.h"
 #include "base/arena.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static json_t *rank_json(int rank, const struct hzp_front_rank *is)
 {
@@ -39,6 +43,65 @@ int64_t hzp_replicas_staleness(const struct hzp_engine *engine, int64_t own)
     for (int r = 1; engine->front && hzp_front_rank(engine->front, r, &is) == HZP_OK; r++)
         own = HZP_MAX(own, is.staleness);
     return own;
+}
+
+int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size)
+{
+    struct hzp_front_rank is;
+    for (int r = 1; engine->front && hzp_front_rank(engine->front, r, &is) == HZP_OK; r++)
+        if (!is.up) {
+            snprintf(why, size, "rank %d serves no requests: %s", r, is.why);
+            return r;
+        }
+    return -1;
+}
+
+/* ---- routes ---- */
+
+static enum MHD_Result none(struct hzp_exchange *x)
+{
+    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                           "this server has no replicas: it was started without --replicas");
+}
+
+enum MHD_Result hzp_route_ranks(struct hzp_exchange *x)
+{
+    json_t *list = hzp_replicas_json(x->server->engine);
+    if (!list)
+        return none(x);
+    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+/* The rank of "1/drain"; -1: it is none. */
+static int rank_of(const char *tail, const char **ret_action)
+{
+    char *end = (char *)tail;
+    long rank = *tail >= '0' && *tail <= '9' ? strtol(tail, &end, 10) : -1;
+    *ret_action = *end == '/' ? end + 1 : "";
+    return rank < HZP_LINK_RANKS_MAX ? (int)rank : -1;
+}
+
+enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x)
+{
+    struct hzp_engine *e = x->server->engine;
+    struct hzp_front_rank is;
+    const char *action;
+    if (!e->front)
+        return none(x);
+    int rank = rank_of(x->tail, &action);
+    bool drain = !strcmp(action, "drain");
+    if (!drain && strcmp(action, "resume"))
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "a rank is drained or resumed: /v1/ranks/RANK/drain, /resume");
+    if (hzp_front_drain(e->front, rank, drain) < 0)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "there is no rank \"%.40s\": ranks are 0 to %d", x->tail,
+                               hzp_front_ranks(e->front) - 1);
+    if (e->state)
+        hzp_audit_write(hzp_state_audit(e->state), x->info.key, x->info.id, action,
+                        json_pack("{s:i}", "rank", rank));
+    hzp_front_rank(e->front, rank, &is);
+    return hzp_reply_json(x, MHD_HTTP_OK, rank_json(rank, &is));
 }
 
 /* ---- metrics ---- */

@@ -115,6 +115,7 @@ static void hello(struct hzp_front *f, const struct hzp_pipe_peer *peer, const c
     at->is.why[0] = 0;
     at->pages = 0;
     at->checked = h.version;
+    at->checked_step = h.optimizer_step;
     at->heard_ns = hzp_now_ns();
     hzp_pipe_send(f->pipe, peer, "W", 1);
     hzp_log(HZP_LOG_INFO, "ranks",
@@ -238,9 +239,11 @@ static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
     while (good && hzp_news_next(&reader, &one))
         good = take_news(f, rank, &reader, &one);
     good = good && !reader.bad;
-    if (good && at->checked != load.version && load.version <= f->local_version) {
+    bool same = at->checked == load.version && at->checked_step == load.optimizer_step;
+    if (good && !same && load.version <= f->local_version) {
         good = same_version(f, load.version, load.optimizer_step, 0);
         at->checked = load.version;
+        at->checked_step = load.optimizer_step;
     }
     if (good)
         return;

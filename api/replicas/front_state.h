@@ -27,7 +27,8 @@ struct hzp_place {
     struct hzp_pipe_peer peer;
     uint64_t heard_ns, since_ns;
     int32_t pages;    /* of its requests, as expected when they were sent */
-    uint64_t checked; /* the version whose optimizer step was compared */
+    uint64_t checked; /* the version whose optimizer step was compared, and that step */
+    int64_t checked_step;
 };
 
 struct hzp_front {

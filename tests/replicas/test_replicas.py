@@ -54,13 +54,13 @@ class Server:
                 sys.exit(f"ended or hangs ({self.process.poll()}):\n{self.log.read_text()}")
             time.sleep(0.02)
 
-    def open(self, path, body=None):
+    def open(self, path, body=None, **headers):
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **headers})
         return urllib.request.urlopen(request, timeout=HANG)
 
-    def call(self, path, body=None):
-        with self.open(path, body) as answer:
+    def call(self, path, body=None, **headers):
+        with self.open(path, body, **headers) as answer:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
 
@@ -158,6 +158,55 @@ def same(server, texts, sampled):
     assert {r["weights_version"] for r in ranks} == {1} and all(r["staleness"] == 0 for r in ranks), ranks
 
 
+def shares(server):
+    """Sessions stay on a rank; a rank that is drained gets nothing."""
+    def totals():
+        return [r["requests_total"] for r in server.call("/v1/ranks")["data"]]
+
+    for session in "abcdef":
+        before = totals()
+        for i in range(4):
+            server.call("/v1/completions", {"prompt": f"{session} {i}", "max_tokens": 2}, **{"X-Hzpserve-Session": session})
+        grown = [after - n for after, n in zip(totals(), before)]
+        assert sorted(grown)[-2:] == [0, 4], grown
+    drained = server.call("/v1/ranks/1/drain", b"")
+    assert drained["rank"] == 1 and drained["draining"] and drained["up"], drained
+    before = totals()
+    together(server, lambda s, p: s.complete(p), PROMPTS)
+    assert totals()[1] == before[1] and sum(totals()) > sum(before)
+    assert not server.call("/v1/ranks/1/resume", b"")["draining"]
+    together(server, lambda s, p: s.complete(p), PROMPTS)
+    assert totals()[1] > before[1]
+    for path in ("/v1/ranks/9/drain", "/v1/ranks/x/drain", "/v1/ranks/1/stop", "/v1/ranks/1", "/v1/ranks/-1/drain"):
+        try:
+            server.call(path, b"")
+            raise AssertionError(path)
+        except urllib.error.HTTPError as error:
+            assert error.code == 404, (path, error.code)
+
+
+def ends(server, long):
+    """A signal: what streams is finished, on every rank."""
+    begun = threading.Barrier(len(long) + 1)
+
+    def one(prompt):
+        noted = []
+
+        def note():
+            if not noted:
+                noted.append(begun.wait())
+        return server.stream(prompt, LONG, note)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(len(long)) as threads:
+        streams = {prompt: threads.submit(one, prompt) for prompt in long}
+        begun.wait()
+        server.process.send_signal(signal.SIGTERM)
+        for prompt, stream in streams.items():
+            assert stream.result() == long[prompt], prompt
+    assert server.process.wait(HANG) == 0
+    server.scratch.cleanup()
+
+
 def leaves(server):
     """A client that disconnects: no rank goes on with its request."""
     answers = []
@@ -202,8 +251,9 @@ def killed(server, long, rounds, comes_back):
             server.until(lambda: server.up() == server.ranks)
         else:
             server.until(lambda: server.metric("up", rank) == 0)
-    ranks = server.call("/v1/weights")["ranks"]
+    ranks, health = server.call("/v1/weights")["ranks"], server.call("/health")
     assert comes_back or any(not r["up"] and r["reason"] for r in ranks), ranks
+    assert health == {"status": "ok"} if comes_back else health["lost_rank"] == rank and health["reason"], health
 
 
 def refused():
@@ -264,6 +314,7 @@ if "serves" in CASES:
         print("serves", count, flush=True)
         server_ = Server(count, "--restart", "2")
         same(server_, texts_, sampled_)
+        shares(server_)
         leaves(server_)
         killed(server_, long_, 2, True)
         log_ = server_.stop()
@@ -273,6 +324,8 @@ if "serves" in CASES:
     killed(server_, long_, 1, False)
     assert server_.complete(PROMPTS[0])["text"] == texts_[0]
     server_.stop()
+    print("ends", flush=True)
+    ends(Server(2), long_)
 if "learns" in CASES:
     print("learns", flush=True)
     learns()
