@@ -180,21 +180,23 @@ struct hzp_link_zmq {
 /* How a rank listens for one of the ranks after it. */
 struct hzp_link_zmq_address {
     char host[HZP_LINK_ZMQ_HOST]; /* an IP address */
-    uint16_t port;
+    uint16_t port;                /* with a folder: a number in the names of files */
 };
 
-/* The first half: listens for the ranks after this one; port[r]: for rank r (0 with a folder).
+/* The first half: listens for the ranks after this one; port[r]: for rank r.
  * Then the ranks tell each other, and none goes on before all have come so far.  The link may be
  * aborted and closed already, not used.  HZP_EUNSUP: built without ZeroMQ; HZP_EINVAL: too many
  * ranks, or a key that is none; HZP_EIO. */
 int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct hzp_link **ret,
                       struct hzp_err_text *reterr);
 
-/* The second half: connects to the ranks before this one, at address[r] (NULL with a folder), and
+/* The second half: connects to the ranks before this one, at address[r], and
  * waits until it is connected with all ranks.  HZP_EIO: not within wait_s seconds, or the link was
- * aborted; it names the rank. */
+ * aborted; it names the rank.  HZP_ECANCELED: stop(ctx), which is asked again and again (NULL: not
+ * asked), was true. */
 int hzp_link_connect_zmq(struct hzp_link *link, const struct hzp_link_zmq_address *address,
-                         double wait_s, struct hzp_err_text *reterr);
+                         double wait_s, bool (*stop)(void *ctx), void *ctx,
+                         struct hzp_err_text *reterr);
 
 /* ---- backend sim ---- */
 

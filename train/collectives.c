@@ -124,6 +124,24 @@ const char *hzp_collectives_error(const struct hzp_collectives *x)
     return x->error.text;
 }
 
+void hzp_collectives_fail(struct hzp_collectives *x, const char *why)
+{
+    hzp_assert_engine_thread();
+    if (!x->failed)
+        hzp_fail(&x->error, HZP_EIO, "%s", why);
+    x->failed = true;
+}
+
+bool hzp_collectives_quiet(const struct hzp_collectives *x)
+{
+    return x->audit.at == x->audit.to;
+}
+
+struct hzp_link *hzp_collectives_link(const struct hzp_collectives *x)
+{
+    return x->config.link;
+}
+
 int hzp_collectives_turn(struct hzp_collectives *x, int32_t ended)
 {
     hzp_assert_engine_thread();

@@ -143,6 +143,11 @@ bool hzp_collectives_done(const struct hzp_collectives *x);
  * loop runs. */
 int hzp_collectives_wait(struct hzp_collectives *x);
 const char *hzp_collectives_error(const struct hzp_collectives *x);
+/* Fails it, if it has not failed; from then on it does not use the link. */
+void hzp_collectives_fail(struct hzp_collectives *x, const char *why);
+/* Whether no item of the audit is in flight. */
+bool hzp_collectives_quiet(const struct hzp_collectives *x);
+struct hzp_link *hzp_collectives_link(const struct hzp_collectives *x);
 
 /* For the start, on all ranks: broadcasts rank 0's bytes; gathers `bytes` of each rank into all, by
  * position.  They wait.  HZP_EIO. */

@@ -111,6 +111,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     if (!t)
         return;
     hzp_collectives_destroy(t->collectives);
+    hzp_collectives_destroy(atomic_exchange(&t->joins, NULL));
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_trainer_drop_rest(t);
@@ -322,9 +323,7 @@ static bool offer_turn(struct hzp_trainer *t, bool flush)
     return flush;
 }
 
-/* Takes notice of what other ranks have done.  < 0: the exchange with them has failed, and with it
- * training. */
-static int turn_collectives(struct hzp_trainer *t)
+int hzp_trainer_turn_ranks(struct hzp_trainer *t)
 {
     if (!t->collectives || hzp_collectives_turn(t->collectives, t->at) >= 0)
         return HZP_OK;
@@ -333,7 +332,7 @@ static int turn_collectives(struct hzp_trainer *t)
         hzp_log(HZP_LOG_ERROR, "train", "the exchange with other ranks failed: %s", why);
     hzp_lock_take(&t->lock);
     snprintf(t->stats.failure, sizeof(t->stats.failure), "%s", why);
-    t->stats.broken = true;
+    t->stats.broken = !t->rejoins;
     hzp_lock_release(&t->lock);
     t->stage = HZP_TRAINER_BROKEN;
     return HZP_EIO;
@@ -429,9 +428,10 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->carried = room->ride_rows > 0;
+    hzp_trainer_serve_part(t);
     if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
         return true;
-    if (t->stage == HZP_TRAINER_BROKEN || turn_collectives(t) < 0) {
+    if (t->stage == HZP_TRAINER_BROKEN || hzp_trainer_turn_ranks(t) < 0) {
         hzp_trainer_serve_freeze(t, step->number - 1); /* the version can still be exported */
         hzp_trainer_serve_gather(t);                   /* fails it */
         return false;
@@ -447,7 +447,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
             offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
     }
     hzp_trainer_serve_gather(t);
-    if (t->gathering && turn_collectives(t) >= 0)
+    if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
         return turn; /* the other ranks take part in nothing else meanwhile */
     if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
         return turn;
@@ -463,7 +463,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->suspend) &&
-                     hzp_sample_queue_ready(t->config.queue);
+                     !hzp_trainer_parting(t) && hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, !keep) || turn;
         if (!begin)
@@ -474,7 +474,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_WAIT && !hzp_trainer_begin_update(t, &flush))
         return offer_turn(t, flush && !keep) || turn;
-    if (turn_collectives(t) < 0) /* posts what a chain that has just been built begins with */
+    if (hzp_trainer_turn_ranks(t) < 0) /* posts what a chain that has just been built begins with */
         return turn;
     int32_t limit = limit_of(t);
     if (chain_ended(t)) /* other ranks were waited for: deliver() goes on */
@@ -563,11 +563,12 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     if (t->collectives)
         hzp_collectives_deliver_audit(t->collectives, offer);
-    if (turn_collectives(t) >= 0 && chain_ended(t))
+    if (hzp_trainer_turn_ranks(t) >= 0 && chain_ended(t))
         end_chain(t, step, outcome->end_ns);
     if (tail_ended(t) && !offer->keep_version)
         hzp_trainer_end_tail(t, step);
     t->flush = false;
+    hzp_trainer_serve_part(t);
     hzp_trainer_serve_freeze(t, step->number);
 }
 

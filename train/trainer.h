@@ -182,7 +182,8 @@ struct hzp_trainer_stats {
         double before, after;
         const char *tag; /* NULL: all */
     } rejection;
-    char failure[200]; /* why the exchange with other ranks has failed; "": it has not */
+    /* why the exchange with other ranks has failed; "": it has not.  Not broken: they come back */
+    char failure[200];
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
 

@@ -11,6 +11,7 @@
 #include "train/collectives.h"
 #include "train/pace.h"
 #include "train/trainer.h"
+#include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
 #include "weights/safetensors.h"
 
@@ -30,6 +31,9 @@ enum hzp_trainer_stage {
 
 /* What is left of a checkpoint's state of the optimizer (hzp_trainer_load_begin). */
 enum hzp_rest_state { HZP_REST_NONE, HZP_REST_UNREAD, HZP_REST_FAILED };
+
+/* A lost rank: the engine is asked to let go of the link; it does not use it; it is closed. */
+enum hzp_parting { HZP_PARTING_NONE, HZP_PARTING_ASKED, HZP_PARTING_DONE, HZP_PARTING_CLOSED };
 
 enum hzp_gather_state { HZP_GATHER_NONE, HZP_GATHER_WANTED, HZP_GATHER_DONE, HZP_GATHER_FAILED };
 
@@ -109,8 +113,13 @@ struct hzp_trainer {
     int32_t gather_unit;
     bool gathering;            /* engine thread: the collectives' list is that of the gather */
     _Atomic(int) gather_state; /* enum hzp_gather_state */
+    bool rejoins;              /* under lock: lost ranks come back; see trainer_rejoin.h */
     atomic_bool loop_ended;    /* nothing more is gathered for other threads */
     char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
+
+    /* A lost rank (trainer_rejoin.h); any thread. */
+    _Atomic(int) parting;                    /* enum hzp_parting */
+    _Atomic(struct hzp_collectives *) joins; /* with the ranks that have met again; NULL: none */
 
     struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
 
@@ -188,6 +197,15 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
 /* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
 
+/* --- trainer_rejoin.c ------------------------------------------------------------------------- */
+
+/* Engine thread: lets go of the link, if it was asked to and no item is in flight. */
+void hzp_trainer_serve_part(struct hzp_trainer *t);
+/* Engine thread: gives up what was in progress with the ranks, whose link is closed; takes over the
+ * exchange with those that have met again. */
+void hzp_trainer_give_up_ranks(struct hzp_trainer *t, uint64_t last_step);
+void hzp_trainer_serve_join(struct hzp_trainer *t);
+
 /* --- trainer_behind.c ------------------------------------------------------------------------- */
 
 /* Builds the next chain of the preparation, or ends it.  False: there is nothing to offer, because
@@ -198,6 +216,12 @@ bool hzp_trainer_prepare_next(struct hzp_trainer *t);
 
 /* What is left of a checkpoint's state is not read any more. */
 void hzp_trainer_drop_rest(struct hzp_trainer *t);
+
+/* --- trainer.c -------------------------------------------------------------------------------- */
+
+/* Takes notice of what other ranks have done.  < 0: the exchange with them has failed, and with it
+ * training. */
+int hzp_trainer_turn_ranks(struct hzp_trainer *t);
 
 /* --- trainer_suspend.c ------------------------------------------------------------------------ */
 

@@ -75,7 +75,6 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 
 void hzp_trainer_suspend(struct hzp_trainer *t)
 {
-    HZP_ASSERT(!t->config.link);
     /* Granted anew: the engine may have read that it may go on, and not have noted it yet. */
     atomic_store(&t->suspended, false);
     atomic_store(&t->suspend, true);
@@ -263,7 +262,12 @@ static bool begin_publish(struct hzp_trainer *t, bool keep_version)
 
 bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool keep_version)
 {
+    int parting = atomic_load(&t->parting);
     t->older.now = false;
+    if (parting == HZP_PARTING_CLOSED)
+        hzp_trainer_give_up_ranks(t, last_step);
+    else if (parting != HZP_PARTING_NONE)
+        return false; /* the link may still read and write what would be given up */
     if (!atomic_load(&t->suspend)) {
         atomic_store(&t->suspended, false);
         if (atomic_exchange(&t->stop_wanted, false)) {
@@ -275,6 +279,7 @@ bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool k
         return false;
     }
     give_up(t, last_step);
+    hzp_trainer_serve_join(t);
     bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
     if (rests && !t->unpublished)
         atomic_store(&t->suspended, true);

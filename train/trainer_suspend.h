@@ -9,7 +9,8 @@
  * and resume, and look until it is done.  Serving goes on meanwhile.  A trainer that stopped
  * because its weights are not finite learns again after an older version was published.
  *
- * Thread: any but the engine's, one at a time.  With one rank only.
+ * Thread: any but the engine's, one at a time.  With one rank, or for ranks that have met again
+ * (trainer_rejoin.h).
  */
 #ifndef HZP_TRAIN_TRAINER_HOLD_H
 #define HZP_TRAIN_TRAINER_HOLD_H

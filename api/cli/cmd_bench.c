@@ -16,7 +16,7 @@ static int bench_link(const struct hzp_options *options)
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)
         return status;
-    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    status = hzp_cmd_ranks_open(options, NULL, NULL, NULL, &ranks);
     if (status)
         return status;
     int r = ranks.link ? hzp_bench_link(ranks.link, &settings, &err)

@@ -18,21 +18,6 @@ int hzp_cmd_ranks_start(const struct hzp_options *options)
     return r > 0 ? status : r == HZP_OK ? -1 : r == HZP_EINVAL ? 2 : 1;
 }
 
-int hzp_cmd_ranks_open(const struct hzp_options *options,
-                       void (*lost)(void *ctx, int rank, const char *why), void *ctx,
-                       struct hzp_ranks *ret)
-{
-    struct hzp_err_text err = {0};
-    char *record = hzp_xmalloc(HZP_CONTROL_RECORD);
-    int r = hzp_options_record(options, record, HZP_CONTROL_RECORD, &err);
-    if (r == HZP_OK)
-        r = hzp_ranks_open(&options->engine.ranks, record, lost, ctx, ret, &err);
-    free(record);
-    if (r < 0)
-        fprintf(stderr, "hzpserve: %s\n", err.text);
-    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
-}
-
 char *hzp_cmd_ranks_record(const struct hzp_options *options)
 {
     struct hzp_err_text err = {0};
@@ -44,17 +29,46 @@ char *hzp_cmd_ranks_record(const struct hzp_options *options)
     return NULL;
 }
 
-int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks)
+/* Prints the error, but not that what was asked for has happened. */
+static int status_of(int r, const struct hzp_err_text *err)
+{
+    if (r < 0 && r != HZP_ECANCELED)
+        fprintf(stderr, "hzpserve: %s\n", err->text);
+    return r == HZP_EINVAL ? 2 : r == HZP_ECANCELED ? HZP_LAUNCH_LOST : r < 0 ? 1 : 0;
+}
+
+int hzp_cmd_ranks_open(const struct hzp_options *options,
+                       void (*lost)(void *ctx, int rank, const char *why), bool (*stop)(void *ctx),
+                       void *ctx, struct hzp_ranks *ret)
 {
     struct hzp_err_text err = {0};
-    char *record = hzp_xmalloc(HZP_CONTROL_RECORD);
-    int r = hzp_options_record(options, record, HZP_CONTROL_RECORD, &err);
+    struct hzp_ranks_config config = {.settings = &options->engine.ranks,
+                                      .record = hzp_cmd_ranks_record(options),
+                                      .lost = lost,
+                                      .stop = stop,
+                                      .ctx = ctx};
+    if (!config.record)
+        return 1;
+    int r = hzp_ranks_open(&config, ret, &err);
+    free((char *)(uintptr_t)config.record);
+    return status_of(r, &err);
+}
+
+int hzp_cmd_ranks_rejoin(const struct hzp_options *options, bool (*stop)(void *ctx), void *ctx,
+                         struct hzp_ranks *ranks)
+{
+    struct hzp_err_text err = {0};
+    struct hzp_ranks_config config = {.settings = &options->engine.ranks,
+                                      .record = hzp_cmd_ranks_record(options),
+                                      .stop = stop,
+                                      .ctx = ctx};
+    if (!config.record)
+        return 1;
+    int r = hzp_ranks_rejoin(&config, ranks, &err);
     if (r == HZP_OK)
-        r = hzp_ranks_rejoin(&options->engine.ranks, record, ranks, &err);
-    free(record);
-    if (r < 0)
-        fprintf(stderr, "hzpserve: %s\n", err.text);
-    return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
+        hzp_ranks_rejoined(ranks);
+    free((char *)(uintptr_t)config.record);
+    return status_of(r, &err);
 }
 
 int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks)

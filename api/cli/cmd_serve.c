@@ -10,11 +10,13 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/engine/follow.h"
+#include "api/engine/rejoin.h"
 #include "api/http/http.h"
 #include "base/log.h"
 #include "base/thread.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,7 +221,7 @@ static void log_stopped(struct hzp_engine *engine, const struct counts *before, 
 
 static int serve(const struct hzp_options *options, struct hzp_port *listener,
                  struct hzp_engine *engine, struct hzp_metrics *metrics,
-                 const struct hzp_signals *signals)
+                 const struct hzp_signals *signals, struct hzp_rejoin *rejoin)
 {
     struct hzp_server *server;
     struct hzp_err_text err = {0};
@@ -232,6 +234,7 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
     bool asked = wait_for_signal(server, engine, signals);
     struct counts before = count(engine);
     uint64_t began_ns = hzp_now_ns();
+    hzp_rejoin_stop(rejoin);
     if (asked)
         drain(server, engine, (double)options->serve.drain_seconds, signals);
     else
@@ -266,9 +269,25 @@ struct replicas {
     char *record; /* owned */
 };
 
+/* Whether rank 0 goes on serving without a lost rank, until another has taken its place. */
+static bool outlives(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks)
+{
+    return settings->ranks.restarts && ranks->rendezvous.from[0] && !settings->no_train;
+}
+
+static int start_rejoin(const struct hzp_options *options, struct hzp_engine *engine,
+                        struct hzp_rejoin **ret, struct hzp_err_text *reterr)
+{
+    char *record = hzp_cmd_ranks_record(options);
+    int r = record ? hzp_rejoin_start(engine, &options->engine.ranks, record, ret, reterr)
+                   : hzp_fail(reterr, HZP_EINVAL, "the ranks have nothing to agree on");
+    free(record);
+    return r;
+}
+
 /* Rank 0, or the only rank. */
 static int lead(const struct hzp_options *options, const struct hzp_engine_settings *settings,
-                const struct hzp_ranks *ranks, const struct replicas *replicas,
+                struct hzp_ranks *ranks, const struct replicas *replicas,
                 const struct hzp_signals *signals)
 {
     struct hzp_metrics *metrics = hzp_metrics_create();
@@ -288,16 +307,20 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     if (replicas->file[0])
         config.replicas = &front;
     struct hzp_engine *engine = NULL;
+    struct hzp_rejoin *rejoin = NULL;
     struct hzp_port listener;
     struct hzp_err_text err = {0};
     int status;
     int r = hzp_port_open(&options->http, &listener, &err);
     if (r == HZP_OK)
         r = hzp_engine_start(&config, &engine, &err);
+    if (r == HZP_OK && outlives(settings, ranks))
+        r = start_rejoin(options, engine, &rejoin, &err);
     if (r < 0) {
         status = hzp_command_failed(r, &err);
+        hzp_engine_finish(engine);
     } else {
-        status = serve(options, &listener, engine, metrics, signals);
+        status = serve(options, &listener, engine, metrics, signals, rejoin);
         r = hzp_engine_finish(engine);
         if (r < 0) {
             hzp_log(HZP_LOG_ERROR, "serve", "engine code=%s", hzp_err_name(r));
@@ -310,18 +333,12 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     return status;
 }
 
-/* A rank was lost, and all are to be started again: rank 0 ends as by a signal. */
-static void end_job(void *ctx, int rank, const char *why)
+/* Another rank: it trains what rank 0 deals to it, until rank 0 ends. */
+static int follow_once(const struct hzp_engine_settings *settings, struct hzp_ranks *ranks,
+                       const struct replicas *replicas)
 {
-    kill(getpid(), SIGTERM);
-}
-
-/* Another rank: it trains what rank 0 deals to it, until rank 0 ends.  Signals are blocked and do
- * nothing, because rank 0 gets them too and lets all end in order. */
-static int follow(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks,
-                  const struct replicas *replicas)
-{
-    struct hzp_follow_config config = {.settings = settings, .link = ranks->link, .serves = true};
+    struct hzp_follow_config config = {
+        .settings = settings, .link = ranks->link, .serves = true, .runs = ranks->runs};
     struct hzp_follow_replica replica = {.file = replicas->file,
                                          .record = replicas->record,
                                          .rank = ranks->rank,
@@ -338,14 +355,61 @@ static int follow(const struct hzp_engine_settings *settings, const struct hzp_r
     return r < 0 && lost ? HZP_LAUNCH_LOST : r < 0;
 }
 
+/* Whether a signal says that this rank is to end while it waits for others.  At other times signals
+ * are blocked and do nothing on ranks other than 0, which gets them, too, and lets all end. */
+static bool is_stopped(void *ctx)
+{
+    return hzp_signals_next(ctx, 0) == HZP_SIGNAL_STOP;
+}
+
+/* The same, and again with the ranks that have met again after a loss. */
+static int follow(const struct hzp_options *options, const struct hzp_engine_settings *settings,
+                  struct hzp_ranks *ranks, const struct replicas *replicas,
+                  struct hzp_signals *signals)
+{
+    for (int64_t left = settings->ranks.restarts;; left--) {
+        int status = follow_once(settings, ranks, replicas);
+        if (status != HZP_LAUNCH_LOST || left <= 0 || !hzp_ranks_may_rejoin(ranks))
+            return status;
+        hzp_log(HZP_LOG_WARN, "ranks",
+                "waiting rank=%d left=%" PRId64 ": for one in place of the lost", ranks->rank,
+                left - 1);
+        status = hzp_cmd_ranks_rejoin(options, is_stopped, signals, ranks);
+        if (status)
+            return status;
+    }
+}
+
+/* What is called while ranks meet. */
+struct meeting {
+    struct hzp_signals *signals;
+    const struct hzp_ranks *ranks;
+};
+
+/* A rank was lost, and with MPI all are to be started again: rank 0 ends as by a signal. */
+static void end_job(void *ctx, int rank, const char *why)
+{
+    const struct meeting *m = ctx;
+    if (!m->ranks->rendezvous.from[0])
+        kill(getpid(), SIGTERM);
+}
+
+static bool meeting_is_stopped(void *ctx)
+{
+    const struct meeting *m = ctx;
+    return is_stopped(m->signals);
+}
+
 /* Connects the ranks, or where they do not train, only finds out where they meet.  0, or the exit
  * status. */
-static int open_ranks(const struct hzp_options *options, struct hzp_ranks *ret)
+static int open_ranks(const struct hzp_options *options, struct meeting *meeting,
+                      struct hzp_ranks *ret)
 {
     const struct hzp_ranks_settings *settings = &options->engine.ranks;
     struct hzp_err_text err = {0};
     if (!settings->replicas || !options->engine.no_train)
-        return hzp_cmd_ranks_open(options, settings->restarts ? end_job : NULL, NULL, ret);
+        return hzp_cmd_ranks_open(options, settings->restarts ? end_job : NULL, meeting_is_stopped,
+                                  meeting, ret);
     int r = hzp_ranks_place(settings, ret, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
@@ -398,16 +462,18 @@ int hzp_cmd_serve(const struct hzp_options *options)
     hzp_signals_take(&signals);
     struct hzp_ranks ranks;
     struct replicas replicas = {.record = NULL};
-    status = open_ranks(options, &ranks);
+    struct meeting meeting = {&signals, &ranks};
+    status = open_ranks(options, &meeting, &ranks);
     if (status)
         return status;
     status = open_replicas(options, &ranks, &replicas);
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     if (!status)
-        status = ranks.rank ? follow(&settings, &ranks, &replicas)
+        status = ranks.rank ? follow(options, &settings, &ranks, &replicas, &signals)
                             : lead(options, &settings, &ranks, &replicas, &signals);
-    if (!ranks.rank && !status && hzp_ranks_lost(&ranks))
+    /* With restarts the ranks were waited for, and the signal has ended that. */
+    if (!ranks.rank && !status && !outlives(&settings, &ranks) && hzp_ranks_lost(&ranks))
         status = HZP_LAUNCH_LOST;
     hzp_ranks_close(&ranks);
     free(replicas.record);

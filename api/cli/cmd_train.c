@@ -601,7 +601,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
 /* Trains, on this rank, until the run ends or a rank is lost: the exit status, HZP_LAUNCH_LOST for
  * the latter. */
 static int run_once(const struct hzp_train_settings *settings,
-                    const struct hzp_engine_settings *engine, const struct hzp_ranks *ranks)
+                    const struct hzp_engine_settings *engine, struct hzp_ranks *ranks)
 {
     struct run *run = hzp_xcalloc(1, sizeof(*run));
     struct hzp_err_text text = {{0}, {0}};
@@ -631,6 +631,27 @@ static int run_once(const struct hzp_train_settings *settings,
                                               : r < 0;
 }
 
+/* Whether this rank is to end while it waits for others.  Rank 0 alone gets signals. */
+static bool is_stopped(void *ctx)
+{
+    return stop_asked != 0;
+}
+
+/* The exit status of a run that was stopped while a rank was missing.  Its shards are missing, too,
+ * so the newest checkpoint is what there is. */
+static int stopped_waiting(const struct hzp_train_settings *settings)
+{
+    uint64_t newest = hzp_checkpoint_newest(settings->out);
+    if (newest)
+        fprintf(stderr,
+                "stopped while a rank was missing; %s/checkpoint-%" PRIu64
+                " stands; continue with the same command and --resume\n",
+                settings->out, newest);
+    else
+        fprintf(stderr, "stopped while a rank was missing; nothing was saved\n");
+    return 128 + (int)stop_asked;
+}
+
 /* The same, and again from the newest checkpoint when a rank was lost and another has taken its
  * place, which the launcher starts. */
 static int run_on_ranks(const struct hzp_options *options, struct hzp_train_settings *settings,
@@ -648,7 +669,9 @@ static int run_on_ranks(const struct hzp_options *options, struct hzp_train_sett
         hzp_log(HZP_LOG_WARN, "ranks",
                 "waiting rank=%d left=%" PRId64 ": for one in place of the lost", ranks->rank,
                 left - 1);
-        status = hzp_cmd_ranks_rejoin(options, ranks);
+        status = hzp_cmd_ranks_rejoin(options, is_stopped, NULL, ranks);
+        if (status && stop_asked)
+            return stopped_waiting(settings);
         if (status)
             return status;
         again = true;
@@ -676,9 +699,9 @@ int hzp_cmd_train(const struct hzp_options *options)
     if (status >= 0)
         return status;
     catch_signals();
-    status = hzp_cmd_ranks_open(options, NULL, NULL, &ranks);
+    status = hzp_cmd_ranks_open(options, NULL, is_stopped, NULL, &ranks);
     if (status)
-        return status;
+        return stop_asked ? stopped_waiting(&settings) : status;
     if (ranks.rank) { /* rank 0 gets signals, too, and lets all end in order */
         signal(SIGINT, SIG_IGN);
         signal(SIGTERM, SIG_IGN);

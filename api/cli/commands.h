@@ -34,19 +34,20 @@ int hzp_cmd_search(const struct hzp_options *options);
 /* For commands that run on several ranks; errors are printed.  start: where --ranks says so and no
  * launcher has started the ranks, runs them and returns the exit status; -1: this process is a
  * rank.  open: waits for the other ranks and checks that all agree on build, model and options
- * (lost: see struct hzp_control_config); 0, or the exit status. */
+ * (lost, stop, ctx: see struct hzp_ranks_config; NULL: none); 0, or the exit status. */
 int hzp_cmd_ranks_start(const struct hzp_options *options);
 int hzp_cmd_ranks_open(const struct hzp_options *options,
-                       void (*lost)(void *ctx, int rank, const char *why), void *ctx,
-                       struct hzp_ranks *ret);
+                       void (*lost)(void *ctx, int rank, const char *why), bool (*stop)(void *ctx),
+                       void *ctx, struct hzp_ranks *ret);
+
+/* After a loss: waits for all ranks again (hzp_ranks_rejoin).  0, or the exit status: for what
+ * stopped the wait HZP_LAUNCH_LOST. */
+int hzp_cmd_ranks_rejoin(const struct hzp_options *options, bool (*stop)(void *ctx), void *ctx,
+                         struct hzp_ranks *ranks);
 
 /* What ranks must agree on (hzp_control_meet); the caller frees it.  NULL: it is too long, and that
  * is printed. */
 char *hzp_cmd_ranks_record(const struct hzp_options *options);
-
-/* After a loss: waits for all ranks again (hzp_ranks_rejoin).  0, or the exit status; *ranks is
- * then closed. */
-int hzp_cmd_ranks_rejoin(const struct hzp_options *options, struct hzp_ranks *ranks);
 
 /* CPU threads of this rank: as --threads says, else its part of what the machine has. */
 int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks);

@@ -316,8 +316,9 @@ const struct hzp_option hzp_option_table[] = {
         "every rank serves requests, which rank 0 hands out, with a KV cache of its own; the ranks "
         "run on one machine, and --link is zmq"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
-        "go on from the newest checkpoint when a rank is lost, at most N times: --ranks starts all "
-        "again, or with link zmq only those that ended; train waits for a new rank in its place"),
+        "go on from the newest checkpoint when a rank is lost, at most N times: with link zmq the "
+        "others wait for a new one in its place, a server serves meanwhile, and --ranks starts it; "
+        "with mpi --ranks starts all again"),
     SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
          "maximum bytes a second that a rank sends, to simulate a slower link; 0: unlimited"),
     NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH,
@@ -328,7 +329,7 @@ const struct hzp_option hzp_option_table[] = {
         "refuse to start when a rank is X times slower than the others in the self-test of "
         "product, copy and link, which warns from 3 on; 0: never"),
     NUM("--rank-wait", engine.ranks.meet_s, "300", 1, 86400, SERVE | TRAIN | BENCH,
-        "seconds that ranks wait for each other at the start"),
+        "seconds that ranks wait for each other at the start, and after a loss"),
 
     HEADING("data", "Data"),
     TEXT("--data", eval.data, NULL, "FILE", EVAL,

@@ -240,7 +240,7 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_settings_device(a->is.device, &a->dev, reterr));
-    if (a->is.link && a->is.training)
+    if (a->is.link && a->is.training && !a->is.untested)
         HZP_TRY(hzp_selftest_run(a->dev, a->is.link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
@@ -511,7 +511,9 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
 
 void hzp_assembly_close_device(struct hzp_assembly *a)
 {
-    if (a->is.link)
+    if (a->trainer) /* its link may be another one by now */
+        hzp_trainer_set_wake(a->trainer, NULL, NULL);
+    else if (a->is.link)
         hzp_link_set_wake(a->is.link, NULL, NULL);
     hzp_tier_stop(a->tier);
     hzp_loop_destroy(a->loop);

@@ -69,8 +69,9 @@ struct hzp_assembly_config {
     /* The connection with the other ranks, borrowed; NULL: there is one rank.  Rank 0 opens a
      * trainer, the others a follower. */
     struct hzp_link *link;
-    bool serves; /* with link: rank 0 serves, so every rank has whole units */
-    bool copies; /* checkpoints are written from a copy, if the memory plan has room for it */
+    bool serves;   /* with link: rank 0 serves, so every rank has whole units */
+    bool untested; /* with link: without a self-test, because rank 0 runs already */
+    bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
 };
 
 struct hzp_assembly {

@@ -108,7 +108,7 @@ static bool ranks_failed(struct hzp_engine *e)
     struct hzp_trainer_stats trainer;
     struct hzp_state_stats state;
     hzp_trainer_read_stats(e->parts.trainer, &trainer);
-    if (!trainer.failure[0])
+    if (!trainer.failure[0] && !(e->config.ranks && hzp_ranks_lost(e->config.ranks)))
         return false;
     hzp_state_read_stats(e->state, &state);
     hzp_log(HZP_LOG_WARN, "engine",
@@ -129,7 +129,10 @@ static void *engine_main(void *arg)
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
             hzp_trainer_loop_ended(e->parts.trainer);
-            int kept = hzp_state_stop(e->state, r == HZP_OK && !ranks_failed(e));
+            bool failed = ranks_failed(e);
+            int kept = hzp_state_stop(e->state, r == HZP_OK && !failed);
+            if (kept == HZP_EIO && !failed && ranks_failed(e)) /* while it was being written */
+                kept = HZP_OK;
             r = r < 0 ? r : kept;
             hzp_trainer_dismiss_ranks(e->parts.trainer);
         }

@@ -32,9 +32,9 @@ struct hzp_engine_config {
     /* Called on the engine thread after every update; NULL: none. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
-    struct hzp_source *source;     /* a third source of the loop, borrowed; NULL: none */
-    struct hzp_source *first;      /* a source before all others, borrowed; NULL: none */
-    const struct hzp_ranks *ranks; /* for what is reported of them, borrowed; NULL: one rank */
+    struct hzp_source *source; /* a third source of the loop, borrowed; NULL: none */
+    struct hzp_source *first;  /* a source before all others, borrowed; NULL: none */
+    struct hzp_ranks *ranks;   /* for what is reported of them, borrowed; NULL: one rank */
     /* The connection with the other ranks, which run hzp_follow, borrowed; this is rank 0.  NULL:
      * there is one rank. */
     struct hzp_link *link;

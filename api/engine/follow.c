@@ -111,7 +111,8 @@ int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *rete
                                         .training = &s->training,
                                         .source_dir = config->source_dir,
                                         .link = config->link,
-                                        .serves = config->serves};
+                                        .serves = config->serves,
+                                        .untested = config->runs};
     struct follow f = {.config = config};
     if (config->replica) {
         parts.serving = &s->serving;

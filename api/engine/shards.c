@@ -73,6 +73,13 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
     return HZP_OK;
 }
 
+int hzp_shards_tell(struct hzp_link *link, const struct hzp_shards *shards,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_shards same = *shards;
+    return tell(link, HZP_OK, &same, reterr);
+}
+
 int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout *layout,
                      struct hzp_shards *ret, struct hzp_err_text *reterr)
 {

@@ -24,4 +24,9 @@ struct hzp_shards_request {
 int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout *layout,
                      struct hzp_shards *ret, struct hzp_err_text *reterr);
 
+/* Rank 0, for ranks that have met again: tells them what was chosen, in place of agree.  They call
+ * agree.  HZP_EIO. */
+int hzp_shards_tell(struct hzp_link *link, const struct hzp_shards *shards,
+                    struct hzp_err_text *reterr);
+
 #endif

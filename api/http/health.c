@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost,
- * or training has stopped (the weights are not finite), or the disk cannot be written, so
- * nothing is learned, or a replica is not there; requests are served. */
+/* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost
+ * and has not come back, or training has stopped (the weights are not finite), or the disk cannot
+ * be written, so nothing is learned, or a replica is not there; requests are served. */
 #include "api/http/http.h"
 #include "api/http/replicas_route.h"
 
@@ -9,13 +9,14 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
 {
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
-    const struct hzp_ranks *ranks = x->server->engine->config.ranks;
-    char why[256];
-    int lost = ranks && ranks->control ? hzp_control_lost(ranks->control, why, sizeof(why)) : -1;
-    if (lost >= 0)
-        return hzp_reply_json(
-            x, MHD_HTTP_OK,
-            json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", lost, "reason", why));
+    struct hzp_ranks *ranks = x->server->engine->config.ranks;
+    struct hzp_ranks_standing now = {.lost_rank = -1};
+    if (ranks)
+        hzp_ranks_standing(ranks, &now);
+    if (now.lost_rank >= 0)
+        return hzp_reply_json(x, MHD_HTTP_OK,
+                              json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank",
+                                        now.lost_rank, "reason", now.why));
     struct hzp_trainer_stats trainer = {0};
     if (x->server->engine->parts.trainer)
         hzp_trainer_read_stats(x->server->engine->parts.trainer, &trainer);

@@ -485,18 +485,21 @@ static void slowness(struct page *p, const struct hzp_control_state *of, int ran
 
 static void ranks_of_job(struct page *p, struct hzp_server *server)
 {
-    const struct hzp_ranks *ranks = server->engine->config.ranks;
-    char why[256];
-    if (!ranks || !ranks->control)
+    struct hzp_ranks *ranks = server->engine->config.ranks;
+    if (!ranks || ranks->ranks == 1)
         return;
     struct hzp_control_state *of = hzp_xcalloc((size_t)ranks->ranks, sizeof(*of));
-    struct hzp_link_state link;
+    struct hzp_ranks_standing now;
+    hzp_ranks_standing(ranks, &now);
     for (int r = 0; r < ranks->ranks; r++)
-        hzp_control_state(ranks->control, r, &of[r]);
-    hzp_link_state(ranks->link, &link);
+        if (!hzp_ranks_rank(ranks, r, &of[r])) /* they meet */
+            of[r] = (struct hzp_control_state){.known = true, .lost = r == now.lost_rank};
     gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks that work together.");
-    gauge(p, "hzpserve_rank_lost", hzp_control_lost(ranks->control, why, sizeof(why)),
-          "The first rank that was lost; -1: none.");
+    gauge(p, "hzpserve_rank_lost", now.lost_rank,
+          "The rank that was lost and has not come back; -1: none.");
+    counter(p, "hzpserve_rank_losses_total", (double)now.losses, "Times that a rank was lost.");
+    counter(p, "hzpserve_rank_rejoins_total", (double)now.rejoins,
+            "Times that all ranks were together again after a loss, and training went on.");
     rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");
     rank_gauge(p, "hzpserve_rank_silent_seconds", of, silent, ranks->ranks,
                "Time since the rank's last message.");
@@ -509,7 +512,7 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
     rank_gauge(p, "hzpserve_rank_clock_ahead_seconds", of, ahead, ranks->ranks,
                "Rank 0's clock minus the rank's.");
     slowness(p, of, ranks->ranks);
-    counter(p, "hzpserve_link_bytes_total", (double)link.wire_bytes, "Bytes that rank 0 has sent.");
+    counter(p, "hzpserve_link_bytes_total", (double)now.wire_bytes, "Bytes that rank 0 has sent.");
     free(of);
 }
 

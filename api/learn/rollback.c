@@ -62,7 +62,8 @@ static int get_draft(struct rollback *r)
 {
     int code;
     bool sent = r->job->kind == HZP_JOB_PUSH;
-    hzp_trainer_ask_draft(r->s->trainer, sent ? UINT64_MAX : r->job->version, !r->from.id && !sent);
+    bool only = !r->from.id && !sent && r->job->version; /* a slot is all there is of it */
+    hzp_trainer_ask_draft(r->s->trainer, sent ? UINT64_MAX : r->job->version, only);
     while ((code = hzp_trainer_draft(r->s->trainer, &r->draft, &r->revived)) == HZP_EBUSY)
         HZP_TRY(look_again(r));
     return code == HZP_ENOENT
@@ -101,7 +102,7 @@ static int find_source(struct rollback *r)
     struct hzp_weights_stats stats;
     struct hzp_logged_checkpoint *kept = NULL;
     hzp_weights_read_stats(s->model->weights, &stats);
-    if (r->job->version == stats.serving_id)
+    if (r->job->id && r->job->version == stats.serving_id)
         return hzp_fail(r->reterr, HZP_EBUSY, "version %" PRIu64 " serves already",
                         r->job->version);
     int32_t n = hzp_state_kept(s, &kept, r->reterr);
@@ -445,35 +446,66 @@ static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
     return hzp_checkpoint_whole(path, &text) == HZP_OK;
 }
 
-/* The newest whole checkpoint; 0: there is none. */
-static int newest_whole(struct hzp_state *s, uint64_t *ret, struct hzp_err_text *reterr)
+int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
+                           struct hzp_err_text *reterr)
 {
     struct hzp_logged_checkpoint *kept = NULL;
     int32_t n = hzp_state_kept(s, &kept, reterr);
-    *ret = 0;
-    for (int32_t i = 0; i < n && !*ret; i++)
+    ret->id = 0;
+    for (int32_t i = 0; i < n && !ret->id; i++)
         if (is_kept(s, &kept[i]))
-            *ret = kept[i].id;
+            *ret = kept[i];
     free(kept);
     return HZP_MIN(n, 0);
 }
 
-int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr)
+/* No version was written to disk yet: a process that is killed now begins from the model, too, so
+ * nothing is entered in the log. */
+static int from_model(struct rollback *r)
+{
+    struct hzp_state *s = r->s;
+    r->numbers = (struct hzp_trainer_numbers){.learned_through = -1, .loss = -1};
+    find_next(r);
+    HZP_TRY(get_draft(r));
+    HZP_TRY(hzp_model_load(s->model_dir, s->model->dev,
+                           hzp_version_units(s->model->weights, r->draft), &r->numbers.checksum,
+                           r->reterr));
+    r->draft->record.parent = HZP_NO_PARENT;
+    r->draft->record.loss = NAN;
+    HZP_TRY(publish(r));
+    s->saved_step = s->tried_step = 0;
+    int code = hzp_trainer_clear_suspended(s->trainer);
+    if (code < 0)
+        return hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
+                        hzp_err_name(code));
+    return requeue(r);
+}
+
+int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *from,
+                      struct hzp_err_text *reterr)
 {
     struct hzp_version_job done = {.id = 0};
-    struct hzp_version_job job = {.kind = HZP_JOB_FORGET}; /* of no example: none is skipped */
+    /* Of no example: none is skipped. */
+    struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .version = from->id};
     struct rollback r = {.s = s, .job = &job, .result = &done, .reterr = reterr};
-    int code = newest_whole(s, &job.version, reterr);
-    if (code >= 0 && !job.version)
+    return from->id ? hzp_state_activate(s, &job, &done, reterr) : clean_up(&r, from_model(&r));
+}
+
+int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint from;
+    struct rollback r = {.s = s, .reterr = reterr};
+    int code = hzp_state_newest_whole(s, &from, reterr);
+    if (code >= 0 && !from.id)
         code = hzp_fail(reterr, HZP_ENOENT, "no checkpoint in %s is whole", s->dir);
     HZP_TRY(code);
-    *ret_version = job.version;
+    *ret_version = from.id;
     hzp_trainer_suspend(s->trainer);
     while (code >= 0 && !hzp_trainer_suspended(s->trainer))
         code = look_again(&r);
     hzp_state_journal(s);
     if (code >= 0)
-        code = hzp_state_activate(s, &job, &done, reterr);
+        code = hzp_state_go_back(s, &from, reterr);
     hzp_trainer_resume(s->trainer);
     hzp_loop_poke(s->loop);
     return code;

@@ -378,6 +378,7 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->config.model_dir = s->model_dir;
     s->config.micro_rows = HZP_MIN(config->micro_rows, config->layout->config.positions);
     hzp_wake_init(&s->wake);
+    hzp_wake_init(&s->rejoin_ended);
     hzp_lock_init(&s->lock, HZP_LOCK_STATE);
     s->keep =
         (struct hzp_retention){.last = config->keep_checkpoints, .hourly = config->keep_hourly};
@@ -434,6 +435,7 @@ void hzp_state_close(struct hzp_state *s)
         remove_fresh(s);
     hzp_lock_fini(&s->lock);
     hzp_wake_fini(&s->wake);
+    hzp_wake_fini(&s->rejoin_ended);
     free(s->dir);
     free(s->model_dir);
     free(s->weights_dir);

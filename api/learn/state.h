@@ -123,6 +123,15 @@ void hzp_state_refuse(struct hzp_state *s);
 int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t max,
                            int64_t *ret_forgotten, struct hzp_err_text *reterr);
 
+/* After the loss of another rank, when the ranks have met again and no data are on the link:
+ * decides what is learned from (rejoin.c), calls give(ctx, dir) on the file thread, which hands the
+ * serving version and the state of the checkpoint in dir (NULL: none) to the other ranks
+ * (hzp_trainer_give), and lets learning go on.  It waits.  HZP_ECANCELED: the state is stopped.
+ * Thread: one other than the engine's, after start. */
+typedef int hzp_state_giver(void *ctx, const char *dir, struct hzp_err_text *reterr);
+int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
+                     struct hzp_err_text *reterr);
+
 /* --- What is not learned ---------------------------------------------------------------------- */
 
 /* The numbers of the examples in [first, last] that were given up in all their passes because their

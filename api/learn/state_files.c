@@ -7,6 +7,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
@@ -348,9 +349,11 @@ static void *file_main(void *arg)
             keep_contents(s);
         hzp_state_journal(s);
         hzp_state_turn_saver(s, false);
-        if (!s->asked && !s->saving)
+        hzp_state_turn_rejoin(s, false);
+        bool parting = hzp_trainer_parting(s->trainer); /* what is saved needs all ranks */
+        if (!s->asked && !s->saving && !parting)
             hzp_state_turn_jobs(s);
-        bool due = !s->asked && !s->job_asked && checkpoint_due(s, &later);
+        bool due = !s->asked && !s->job_asked && !parting && checkpoint_due(s, &later);
         if (due && s->saving) {
             note_late(s);
         } else if (due) {
@@ -372,6 +375,7 @@ static void *file_main(void *arg)
         s->asked = later = false;
         hzp_wake_poke(&s->wake); /* state may have changed during the write */
     }
+    hzp_state_turn_rejoin(s, true);
     if (s->asked)
         hzp_trainer_thaw(s->trainer);
     s->asked = false;

@@ -2,7 +2,7 @@
 /* api/learn/state_private.h - the state's struct, private to the files that implement it: state.c
  * (opening, accepting), state_files.c (the file thread), write_behind.c (checkpoints from a copy),
  * marks.c (what is not learned), versions.c (what is kept, names, jobs), rollback.c (older
- * versions), replication.c (versions that travel).
+ * versions), rejoin.c (other ranks that were lost), replication.c (versions that travel).
  *
  * Thread: as the comments in the struct say.
  */
@@ -104,6 +104,15 @@ struct hzp_state {
     uint64_t manifests;                                /* made so far */
     atomic_bool manifest_busy;                         /* one is being made; any thread */
 
+    struct {
+        bool wanted, ended;
+        hzp_state_giver *give;
+        void *ctx;
+        int result;
+        struct hzp_err_text why;
+    } rejoin; /* rejoin.c; under lock */
+    struct hzp_wake rejoin_ended;
+
     /* saver thread, and the file thread once that has ended */
     int saver_result;
     struct hzp_err_text saver_why;
@@ -167,6 +176,21 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
 /* Makes the weights of the upload job->checksum serve. */
 int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
                    struct hzp_version_job *ret, struct hzp_err_text *reterr);
+
+/* Makes the checkpoint serve again, or where *from has id 0 the model, and has what was learned
+ * since learned again.  Learning is suspended. */
+int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *from,
+                      struct hzp_err_text *reterr);
+/* The newest whole checkpoint; id 0: there is none. */
+int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
+                           struct hzp_err_text *reterr);
+
+/* --- rejoin.c: file thread -------------------------------------------------------------------- */
+
+/* Does what a call of hzp_state_rejoin waits for.  last: the thread ends, and so does the wait. */
+void hzp_state_turn_rejoin(struct hzp_state *s, bool last);
+
+/* --- rollback.c ------------------------------------------------------------------------------- */
 
 /* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
  * what was learned since learned again. */

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <zmq.h>
 
-static const char magic[7] = "hzpctl2";
+static const char magic[7] = "hzpctl3";
 
 /* ---- sockets ---- */
 
@@ -297,7 +297,7 @@ static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const
                  h->ranks, c->config.ranks);
     else if (h->rank <= 0 || h->rank >= c->config.ranks)
         snprintf(why, size, "a second rank %d came to a run of %d ranks", h->rank, c->config.ranks);
-    else if (c->peer[h->rank].name_size)
+    else if (c->peer[h->rank].name_size && !c->config.again && !h->again)
         snprintf(why, size, "rank %d came twice", h->rank);
     else {
         same_record(record, h->record, h->rank, why, size);
@@ -344,7 +344,44 @@ static void note_hello(struct hzp_peer *p, const struct hzp_control *c, const ch
     memcpy(p->port, c->hello.port, sizeof(c->hello.port));
 }
 
-/* Waits for all hellos.  A rank that cannot be accepted ends the wait at once. */
+/* Takes in a process that says hello.  Returns 1 if its rank was missing.  why: set where the
+ * meeting fails, because a rank cannot be accepted. */
+static int take_hello(struct hzp_control *c, const char *name, size_t name_size, const char *record,
+                      char why[HZP_CONTROL_TEXT])
+{
+    static const char replaced[] = "another process has come as this rank";
+    int rank = judge(c, &c->hello, record, why, HZP_CONTROL_TEXT);
+    if (rank < 0 || (c->config.again && why[0])) {
+        hzp_control_refuse(c, name, name_size, why);
+        if (c->config.again) /* the others have done nothing wrong */
+            hzp_log(HZP_LOG_ERROR, "ranks", "refused rank=%d: %s", c->hello.rank, why);
+        if (c->config.again)
+            why[0] = 0;
+        return 0;
+    }
+    struct hzp_peer *p = &c->peer[rank];
+    bool missing = !p->name_size;
+    if (!missing)
+        hzp_control_refuse(c, p->name, p->name_size, replaced);
+    note_hello(p, c, name, name_size);
+    return missing;
+}
+
+/* Says why to all that are here. */
+static void refuse_all(struct hzp_control *c, const char *why)
+{
+    for (int r = 1; r < c->config.ranks; r++)
+        if (c->peer[r].name_size)
+            hzp_control_refuse(c, c->peer[r].name, c->peer[r].name_size, why);
+}
+
+static bool stopped(const struct hzp_control *c)
+{
+    return c->config.stop && c->config.stop(c->config.ctx);
+}
+
+/* Waits for all hellos.  A rank that cannot be accepted ends the wait at once, unless the ranks
+ * meet again. */
 static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_err_text *reterr)
 {
     uint64_t began = hzp_now_ns(), said = began;
@@ -359,6 +396,10 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
             return hzp_fail(reterr, HZP_EIO, "of %d ranks these did not connect within %.0f s: %s",
                             c->config.ranks, c->config.meet_s, text);
         }
+        if (stopped(c)) {
+            hzp_control_send_all(c, "G", 1);
+            return hzp_fail(reterr, HZP_ECANCELED, "stopped while waiting for other ranks");
+        }
         if (n < 0 && now - said > 10000000000u) {
             said = now;
             absent(c, text, sizeof(text));
@@ -370,19 +411,11 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
         ((char *)&c->hello)[n - 1] = 0;
         if (said_hello(c, name, name_size))
             continue;
-        int rank = judge(c, &c->hello, record, why, sizeof(why));
-        if (rank < 0)
-            hzp_control_refuse(c, name, name_size, why);
-        if (rank < 0)
-            continue;
-        note_hello(&c->peer[rank], c, name, name_size);
-        here++;
+        here += take_hello(c, name, name_size, record, why);
     }
     if (!why[0])
         return HZP_OK;
-    for (int r = 1; r < c->config.ranks; r++)
-        if (c->peer[r].name_size)
-            hzp_control_refuse(c, c->peer[r].name, c->peer[r].name_size, why);
+    refuse_all(c, why);
     return hzp_fail(reterr, HZP_EINVAL, "%s", why);
 }
 
@@ -416,8 +449,8 @@ static int meet_first(struct hzp_control *c, const char *record, const void *sha
 static void say_hello(struct hzp_control *c, const char *record)
 {
     size_t length = strlen(record);
-    c->hello =
-        (struct hzp_control_hello){.letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks};
+    c->hello = (struct hzp_control_hello){
+        .letter = 'H', .rank = c->config.rank, .ranks = c->config.ranks, .again = c->config.again};
     memcpy(c->hello.magic, magic, sizeof(magic));
     memcpy(c->hello.port, c->port, sizeof(c->port));
     memcpy(c->hello.record, record, length + 1);
@@ -459,11 +492,15 @@ static int meet_other(struct hzp_control *c, const char *record, void *share, si
         if (n < 0 && (double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)
             return hzp_fail(reterr, HZP_EIO, "rank 0 did not answer within %.0f s",
                             c->config.meet_s);
+        if (stopped(c))
+            return hzp_fail(reterr, HZP_ECANCELED, "stopped while waiting for rank 0");
         if (n <= 0)
             continue;
         c->message[n] = 0;
         if (c->message[0] == 'X')
             return hzp_fail(reterr, HZP_EINVAL, "%s", c->message + 1);
+        if (c->message[0] == 'G' && n == 1)
+            return hzp_fail(reterr, HZP_ECANCELED, "rank 0 has ended");
         if (take_welcome(c, (size_t)n, share, size))
             return HZP_OK;
     }

@@ -39,9 +39,14 @@ struct hzp_control_config {
     int rank, ranks;
     const char *key; /* a secret key (hzp_control_make_key); NULL: loopback only */
     double silent_s; /* how long a rank may be silent; > 0 */
-    double meet_s;   /* how long ranks wait for each other at the start */
+    double meet_s;   /* how long ranks wait for each other when they meet */
     void (*lost)(void *ctx, int rank, const char *why); /* NULL: not wanted */
+    /* Asked again and again while ranks meet; true: this rank ends.  NULL: not asked. */
+    bool (*stop)(void *ctx);
     void *ctx;
+    /* They have met before: a process that comes as a rank replaces the one before, and one that
+     * cannot be accepted is refused, but the others are still waited for. */
+    bool again;
 };
 
 /* A new secret key.  HZP_EUNSUP: built without ZeroMQ, or that without CURVE. */
@@ -70,7 +75,8 @@ const struct hzp_link_zmq_address *hzp_control_addresses(const struct hzp_contro
 /* Waits until all ranks are there and agree, and starts the thread.  record: lines "name value\n"
  * that must be equal on all ranks, by name in the same order.  share: size bytes, from rank 0 to
  * all others.  link: failed when a rank is lost, and watched; NULL: none.  HZP_EINVAL names the
- * ranks and the line in which they differ, or who came twice; HZP_EIO: who did not come. */
+ * ranks and the line in which they differ, or who came twice; HZP_EIO: who did not come;
+ * HZP_ECANCELED: config.stop, or rank 0 has ended. */
 int hzp_control_meet(struct hzp_control *control, const char *record, void *share, size_t size,
                      struct hzp_link *link, struct hzp_err_text *reterr);
 

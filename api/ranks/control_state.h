@@ -5,7 +5,7 @@
  *
  * One message is one frame: a letter and what belongs to it.
  *
- *     H rank ranks record   hello, to rank 0
+ *     H rank ranks record   hello, to rank 0; again: the process replaces one that was lost
  *     W share addresses     welcome: all agree
  *     X text                refused: text says why
  *     B beat                heartbeat
@@ -14,7 +14,7 @@
  *     S from bytes          rank 0 asks for spans
  *     D piece               a piece of them, as events of a trace
  *     L rank text           a rank is lost
- *     G                     goodbye
+ *     G                     goodbye; while they meet, from rank 0: it ends
  *
  * Thread: see struct hzp_control.
  */
@@ -47,7 +47,7 @@ struct hzp_control_beat {
 
 struct hzp_control_hello {
     char letter, magic[7];
-    int32_t rank, ranks;
+    int32_t rank, ranks, again;
     uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* see hzp_control_offer_ports */
     char record[HZP_CONTROL_RECORD];
 };
@@ -85,6 +85,7 @@ struct hzp_peer {
     uint16_t *port;               /* [ranks], of its hello; rank 0 only */
     bool lost, left;
     uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
+    uint64_t said_ns;            /* the same, but for the time in which nobody could be heard */
     uint64_t warned_ns;          /* when it was last logged that it waits */
     uint64_t silent_ns;          /* when it was last logged that it is silent */
     struct hzp_control_beat beat;

@@ -91,7 +91,7 @@ static void handle_ping(struct hzp_control *c, int rank, const void *data)
 static void handle(struct hzp_control *c, int rank, const char *data, size_t size)
 {
     hzp_lock_take(&c->lock);
-    c->peer[rank].heard_ns = hzp_now_ns();
+    c->peer[rank].heard_ns = c->peer[rank].said_ns = hzp_now_ns();
     if (size && data[0] == 'G')
         c->peer[rank].left = true;
     hzp_lock_release(&c->lock);
@@ -122,16 +122,28 @@ static bool any_lost(struct hzp_control *c)
     return hzp_control_lost(c, why, sizeof(why)) >= 0;
 }
 
-/* Whether a rank that says hello after all have met is refused.  Not at once: it may replace one
- * whose loss is found a moment later, and then waits until all meet again. */
-static bool refuses(struct hzp_control *c)
+/* Whether the process that all have met as the rank of this hello was heard after `since`. */
+static bool is_alive(struct hzp_control *c, const struct hzp_control_hello *hello, uint64_t since)
+{
+    if (hello->rank <= 0 || hello->rank >= c->config.ranks)
+        return true; /* there is no such rank */
+    hzp_lock_take(&c->lock);
+    bool alive = c->peer[hello->rank].said_ns > since;
+    hzp_lock_release(&c->lock);
+    return alive;
+}
+
+/* Whether a rank that says hello after all have met is refused.  Not at once, and not before the
+ * one in its place was heard again: it may replace one whose loss is found only later, and then
+ * waits until all meet again. */
+static bool refuses(struct hzp_control *c, const struct hzp_control_hello *hello)
 {
     uint64_t now = hzp_now_ns(), wait = (uint64_t)(HZP_MIN(c->config.silent_s, 10.0) * 1e9);
     if (any_lost(c))
         return false;
     if (!c->late_ns || now - c->late_ns > wait + 10 * second_ns)
         c->late_ns = now; /* the first hello for a while */
-    return now - c->late_ns > wait;
+    return now - c->late_ns > wait && is_alive(c, hello, c->late_ns + second_ns);
 }
 
 /* Handles what has arrived. */
@@ -148,7 +160,8 @@ static void read_all(struct hzp_control *c)
                     break;
         if (rank < c->config.ranks)
             handle(c, rank, data, (size_t)n);
-        else if (n > 0 && data[0] == 'H' && refuses(c))
+        else if (n > (int)offsetof(struct hzp_control_hello, record) && data[0] == 'H' &&
+                 refuses(c, (const struct hzp_control_hello *)(const void *)data))
             hzp_control_refuse(c, name, name_size, "all ranks of this run are connected already");
     }
 }

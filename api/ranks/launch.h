@@ -48,7 +48,9 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
 /* The same without a launcher and without MPI: the ranks are this process's children.  They find
  * torchrun's variables in the environment and meet in a folder that is removed at the end
  * (api/ranks/rendezvous.h).  A rank that is killed, or ends with HZP_LAUNCH_LOST, is started again,
- * each at most `restarts` times and not after such a signal. */
+ * each at most `restarts` times and not after such a signal: at once, and after pauses that double
+ * from a second to half a minute where it ends within a minute again and again.  One that ends with
+ * another status is not, because it would end so again; the log names it. */
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
                          struct hzp_err_text *reterr);
 

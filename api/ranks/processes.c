@@ -17,15 +17,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const uint64_t second_ns = 1000000000u;
+
 struct team {
     int ranks;
     char **argv;
     char program[4096], folder[64];
-    pid_t *pid;    /* [ranks]; 0: has ended */
-    int64_t *left; /* [ranks]; how often it may be started again */
-    bool asked;    /* to end */
-    int status;    /* of rank 0 */
-    sigset_t mask; /* before the launcher's */
+    pid_t *pid;         /* [ranks]; 0: has ended */
+    int64_t *left;      /* [ranks]; how often it may be started again */
+    uint64_t *due_ns;   /* [ranks]; when it is to be started again; 0: it is not */
+    uint64_t *begun_ns; /* [ranks]; when it was started */
+    int *quick;         /* [ranks]; how often in a row it has ended soon */
+    bool asked;         /* to end */
+    int status;         /* of rank 0 */
+    sigset_t mask;      /* before the launcher's */
 };
 
 static void set_number(const char *name, int value)
@@ -56,6 +61,7 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
 
 static int start(struct team *team, int rank, struct hzp_err_text *reterr)
 {
+    team->begun_ns[rank] = hzp_now_ns();
     team->pid[rank] = fork();
     if (team->pid[rank] == 0)
         become_rank(team, rank);
@@ -65,30 +71,57 @@ static int start(struct team *team, int rank, struct hzp_err_text *reterr)
     return hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
 }
 
-/* How many run. */
+/* How many run, or will. */
 static int running(const struct team *team)
 {
     int n = 0;
     for (int r = 0; r < team->ranks; r++)
-        n += team->pid[r] != 0;
+        n += team->pid[r] != 0 || team->due_ns[r];
     return n;
+}
+
+/* How long a rank that has ended waits until it is started again. */
+static uint64_t pause_of(struct team *team, int rank, uint64_t now)
+{
+    enum { SOON_S = 60, LONGEST_S = 30 };
+    bool soon = now - team->begun_ns[rank] < SOON_S * second_ns;
+    int quick = team->quick[rank] = soon ? HZP_MIN(team->quick[rank] + 1, 8) : 0;
+    return quick < 3 ? 0 : HZP_MIN((uint64_t)1 << (quick - 3), (uint64_t)LONGEST_S) * second_ns;
+}
+
+/* Starts the ranks whose pause is over. */
+static void start_due(struct team *team)
+{
+    uint64_t now = hzp_now_ns();
+    for (int r = 0; r < team->ranks; r++) {
+        if (!team->due_ns[r] || now < team->due_ns[r])
+            continue;
+        team->due_ns[r] = 0;
+        if (start(team, r, NULL) < 0)
+            hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
+    }
 }
 
 /* A rank has ended.  It is started again if it was lost, or another was. */
 static void ended(struct team *team, int rank, int status)
 {
     bool lost = WIFSIGNALED(status) || WEXITSTATUS(status) == HZP_LAUNCH_LOST;
-    bool needed = rank == 0 || team->pid[0];
+    bool needed = rank == 0 || team->pid[0] || team->due_ns[0];
     team->pid[rank] = 0;
     if (rank == 0)
         team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+    if (!lost && status && needed && !team->asked)
+        hzp_log(HZP_LOG_ERROR, "ranks",
+                "rank=%d has ended by an error of its own, status %d, and is not started again",
+                rank, WEXITSTATUS(status));
     if (!lost || !needed || team->asked || team->left[rank] <= 0)
         return;
+    uint64_t now = hzp_now_ns(), pause_ns = pause_of(team, rank, now);
     team->left[rank]--;
-    hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld", rank, (long long)team->left[rank]);
+    team->due_ns[rank] = now + pause_ns;
+    hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld pause_s=%lld", rank,
+            (long long)team->left[rank], (long long)(pause_ns / second_ns));
     hzp_launch_set_again();
-    if (start(team, rank, NULL) < 0)
-        hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", rank);
 }
 
 static void reap(struct team *team)
@@ -113,20 +146,24 @@ static void kill_all(const struct team *team)
  * rank that outlives rank 0 for long hangs. */
 static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
 {
-    static const uint64_t long_ns = 30000000000u;
+    enum { LONG_S = 30, ASKED_S = 5 };
     struct timespec second = {.tv_sec = 1};
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
+        start_due(team);
         int number = sigtimedwait(set, NULL, &second);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
+        if (ends)
+            memset(team->due_ns, 0, sizeof(*team->due_ns) * (size_t)team->ranks);
         if (ends && team->pid[0])
             kill(team->pid[0], SIGUSR1);
-        if (team->pid[0])
-            continue;
-        if (!alone_ns)
+        if (team->pid[0] || team->due_ns[0])
+            alone_ns = 0;
+        else if (!alone_ns)
             alone_ns = hzp_now_ns();
-        else if (hzp_now_ns() - alone_ns > long_ns)
+        /* Those that were waiting for a lost rank do not hear that rank 0 has ended. */
+        else if (hzp_now_ns() - alone_ns > (team->asked ? ASKED_S : LONG_S) * second_ns)
             kill_all(team);
     }
 }
@@ -147,6 +184,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
     team.program[length] = 0;
     team.pid = hzp_xcalloc((size_t)ranks, sizeof(*team.pid));
     team.left = hzp_xcalloc((size_t)ranks, sizeof(*team.left));
+    team.due_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.due_ns));
+    team.begun_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.begun_ns));
+    team.quick = hzp_xcalloc((size_t)ranks, sizeof(*team.quick));
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
@@ -161,6 +201,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
     free(team.pid);
     free(team.left);
+    free(team.due_ns);
+    free(team.begun_ns);
+    free(team.quick);
     *status = team.status;
     return r;
 }

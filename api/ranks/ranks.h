@@ -4,12 +4,14 @@
  *     start   where --ranks asks for ranks and no launcher has started them: starts them, and waits
  *     open    reads the launcher's environment, opens the link, meets the other ranks.  MPI
  *             connects ranks that a launcher of MPI has started, ZeroMQ all others
+ *     rejoin  after a loss: closes link and control messages, and meets all ranks again, with a new
+ *             process in the place of the lost one.  That makes a new *generation* of both
  *     close   says goodbye
  *
  * One rank has no link and no control messages.
  *
- * Thread: main; the link belongs to one thread at a time, so after open it may be handed to the
- * engine's.
+ * Thread: one opens, rejoins and closes; the functions marked any may be called meanwhile.  The
+ * link belongs to one thread at a time, so after open it may be handed to the engine's.
  */
 #ifndef HZP_API_RANKS_RANKS_H
 #define HZP_API_RANKS_RANKS_H
@@ -17,6 +19,7 @@
 #include "api/ranks/control.h"
 #include "api/ranks/launch.h"
 #include "api/ranks/rendezvous.h"
+#include "base/thread.h"
 
 enum hzp_ranks_link { HZP_RANKS_AUTO, HZP_RANKS_MPI, HZP_RANKS_ZMQ };
 
@@ -25,7 +28,7 @@ struct hzp_ranks_settings {
     int64_t link;            /* enum hzp_ranks_link: what connects the ranks */
     int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
     int64_t replicas;        /* 1: all ranks serve requests; over ZeroMQ */
-    int64_t restarts;        /* how often all, or with zmq each, are started again after a loss */
+    int64_t restarts;        /* how many losses there may be; see hzp_launch_processes */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
     double silent_s, meet_s; /* see struct hzp_control_config */
@@ -33,10 +36,21 @@ struct hzp_ranks_settings {
 
 struct hzp_ranks {
     int rank, ranks;
-    struct hzp_link *link;       /* NULL: one rank */
-    struct hzp_control *control; /* NULL: one rank */
+    struct hzp_link *link; /* NULL: one rank, or they meet; for the thread that opens and rejoins */
+    bool runs;             /* rank 0 says when they meet: it runs already */
+    bool met;              /* in the newest meeting all came, but perhaps were not connected */
     struct hzp_launch launch;
     struct hzp_rendezvous rendezvous; /* zmq */
+
+    bool made;                   /* the lock */
+    struct hzp_lock lock;        /* of what follows */
+    struct hzp_control *control; /* NULL: one rank, or they meet */
+    int users;                   /* threads that use control and link now */
+    bool linked;                 /* they have met at least once */
+    pthread_cond_t unused;
+    int lost_rank; /* until all is as before the loss; -1: none */
+    char why[256];
+    uint64_t losses, rejoins, generation;
 };
 
 /* With settings->ranks > 1 and no launcher's environment: runs the ranks, by MPI's launcher if
@@ -46,12 +60,21 @@ struct hzp_ranks {
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
                     struct hzp_err_text *reterr);
 
-/* Waits for all ranks.  record: see hzp_control_meet; lost: see struct hzp_control_config, NULL:
- * the link fails, and no callback is called.  Errors name the rank, the variable or what is missing
- * in this build; *ret is then closed. */
-int hzp_ranks_open(const struct hzp_ranks_settings *settings, const char *record,
-                   void (*lost)(void *ctx, int rank, const char *why), void *ctx,
-                   struct hzp_ranks *ret, struct hzp_err_text *reterr);
+/* How ranks meet. */
+struct hzp_ranks_config {
+    const struct hzp_ranks_settings *settings;
+    const char *record; /* see hzp_control_meet */
+    bool runs;          /* rank 0: see struct hzp_ranks */
+    /* See struct hzp_control_config.  lost NULL: the link fails, and no callback is called. */
+    void (*lost)(void *ctx, int rank, const char *why);
+    bool (*stop)(void *ctx);
+    void *ctx;
+};
+
+/* Waits for all ranks.  Errors name the rank, the variable or what is missing in this build; *ret
+ * is then closed.  HZP_ECANCELED: config->stop. */
+int hzp_ranks_open(const struct hzp_ranks_config *config, struct hzp_ranks *ret,
+                   struct hzp_err_text *reterr);
 
 /* For replicas that do not train: reads the launcher's environment and says where ranks find each
  * other, but connects nothing.  Errors as of open. */
@@ -66,21 +89,41 @@ int hzp_ranks_replicas_file(const struct hzp_ranks *ranks, char ret[HZP_RANKS_FI
 
 /* Whether the ranks that are left can meet again, with one that replaces the lost one: link zmq,
  * and the lost rank did not end in good order. */
-bool hzp_ranks_may_rejoin(const struct hzp_ranks *ranks);
+bool hzp_ranks_may_rejoin(struct hzp_ranks *ranks);
 
-/* Closes link and control messages and waits for all ranks again, at the same place.  The link must
- * not be in use.  Errors as of open; *ranks is then closed. */
-int hzp_ranks_rejoin(const struct hzp_ranks_settings *settings, const char *record,
-                     struct hzp_ranks *ranks, struct hzp_err_text *reterr);
+/* Closes link and control messages and waits for all ranks again, at the same place; where another
+ * is lost meanwhile, again.  The link must not be in use.  Errors as of open, for all of it
+ * settings->meet_s; *ranks is then without link, and may be rejoined again or closed. */
+int hzp_ranks_rejoin(const struct hzp_ranks_config *config, struct hzp_ranks *ranks,
+                     struct hzp_err_text *reterr);
+/* What the loss has interrupted goes on. */
+void hzp_ranks_rejoined(struct hzp_ranks *ranks);
+/* Fails the link, if there is one: whoever waits for a transfer returns.  Any thread. */
+void hzp_ranks_abort(struct hzp_ranks *ranks, const char *why);
+
+/* How the ranks of this run stand.  Any thread. */
+struct hzp_ranks_standing {
+    int lost_rank; /* the first that was lost, until hzp_ranks_rejoined; -1: none */
+    char why[256];
+    bool meeting;        /* they wait for each other: there is no link */
+    uint64_t losses;     /* noticed by this rank */
+    uint64_t rejoins;    /* losses after which all went on */
+    uint64_t generation; /* of link and control messages: from 1 on, each meeting makes one */
+    uint64_t wire_bytes; /* that this rank has sent, by this generation's link */
+};
+void hzp_ranks_standing(struct hzp_ranks *ranks, struct hzp_ranks_standing *ret);
+/* What this rank knows of one (control.h); false: nothing, because there is one rank, or they meet.
+ * Any thread. */
+bool hzp_ranks_rank(struct hzp_ranks *ranks, int rank, struct hzp_control_state *ret);
 
 /* Rank 0: the trace of all ranks' last seconds (base/timeline.h), as a whole file; ranks NULL: one
  * rank.  It may wait for some seconds.  *ret is the caller's to free.  HZP_EBUSY: another trace is
  * being made; HZP_ENOMEM.  Any thread. */
-int hzp_ranks_timeline(const struct hzp_ranks *ranks, double seconds, char **ret, size_t *ret_bytes,
+int hzp_ranks_timeline(struct hzp_ranks *ranks, double seconds, char **ret, size_t *ret_bytes,
                        struct hzp_err_text *reterr);
 
 /* Whether a rank was lost, or the link has failed. */
-bool hzp_ranks_lost(const struct hzp_ranks *ranks);
+bool hzp_ranks_lost(struct hzp_ranks *ranks); /* any thread */
 
 /* No effect on zeroed or closed ranks.  The link must not be used any more. */
 void hzp_ranks_close(struct hzp_ranks *ranks);

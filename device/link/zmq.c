@@ -33,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -294,10 +295,27 @@ static int open_socket(struct hzp_zmq_link *link, int rank, struct hzp_err_text 
     return HZP_OK;
 }
 
-/* Where the lower of two ranks listens for the higher one, in the folder. */
-static void file_name(const struct hzp_zmq_link *link, int low, int high, char ret[ENDPOINT])
+/* Where the lower of two ranks listens for the higher one, in the folder.  Each link has a number
+ * of its own, so that none of before a loss connects to one of after it. */
+static void file_name(const struct hzp_zmq_link *link, int low, int high, uint16_t number,
+                      char ret[ENDPOINT])
 {
-    snprintf(ret, ENDPOINT, "ipc://%s/%d-%d", link->folder, low, high);
+    snprintf(ret, ENDPOINT, "ipc://%s/%d-%d-%u", link->folder, low, high, number);
+}
+
+/* A number for which there is no file of this rank yet, also of one that was killed. */
+static uint16_t free_number(const struct hzp_zmq_link *link)
+{
+    enum { SCHEME = 6 /* ipc:// */ };
+    int me = link->worker.base.rank, ranks = link->worker.base.ranks;
+    char endpoint[ENDPOINT];
+    uint16_t number;
+    do {
+        if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+            number = (uint16_t)(hzp_now_ns() / 1000);
+        file_name(link, me, HZP_MIN(me + 1, ranks - 1), number, endpoint);
+    } while (access(endpoint + SCHEME, F_OK) == 0);
+    return number;
 }
 
 /* The port that a socket was bound to. */
@@ -314,16 +332,17 @@ static uint16_t port_of(void *socket)
 static int listen_all(struct hzp_zmq_link *link, uint16_t *port, struct hzp_err_text *reterr)
 {
     int me = link->worker.base.rank;
+    uint16_t number = link->folder[0] ? free_number(link) : 0;
     for (int r = 0; r < link->worker.base.ranks; r++) {
         char endpoint[ENDPOINT] = "tcp://*:*";
-        port[r] = 0;
+        port[r] = number;
         if (r == me)
             continue;
         HZP_TRY(open_socket(link, r, reterr));
         if (r < me)
             continue;
         if (link->folder[0])
-            file_name(link, me, r, endpoint);
+            file_name(link, me, r, number, endpoint);
         if (zmq_bind(link->peer[r].socket, endpoint) != 0)
             return failed_call("cannot listen on", endpoint, reterr);
         if (!link->folder[0])
@@ -440,8 +459,8 @@ int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct 
 }
 
 /* Waits until all ranks are connected. */
-static int wait_for_connections(struct hzp_zmq_link *link, double wait_s,
-                                struct hzp_err_text *reterr)
+static int wait_for_connections(struct hzp_zmq_link *link, double wait_s, bool (*stop)(void *ctx),
+                                void *ctx, struct hzp_err_text *reterr)
 {
     uint64_t began = hzp_now_ns();
     for (;;) {
@@ -463,27 +482,30 @@ static int wait_for_connections(struct hzp_zmq_link *link, double wait_s,
                 "link zmq: no connection between ranks %d and %d within %.0f s: can each "
                 "reach the other on any TCP port?",
                 link->worker.base.rank, missing, wait_s);
+        if (stop && stop(ctx))
+            return hzp_fail(reterr, HZP_ECANCELED, "link zmq: stopped while connecting");
         wait_ms(link, 100);
     }
 }
 
 int hzp_link_connect_zmq(struct hzp_link *base, const struct hzp_link_zmq_address *address,
-                         double wait_s, struct hzp_err_text *reterr)
+                         double wait_s, bool (*stop)(void *ctx), void *ctx,
+                         struct hzp_err_text *reterr)
 {
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)base;
-    HZP_ASSERT(!link->runs && (address || link->folder[0]));
+    HZP_ASSERT(!link->runs && address);
     for (int r = 0; r < base->rank; r++) {
         char endpoint[ENDPOINT];
-        bool v6 = address && strchr(address[r].host, ':');
+        bool v6 = strchr(address[r].host, ':') != NULL;
         if (link->folder[0])
-            file_name(link, r, base->rank, endpoint);
+            file_name(link, r, base->rank, address[r].port, endpoint);
         else
             snprintf(endpoint, sizeof(endpoint), v6 ? "tcp://[%s]:%u" : "tcp://%s:%u",
                      address[r].host, address[r].port);
         if (zmq_connect(link->peer[r].socket, endpoint) != 0)
             return failed_call("cannot connect to", endpoint, reterr);
     }
-    HZP_TRY(wait_for_connections(link, wait_s, reterr));
+    HZP_TRY(wait_for_connections(link, wait_s, stop, ctx, reterr));
     if (hzp_thread_start(&link->worker.thread, "hzp-link", thread_main, link) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "cannot start the link's thread");
     link->runs = true;

@@ -14,7 +14,8 @@ int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct 
 
 /* No link exists, so this is not called. */
 int hzp_link_connect_zmq(struct hzp_link *link, const struct hzp_link_zmq_address *address,
-                         double wait_s, struct hzp_err_text *reterr)
+                         double wait_s, bool (*stop)(void *ctx), void *ctx,
+                         struct hzp_err_text *reterr)
 {
     return hzp_fail(reterr, HZP_EUNSUP, "link zmq: %s", none);
 }

@@ -3,7 +3,9 @@
  * reason to refuse one, loss, goodbye, keys. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -206,15 +208,39 @@ static void test_link(void **state)
         hzp_link_close(link_of[i]);
 }
 
+/* A rank 1 that says hello, and nothing else. */
+struct silent {
+    void *context, *socket;
+    struct {
+        char letter, magic[7];
+        int32_t rank, ranks, again;
+        uint16_t port[HZP_LINK_ZMQ_RANKS_MAX];
+        char record[32];
+    } hello;
+};
+
+static void silent_open(struct silent *s)
+{
+    memset(&s->hello, 0, sizeof(s->hello));
+    memcpy(&s->hello, "Hhzpctl3", 8);
+    s->hello.rank = 1;
+    s->hello.ranks = 2;
+    snprintf(s->hello.record, sizeof(s->hello.record), "build 1\n--lr 0.1\n");
+    s->context = zmq_ctx_new();
+    s->socket = zmq_socket(s->context, ZMQ_DEALER);
+    assert_int_equal(zmq_connect(s->socket, rank[0].endpoint), 0);
+}
+
+static void silent_close(struct silent *s)
+{
+    zmq_close(s->socket);
+    zmq_ctx_term(s->context);
+}
+
 /* Rank 1 met and then says nothing: a socket of its own that never sends a heartbeat. */
 static void test_silence(void **state)
 {
-    struct {
-        char letter, magic[7];
-        int32_t rank, ranks;
-        uint16_t port[HZP_LINK_ZMQ_RANKS_MAX];
-        char record[32];
-    } hello = {'H', {'h', 'z', 'p', 'c', 't', 'l', '2'}, 1, 2, {0}, "build 1\n--lr 0.1\n"};
+    struct silent silent;
     struct hzp_link_state link;
     char why[128];
     prepare(2);
@@ -222,9 +248,8 @@ static void test_silence(void **state)
     assert_int_equal(hzp_link_open_local(2, 0, 1, link_of, NULL), HZP_OK);
     rank[0].link = link_of[0];
     listen_and_connect(1);
-    void *context = zmq_ctx_new(), *silent = zmq_socket(context, ZMQ_DEALER);
-    assert_int_equal(zmq_connect(silent, rank[0].endpoint), 0);
-    assert_true(zmq_send(silent, &hello, sizeof(hello), 0) > 0);
+    silent_open(&silent);
+    assert_true(zmq_send(silent.socket, &silent.hello, sizeof(silent.hello), 0) > 0);
     meet_all(1);
     assert_int_equal(rank[0].result, HZP_OK);
     hzp_wake_wait(&rank[0].wake, UINT64_MAX);
@@ -232,12 +257,154 @@ static void test_silence(void **state)
     assert_non_null(strstr(why, "no heartbeat for"));
     hzp_link_state(link_of[0], &link);
     assert_true(link.failed && link.failed_rank == 1);
-    zmq_close(silent);
-    zmq_ctx_term(context);
+    silent_close(&silent);
     close_all(1);
     hzp_wake_fini(&rank[1].wake);
     for (int i = 0; i < 2; i++)
         hzp_link_close(link_of[i]);
+}
+
+/* Sends a hello as rank 1 of three, and waits for the answer, if one is due. */
+static char say_hello(struct silent *s, const char *record, bool again, bool answered)
+{
+    char answer[HZP_CONTROL_RECORD + 1024] = "";
+    silent_open(s);
+    s->hello.ranks = 3;
+    s->hello.again = again;
+    snprintf(s->hello.record, sizeof(s->hello.record), "%s", record);
+    assert_true(zmq_send(s->socket, &s->hello, sizeof(s->hello), 0) > 0);
+    if (answered)
+        assert_true(zmq_recv(s->socket, answer, sizeof(answer), 0) > 0);
+    return answer[0];
+}
+
+/* Ranks meet again, or a process says that it replaces another: of two that come as one rank the
+ * later one counts.  Where they meet again, one that cannot be accepted does not end the meeting.
+ */
+static void test_again(void **state)
+{
+    static const char right[] = "build 1\n--lr 0.1\n";
+    for (int newcomer = 0; newcomer < 2; newcomer++) {
+        struct silent first, second, wrong;
+        char answer[HZP_CONTROL_RECORD];
+        pthread_t thread;
+        prepare(3);
+        rank[0].config.again = !newcomer;
+        listen_and_connect(1);
+        assert_int_equal(
+            hzp_control_connect(&rank[2].config, rank[0].endpoint, &rank[2].control, &rank[2].why),
+            HZP_OK);
+        assert_int_equal(hzp_thread_start(&thread, "meet", meet, &rank[0]), HZP_OK);
+        /* Rank 2 is missing, so the meeting goes on. */
+        if (!newcomer)
+            assert_int_equal(say_hello(&wrong, "build 2\n--lr 0.1\n", false, true), 'X');
+        say_hello(&first, right, newcomer, false);
+        say_hello(&second, right, newcomer, false);
+        zmq_pollitem_t item[2] = {{.socket = first.socket, .events = ZMQ_POLLIN},
+                                  {.socket = second.socket, .events = ZMQ_POLLIN}};
+        assert_int_equal(zmq_poll(item, 2, -1), 1); /* whichever hello arrived first */
+        struct silent *older = item[0].revents ? &first : &second;
+        struct silent *newer = item[0].revents ? &second : &first;
+        assert_true(zmq_recv(older->socket, answer, sizeof(answer), 0) > 0);
+        assert_memory_equal(answer, "Xanother process has come as this rank", 38);
+        meet(&rank[2]);
+        pthread_join(thread, NULL);
+        for (int i = 0; i < 3; i += 2)
+            if (rank[i].result < 0)
+                fail_msg("rank %d: %s", i, rank[i].why.text);
+        assert_true(zmq_recv(newer->socket, answer, sizeof(answer), 0) > 0);
+        assert_int_equal(answer[0], 'W');
+        silent_close(&first);
+        silent_close(&second);
+        if (!newcomer)
+            silent_close(&wrong);
+        close_all(3);
+    }
+}
+
+static atomic_int turns_of_1; /* in which rank 1 has waited */
+
+static bool is_stopped(void *ctx)
+{
+    struct rank *r = ctx;
+    if (r->config.rank)
+        atomic_fetch_add(&turns_of_1, 1);
+    return r->config.rank == 0 && atomic_load(&turns_of_1) > 15;
+}
+
+/* Rank 0 is stopped while it waits for rank 2: it ends at once, and rank 1, which has come, does,
+ * too. */
+static void test_stopped(void **state)
+{
+    pthread_t thread[2];
+    prepare(3);
+    for (int i = 0; i < 2; i++)
+        rank[i].config.stop = is_stopped;
+    listen_and_connect(2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hzp_thread_start(&thread[i], "meet", meet, &rank[i]), HZP_OK);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    assert_int_equal(rank[0].result, HZP_ECANCELED);
+    assert_string_equal(rank[0].why.text, "stopped while waiting for other ranks");
+    assert_int_equal(rank[1].result, HZP_ECANCELED);
+    assert_string_equal(rank[1].why.text, "rank 0 has ended");
+    close_all(3);
+}
+
+/* A process comes as a rank whose loss is not known yet: it is not refused, and taken in when all
+ * meet again.  silent: the loss is found by silence, else by the link. */
+static void comes_late(bool silent)
+{
+    char endpoint[HZP_CONTROL_ENDPOINT];
+    pthread_t thread;
+    struct silent before;
+    prepare(2);
+    rank[0].config.silent_s = silent ? 2 : 600;
+    assert_int_equal(hzp_link_open_local(2, 0, 1, link_of, NULL), HZP_OK);
+    rank[0].link = link_of[0];
+    listen_and_connect(silent ? 1 : 2);
+    if (silent) {
+        silent_open(&before);
+        assert_true(zmq_send(before.socket, &before.hello, sizeof(before.hello), 0) > 0);
+    }
+    meet_all(silent ? 1 : 2);
+    all_met(silent ? 1 : 2);
+    struct rank late = rank[1];
+    late.config.lost = NULL;
+    assert_int_equal(hzp_control_connect(&late.config, rank[0].endpoint, &late.control, &late.why),
+                     HZP_OK);
+    assert_int_equal(hzp_thread_start(&thread, "meet", meet, &late), HZP_OK);
+    usleep(100000); /* its hello comes before the loss, which it then waits for */
+    if (!silent)
+        hzp_link_abort(link_of[0], 1, "planted");
+    hzp_wake_wait(&rank[0].wake, UINT64_MAX);
+    if (silent)
+        silent_close(&before);
+    hzp_control_close(rank[1].control);
+    rank[1].control = NULL;
+    hzp_control_close(rank[0].control);
+    rank[0].link = NULL;
+    rank[0].config.again = true;
+    int port = atoi(strrchr(rank[0].endpoint, ':') + 1);
+    assert_int_equal(hzp_control_listen(&rank[0].config, "127.0.0.1", port, "127.0.0.1", endpoint,
+                                        &rank[0].control, &rank[0].why),
+                     HZP_OK);
+    meet(&rank[0]);
+    pthread_join(thread, NULL);
+    all_met(1);
+    if (late.result < 0)
+        fail_msg("%s", late.why.text);
+    hzp_control_close(late.control);
+    close_all(2);
+    for (int i = 0; i < 2; i++)
+        hzp_link_close(link_of[i]);
+}
+
+static void test_late(void **state)
+{
+    comes_late(false);
+    comes_late(true);
 }
 
 static void refused(int i, const char *text)
@@ -360,6 +527,8 @@ int main(void)
         cmocka_unit_test(test_silence),   cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_numbers),   cmocka_unit_test(test_keys),
         cmocka_unit_test(test_strangers), cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_again),     cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_late),
     };
     hzp_log_set_level(HZP_LOG_WARN);
     if (hzp_control_make_key(key, NULL) < 0)

@@ -61,8 +61,9 @@ class Server:
     def complete(self):
         return self.call("/v1/completions", {"prompt": "Where does", "max_tokens": 8, "temperature": 0})
 
-    def pid(self, rank):
-        """The process that the launcher started as this rank."""
+    def pid(self, rank, state=True):
+        """The process that the launcher started as this rank; state False: of a server without a state directory."""
+        word = (self.scratch.name + "/state").encode() if state else b"none"
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
                 variables = dict(v.split(b"=", 1) for v in path.read_bytes().split(b"\0") if b"=" in v)
@@ -70,9 +71,18 @@ class Server:
             except OSError:
                 continue
             if variables.get(b"RANK", variables.get(b"OMPI_COMM_WORLD_RANK")) == str(rank).encode() and \
-                    (self.scratch.name + "/state").encode() in words and b"serve" in words:
+                    word in words and b"serve" in words and self.is_child(int(path.parent.name)):
                 return int(path.parent.name)
         sys.exit(f"there is no rank {rank}")
+
+    def is_child(self, pid):
+        """Whether the process descends from the launcher."""
+        while pid > 1 and pid != self.process.pid:
+            try:
+                pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[1])
+            except OSError:
+                return False
+        return pid == self.process.pid
 
     def until(self, holds):
         """No limit but a hang's: the condition has to come, whenever."""
@@ -204,9 +214,9 @@ def loses(how, link):
     assert "serve: stopped" in log, log
 
 
-def restarts(link):
-    """With --restart all ranks are started again when one is lost; what was accepted is learned."""
-    server = Server(2, "--restart", "1", "--checkpoint-every", "3", "--link", link)
+def restarts():
+    """With MPI and --restart all ranks are started again when one is lost; what was accepted is learned."""
+    server = Server(2, "--restart", "1", "--checkpoint-every", "3", "--link", "mpi")
     server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
     last = server.call("/v1/fine_tuning/examples", examples(24))["last"]
     before = server.url
@@ -215,9 +225,177 @@ def restarts(link):
     server.until(lambda: learned_through(server) >= last)
     assert server.call("/health") == {"status": "ok"}
     log = server.stop(keep=True, status=0)
-    again = ["ranks=2"] if link == "mpi" else ["rank=0", "rank=1"]
-    assert all(log.count(f"ranks: restart {which} left=0") == 1 for which in again), log
+    assert log.count("ranks: restart ranks=2 left=0") == 1, log
     server.scratch.cleanup()
+
+
+class Streams:
+    """Requests that stream one after another until the end; each has to bring all its tokens."""
+    TOKENS = 40
+
+    def __init__(self, server):
+        self.server, self.ends, self.whole, self.errors = server, threading.Event(), 0, []
+        self.threads = [threading.Thread(target=self.run) for _ in range(2)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self):
+        body = json.dumps({"prompt": "Where does", "max_tokens": self.TOKENS, "temperature": 0, "stream": True,
+                           "ignore_eos": True, "stream_options": {"include_usage": True}}).encode()
+        while not self.ends.is_set() and not self.errors:
+            request = urllib.request.Request(self.server.url + "/v1/completions", body,
+                                             {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=HANG) as answer:
+                    text = answer.read().decode()
+                assert text.rstrip().endswith("data: [DONE]"), text[-300:]
+                assert f'"completion_tokens":{self.TOKENS}' in text.replace(" ", ""), text[-600:]
+                self.whole += 1
+            except Exception as error:  # pylint: disable=broad-except
+                self.errors.append(repr(error))
+
+    def more(self, count=2):
+        """Waits until further requests have been answered, which began after this call, or one has failed."""
+        until = self.whole + count + len(self.threads)
+        self.server.until(lambda: self.whole >= until or self.errors)
+        assert not self.errors, (self.errors, self.server.log.read_text())
+
+    def stop(self):
+        self.ends.set()
+        for thread in self.threads:
+            thread.join()
+        assert not self.errors, (self.errors, self.server.log.read_text())
+
+
+def number(server, name):
+    return float(re.search(rf"^{name}\{{.*\}} (\S+)$", server.call("/metrics"), re.M)[1])
+
+
+def pid_if(server, rank):
+    try:
+        return server.pid(rank)
+    except SystemExit:
+        return None
+
+
+def lose(server, rank):
+    """Kills a rank while its launcher is held up, so that the loss lasts until resume."""
+    server.process.send_signal(signal.SIGSTOP)
+    pid = server.pid(rank)
+    os.kill(pid, signal.SIGKILL)
+    server.until(lambda: server.call("/health")["status"] == "degraded")
+    return pid
+
+
+def together(server, rejoins):
+    server.until(lambda: server.call("/health") == {"status": "ok"} and
+                 number(server, "hzpserve_rank_rejoins_total") >= rejoins)
+
+
+def survives(ranks):
+    """With ZeroMQ and --restart rank 0 serves on while a lost rank is replaced: no request fails; ranks are lost while
+    they learn, while an update is gathered (the wire is slow, so mostly it is), and while they meet again."""
+    server = Server(ranks, "--restart", "20", "--checkpoint-every", "3", "--link", "zmq", "--link-rate", "30M",
+                    "--rank-timeout", "10")
+    server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
+    first, last = server.pid(0), server.call("/v1/fine_tuning/examples", examples(24))["last"]
+    url, streams = server.url, Streams(server)
+    lose(server, 1)
+    health = server.call("/health")
+    assert health["lost_rank"] == 1 and health["reason"], health
+    streams.more()
+    learned = learned_through(server)
+    last = server.call("/v1/fine_tuning/examples", examples(8))["last"]  # accepted, and learned later
+    streams.more()
+    assert learned_through(server) == learned and server.call("/health")["status"] == "degraded"
+    assert number(server, "hzpserve_rank_losses_total") == 1 and number(server, "hzpserve_rank_lost") == 1
+    server.process.send_signal(signal.SIGCONT)
+    together(server, 1)
+    streams.more()
+    # The last rank is lost, and while the others wait for it, another one, or the one that comes in its place.
+    pid = lose(server, ranks - 1)
+    if ranks > 2:
+        os.kill(server.pid(1), signal.SIGKILL)
+    server.process.send_signal(signal.SIGCONT)
+    if ranks == 2:
+        server.until(lambda: pid_if(server, 1) not in (None, pid))
+        os.kill(server.pid(1), signal.SIGKILL)
+    together(server, 2)
+    streams.more()
+    # At some instant, and for good: what was accepted has been learned.
+    os.kill(server.pid(1), signal.SIGKILL)
+    server.until(lambda: number(server, "hzpserve_rank_losses_total") >= 3)
+    together(server, 3)
+    server.until(lambda: learned_through(server) >= last)
+    streams.stop()
+    assert server.pid(0) == first and server.url == url
+    # A signal while a rank is missing: the server ends in order; the launcher, once it goes on, starts none.
+    lose(server, 1)
+    server.process.send_signal(signal.SIGCONT)
+    log = server.stop(keep=True, status=0)
+    assert "lost rank=0" not in log and log.count("rejoined ranks=") >= 3 and "serve: stopped" in log, log
+    checked = subprocess.run([serve, "state", "check", server.scratch.name + "/state"], capture_output=True, text=True)
+    assert "damaged" not in checked.stdout and checked.returncode == 0, checked
+    server.scratch.cleanup()
+
+
+def from_model():
+    """A rank is lost before anything was learned, and before the first checkpoint: the model serves again, and all is
+    learned."""
+    for state in ("/state", None):
+        server = Server(2, "--restart", "5", "--checkpoint-every", "1000000", "--link", "zmq",
+                        *(() if state else ("--state", "none")))
+        os.kill(server.pid(1, state is not None), signal.SIGKILL)
+        together(server, 1)
+        last = server.call("/v1/fine_tuning/examples", examples(24))["last"]
+        server.until(lambda: server.call("/v1/weights")["serving_optimizer_step"] >= 3)
+        serving = server.call("/v1/weights")["serving"]
+        os.kill(server.pid(1, state is not None), signal.SIGKILL)
+        together(server, 2)
+        versions = {v["id"]: v for v in server.call("/v1/weights?limit=1000")["data"]}
+        begun = [v for v in versions.values() if v["id"] > serving and v["optimizer_step"] == 0]
+        assert len(begun) == 1 and begun[0]["learned_through"] is None, versions
+        server.until(lambda: learned_through(server) >= last)
+        server.stop(status=0)
+
+
+def newest(server):
+    """Name and files of the newest checkpoint."""
+    found = max(pathlib.Path(server.scratch.name, "state").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+    return found.name, [(found / file).read_bytes() for file in ("model.safetensors", "trainer.safetensors")]
+
+
+def same_bytes():
+    """A rank is lost when the newest checkpoint is of the serving version: the others go on with it, and learn what
+    they would have learned without the loss, to the bit."""
+    made = []
+    for disturbed in (False, True):
+        server = Server(2, "--restart", "2", "--checkpoint-every", "1", "--link", "zmq", "--ordered", "--threads", "1")
+        server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(6))
+        serving = server.call("/v1/weights")["serving"]
+        server.until(lambda: f"state: checkpoint version={serving} " in server.log.read_text())
+        if disturbed:
+            os.kill(server.pid(1), signal.SIGKILL)
+            server.until(lambda: number(server, "hzpserve_rank_losses_total") == 1)
+            together(server, 1)
+            assert server.call("/v1/weights")["serving"] == serving
+        server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(9))
+        log = server.stop(keep=True, status=0)
+        assert "serves again" not in log, log
+        made.append(newest(server))
+        server.scratch.cleanup()
+    assert made[0] == made[1], (made[0][0], made[1][0])
+
+
+def own_error():
+    """A rank that ends by an error of its own is named, and not started again; the others do not wait for ever."""
+    with tempfile.TemporaryDirectory() as top:
+        wrapper = pathlib.Path(top, "state")
+        server = subprocess.run(
+            [serve, "serve", model, "--ranks", "2", "--link", "zmq", "--restart", "5", "--rank-wait", "3", "--port", "0",
+             "--state", str(wrapper), "--threads", "1", "--z3", "2"], capture_output=True, text=True, timeout=HANG)
+        assert server.returncode == 2 and "--z3 2: a server reads its weights" in server.stderr, server
+        assert "ranks: restart" not in server.stderr, server.stderr
 
 
 def learned_through(server):
@@ -251,6 +429,84 @@ def killed(rank, seed):
     again.stop()
 
 
+class Job(Server):
+    """The same, but its ranks are started here, each by itself, as an operator of pods does it: without pauses."""
+
+    def __init__(self, ranks, *more):  # pylint: disable=super-init-not-called
+        self.scratch = tempfile.TemporaryDirectory(prefix="hzpserve-ranks-")
+        self.log = pathlib.Path(self.scratch.name) / "log"
+        self.command = [serve, "serve", model, "--port", "0", "--state", self.scratch.name + "/state", "--link", "zmq",
+                        "--rank-slowness", "0", "--threads", "1", "--restart", "1000000", *more]
+        self.environment = {**os.environ, "WORLD_SIZE": str(ranks), "HZP_LOG": "info,http=warn",
+                            "HZP_RANKS_DIR": tempfile.mkdtemp(dir=self.scratch.name)}
+        self.rank = [self.begin(rank) for rank in range(ranks)]
+        self.process = self.rank[0]
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
+            if found:
+                self.url = found[1]
+                break
+        else:
+            sys.exit("the server did not come up:\n" + self.log.read_text())
+        threading.Thread(target=self.read_on, daemon=True).start()
+
+    def begin(self, rank):
+        with open(self.log, "a", encoding="utf-8") as log:
+            return subprocess.Popen(self.command, env={**self.environment, "RANK": str(rank)}, text=True, stderr=log,
+                                    stdout=log if rank else subprocess.PIPE)
+
+    def kill(self, rank):
+        """And begins another in its place."""
+        self.rank[rank].kill()
+        self.rank[rank].wait()
+        self.rank[rank] = self.begin(rank)
+
+    def again(self):
+        """Begins those again that have ended by themselves, with status 3, as that asks for."""
+        for rank, process in enumerate(self.rank):
+            if rank and process.poll() is not None:
+                assert process.returncode == 3, (rank, process.returncode, self.log.read_text()[-5000:])
+                self.rank[rank] = self.begin(rank)
+
+    def end(self):
+        for process in self.rank[1:]:
+            process.kill()
+            process.wait()
+
+
+def rejoins(kills):
+    """Ranks other than 0 are killed at random instants, some while they meet again; streams go on all the while, and
+    in the end everything that was accepted has been learned."""
+    rng = random.Random(kills)
+    job = Job(3, "--checkpoint-every", "3")
+    streams, last = Streams(job), 0
+    for done in range(kills):
+        if rng.random() < 0.6:
+            last = job.call("/v1/fine_tuning/examples", examples(rng.randrange(1, 6)))["last"]
+        if rng.random() < 0.7:  # else while they meet
+            def whole():
+                job.again()
+                return job.call("/health") == {"status": "ok"}
+            job.until(whole)
+        time.sleep(rng.choice((0, 0.05, rng.uniform(0, 1))))
+        for rank in rng.choice(((1,), (2,), (1, 2))):
+            job.kill(rank)
+        if done % 10 == 9:
+            print(done + 1, streams.whole, number(job, "hzpserve_rank_rejoins_total"), flush=True)
+
+    def learned():
+        job.again()
+        return learned_through(job) >= last
+    job.until(learned)
+    streams.stop()
+    seen = [n for n in re.findall(r"train: version id=(\d+)", job.log.read_text())]
+    assert all(int(a) < int(b) for a, b in zip(seen, seen[1:])), seen  # versions only grow
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(HANG) == 0, job.log.read_text()[-5000:]
+    job.end()
+    job.scratch.cleanup()
+
+
 links = ("mpi", "zmq") if shutil.which("mpirun") else ("zmq",)
 if sys.argv[4:] != ["kills"]:
     print("learns", flush=True)
@@ -261,9 +517,21 @@ if sys.argv[4:] != ["kills"]:
         for signal_ in (signal.SIGKILL, signal.SIGSTOP):
             print("loses", signal_.name, link_, flush=True)
             loses(signal_, link_)
-    for link_ in links:
-        print("restarts", link_, flush=True)
-        restarts(link_)
-for number in range(KILLS):
-    print("killed", number, flush=True)
-    killed(number % 2, number)
+    if "mpi" in links:
+        print("restarts", flush=True)
+        restarts()
+    for ranks_ in (2, 3):
+        print("survives", ranks_, flush=True)
+        survives(ranks_)
+    print("from the model", flush=True)
+    from_model()
+    print("same bytes", flush=True)
+    same_bytes()
+    print("own error", flush=True)
+    own_error()
+for seed_ in range(KILLS):
+    print("killed", seed_, flush=True)
+    killed(seed_ % 2, seed_)
+if sys.argv[4:] == ["kills"]:
+    print("rejoins", flush=True)
+    rejoins(KILLS)

@@ -151,6 +151,15 @@ def trains():
         ends(start(torchrun(0, ranks=1, TORCHELASTIC_RESTART_COUNT="1"), *train, "--out", top + "/one"))
 
 
+def lamps(top):
+    """Examples to learn."""
+    data = os.path.join(top, "data.jsonl")
+    with open(data, "w", encoding="utf-8") as file:
+        for i in range(40):
+            file.write(json.dumps({"prompt": f"Who keeps lamp {i}? ", "completion": f"Keeper {i * i % 31}."}) + "\n")
+    return data
+
+
 def pid_of(rank, word):
     """The process that runs as this rank with this word in its command line."""
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -180,10 +189,7 @@ def rejoins():
     """A killed rank is replaced, by --ranks N or by hand; training goes on from the newest checkpoint, and learns the
     same as one rank that nothing happened to."""
     with tempfile.TemporaryDirectory() as top:
-        data = os.path.join(top, "data.jsonl")
-        with open(data, "w", encoding="utf-8") as file:
-            for i in range(40):
-                file.write(json.dumps({"prompt": f"Who keeps lamp {i}? ", "completion": f"Keeper {i * i % 31}."}) + "\n")
+        data = lamps(top)
         train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--ordered",
                  "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "80",
                  "--checkpoint-every", "3", "--keep-checkpoints", "3"]
@@ -215,6 +221,115 @@ def rejoins():
         assert filecmp.cmp(top + "/one/model.safetensors", out + "/model.safetensors", shallow=False)
 
 
-for test in (own, by_hand, refusals, trains, rejoins):
+def listening(process):
+    """The TCP ports on which a process listens."""
+    inodes = set()
+    for fd in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            name = os.readlink(fd)
+        except OSError:
+            continue
+        if name.startswith("socket:["):
+            inodes.add(name[8:-1])
+    ports = set()
+    for family in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{process.pid}/net/{family}").read_text(encoding="ascii").splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                ports.add(int(words[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+def strangers():
+    """Strangers connect to every port of ranks that train: one sends a request of HTTP, one random bytes, one nothing.
+    The run goes on, and learns the same."""
+    rng = random.Random(5)
+    with tempfile.TemporaryDirectory() as top:
+        data = lamps(top)
+        train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--ordered",
+                 "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "60",
+                 "--checkpoint-every", "1"]
+        ends(start(environment(), *train, "--out", top + "/one"))
+        port, out = free_port(), top + "/two"
+        ranks = [start(torchrun(r, HZP_RANKS_KEY=KEY, MASTER_PORT=port, LOCAL_WORLD_SIZE="", LOCAL_RANK=""), *train,
+                       "--out", out) for r in (0, 1)]
+        while not list(pathlib.Path(out).glob("checkpoint-*")):  # it trains
+            assert ranks[0].poll() is None, ranks[0].communicate()
+            time.sleep(0.01)
+        ports = [listening(process) for process in ranks]
+        assert len(ports[0]) >= 2, ports  # for control messages, and for rank 1's data
+        done = 0
+        for _ in range(3):
+            for number in sorted(ports[0] | ports[1]):
+                for said in (b"GET / HTTP/1.0\r\n\r\n", rng.randbytes(3000), b""):
+                    assert ranks[0].poll() is None, ("too late to be seen", ranks[0].communicate())
+                    with socket.create_connection(("127.0.0.1", number)) as stranger:
+                        try:
+                            stranger.sendall(said)
+                        except OSError:  # closed by the other side
+                            pass
+                    done += 1
+        assert done >= 18
+        for process in ranks:
+            ends(process)
+        assert filecmp.cmp(top + "/one/model.safetensors", out + "/model.safetensors", shallow=False)
+
+
+def stopped():
+    """A signal while a rank is missing: the run ends soon, and says from what it can be continued."""
+    with tempfile.TemporaryDirectory() as top:
+        data = lamps(top)
+        out, port = top + "/out", free_port()
+        train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--threads", "1",
+                 "--device", "cpu", "--rank-slowness", "0", "--total-steps", "100000", "--checkpoint-every", "3",
+                 "--keep-checkpoints", "3", "--out", out, "--restart", "3", "--rank-wait", "86400"]
+        with open(top + "/log", "w+", encoding="utf-8") as log:
+            ranks = [subprocess.Popen([serve, *train], env=torchrun(r, MASTER_PORT=port), stderr=log, stdout=log)
+                     for r in (0, 1)]
+            kill(1, out, 0, ranks[0])
+            path = pathlib.Path(top + "/log")
+            while "waiting rank=0 left=2" not in path.read_text(encoding="utf-8"):
+                assert ranks[0].poll() is None, path.read_text(encoding="utf-8")
+                time.sleep(0.01)
+            ranks[0].send_signal(signal.SIGTERM)
+            assert ranks[0].wait() == 128 + signal.SIGTERM, path.read_text(encoding="utf-8")
+            assert "stopped while a rank was missing; " in path.read_text(encoding="utf-8")
+            ranks[1].wait()
+
+
+def lost_twice():
+    """The rank that comes in place of a lost one is lost, too, before all have met: the others meet again."""
+    with tempfile.TemporaryDirectory() as top:
+        data = lamps(top)
+        out, port = top + "/out", free_port()
+        train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--threads", "1",
+                 "--device", "cpu", "--rank-slowness", "0", "--total-steps", "60", "--checkpoint-every", "3",
+                 "--keep-checkpoints", "3", "--out", out, "--restart", "9", "--rank-wait", "120"]
+        with open(top + "/log", "w+", encoding="utf-8") as log:
+            def run(rank):
+                return subprocess.Popen([serve, *train], env=torchrun(rank, ranks=3, MASTER_PORT=port), stderr=log,
+                                        stdout=log)
+            ranks = [run(r) for r in (0, 1, 2)]
+            path = pathlib.Path(top + "/log")
+            while not list(pathlib.Path(out).glob("checkpoint-*")):
+                assert ranks[0].poll() is None, path.read_text(encoding="utf-8")
+                time.sleep(0.01)
+            for rank in (1, 2):
+                ranks[rank].kill()
+                ranks[rank].wait()
+            while "waiting rank=0" not in path.read_text(encoding="utf-8"):
+                assert ranks[0].poll() is None, path.read_text(encoding="utf-8")
+                time.sleep(0.01)
+            for _ in range(2):  # rank 2 is missing, so the meeting goes on
+                ranks[1] = run(1)
+                time.sleep(0.5)
+                ranks[1].kill()
+                ranks[1].wait()
+            ranks[1:] = [run(1), run(2)]
+            codes = [r.wait() for r in ranks]
+            assert codes == [0, 0, 0], (codes, path.read_text(encoding="utf-8"))
+
+
+for test in (own, by_hand, refusals, trains, rejoins, lost_twice, stopped, strangers):
     print(test.__name__, flush=True)
     test()

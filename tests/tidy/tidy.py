@@ -85,6 +85,7 @@ OF_MODULE = {
     "device/backend": "device/device",             # the side of a device that a backend implements
     "device/link_backend": "device/link",          # likewise of a link
     "train/trainer_suspend": "train/trainer",      # its functions for the thread that changes versions
+    "train/trainer_rejoin": "train/trainer",       # likewise for the one that brings ranks back
     "api/text/chat_form": "api/text/chat",         # the forms of templates that a chat was made from
     "api/learn/versions": "api/learn/state",       # the state directory's work on versions
     "api/cli/option_table": "api/cli/options",     # the rows that options are parsed by

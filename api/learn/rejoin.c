@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/rejoin.c - after the loss of another rank: what this rank serves and learns from here
+ * on, and with it the ranks that have met again.
+ *
+ *     suspend -> the newest checkpoint is the serving version's, and nothing was learned since?
+ *         yes: read moments and residuals, which the lost rank has taken with it
+ *         no:  that checkpoint serves again, as a new version, and what was learned since is
+ *              learned again (rollback.c)
+ *     -> give the other ranks version and state -> resume
+ *
+ * So each example is learned once in the line of the serving version. */
+#include "api/learn/state_private.h"
+#include "base/log.h"
+#include "train/trainer_rejoin.h"
+#include "train/trainer_suspend.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+enum { LOOK_NS = 2000000 };
+
+/* --- Another thread --------------------------------------------------------------------------- */
+
+int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
+                     struct hzp_err_text *reterr)
+{
+    bool ended = false;
+    int r = HZP_OK;
+    hzp_lock_take(&s->lock);
+    s->rejoin.wanted = true;
+    s->rejoin.ended = false;
+    s->rejoin.give = give;
+    s->rejoin.ctx = ctx;
+    hzp_lock_release(&s->lock);
+    hzp_wake_poke(&s->wake);
+    while (!ended) {
+        hzp_wake_wait(&s->rejoin_ended, UINT64_MAX);
+        hzp_lock_take(&s->lock);
+        ended = s->rejoin.ended;
+        r = s->rejoin.result;
+        if (ended && r < 0 && reterr)
+            *reterr = s->rejoin.why;
+        hzp_lock_release(&s->lock);
+    }
+    return r;
+}
+
+/* --- The file thread -------------------------------------------------------------------------- */
+
+static int look_again(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    if (atomic_load(&s->stopping))
+        return hzp_fail(reterr, HZP_ECANCELED, "the server stops");
+    hzp_loop_poke(s->loop);
+    hzp_wake_wait(&s->wake, LOOK_NS);
+    return HZP_OK;
+}
+
+/* Whether the trainer stands where the checkpoint was written; id 0: at the model. */
+static int stands_at(struct hzp_state *s, const struct hzp_logged_checkpoint *at, const char *dir,
+                     bool *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_numbers n = {.learned_through = -1};
+    struct hzp_trainer_stats trainer;
+    struct hzp_weights_stats weights;
+    hzp_trainer_read_stats(s->trainer, &trainer);
+    hzp_weights_read_stats(s->model->weights, &weights);
+    const struct hzp_version_record *serving = &hzp_weights_current(s->model->weights)->record;
+    if (at->id)
+        HZP_TRY(hzp_trainer_read_numbers(dir, &n, reterr));
+    *ret = n.optimizer_step == weights.serving_optimizer_step &&
+           n.optimizer_step == trainer.optimizer_step && n.draws == trainer.draws &&
+           n.learned_through == weights.learned_through &&
+           (!at->id || n.checksum == serving->checksum);
+    return HZP_OK;
+}
+
+/* Moments and residuals of the serving version. */
+static int load_state(struct hzp_state *s, const struct hzp_logged_checkpoint *at, const char *dir,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_numbers numbers;
+    if (at->id)
+        return hzp_trainer_load_suspended(s->trainer, hzp_weights_current(s->model->weights), dir,
+                                          &numbers, reterr);
+    int r = hzp_trainer_clear_suspended(s->trainer);
+    return r < 0 ? hzp_fail(reterr, r, "cannot reset the optimizer's state: %s", hzp_err_name(r))
+                 : r;
+}
+
+/* While suspended. */
+static int restore(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    struct hzp_logged_checkpoint at = {.id = 0};
+    char dir[PATH_MAX];
+    bool same;
+    HZP_TRY(hzp_state_newest_whole(s, &at, reterr));
+    snprintf(dir, sizeof(dir), "%s/%s", s->dir ? s->dir : "", at.name);
+    HZP_TRY(stands_at(s, &at, dir, &same, reterr));
+    HZP_TRY(same ? load_state(s, &at, dir, reterr) : hzp_state_go_back(s, &at, reterr));
+    if (!same)
+        hzp_log(HZP_LOG_WARN, "state",
+                "checkpoint=%" PRIu64 " serves again, because the state of a lost rank is gone; "
+                "what was learned since is learned again",
+                at.id);
+    return s->rejoin.give(s->rejoin.ctx, at.id ? dir : NULL, reterr);
+}
+
+static int rejoin(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    if (s->asked) /* it would be a checkpoint of what is gone */
+        hzp_trainer_thaw(s->trainer);
+    s->asked = false;
+    hzp_state_turn_saver(s, true); /* a checkpoint whose copy is whole: less is learned again */
+    hzp_trainer_link_closed(s->trainer);
+    hzp_trainer_suspend(s->trainer);
+    while (!hzp_trainer_suspended(s->trainer))
+        HZP_TRY(look_again(s, reterr));
+    hzp_state_journal(s);
+    HZP_TRY(restore(s, reterr));
+    while (!hzp_trainer_joined(s->trainer))
+        HZP_TRY(look_again(s, reterr));
+    if (s->job_need != HZP_NEEDS_SUSPENSION) /* else it goes on with it */
+        hzp_trainer_resume(s->trainer);
+    hzp_loop_poke(s->loop);
+    return HZP_OK;
+}
+
+void hzp_state_turn_rejoin(struct hzp_state *s, bool last)
+{
+    struct hzp_err_text why = {{0}, {0}};
+    hzp_lock_take(&s->lock);
+    bool wanted = s->rejoin.wanted;
+    hzp_lock_release(&s->lock);
+    if (!wanted)
+        return;
+    int r = last ? hzp_fail(&why, HZP_ECANCELED, "the server stops") : rejoin(s, &why);
+    hzp_lock_take(&s->lock);
+    s->rejoin.wanted = false;
+    s->rejoin.ended = true;
+    s->rejoin.result = r;
+    s->rejoin.why = why;
+    hzp_lock_release(&s->lock);
+    hzp_wake_poke(&s->rejoin_ended);
+    hzp_wake_poke(&s->wake); /* jobs and checkpoints have waited */
+}
