@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long going back to an older version takes, what it does to inter-token latency, and what the gate costs.
 
-    dev/publication.py HZPSERVE MODEL [--examples N] [--tokens N] [--rounds N] [--gate N] [--streams N]
+    dev/publication.py HZPSERVE MODEL [--examples N] [--tokens N] [--rounds N] [--gate N] [--streams N] [--ranks N]
 
-Starts servers of its own.  A rollback is measured from the request to the publication of the version (both
-by the wall clock, which the server reports in milliseconds) and to the end of the job, which for a version
-in a slot includes writing it to disk; streams run meanwhile, and beside them for as long before it.
-Training's speed is learned tokens by the time from the request to the version that has learned them, of one
-server with the gate and one without, which take turns.
+Starts servers of its own, of --ranks ranks (1).  A rollback is measured from the request to the publication of
+the version (both by the wall clock, which the server reports in milliseconds) and to the end of the job, which
+for a version in a slot includes writing it to disk; streams run meanwhile, and beside them for as long before
+it.  Training's speed is learned tokens by the time from the request to the version that has learned them, of
+one server with the gate and one without, which take turns; --gate 0 leaves that out.
 """
 import argparse
 import json
@@ -99,7 +99,8 @@ def go_back(server, version, optimizer, streams_wanted):
 
 
 def rollback(a):
-    with Server(a.hzpserve, a.model, "--passes", "1", "--keep", "last=9", "--slots", "3", "--context", "256") as server:
+    with Server(a.hzpserve, a.model, *a.more, "--passes", "1", "--keep", "last=9", "--slots", "3", "--context",
+                "256") as server:
         server.learn(1, 64, 1)
         kept = server.call("/v1/weights/current/name?timeout=3600", {"name": "kept"})["version"]
         server.learn(1, 64, 2)
@@ -116,7 +117,7 @@ def gate(a):
         for i in range(a.gate):
             print(json.dumps({"tokens": [(11 * i + 13 * k) % 1000 + 1 for k in range(a.tokens)]}), file=held)
         held.flush()
-        common = (a.hzpserve, a.model, "--passes", "1", "--update-tokens", str(a.tokens * 4), "--lr", "1e-6",
+        common = (a.hzpserve, a.model, *a.more, "--passes", "1", "--update-tokens", str(a.tokens * 4), "--lr", "1e-6",
                   "--context", "256")
         with Server(*common) as plain, Server(*common, "--gate", held.name, "--gate-max-rise", "100") as gated:
             for server in (plain, gated):
@@ -135,11 +136,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("hzpserve")
     parser.add_argument("model")
-    for name, value in (("examples", 8), ("tokens", 128), ("rounds", 2), ("gate", 4), ("streams", 2)):
+    for name, value in (("examples", 8), ("tokens", 128), ("rounds", 2), ("gate", 4), ("streams", 2), ("ranks", 1)):
         parser.add_argument("--" + name, type=int, default=value)
     a = parser.parse_args()
+    a.more = ("--ranks", str(a.ranks), "--rank-slowness", "0") if a.ranks > 1 else ()
     rollback(a)
-    gate(a)
+    if a.gate:
+        gate(a)
 
 
 main()

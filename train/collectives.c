@@ -63,6 +63,7 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     x->refresh = hzp_xcalloc(units, sizeof(*x->refresh));
     x->audit.first = hzp_xcalloc(units, sizeof(*x->audit.first));
     x->results = hzp_xcalloc((size_t)config->shards.groups.ranks, sizeof(*x->results));
+    x->all_filled = hzp_xcalloc((size_t)config->shards.groups.ranks, sizeof(*x->all_filled));
     forget(x);
     hzp_collectives_empty_ring(x);
     int r = open_groups(x, reterr);
@@ -87,6 +88,7 @@ void hzp_collectives_destroy(struct hzp_collectives *x)
     free(x->audit.first);
     hzp_plan_fini(&x->audit.chain);
     free(x->results);
+    free(x->all_filled);
     free(x->state);
     free(x);
 }
@@ -505,8 +507,7 @@ double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin)
 
 /* --- The optimizer's state -------------------------------------------------------------------- */
 
-/* Memory for the largest unit, taken at the first gather. */
-static void reserve_state(struct hzp_collectives *x)
+void hzp_collectives_reserve_state(struct hzp_collectives *x)
 {
     const struct hzp_layout *layout = x->config.model->layout;
     size_t largest = 0;
@@ -517,24 +518,56 @@ static void reserve_state(struct hzp_collectives *x)
     x->state = hzp_xmalloc(largest * sizeof(float));
 }
 
-void hzp_collectives_gather_state(struct hzp_collectives *x, enum hzp_state_part part, int32_t u)
+const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
+                                             enum hzp_state_part part, const struct hzp_version *v)
 {
-    hzp_assert_engine_thread();
-    const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
-    const struct hzp_groups *groups = &x->config.shards.groups;
-    bool weights = part == HZP_STATE_WEIGHTS;
     const struct hzp_units *of_state[] = {&s->m, &s->v, &s->residual};
+    return part == HZP_STATE_WEIGHTS ? hzp_version_units(x->config.model->weights, v)
+                                     : of_state[part];
+}
+
+int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u)
+{
+    const struct hzp_layout *layout = x->config.model->layout;
+    size_t largest = 0, rooms = 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < layout->units; i++)
+        largest = HZP_MAX(largest, layout->unit[i].room);
+    while (u + n < layout->units && n < HZP_LINK_TICKETS_MAX / 2 &&
+           rooms + layout->unit[u + n].room <= largest)
+        rooms += layout->unit[u + n++].room;
+    return n;
+}
+
+/* Where unit u is in x->state. */
+static char *place_in_state(const struct hzp_collectives *x, const struct hzp_rank_command *command,
+                            int32_t u)
+{
+    const struct hzp_layout *layout = x->config.model->layout;
+    const struct hzp_units *units = hzp_collectives_part(
+        x, (enum hzp_state_part)command->part, hzp_weights_current(x->config.model->weights));
+    size_t before = 0;
+    HZP_ASSERT(u >= command->unit && u < command->unit + command->units);
+    for (int32_t i = command->unit; i < u; i++)
+        before += layout->unit[i].room;
+    return (char *)x->state + before * hzp_dtype_size(units->type);
+}
+
+static void gather_of_state(struct hzp_collectives *x, const struct hzp_rank_command *command,
+                            int32_t u)
+{
+    const struct hzp_model *model = x->config.model;
+    const struct hzp_groups *groups = &x->config.shards.groups;
+    enum hzp_state_part part = (enum hzp_state_part)command->part;
+    bool weights = part == HZP_STATE_WEIGHTS;
     const struct hzp_units *units =
-        weights ? hzp_version_units(model->weights, hzp_weights_current(model->weights))
-                : of_state[part];
+        hzp_collectives_part(x, part, hzp_weights_current(model->weights));
     enum hzp_group group = weights ? HZP_GROUP_PARAMS : HZP_GROUP_STATE;
     size_t shards = (size_t)(weights ? groups->z3 : groups->z1);
     size_t bytes = model->layout->unit[u].room / shards * hzp_dtype_size(units->type);
-    hzp_collectives_append(x);
-    reserve_state(x);
     if (x->size[group] == 1) {
-        memcpy(x->state, hzp_unit_base(units, u), bytes);
+        memcpy(place_in_state(x, command, u), hzp_unit_base(units, u), bytes);
         return;
     }
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
@@ -542,12 +575,22 @@ void hzp_collectives_gather_state(struct hzp_collectives *x, enum hzp_state_part
                                 .group = x->group[group],
                                 .count = bytes,
                                 .send = hzp_unit_base(units, u),
-                                .recv = x->state,
+                                .recv = place_in_state(x, command, u),
                                 .tag = hzp_collectives_tag(HZP_TAG_STATE, u)};
     hzp_transfers_add(&x->list, &what, 0);
 }
 
-const void *hzp_collectives_state(const struct hzp_collectives *x)
+void hzp_collectives_gather_state(struct hzp_collectives *x, const struct hzp_rank_command *command)
 {
-    return x->state;
+    hzp_assert_engine_thread();
+    hzp_collectives_append(x);
+    hzp_collectives_reserve_state(x);
+    for (int32_t u = command->unit; u < command->unit + command->units; u++)
+        gather_of_state(x, command, u);
+}
+
+const void *hzp_collectives_state(const struct hzp_collectives *x,
+                                  const struct hzp_rank_command *command, int32_t u)
+{
+    return x->state ? place_in_state(x, command, u) : NULL;
 }

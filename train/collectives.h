@@ -61,19 +61,27 @@ int32_t hzp_collectives_position(const struct hzp_collectives *x); /* of this ra
 /* --- Commands --------------------------------------------------------------------------------- */
 
 enum hzp_rank_command_kind {
-    HZP_RANK_COMMAND_DEAL,   /* the micro-batches of an update; a payload follows */
-    HZP_RANK_COMMAND_UPDATE, /* the gradients are complete: begin the update; the next one's
+    HZP_RANK_COMMAND_DEAL,    /* the micro-batches of an update; a payload follows */
+    HZP_RANK_COMMAND_UPDATE,  /* the gradients are complete: begin the update; the next one's
                          * micro-batches may follow as payload */
-    HZP_RANK_COMMAND_STATE,  /* gather one unit of the optimizer's state, for a checkpoint */
-    HZP_RANK_COMMAND_STOP,   /* there is no more work */
+    HZP_RANK_COMMAND_VERDICT, /* of the gate, about the update before: publish it, or undo it */
+    HZP_RANK_COMMAND_STATE,   /* gather one unit of the optimizer's state, for a checkpoint */
+    HZP_RANK_COMMAND_RESTORE, /* an older version is to serve again: zero moments and residuals */
+    HZP_RANK_COMMAND_FILL,    /* receive some units of it, or of its optimizer's state */
+    HZP_RANK_COMMAND_ADOPT,   /* all of it has been sent: compare it, and publish it */
+    HZP_RANK_COMMAND_STOP,    /* there is no more work */
 };
 
 struct hzp_rank_command {
     int32_t kind;                  /* enum hzp_rank_command_kind */
     int32_t docs, bins;            /* of the payload: documents, micro-batches */
-    int32_t part, unit;            /* STATE: enum hzp_state_part */
+    int32_t part, unit;            /* STATE, FILL: enum hzp_state_part */
+    int32_t units;                 /* STATE, FILL: so many, from `unit` on */
+    int32_t gated;                 /* UPDATE: a verdict decides whether it is published */
+    int32_t passed;                /* VERDICT */
     int64_t bytes;                 /* of the payload; 0: there is none */
-    int64_t optimizer_step;        /* UPDATE: from 1 */
+    int64_t optimizer_step;        /* UPDATE: from 1; ADOPT: of the version */
+    uint64_t version, checksum;    /* ADOPT: its id on rank 0, and that of its weights */
     struct hzp_update_hyper hyper; /* UPDATE */
 };
 
@@ -129,10 +137,41 @@ bool hzp_collectives_whole(const struct hzp_collectives *x);
 /* What is gathered for a checkpoint: the optimizer's state, or the current version's weights. */
 enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WEIGHTS };
 
-/* Appends the gather of a unit, for a command STATE.  Once it is done, hzp_collectives_state is the
- * whole unit, on the ranks that share a copy with rank 0; valid until the next one. */
-void hzp_collectives_gather_state(struct hzp_collectives *x, enum hzp_state_part part, int32_t u);
-const void *hzp_collectives_state(const struct hzp_collectives *x);
+/* Units that are gathered together: so many from u on. */
+int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u);
+/* Appends the gather of the units of a command STATE.  Once it is done, hzp_collectives_state is
+ * unit u of them, whole, on the ranks that share a copy with rank 0; valid until the next one. */
+void hzp_collectives_gather_state(struct hzp_collectives *x,
+                                  const struct hzp_rank_command *command);
+const void *hzp_collectives_state(const struct hzp_collectives *x,
+                                  const struct hzp_rank_command *command, int32_t u);
+
+/* --- An older version ------------------------------------------------------------------------- */
+
+/* What a rank has been sent since the last command RESTORE. */
+struct hzp_rank_filled {
+    uint64_t received; /* checksums of the units, as they were sent */
+    uint64_t weights;  /* checksums of this rank's part of the weights, where they are used */
+    int64_t rank;
+};
+
+/* Units that one command FILL may name: the elements of all of them, one behind the other, are at
+ * most so many. */
+size_t hzp_collectives_fill_elements(const struct hzp_collectives *x);
+/* Appends the transfer of whole units to all ranks, for the command FILL.  whole: rank 0's, one
+ * behind the other, borrowed until it is done; NULL: another rank. */
+void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_rank_command *command,
+                          const void *whole);
+/* Another rank, once it is done: copies this rank's parts to where they belong (weights: in draft),
+ * and adds the checksums to *filled. */
+void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_rank_command *command,
+                          const struct hzp_version *draft, struct hzp_rank_filled *filled);
+/* Appends the comparison, for a command ADOPT: all ranks have received the same, and hold weights
+ * of the command's checksum; otherwise the list fails, on all ranks.  Another version is read from
+ * here on. */
+void hzp_collectives_compare(struct hzp_collectives *x, const struct hzp_rank_filled *mine);
+
+/* --- The list --------------------------------------------------------------------------------- */
 
 /* The list is cleared when it is done and something is appended.  turn: takes notice of what is
  * done, and posts what is due when items [0, ended) of the chain have ended; < 0: it failed, for

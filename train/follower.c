@@ -10,6 +10,7 @@
 #include "train/start_state.h"
 #include "train/trainer_state.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,10 @@ enum stage {
     MICRO,   /* the chain of a micro-batch is in progress, or of a round without one */
     UPDATE,  /* the update's chain is in progress, or nothing but its tail */
     STATE,   /* a unit of the optimizer's state is being gathered */
+    FILL,    /* a unit of an older version, or of its optimizer's state, is on its way */
+    ADOPT,   /* what was sent is being compared */
+    PUBLISH, /* deliver() publishes, once the chain has ended, which is often empty */
+    UNDO,    /* the chain that copies the optimizer's state back is in progress */
     STOPPED,
     BROKEN,
 };
@@ -36,13 +41,15 @@ struct hzp_follower {
     /* engine thread */
     enum stage stage;
     struct hzp_plan chain;
-    struct hzp_track *track;      /* micro-batches and updates */
-    uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
-    int32_t at, to;               /* as in the trainer */
-    int32_t bin;                  /* the first of the current round */
-    struct hzp_rank_command deal; /* of the update whose micro-batches are computed */
-    struct hzp_rank_command next; /* ahead: of the one after */
-    struct hzp_version *version;  /* in place: read and written by the update; NULL: none */
+    struct hzp_track *track;       /* micro-batches and updates */
+    uint64_t chain_ns, update_ns;  /* when the micro-batch's chain was built, and the update's */
+    int32_t at, to;                /* as in the trainer */
+    int32_t bin;                   /* the first of the current round */
+    struct hzp_rank_command deal;  /* of the update whose micro-batches are computed */
+    struct hzp_rank_command next;  /* ahead: of the one after */
+    struct hzp_version *version;   /* the draft, or in place the current version; NULL: none */
+    struct hzp_rank_filled filled; /* since the last command RESTORE */
+    bool gated;                    /* the update is published only by a verdict */
     bool ahead; /* the next update's micro-batches were dealt with the command to update */
     bool tail;  /* the update's chain has ended; its draft is gathered and audited */
     int64_t optimizer_step;
@@ -74,6 +81,7 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
     f->source = (struct hzp_source){
         .name = "follow", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
     space.shards = config->shards;
+    space.backup = config->gate;
     hzp_plan_init(&f->chain);
     f->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     hzp_lock_init(&f->lock, HZP_LOCK_TRAINER);
@@ -206,12 +214,19 @@ static bool begin_update(struct hzp_follower *f)
         give_up(f, "this rank's state is of another optimizer step than rank 0's");
         return true;
     }
+    if (command->gated && !f->config.gate) {
+        give_up(f, "rank 0 has --gate, this rank has not");
+        return true;
+    }
     if (hzp_weights_begin(w, &f->version) < 0) {
         f->version = NULL;
         return false;
     }
     hzp_plan_clear(&f->chain);
     f->update_ns = hzp_now_ns();
+    f->gated = command->gated;
+    if (f->gated)
+        hzp_update_save(&f->chain, f->space);
     f->ahead = command->bytes > 0;
     f->next = *command;
     hzp_collectives_update(f->collectives, &f->chain, hzp_weights_current(w), f->version, &hyper,
@@ -228,6 +243,86 @@ static void begin_deal(struct hzp_follower *f, const struct hzp_rank_command *de
     begin_micro(f);
 }
 
+/* --- Verdicts, and older versions ------------------------------------------------------------- */
+
+static void begin_chain(struct hzp_follower *f, enum stage stage)
+{
+    hzp_plan_clear(&f->chain);
+    f->chain.tenant = HZP_TENANT_TRAIN;
+    f->chain.layer = -1;
+    f->at = f->to = 0;
+    f->stage = stage;
+}
+
+static void begin_verdict(struct hzp_follower *f, bool passed)
+{
+    if (!f->gated || !f->version) {
+        give_up(f, "rank 0 has sent a verdict about no update");
+        return;
+    }
+    begin_chain(f, passed ? PUBLISH : UNDO);
+    if (!passed)
+        hzp_update_restore(&f->chain, f->space);
+}
+
+static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
+    return HZP_OK;
+}
+
+/* The state is zero until it is filled.  False: a request still reads the slot that the version
+ * needs. */
+static bool begin_restore(struct hzp_follower *f)
+{
+    struct hzp_device *dev = f->config.model->dev;
+    const struct hzp_units *state[] = {hzp_train_space_m(f->space), hzp_train_space_v(f->space),
+                                       hzp_train_space_residual(f->space)};
+    if (!f->version && hzp_weights_begin(f->config.model->weights, &f->version) < 0) {
+        f->version = NULL;
+        return false;
+    }
+    f->filled = (struct hzp_rank_filled){0};
+    f->gated = false;
+    for (int i = 0; i < HZP_COUNT(state); i++)
+        if (state[i] && hzp_units_fill(dev, state[i], clear_unit, NULL) < 0) {
+            give_up(f, "cannot zero the optimizer's state");
+            return true;
+        }
+    listen(f);
+    return true;
+}
+
+static void begin_fill(struct hzp_follower *f, const struct hzp_rank_command *command)
+{
+    if (!f->version) {
+        give_up(f, "rank 0 has sent a unit of no version");
+        return;
+    }
+    f->stage = FILL;
+    hzp_collectives_fill(f->collectives, command, NULL);
+}
+
+static void end_fill(struct hzp_follower *f)
+{
+    const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
+    hzp_collectives_keep(f->collectives, command, f->version, &f->filled);
+    listen(f);
+}
+
+/* All ranks have the version. */
+static void end_adopt(struct hzp_follower *f)
+{
+    const struct hzp_rank_command *command = hzp_collectives_heard(f->collectives);
+    f->optimizer_step = command->optimizer_step;
+    f->version->record.optimizer_step = command->optimizer_step;
+    f->version->record.checksum = command->checksum;
+    hzp_log(HZP_LOG_INFO, "train", "restored version=%" PRIu64 " optimizer_step=%" PRId64,
+            command->version, command->optimizer_step);
+    begin_chain(f, PUBLISH);
+    hzp_update_end(&f->chain, f->config.model, f->version, f->space); /* fp8: its projections */
+}
+
 /* The command that was heard, with its payload.  False: it cannot be obeyed yet. */
 static bool obey(struct hzp_follower *f)
 {
@@ -239,9 +334,20 @@ static bool obey(struct hzp_follower *f)
     case HZP_RANK_COMMAND_UPDATE:
         return begin_update(f);
     case HZP_RANK_COMMAND_STATE:
-        hzp_collectives_gather_state(f->collectives, (enum hzp_state_part)command->part,
-                                     command->unit);
+        hzp_collectives_gather_state(f->collectives, command);
         f->stage = STATE;
+        break;
+    case HZP_RANK_COMMAND_VERDICT:
+        begin_verdict(f, command->passed);
+        break;
+    case HZP_RANK_COMMAND_RESTORE:
+        return begin_restore(f);
+    case HZP_RANK_COMMAND_FILL:
+        begin_fill(f, command);
+        break;
+    case HZP_RANK_COMMAND_ADOPT:
+        f->stage = ADOPT;
+        hzp_collectives_compare(f->collectives, &f->filled);
         break;
     case HZP_RANK_COMMAND_STOP:
         f->stage = STOPPED;
@@ -269,12 +375,19 @@ static int turn(struct hzp_follower *f)
     return give_up(f, why);
 }
 
+/* Whether it waits for other ranks, with no chain to compute. */
+static bool waits(const struct hzp_follower *f)
+{
+    return f->stage == LISTEN || f->stage == PAYLOAD || f->stage == STATE || f->stage == FILL ||
+           f->stage == ADOPT;
+}
+
 /* Goes on as far as what has been received allows, up to a chain. */
 static void advance(struct hzp_follower *f)
 {
     if (f->stage == BEGIN)
         listen(f);
-    while (f->stage == LISTEN || f->stage == PAYLOAD || f->stage == STATE) {
+    while (waits(f)) {
         if (turn(f) < 0 || !hzp_collectives_done(f->collectives) || f->tail)
             return;
         if (f->stage == LISTEN && hzp_collectives_heard(f->collectives)->bytes) {
@@ -282,15 +395,24 @@ static void advance(struct hzp_follower *f)
             f->stage = PAYLOAD;
         } else if (f->stage == STATE) {
             listen(f);
+        } else if (f->stage == FILL) {
+            end_fill(f);
+        } else if (f->stage == ADOPT) {
+            end_adopt(f);
         } else if (!obey(f)) {
             return;
         }
     }
 }
 
+static bool has_chain(const struct hzp_follower *f)
+{
+    return f->stage == MICRO || f->stage == UPDATE || f->stage == PUBLISH || f->stage == UNDO;
+}
+
 static bool chain_ended(const struct hzp_follower *f)
 {
-    bool done = f->stage == MICRO ||
+    bool done = (has_chain(f) && f->stage != UPDATE) ||
                 (f->stage == UPDATE && !f->tail && hzp_collectives_updated(f->collectives));
     return done && f->at == f->chain.items;
 }
@@ -315,11 +437,11 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         if (audit)
             return audit->to > audit->from;
     }
-    if ((f->stage != MICRO && f->stage != UPDATE) || turn(f) < 0)
+    if (!has_chain(f) || turn(f) < 0)
         return was_busy && !busy(source); /* a step, so that the loop sees that it may end */
     int32_t limit = hzp_transfers_limit(hzp_collectives_transfers(f->collectives), f->chain.items);
-    if (chain_ended(f))
-        return true; /* deliver() goes on */
+    if (chain_ended(f)) /* deliver() goes on */
+        return f->stage != PUBLISH || !offer->keep_version;
     if (f->to == limit || !room->train_ns)
         return false;
     struct hzp_slice *slice = hzp_offer_add(
@@ -359,27 +481,52 @@ static void begin_tail(struct hzp_follower *f)
         begin_deal(f, &f->next);
 }
 
+static void publish(struct hzp_follower *f, const struct hzp_step *step)
+{
+    f->version->fp8_made = true;
+    f->version->record.optimizer_step = f->optimizer_step;
+    hzp_weights_publish(f->config.model->weights, f->version, step->number);
+    f->version = NULL;
+    f->gated = false;
+    hzp_lock_take(&f->lock);
+    f->stats.optimizer_step = f->optimizer_step;
+    hzp_lock_release(&f->lock);
+}
+
+static void drop_draft(struct hzp_follower *f)
+{
+    hzp_weights_abandon(f->config.model->weights, f->version);
+    f->version = NULL;
+    f->gated = false;
+}
+
+/* What a version is made of is here, and its chain has ended. */
+static void end_version(struct hzp_follower *f, const struct hzp_step *step)
+{
+    if (f->stage == UNDO) {
+        drop_draft(f);
+    } else {
+        f->optimizer_step += f->gated;
+        publish(f, step);
+    }
+    listen(f);
+}
+
 static void end_tail(struct hzp_follower *f, const struct hzp_step *step)
 {
-    struct hzp_weights *w = f->config.model->weights;
     const struct hzp_update_result *result = hzp_update_result(f->space);
     hzp_track_add(f->track, "update", f->update_ns, hzp_now_ns(), (uint64_t)f->optimizer_step + 1);
     if (!isfinite(result->sumsq)) {
-        hzp_weights_abandon(w, f->version);
+        drop_draft(f);
     } else if (result->nonfinite) {
         give_up(f, "the weights are not finite");
         return;
     } else {
-        struct hzp_version_record *record = &f->version->record;
-        record->optimizer_step = ++f->optimizer_step;
-        record->checksum = result->checksum;
-        f->version->fp8_made = true;
-        hzp_weights_publish(w, f->version, step->number);
-        hzp_lock_take(&f->lock);
-        f->stats.optimizer_step = f->optimizer_step;
-        hzp_lock_release(&f->lock);
+        f->version->record.checksum = result->checksum;
+        f->optimizer_step += !f->gated;
+        if (!f->gated)
+            publish(f, step);
     }
-    f->version = NULL;
     f->tail = false;
     if (f->stage == UPDATE)
         listen(f);
@@ -402,8 +549,10 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         return;
     if (chain_ended(f) && f->stage == MICRO)
         end_micro(f);
-    else if (chain_ended(f))
+    else if (chain_ended(f) && f->stage == UPDATE)
         begin_tail(f);
+    else if (chain_ended(f) && (f->stage != PUBLISH || !offer->keep_version))
+        end_version(f, step);
     if (tail_ended(f) && !offer->keep_version)
         end_tail(f, step);
 }

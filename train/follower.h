@@ -3,12 +3,15 @@
  * behind the scheduler of a replica.
  *
  *     listen -DEAL-> micro-batches -> listen -UPDATE-> update -> publish -> listen ... -STOP-> end
+ *     update -> listen -VERDICT-> publish, or undo -> listen          with a gate on rank 0
+ *     listen -RESTORE-> listen -FILL-> ... listen -ADOPT-> publish -> listen
  *
  * It computes what the trainer of rank 0 deals to it (collectives.h), and takes part in each update
  * with its shard.  Whether an update is kept follows from results that all ranks compare, so
- * nothing is asked.  Where no requests are served its store has one slot, and updates are written
- * in place; a replica's has more, and publishes a version of the same id as rank 0's between two of
- * its steps.
+ * nothing is asked; but with a gate, which rank 0 evaluates, its verdict follows.  Where rank 0
+ * makes an older version serve again, it sends all of it.  Where no requests are served the store
+ * has one slot (with a gate two), and updates are written in place; a replica's has more, and
+ * publishes a version of the same id as rank 0's between two of its steps.
  *
  * It takes no part in update n + 1 before it has published update n.
  *
@@ -29,6 +32,7 @@ struct hzp_follower_config {
     struct hzp_shards shards;
     struct hzp_link *link;  /* borrowed */
     uint64_t quantum_flops; /* as in struct hzp_trainer_config: with requests, work is cut */
+    bool gate;              /* rank 0 has a gate: there is room for what a rejected draft undoes */
 };
 
 /* Allocates all device memory, and opens the groups together with the other ranks. */

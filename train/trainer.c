@@ -68,6 +68,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
                        struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
+    if (config->gate && config->shards.groups.z3 > 1)
+        return hzp_fail(reterr, HZP_EUNSUP, "a gate evaluates whole weights on rank 0: use --z3 1");
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
     t->source = (struct hzp_source){
@@ -96,7 +98,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
     HZP_TRY_GOTO(open_collectives(t, reterr));
     if (config->gate) {
-        HZP_ASSERT(!config->link && config->recipe.publish_every == 1);
+        HZP_ASSERT(config->recipe.publish_every == 1);
         HZP_TRY_GOTO(hzp_trainer_gate_create(config->gate, &t->gate));
     }
     *ret = t;
@@ -112,6 +114,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
         return;
     hzp_collectives_destroy(t->collectives);
     hzp_collectives_destroy(atomic_exchange(&t->joins, NULL));
+    free(t->batch.data);
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_trainer_drop_rest(t);
@@ -304,7 +307,8 @@ static void begin_accumulation(struct hzp_trainer *t)
 bool hzp_trainer_draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
-    if (!t->collectives || atomic_load(&t->finishing) || atomic_load(&t->freeze))
+    bool ends = atomic_load(&t->finishing) || atomic_load(&t->freeze) || atomic_load(&t->suspend);
+    if (!t->collectives || t->gate || ends) /* a gate may refuse the draft that would be read */
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
                                            d->sample, d->room);
@@ -372,10 +376,17 @@ static bool chain_ended(const struct hzp_trainer *t)
     return (micro || update) && t->at == t->chain.items && done;
 }
 
+/* A policy pauses training.  What other ranks take part in goes on to its end if learning is to be
+ * suspended. */
+static bool stands_still(const struct hzp_trainer *t)
+{
+    return atomic_load(&t->paused) && !(t->collectives && atomic_load(&t->suspend));
+}
+
 /* Whether the update that is in its tail may end. */
 static bool tail_ended(const struct hzp_trainer *t)
 {
-    bool goes_on = t->stage != HZP_TRAINER_BROKEN && !atomic_load(&t->paused);
+    bool goes_on = t->stage != HZP_TRAINER_BROKEN && !stands_still(t);
     return t->tail && goes_on && hzp_collectives_whole(t->collectives);
 }
 
@@ -449,7 +460,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_trainer_serve_gather(t);
     if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
         return turn; /* the other ranks take part in nothing else meanwhile */
-    if (atomic_load(&t->paused) || trains_already(offer) || !room->train_ns)
+    if (stands_still(t) || trains_already(offer) || !room->train_ns)
         return turn;
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items && !hzp_trainer_prepare_next(t))
         return turn;
@@ -463,7 +474,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->suspend) &&
-                     !hzp_trainer_parting(t) && hzp_sample_queue_ready(t->config.queue);
+                     hzp_trainer_may_tell(t) && !hzp_trainer_parting(t) &&
+                     hzp_sample_queue_ready(t->config.queue);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, !keep) || turn;
         if (!begin)

@@ -70,11 +70,26 @@ void hzp_trainer_deal(struct hzp_trainer *t)
 void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hyper *hyper)
 {
     hzp_assert_engine_thread();
-    struct hzp_rank_command command = {
-        .kind = HZP_RANK_COMMAND_UPDATE, .optimizer_step = t->optimizer_step + 1, .hyper = *hyper};
+    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_UPDATE,
+                                       .gated = t->gate != NULL,
+                                       .optimizer_step = t->optimizer_step + 1,
+                                       .hyper = *hyper};
     if (t->ahead)
         send_draw(t, command, t->other);
     else
+        hzp_collectives_send(t->collectives, &command, NULL);
+}
+
+bool hzp_trainer_may_tell(const struct hzp_trainer *t)
+{
+    return !t->collectives || hzp_collectives_may_send(t->collectives);
+}
+
+void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed)
+{
+    hzp_assert_engine_thread();
+    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_VERDICT, .passed = passed};
+    if (t->collectives)
         hzp_collectives_send(t->collectives, &command, NULL);
 }
 
@@ -94,7 +109,9 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
     struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_STOP};
-    bool listening = listens(t) || t->stage == HZP_TRAINER_PREPARE;
+    bool stopped = t->stage == HZP_TRAINER_BROKEN && !t->tail; /* hzp_trainer_stop_learning */
+    bool listening = listens(t) || t->stage == HZP_TRAINER_PREPARE ||
+                     (stopped && t->collectives && hzp_collectives_done(t->collectives));
     if (!t->collectives || !listening || hzp_collectives_wait(t->collectives) < 0)
         return;
     hzp_collectives_send(t->collectives, &command, NULL);
@@ -113,13 +130,18 @@ int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *ret
     return t->collectives ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }
 
-/* --- Gathering the state for a checkpoint ----------------------------------------------------- */
+/* --- What is exchanged between updates -------------------------------------------------------- */
 
-static void begin_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+static void begin_exchange(struct hzp_trainer *t)
 {
-    struct hzp_rank_command command = {.kind = HZP_RANK_COMMAND_STATE, .part = part, .unit = u};
-    hzp_collectives_send(t->collectives, &command, NULL);
-    hzp_collectives_gather_state(t->collectives, part, u);
+    const struct hzp_rank_command *c = &t->asked.command;
+    hzp_collectives_send(t->collectives, c, NULL);
+    if (c->kind == HZP_RANK_COMMAND_STATE)
+        hzp_collectives_gather_state(t->collectives, c);
+    else if (c->kind == HZP_RANK_COMMAND_FILL)
+        hzp_collectives_fill(t->collectives, c, t->asked.whole);
+    else if (c->kind == HZP_RANK_COMMAND_ADOPT)
+        hzp_collectives_compare(t->collectives, &t->asked.filled);
 }
 
 static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
@@ -141,15 +163,13 @@ void hzp_trainer_serve_gather(struct hzp_trainer *t)
     if (!listens(t) || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
         !hzp_collectives_done(t->collectives))
         return;
-    begin_gather(t, t->gather_part, t->gather_unit);
+    begin_exchange(t);
     t->gathering = true;
 }
 
-/* Another thread than the engine's. */
-static int ask_engine(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+/* Another thread than the engine's; t->asked says what. */
+static int ask_engine(struct hzp_trainer *t)
 {
-    t->gather_part = part;
-    t->gather_unit = u;
     atomic_store(&t->gather_state, HZP_GATHER_WANTED);
     if (t->wake)
         t->wake(t->wake_ctx);
@@ -164,26 +184,56 @@ void hzp_trainer_loop_ended(struct hzp_trainer *t)
     hzp_wake_poke(&t->gathered);
 }
 
-/* The engine's thread, between chains.  A gather that another thread has asked for may still be in
+/* The engine's thread, between chains.  What another thread has asked for may still be in
  * flight. */
-static int gather_now(struct hzp_trainer *t, enum hzp_state_part part, int32_t u)
+static int exchange_now(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
     if (!listens(t))
         return HZP_EIO;
     HZP_TRY(hzp_collectives_wait(t->collectives));
-    begin_gather(t, part, u);
+    begin_exchange(t);
     return hzp_collectives_wait(t->collectives);
+}
+
+static int exchange(struct hzp_trainer *t, const char *what, struct hzp_err_text *reterr)
+{
+    bool by_engine = hzp_trainer_frozen(t) || hzp_trainer_suspended(t);
+    int r = by_engine ? ask_engine(t) : exchange_now(t);
+    const char *why = hzp_collectives_error(t->collectives);
+    why = why[0] ? why : "training was interrupted";
+    return r < 0 ? hzp_fail(reterr, r, "%s: %s", what, why) : HZP_OK;
 }
 
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr)
 {
-    int r = hzp_trainer_frozen(t) ? ask_engine(t, part, u) : gather_now(t, part, u);
-    const char *why = hzp_collectives_error(t->collectives);
-    *ret = hzp_collectives_state(t->collectives);
-    why = why[0] ? why : "training was interrupted";
-    return r < 0 ? hzp_fail(reterr, r, "cannot gather the state of all ranks: %s", why) : HZP_OK;
+    struct hzp_rank_command *c = &t->asked.command;
+    bool frozen = hzp_trainer_frozen(t); /* several units are gathered at once, and stay valid */
+    bool here = frozen && c->kind == HZP_RANK_COMMAND_STATE && c->part == (int32_t)part &&
+                u > c->unit && u < c->unit + c->units;
+    if (!here) {
+        *c = (struct hzp_rank_command){.kind = HZP_RANK_COMMAND_STATE,
+                                       .part = part,
+                                       .unit = u,
+                                       .units = frozen ? hzp_collectives_gathered(t->collectives, u)
+                                                       : 1};
+        int r = exchange(t, "cannot gather the state of all ranks", reterr);
+        if (r < 0) {
+            c->units = 0;
+            return r;
+        }
+    }
+    *ret = hzp_collectives_state(t->collectives, c, u);
+    return HZP_OK;
+}
+
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *command,
+                         const void *whole, struct hzp_err_text *reterr)
+{
+    t->asked.command = *command;
+    t->asked.whole = whole;
+    return exchange(t, "cannot send the version to all ranks", reterr);
 }
 
 int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,

@@ -115,9 +115,7 @@ int hzp_state_read(const struct hzp_state_reader *reader, enum hzp_state_part pa
     int r;
     *ret_owned = NULL;
     *ret = hzp_unit_view(units, u);
-    /* Weights are gathered only where they are sharded, the optimizer's state with any ranks. */
-    bool gathers = !reader->copy && reader->t->collectives &&
-                   (part != HZP_STATE_WEIGHTS || !hzp_units_whole(units));
+    bool gathers = !reader->copy && reader->t->collectives && !hzp_units_whole(units);
     if (gathers) {
         HZP_TRY(hzp_trainer_gather(reader->t, part, u, &data, reterr));
         ret->part = (struct hzp_extent){.first = 0, .count = ret->elements};

@@ -61,6 +61,8 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
 }
 
 struct state_source {
+    struct hzp_trainer *to; /* whose other ranks get the units, too; NULL: there are none */
+    enum hzp_state_part part;
     const struct hzp_st_tensor *tensor;
     const struct hzp_layout *layout;
     _Atomic uint64_t sum; /* of the units read, as hzp_units_checksum makes it */
@@ -82,6 +84,8 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
         return hzp_fail(s->reterr, r, "%s", text.text);
     if (r >= 0)
         atomic_fetch_add(&s->sum, hzp_unit_checksum(host));
+    if (r >= 0 && s->to)
+        r = hzp_trainer_restore_unit(s->to, s->part, u, host, s->reterr);
     return r;
 }
 
@@ -92,20 +96,26 @@ struct reading {
     const char *path;
     int threads;
     const atomic_bool *stop; /* NULL: nothing stops it */
+    struct hzp_trainer *to;  /* suspended, with other ranks that get it, too; NULL: none does */
 };
 
-/* Copies tensor `name`, which holds all units in order, to the resident parts of the units, and
+/* Copies the tensor, which holds all units in order, to the resident parts of the units, and
  * compares its checksum; files of earlier builds have none. */
-static int get_state(const struct reading *from, const char *name, const struct hzp_units *units,
-                     struct hzp_err_text *reterr)
+static int get_state(const struct reading *from, enum hzp_state_part part,
+                     const struct hzp_units *units, struct hzp_err_text *reterr)
 {
+    static const char *const part_name[] = {
+        [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
     const struct hzp_st_tensor *tensor;
+    const char *name = part_name[part];
     const char *path = from->path;
     char now[32], key[32];
     HZP_TRY(find_state(from->st, path, name, units, &tensor, reterr));
     struct state_source source = {.tensor = tensor,
                                   .layout = units->layout,
                                   .failed = ATOMIC_FLAG_INIT,
+                                  .to = from->to,
+                                  .part = part,
                                   .stop = from->stop,
                                   .reterr = reterr};
     snprintf(key, sizeof(key), "%s_checksum", name);
@@ -174,9 +184,11 @@ static int read_state(const struct reading *from, struct hzp_train_space *space,
                       struct hzp_err_text *reterr)
 {
     const struct hzp_units *residuals = hzp_train_space_residual(space);
-    HZP_TRY(get_state(from, "m", hzp_train_space_m(space), reterr));
-    HZP_TRY(get_state(from, "v", hzp_train_space_v(space), reterr));
-    return residuals ? get_state(from, "residual", residuals, reterr) : HZP_OK;
+    if (from->to)
+        HZP_TRY(hzp_trainer_restore_begin(from->to, reterr));
+    HZP_TRY(get_state(from, HZP_STATE_M, hzp_train_space_m(space), reterr));
+    HZP_TRY(get_state(from, HZP_STATE_V, hzp_train_space_v(space), reterr));
+    return residuals ? get_state(from, HZP_STATE_RESIDUAL, residuals, reterr) : HZP_OK;
 }
 
 static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n)
@@ -187,24 +199,27 @@ static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers 
     v->record.loss = n->loss >= 0 ? n->loss : NAN;
 }
 
-/* ret_note as in hzp_trainer_load.  fresh: nothing was learned in the space yet.  ret_rest: moments
- * and residuals are not read, but the file, which is the caller's then; NULL: they are. */
+/* ret_note as in hzp_trainer_load.  suspended: the trainer whose space it is, where something was
+ * learned already; NULL: the space is fresh.  ret_rest: moments and residuals are not read, but the
+ * file, which is the caller's then; NULL: they are. */
 static int load_file(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                     struct hzp_train_space *space, bool fresh, const struct hzp_version *v,
-                     const char *dir, bool same_recipe, struct hzp_trainer_numbers *ret,
-                     char *ret_note, struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
+                     struct hzp_train_space *space, struct hzp_trainer *suspended,
+                     const struct hzp_version *v, const char *dir, bool same_recipe,
+                     struct hzp_trainer_numbers *ret, char *ret_note,
+                     struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_safetensors *st = NULL;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
-    int r = fresh ? hzp_train_space_restore(space) : HZP_OK;
+    int r = suspended ? HZP_OK : hzp_train_space_restore(space);
     if (r >= 0)
         r = check_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
     else
         hzp_fail(reterr, r, "no memory for %s: %s", path, hzp_err_name(r));
     struct reading from = {.dev = model->dev, .st = st, .path = path};
-    from.threads = model->dev->threads;
+    from.to = suspended && suspended->collectives ? suspended : NULL;
+    from.threads = from.to ? 1 : model->dev->threads; /* units are sent one after the other */
     if (r >= 0 && !ret_rest)
         r = read_state(&from, space, reterr);
     if (r >= 0 && ret_note) {
@@ -223,7 +238,7 @@ int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recip
                            bool same_recipe, struct hzp_trainer_numbers *ret,
                            struct hzp_err_text *reterr)
 {
-    HZP_TRY(load_file(model, recipe, space, true, v, dir, same_recipe, ret, NULL, NULL, reterr));
+    HZP_TRY(load_file(model, recipe, space, NULL, v, dir, same_recipe, ret, NULL, NULL, reterr));
     fill_record(v, ret);
     return HZP_OK;
 }
@@ -232,7 +247,7 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
                                struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
     HZP_ASSERT(hzp_trainer_suspended(t));
-    return load_file(t->config.model, &t->config.recipe, t->space, false, v, dir, false, ret, NULL,
+    return load_file(t->config.model, &t->config.recipe, t->space, t, v, dir, false, ret, NULL,
                      NULL, reterr);
 }
 
@@ -270,7 +285,7 @@ static int load(struct hzp_trainer *t, struct hzp_version *v, const char *dir, b
                 char *ret_note, struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
 {
     struct hzp_trainer_numbers saved;
-    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, true, v, dir, same_recipe,
+    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, NULL, v, dir, same_recipe,
                       &saved, ret_note, ret_rest, reterr));
     fill_record(v, &saved);
     free(t->loaded_dir);

@@ -105,12 +105,23 @@ struct hzp_trainer {
     /* the version acquired while frozen, as a checkpoint saves it; NULL: not frozen */
     struct hzp_version *picture;
 
-    /* A unit of the state that another thread waits for (hzp_trainer_gather). */
+    /* What another thread has asked the engine thread to exchange with the other ranks, and waits
+     * for: gathers, and what trainer_restore.c sends. */
     struct hzp_wake gathered;
     void (*wake)(void *ctx); /* set before the loop runs */
     void *wake_ctx;
-    enum hzp_state_part gather_part;
-    int32_t gather_unit;
+    struct {
+        struct hzp_rank_command command;
+        const void *whole;             /* FILL: the unit */
+        struct hzp_rank_filled filled; /* what was sent since the last command RESTORE */
+    } asked;
+    struct { /* units that wait to be sent with one command: trainer_restore.c */
+        char *data;
+        size_t elements, room; /* of data, in elements of the largest type */
+        enum hzp_state_part part;
+        int32_t unit, units;
+        bool begun; /* the other ranks have been told that an older version follows */
+    } batch;
     bool gathering;            /* engine thread: the collectives' list is that of the gather */
     _Atomic(int) gather_state; /* enum hzp_gather_state */
     bool rejoins;              /* under lock: lost ranks come back; see trainer_rejoin.h */
@@ -194,8 +205,27 @@ void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hype
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr);
 
-/* Engine thread: does what a call of hzp_trainer_gather waits for, when the other ranks listen. */
+/* Engine thread: does what a call of hzp_trainer_gather or _exchange waits for, when the other
+ * ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
+
+/* Another thread, while the trainer is frozen or suspended: sends the other ranks this command, and
+ * exchanges what belongs to it.  whole: of FILL.  HZP_EIO. */
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *command,
+                         const void *whole, struct hzp_err_text *reterr);
+
+/* Engine thread: whether the other ranks may be told something; true with one rank. */
+bool hzp_trainer_may_tell(const struct hzp_trainer *t);
+/* With several ranks tells them whether the draft of the update has passed the gate. */
+void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
+
+/* --- trainer_restore.c ------------------------------------------------------------------------ */
+
+/* While suspended, with several ranks: what follows belongs to an older version; a unit of its
+ * state.  No effect with one rank.  HZP_EIO. */
+int hzp_trainer_restore_begin(struct hzp_trainer *t, struct hzp_err_text *reterr);
+int hzp_trainer_restore_unit(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
+                             const struct hzp_unit_view *whole, struct hzp_err_text *reterr);
 
 /* --- trainer_rejoin.c ------------------------------------------------------------------------- */
 

@@ -67,6 +67,7 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
     }
     if (!t->picture && atomic_load(&t->freeze) && hzp_trainer_idle(t) && hzp_weights_current(w)) {
         t->picture = hzp_weights_acquire(w);
+        t->asked.command.units = 0; /* what was gathered before is of another state */
         atomic_store(&t->frozen, t->picture);
     }
 }
@@ -75,6 +76,7 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
 
 void hzp_trainer_suspend(struct hzp_trainer *t)
 {
+    t->batch.begun = false;
     /* Granted anew: the engine may have read that it may go on, and not have noted it yet. */
     atomic_store(&t->suspended, false);
     atomic_store(&t->suspend, true);
@@ -162,24 +164,31 @@ bool hzp_trainer_stopped(struct hzp_trainer *t)
 /* --- Holding: the engine thread --------------------------------------------------------------- */
 
 /* Gives up micro-batches none of whose items is in flight, and what a trainer that has stopped
- * leaves behind. */
+ * leaves behind.  With several ranks transfers of the last chain may be in flight, and are posted
+ * by what of it has ended. */
 static void give_up(struct hzp_trainer *t, uint64_t last_step)
 {
     struct hzp_weights *w = t->config.model->weights;
-    bool micro = t->stage == HZP_TRAINER_ACCUMULATE && t->at == t->to;
-    if (micro || t->stage == HZP_TRAINER_WAIT) {
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE && t->at == t->to && !t->collectives;
+    if (micro || (t->stage == HZP_TRAINER_WAIT && !t->tail)) {
         hzp_sample_queue_undo(t->config.queue);
         if (t->held)
             hzp_weights_release(w, t->held, last_step);
         t->held = NULL;
-        hzp_plan_clear(&t->chain);
-        t->at = t->to = 0;
+        if (!t->collectives) {
+            hzp_plan_clear(&t->chain);
+            t->at = t->to = 0;
+        }
         t->stage = HZP_TRAINER_IDLE;
     }
     if (t->stage == HZP_TRAINER_BROKEN && t->draft) {
         hzp_weights_abandon(w, t->draft);
         t->draft = NULL;
         t->unpublished = 0;
+    }
+    if (t->stage == HZP_TRAINER_BROKEN && t->held) { /* a rank was lost in the middle */
+        hzp_weights_release(w, t->held, last_step);
+        t->held = NULL;
     }
 }
 
@@ -266,7 +275,7 @@ bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool k
     t->older.now = false;
     if (parting == HZP_PARTING_CLOSED)
         hzp_trainer_give_up_ranks(t, last_step);
-    else if (parting != HZP_PARTING_NONE)
+    else if (parting != HZP_PARTING_NONE && !atomic_load(&t->suspended))
         return false; /* the link may still read and write what would be given up */
     if (!atomic_load(&t->suspend)) {
         atomic_store(&t->suspended, false);

@@ -5,20 +5,24 @@
  *     suspend -> suspended -> ask_draft -> draft -> [it is filled] -> ask_publish -> published
  *          -> [state is loaded or cleared, the queue replaced] -> resume
  *
+ * With several ranks the others get the state when it is loaded or cleared, and then the version.
+ *
  * The engine thread does what is asked for in its next turns, so poke the loop after suspend, ask
  * and resume, and look until it is done.  Serving goes on meanwhile.  A trainer that stopped
  * because its weights are not finite learns again after an older version was published.
  *
- * Thread: any but the engine's, one at a time.  With one rank, or for ranks that have met again
- * (trainer_rejoin.h).
+ * Thread: any but the engine's, one at a time.
  */
 #ifndef HZP_TRAIN_TRAINER_HOLD_H
 #define HZP_TRAIN_TRAINER_HOLD_H
 
 #include "train/trainer.h"
 
-/* Micro-batches in progress are given up, and their samples drawn again later; an update in
- * progress ends and is published; nothing else begins. */
+struct hzp_unit_source; /* weights/model_dir.h */
+
+/* Micro-batches in progress are given up, and their samples drawn again later (with several ranks,
+ * when those of the update have ended: all ranks take part in them, even while a policy pauses
+ * training); an update in progress ends and is published; nothing else begins. */
 void hzp_trainer_suspend(struct hzp_trainer *t);
 /* True: from now on, until resume, the trainer reads and writes neither moments nor residuals nor
  * the queue. */
@@ -58,6 +62,13 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
                                struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr);
 /* While suspended: zeroes them.  HZP_EDEVICE, HZP_ENOMEM. */
 int hzp_trainer_clear_suspended(struct hzp_trainer *t);
+
+/* While suspended, after one of these: sends all ranks version v, which serves on this one, and
+ * which they learn from; compared on all of them.  source: its whole units; NULL: this rank has
+ * them, as it has in a server.  No effect with one rank.  After a failure the other ranks learn no
+ * more.  HZP_EIO: a rank was lost, or has something else. */
+int hzp_trainer_restore_ranks(struct hzp_trainer *t, const struct hzp_version *v,
+                              const struct hzp_unit_source *source, struct hzp_err_text *reterr);
 
 /* While suspended: the state is not to be learned with; the trainer stops when it is resumed, as if
  * its weights were not finite. */

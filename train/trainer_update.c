@@ -261,10 +261,12 @@ void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step)
 {
     switch (hzp_trainer_gate_next(t)) {
     case HZP_GATE_PASSED:
+        hzp_trainer_tell_verdict(t, true);
         keep_update(t, step);
         close_update(t, step);
         break;
     case HZP_GATE_REFUSED: /* moments and residuals first */
+        hzp_trainer_tell_verdict(t, false);
         hzp_plan_clear(&t->chain);
         hzp_update_restore(&t->chain, t->space);
         t->at = t->to = 0;

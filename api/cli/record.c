@@ -118,6 +118,7 @@ int hzp_options_record(const struct hzp_options *options, char *ret, size_t size
         options->commit ? options->commit : "unknown");
     put(&w, "command %d\n", (int)options->command);
     HZP_TRY(put_model(&w, options->engine.model.dir, reterr));
+    put(&w, "--gate %s\n", options->engine.learning.gate ? "given" : "not given");
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
         const void *field = (const char *)options + s->field;

@@ -177,7 +177,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
-                                         .gate = a->gate != NULL,
+                                         .gate = a->gate || a->is.gated,
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
@@ -284,8 +284,11 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
 
 int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    struct hzp_follower_config config = {
-        .recipe = a->plan.recipe, .model = a->model, .shards = a->shards, .link = a->is.link};
+    struct hzp_follower_config config = {.recipe = a->plan.recipe,
+                                         .model = a->model,
+                                         .shards = a->shards,
+                                         .link = a->is.link,
+                                         .gate = a->is.gated};
     if (a->is.serving)
         config.quantum_flops = a->plan.train.quantum_flops;
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));

@@ -70,6 +70,7 @@ struct hzp_assembly_config {
      * trainer, the others a follower. */
     struct hzp_link *link;
     bool serves;   /* with link: rank 0 serves, so every rank has whole units */
+    bool gated;    /* a follower's: rank 0 has a gate */
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
 };

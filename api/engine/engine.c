@@ -188,7 +188,6 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .options = e->config.checkpoint_options,
         .log_updates = e->config.log_updates,
         .provisional = e->config.provisional,
-        .several_ranks = e->config.link != NULL,
     };
     return hzp_state_open(&state, &e->state, reterr);
 }
@@ -225,9 +224,6 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (!s->no_train && s->learning.gate && s->training.publish_every != 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--gate",
                               "--gate checks every update: it needs --publish-every 1");
-    if (!s->no_train && s->learning.gate && e->config.link)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--gate",
-                              "--gate is not supported with several ranks");
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));
     return s->no_train ? HZP_OK : open_state(e, reterr);

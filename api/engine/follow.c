@@ -106,13 +106,16 @@ static int run(struct follow *f, struct hzp_err_text *reterr)
 int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = config->settings;
+    bool gated = s->learning.gate != NULL;
     struct hzp_assembly_config parts = {.device = &s->device,
                                         .model = &s->model,
                                         .training = &s->training,
                                         .source_dir = config->source_dir,
                                         .link = config->link,
                                         .serves = config->serves,
-                                        .untested = config->runs};
+                                        .untested = config->runs,
+                                        .gated = gated,
+                                        .slots = gated ? 2 : 1}; /* a draft may be rejected */
     struct follow f = {.config = config};
     if (config->replica) {
         parts.serving = &s->serving;

@@ -134,8 +134,6 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
     struct hzp_manifest have = {.units = 0};
     char dir[PATH_MAX] = "";
     HZP_TRY(check_state(s, reterr));
-    if (s->config.several_ranks)
-        return hzp_fail(reterr, HZP_EUNSUP, "with several ranks no weights can be sent here");
     HZP_TRY(hzp_manifest_agrees(m, s->config.layout, hzp_weights_type(s->model->weights),
                                 s->tokenizer, reterr));
     int32_t n = hzp_state_kept(s, &kept, reterr);

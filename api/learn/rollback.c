@@ -15,7 +15,11 @@
  * written as a checkpoint of its own, and then entered in the same way; the job is done only then.
  * A process killed before starts from the checkpoint before the activation.  Weights that were sent
  * here (api/learn/upload.h) go the same way: they have learned none of this server's examples, and
- * descend from none of its versions. */
+ * descend from none of its versions.
+ *
+ * With several ranks the others get moments, residuals and the version once it serves on rank 0; no
+ * other rank decides anything.  One that is lost meanwhile ends learning, and the log says what the
+ * next start goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -211,13 +215,14 @@ static int fill_weights(struct rollback *r)
 static int fill_state(struct rollback *r, const struct hzp_version *v)
 {
     struct hzp_trainer_numbers numbers;
-    if (r->job->reset) {
-        int code = hzp_trainer_clear_suspended(r->s->trainer);
-        return code < 0 ? hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
-                                   hzp_err_name(code))
-                        : code;
-    }
-    return hzp_trainer_load_suspended(r->s->trainer, v, r->dir, &numbers, r->reterr);
+    int code = HZP_OK;
+    if (!r->job->reset)
+        HZP_TRY(hzp_trainer_load_suspended(r->s->trainer, v, r->dir, &numbers, r->reterr));
+    else
+        code = hzp_trainer_clear_suspended(r->s->trainer);
+    return code < 0 ? hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
+                               hzp_err_name(code))
+                    : hzp_trainer_restore_ranks(r->s->trainer, v, NULL, r->reterr);
 }
 
 /* --- Examples --------------------------------------------------------------------------------- */

@@ -51,7 +51,6 @@ struct hzp_state_config {
     int64_t keep_checkpoints, keep_hourly;
     const char *options; /* serve.options of checkpoints; NULL: none */
     double starved_s;    /* no progress for so long while examples wait is logged; 0: 60 */
-    bool several_ranks;  /* then no older version can be activated */
     bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
     bool log_updates;    /* write a line of the log for each update and version */
 };

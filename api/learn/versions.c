@@ -209,11 +209,6 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
                         "back to");
     if (atomic_load(&s->read_only))
         return hzp_fail(reterr, HZP_EBUSY, "%s cannot be written", s->dir);
-    if (s->config.several_ranks && (asked->kind == HZP_JOB_ACTIVATE ||
-                                    asked->kind == HZP_JOB_FORGET || asked->kind == HZP_JOB_PUSH))
-        return hzp_fail(reterr, HZP_EUNSUP,
-                        "with several ranks no older version can serve again: restart from its "
-                        "checkpoint instead");
     int r = HZP_OK;
     hzp_lock_take(&s->lock);
     const struct hzp_version_job *last = &s->job[s->jobs % HZP_JOBS_KEPT];

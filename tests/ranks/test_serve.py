@@ -51,9 +51,9 @@ class Server:
             if found:
                 self.url = found[1]
 
-    def call(self, path, body=None):
+    def call(self, path, body=None, method=None):
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         with urllib.request.urlopen(request, timeout=HANG) as answer:
             text = answer.read().decode()
         return json.loads(text) if text.startswith("{") else text
@@ -164,6 +164,70 @@ def timeline(server):
             raise AssertionError(wrong)
         except urllib.error.HTTPError as error:
             assert error.code == 400 and "seconds" in error.read().decode()
+
+
+def goes_back(links):
+    """An older version serves again, what was learned after it is learned again to the same bits, an example is
+    forgotten, and a gate rejects a draft: as on one rank."""
+    def learn(examples):
+        got = server.call(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", examples)
+        return server.call("/v1/weights/current")["checksum"], got
+
+    def activate(lessons):
+        got = server.call(f"/v1/weights/first/activate?timeout={HANG}", {"lessons": lessons})
+        assert got["state"] == "done", got
+        return got
+
+    def text(first, n):
+        return b"".join(json.dumps({"text": f"House {i} is the house of keeper {i * 7}."}).encode() + b"\n"
+                        for i in range(first, first + n))
+
+    # One update a body: its micro-batches are dealt to both ranks.
+    server = Server(2, "--link", links[0], "--replay-ratio", "0", "--passes", "1", "--lr", "1e-3", "--micro-rows", "64", "--update-tokens",
+                    "4096", "--rank-timeout", "600")
+    first, _ = learn(text(0, 8))
+    server.call(f"/v1/weights/current/name?timeout={HANG}", {"name": "first"})
+    second, _ = learn(text(20, 8))
+    assert second != first
+    got = activate("skip")
+    current = server.call("/v1/weights/current")
+    assert current["checksum"] == first and current["id"] == got["weights_version"], (current, got)
+    assert got["skipped"] == [9, 16], got
+    made = server.call(f"/v1/weights/{got['weights_version']}")
+    assert made["parent"] == got["version"] and made["on_disk"], made
+    activate("replay")
+    server.until(lambda: learned_through(server) >= 16)
+    assert server.call("/v1/weights/current")["checksum"] == second
+    got = server.call(f"/v1/fine_tuning/examples/12?timeout={HANG}", method="DELETE")
+    assert got["state"] == "done" and got["learned_again"] == [9, 16], got
+    assert server.call("/v1/weights/current")["checksum"] not in (first, second)
+    learn(text(40, 2))
+    # One on disk, and the one that serves, of which each rank has a part of the optimizer's state.
+    for version, directory in (("first", "one"), ("current", "other")):
+        got = server.call(f"/v1/weights/{version}/export?timeout={HANG}", {"directory": directory})
+        assert got["state"] == "done", got
+        assert pathlib.Path(server.scratch.name, "state", "export", directory, "model.safetensors").exists()
+    got = server.call(f"/v1/weights/current/name?timeout={HANG}", {"name": "last"})
+    assert got["state"] == "done", got
+    assert server.call("/health") == {"status": "ok"}
+    log = server.stop(keep=True)
+    assert log.count("restored version=") == 3 and "lost rank" not in log, log
+
+    held = pathlib.Path(server.scratch.name, "held.jsonl")
+    held.write_bytes(text(0, 3))
+    # Such a learning rate leaves nothing of a model.
+    server = Server(2, "--link", links[-1], "--passes", "1", "--lr", "0.3", "--micro-rows", "64", "--gate", str(held),
+                    "--gate-max-rise", "0.5", "--rank-timeout", "600", scratch=server.scratch)
+    before = server.call("/v1/weights/current")["checksum"]
+    after, got = learn(text(60, 8))
+    assert not got["served"] and got["rejected"] and after == before, got
+    gate = server.call("/v1/weights")["gate"]
+    assert gate["rejected"] == gate["evaluations"] > 0, gate
+    after, got = learn(text(80, 8)) # the next one begins from what the ranks had before
+    assert got["rejected"] and after == before, got
+    assert server.call("/health") == {"status": "ok"}
+    log = server.stop()
+    assert "lost rank" not in log, log
 
 
 def slow():
@@ -511,6 +575,8 @@ links = ("mpi", "zmq") if shutil.which("mpirun") else ("zmq",)
 if sys.argv[4:] != ["kills"]:
     print("learns", flush=True)
     learns()
+    print("goes back", flush=True)
+    goes_back(links)
     print("slow", flush=True)
     slow()
     for link_ in links:

@@ -38,7 +38,7 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     struct hzp_err_text text = {{0}, {0}};
     int32_t i = hzp_link_rank(link);
     struct tiny_config mine = *config;
-    mine.slots = 1;
+    mine.slots = config->gate ? 2 : 1;
     mine.shards.rank = i;
     struct fixture_config fixture = tiny_fixture(&mine);
     fixture_open(&o->fixture, &fixture);
@@ -46,6 +46,7 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     TINY_MUST(hzp_model_init(NULL, hzp_version_units(o->fixture.weights, draft), 3, 0.1f));
     struct hzp_follower_config follower = {
         .recipe = config->recipe, .model = o->fixture.model, .shards = mine.shards, .link = link};
+    follower.gate = config->gate != NULL;
     TINY_MUST(hzp_follower_create(&follower, &o->follower, &text));
     fixture_publish(&o->fixture, draft, 0);
     struct hzp_loop_config loop = {.model = o->fixture.model,

@@ -2,7 +2,7 @@
 /* The gate: drafts whose loss on held-out samples rises are discarded, with moments and residuals
  * as before, bit for bit; and the file that the samples come from. */
 #include "api/learn/gate_file.h"
-#include "tests/train/tiny.h"
+#include "tests/train/ranks.h"
 #include "tests/weights/scratch.h"
 #include "train/evaluate.h"
 
@@ -160,6 +160,126 @@ static void test_rejected(void **state)
     check_rejected(HZP_BF16, HZP_BF16, false);
 }
 
+/* --- Several ranks ---------------------------------------------------------------------------- */
+
+/* The resident part of each of b's units has the bytes of that part of a's, which are whole. */
+static void assert_part(const struct hzp_units *a, const struct hzp_units *b, int32_t rank)
+{
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        struct hzp_unit_view x = hzp_unit_view(a, u), y = hzp_unit_view(b, u);
+        size_t size = hzp_dtype_size(y.type);
+        if (memcmp((char *)x.base + y.part.first * size, y.base, hzp_unit_bytes(&y)))
+            fail_msg("unit %d differs on rank %d", u, rank);
+    }
+}
+
+/* All ranks have the version and the state of the one rank. */
+static void assert_ranks(struct tiny *one, struct ranks *r)
+{
+    struct hzp_train_space *whole = hzp_trainer_space(one->trainer);
+    for (int32_t i = 0; i < r->count; i++) {
+        struct hzp_weights *w = i ? r->other[i].fixture.weights : r->first->weights;
+        struct hzp_train_space *space =
+            i ? hzp_follower_space(r->other[i].follower) : hzp_trainer_space(r->first->trainer);
+        assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), i);
+        assert_part(hzp_train_space_m(whole), hzp_train_space_m(space), i);
+        assert_part(hzp_train_space_v(whole), hzp_train_space_v(space), i);
+        if (hzp_train_space_residual(space))
+            assert_part(hzp_train_space_residual(whole), hzp_train_space_residual(space), i);
+    }
+}
+
+/* Turns all ranks until nothing is left to learn. */
+static void run_ranks(struct ranks *r)
+{
+    for (int idle = 0; idle < 50; idle = ranks_turn(r) ? 0 : idle + 1)
+        ;
+    assert_true(hzp_trainer_idle(r->first->trainer));
+}
+
+/* As check_rejected, with updates of several micro-batches dealt to all ranks. */
+static void check_ranks(enum hzp_dtype type, struct hzp_groups groups, int32_t tokens)
+{
+    struct gate g;
+    struct tiny_config config = tiny_defaults();
+    config.type = type;
+    config.recipe.moment_type = type;
+    config.recipe.update_tokens = tokens;
+    config.recipe.micro_rows = 14;
+    config.shards.ordered = true;
+    make_gate(&g, 1000, INFINITY);
+    struct tiny *plain = tiny_open(&config);
+    config.gate = &g.gate;
+    config.shards.groups = groups;
+    struct ranks *r = ranks_open(&config, 2, false);
+    struct tiny *gated = r->first;
+    tiny_publish(plain);
+    tiny_publish(gated);
+    for (int32_t i = 0; i < 3; i++) {
+        bool rejects = i == 1;
+        g.gate.max_rise = rejects ? -1000 : 1000;
+        int32_t before = plain->reports;
+        tiny_push(gated, 1 + 20 * i, 20);
+        run_ranks(r);
+        if (rejects)
+            continue;
+        tiny_push(plain, 1 + 20 * i, 20);
+        tiny_run(plain);
+        assert_true(plain->reports > before);
+        assert_ranks(plain, r);
+    }
+    struct hzp_trainer_stats stats, alone;
+    hzp_trainer_read_stats(gated->trainer, &stats);
+    hzp_trainer_read_stats(plain->trainer, &alone);
+    assert_true(stats.gate_rejected > 0);
+    assert_true(stats.gate_evaluations == stats.gate_rejected + (uint64_t)plain->reports);
+    assert_int_equal(stats.optimizer_step, alone.optimizer_step);
+    struct hzp_version_record record;
+    hzp_weights_newest(gated->weights, &record);
+    assert_true(fabs(record.gate_after - loss_of(gated, &g)) < 1e-6);
+    ranks_close(r);
+    tiny_close(plain);
+    free_gate(&g);
+}
+
+static void test_ranks(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 1, 1, 1}, {2, 2, 1, 1}, {2, 2, 2, 1},
+                                               {4, 1, 1, 1}, {4, 2, 1, 1}, {4, 2, 2, 1},
+                                               {4, 4, 1, 1}, {4, 4, 2, 1}, {4, 4, 4, 1}};
+    for (int i = 0; i < HZP_COUNT(groups); i++) {
+        check_ranks(HZP_F32, groups[i], 60);
+        check_ranks(HZP_BF16, groups[i], i % 2 ? 60 : 1);
+    }
+}
+
+/* Weights of which rank 0 has only a shard cannot be evaluated by it. */
+static void test_sharded(void **state)
+{
+    struct gate g;
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = tiny_defaults();
+    struct hzp_link *link[2];
+    struct hzp_trainer *trainer;
+    make_gate(&g, 1000, INFINITY);
+    config.shards.groups = (struct hzp_groups){2, 2, 2, 2};
+    TINY_MUST(hzp_link_open_local(2, 0, 1, link, &text));
+    struct fixture_config fixture = tiny_fixture(&config);
+    struct fixture_model model;
+    fixture_open(&model, &fixture);
+    struct hzp_trainer_config trainer_config = {.recipe = config.recipe,
+                                                .model = model.model,
+                                                .shards = config.shards,
+                                                .link = link[0],
+                                                .gate = &g.gate};
+    assert_int_equal(hzp_trainer_create(&trainer_config, &trainer, &text), HZP_EUNSUP);
+    assert_non_null(strstr(text.text, "--z3 1"));
+    fixture_close(&model);
+    hzp_link_close(link[0]);
+    hzp_link_close(link[1]);
+    free_gate(&g);
+}
+
 /* In steps of one item, with no update allowed to be behind. */
 static void test_bound(void **state)
 {
@@ -233,6 +353,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_rejected),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_sharded),
         cmocka_unit_test(test_bound),
         cmocka_unit_test_setup_teardown(test_file, scratch_setup, scratch_teardown),
     };

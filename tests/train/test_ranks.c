@@ -360,15 +360,8 @@ static void *save(void *arg)
     return NULL;
 }
 
-static void test_saved_by_another_thread(void **state)
+static void run_saver(struct ranks *r)
 {
-    struct hzp_groups groups = {2, 2, 2, 1};
-    struct tiny_config config = defaults(HZP_F32, groups, true);
-    struct ranks *r = ranks_open(&config, 0, true);
-    tiny_publish(r->first);
-    tiny_push(r->first, 1, 40);
-    while (r->first->reports < 3)
-        ranks_turn(r);
     struct saver saver = {.r = r};
     assert_int_equal(hzp_thread_start(&saver.thread, "saver", save, &saver), HZP_OK);
     while (!saver.done)
@@ -376,6 +369,36 @@ static void test_saved_by_another_thread(void **state)
     pthread_join(saver.thread, NULL);
     if (saver.result < 0)
         fail_msg("%s", saver.text.text);
+}
+
+/* Each time the state of that moment, as the engine's thread reads it unit by unit. */
+static void test_saved_by_another_thread(void **state)
+{
+    struct hzp_groups groups = {2, 2, 2, 1};
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config config = defaults(HZP_F32, groups, true);
+    struct ranks *r = ranks_open(&config, 0, true);
+    size_t size[2];
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 40);
+    for (int i = 0; i < 2; i++) {
+        int32_t before = r->first->reports;
+        while (r->first->reports < before + 3)
+            ranks_turn(r);
+        run_saver(r);
+    }
+    ranks_rest(r->first);
+    hzp_trainer_pause(r->first->trainer, true);
+    run_saver(r);
+    char *one = read_file(&size[0]);
+    TINY_MUST(hzp_trainer_save(r->first->trainer, hzp_weights_current(r->first->weights), dir, "x",
+                               &text));
+    char *other = read_file(&size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(one, other, size[0]);
+    free(one);
+    free(other);
+    hzp_trainer_pause(r->first->trainer, false);
     int32_t before = r->first->reports;
     while (r->first->reports < before + 3) /* and goes on */
         ranks_turn(r);

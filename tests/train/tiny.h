@@ -166,20 +166,26 @@ static inline void tiny_close(struct tiny *t)
     free(t);
 }
 
-/* Samples first .. first + n - 1, each of 3 .. 12 tokens that follow from its number; some tokens
- * are not learned. */
+/* Sample s: 3 .. 12 tokens that follow from its number; some are not learned. */
+static inline struct hzp_sample *tiny_sample(int64_t s)
+{
+    int32_t token[12], count = 3 + (int32_t)(s * 7 % 10);
+    uint8_t learn[12];
+    for (int32_t i = 0; i < count; i++) {
+        token[i] = (int32_t)((s * 13 + i * i * 5 + i) % (TINY_VOCAB - 1));
+        learn[i] = i == count - 1 || (s + i) % 4 != 0;
+    }
+    struct hzp_sample *sample = hzp_sample_create(token, learn, count);
+    sample->sequence_number = s;
+    return sample;
+}
+
+/* Samples first .. first + n - 1. */
 static inline void tiny_push(struct tiny *t, int64_t first, int32_t n)
 {
     for (int64_t s = first; s < first + n; s++) {
-        int32_t token[12], count = 3 + (int32_t)(s * 7 % 10);
-        uint8_t learn[12];
-        for (int32_t i = 0; i < count; i++) {
-            token[i] = (int32_t)((s * 13 + i * i * 5 + i) % (TINY_VOCAB - 1));
-            learn[i] = i == count - 1 || (s + i) % 4 != 0;
-        }
-        struct hzp_sample *sample = hzp_sample_create(token, learn, count);
-        sample->sequence_number = s;
-        assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, count), HZP_OK);
+        struct hzp_sample *sample = tiny_sample(s);
+        assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, sample->count), HZP_OK);
         hzp_sample_queue_push(t->queue, &sample, 1);
     }
 }
