@@ -46,6 +46,7 @@ struct hzp_demands {
     int64_t through;       /* every example up to it has been learned or has failed; 0: none */
     int32_t max_staleness; /* in optimizer steps; -1: the operator's bound alone */
     uint64_t wait_ns;      /* how long it may wait for such weights */
+    uint64_t draw_key;     /* those with the same are on one side of trials: weights/trials.h */
 };
 
 /* How a request that asked for certain weights ended without them. */

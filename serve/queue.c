@@ -66,6 +66,9 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     s->now.pins_ended += rq->changed == HZP_CHANGED_PIN;
     s->bounded -= rq->demands.max_staleness >= 0;
     hzp_unpin(s, rq);
+    if (rq->trial && (rq->not_finite || atomic_load(&rq->out_count)))
+        hzp_trials_note_ended(s->config.trials, rq->trial, rq->on_trial,
+                              state == HZP_REQUEST_LENGTH, rq->not_finite);
     rq->finished_ns = s->clock_ns;
     atomic_store(&rq->state, state);
     hzp_add_news(s, rq);

@@ -113,6 +113,10 @@ struct hzp_request {
     _Atomic uint64_t stale_version;
     _Atomic int64_t staleness; /* largest seen while it ran, in optimizer steps; a request that
                                 * ended for its client at a stop string may still be running */
+    /* The version that was on trial when it began, 0: none; whether the trial answers it.  Before
+     * the first output. */
+    uint64_t trial;
+    bool on_trial;
     uint64_t submitted_ns, admitted_ns, finished_ns;
     _Atomic int32_t out_count;
     _Atomic int32_t state; /* enum hzp_request_state */

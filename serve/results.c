@@ -80,7 +80,7 @@ static bool pool(const struct hzp_results *results, struct hzp_request *rq,
 }
 
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
-                                        const struct hzp_seq *seq, const struct hzp_part *part)
+                                        struct hzp_seq *seq, const struct hzp_part *part)
 {
     hzp_assert_engine_thread();
     struct hzp_request *rq = seq->rq;
@@ -88,6 +88,12 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     /* A version was published while this step of a pinned one was in flight. */
     if (rq->pin && rq->demands.max_staleness >= 0 &&
         results->staleness > rq->demands.max_staleness) {
+        if (rq->demands.mode != HZP_PINNED) {
+            hzp_leave_trial(s, rq, seq);
+            if (!rq->verdict)
+                hzp_begin_again(s, seq); /* without this token */
+            return HZP_REQUEST_RUNNING;
+        }
         rq->changed = HZP_CHANGED_PIN;
         return HZP_REQUEST_CHANGED;
     }
@@ -125,6 +131,9 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
         return HZP_REQUEST_FAILED;
     }
     int32_t token = rq->out[n].token;
+    if (rq->trial)
+        hzp_trials_note_token(s->config.trials, rq->trial, rq->on_trial,
+                              (double)rq->out[n].logprob);
     s->now.generated_tokens++;
     bool ends = stops(s, rq, token) && n + 1 > rq->min_tokens;
     enum hzp_edits_after after = hzp_edits_generated(rq->edits, token, ends);

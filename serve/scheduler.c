@@ -248,6 +248,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         hzp_queue_restart(s, s->version);
         hzp_swap(s, step->version);
     }
+    hzp_trial_turn(s, step);
     s->row_ns = prompt_row_ns(room);
     hzp_prefix_turn(s->prefix);
     hzp_queue_turn(s, step);

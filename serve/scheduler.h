@@ -73,6 +73,7 @@
 #include "serve/kvpool.h"
 #include "serve/request.h"
 #include "serve/tier.h"
+#include "weights/trials.h"
 
 struct hzp_scheduler;
 
@@ -90,6 +91,7 @@ struct hzp_scheduler_config {
     int32_t rewarm_rows;      /* of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
     int32_t edits_max;        /* of the batch: submit refuses a request that could need more */
+    struct hzp_trials *trials; /* borrowed, needs pin_ns and 3 slots; NULL: there are none */
     uint64_t pin_ns; /* how long a version that is not current may be pinned; 0: requests may not
                         * pin versions (consistency.h) */
 };

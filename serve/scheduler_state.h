@@ -101,6 +101,7 @@ struct hzp_scheduler {
     uint64_t ended;    /* newest step that has ended */
     uint64_t version;  /* the current one when the step is formed; 0: none yet */
     uint64_t serves;   /* that computes the rows of the step being formed */
+    uint64_t trial;    /* the version on trial; 0: none */
     uint64_t served;   /* that computed those of the newest step that had rows */
     uint64_t clock_ns; /* of the newest step */
     struct hzp_scheduler_stats now;
@@ -213,13 +214,20 @@ uint64_t hzp_later_due(const struct hzp_scheduler *s);
 /* Tells the store the smallest bound of all requests. */
 void hzp_ask_staleness(struct hzp_scheduler *s);
 
-/* An admitted request acquires the current version, if it is to be pinned; a final one releases
- * it. */
+/* An admitted request acquires the current version, if it is to be pinned, or the one on trial, if
+ * it is drawn; a final one releases it. */
 void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq);
 void hzp_unpin(struct hzp_scheduler *s, struct hzp_request *rq);
-/* Gives requests whose pin has lasted too long their verdict. */
+/* A dropped trial answers the request, and is not kept for it any longer: what a swap from that
+ * version to the current one would do.  seq NULL: it waits. */
+void hzp_leave_trial(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_seq *seq);
+/* Gives requests whose pin has lasted too long their verdict, or, where a dropped trial answers
+ * them, does with them what a swap would. */
 void hzp_look_at_pins(struct hzp_scheduler *s);
 void hzp_count_pins(struct hzp_scheduler *s);
+
+/* Takes notice of trials that have begun or ended, after hzp_swap. */
+void hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step);
 
 /* v has become current: what happens to each request that has begun.  s->version is v. */
 void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v);
@@ -265,7 +273,7 @@ struct hzp_results {
 /* Takes over the results for the sequence's rows: writes outputs and counts; its wake becomes due.
  * Returns RUNNING, or how the request ended. */
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
-                                        const struct hzp_seq *seq, const struct hzp_part *part);
+                                        struct hzp_seq *seq, const struct hzp_part *part);
 
 /* Optimizer steps by which the version of this step is behind the newest finished one. */
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step);

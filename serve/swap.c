@@ -27,6 +27,12 @@ static bool bound_applies(const struct hzp_scheduler *s, const struct hzp_reques
            hzp_weights_ended(s->model->weights) + 1 >= rq->seen_step;
 }
 
+/* Whether the version on trial is to answer the request. */
+static bool drawn(const struct hzp_scheduler *s, const struct hzp_request *rq)
+{
+    return s->trial && rq->max_tokens && hzp_trials_draws(s->config.trials, rq->demands.draw_key);
+}
+
 /* How the request goes on: RUNNING: it waits in the queue from now on; WAITING: beside it; or the
  * state in which it ends. */
 static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_request *rq,
@@ -34,7 +40,9 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
 {
     if (atomic_load_explicit(&rq->cancel, memory_order_relaxed)) /* publishes no other data */
         return HZP_REQUEST_CANCELED;
-    enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, step->version);
+    const struct hzp_version *v =
+        drawn(s, rq) ? hzp_weights_trial(s->model->weights) : step->version;
+    enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, v);
     if (met == HZP_MET_NEVER) {
         rq->unmet = HZP_UNMET_UNLEARNED;
         return HZP_REQUEST_UNMET;
@@ -98,14 +106,77 @@ void hzp_ask_staleness(struct hzp_scheduler *s)
     hzp_weights_ask_staleness(s->model->weights, least);
 }
 
+/* ---- swaps ---- */
+
+static int32_t drawn_of(const struct hzp_request *rq)
+{
+    /* relaxed: only the engine thread writes it */
+    return atomic_load_explicit(&rq->out_count, memory_order_relaxed);
+}
+
+static enum hzp_at_swap decide(struct hzp_scheduler *s, struct hzp_request *rq,
+                               const struct hzp_version *v)
+{
+    struct hzp_weights *w = s->model->weights;
+    if (rq->pin)
+        return HZP_SWAP_GO_ON;
+    enum hzp_at_swap what = hzp_demands_at_swap(&rq->demands, w, v, drawn_of(rq));
+    if (what == HZP_SWAP_END && drawn_of(rq)) {
+        rq->changed = HZP_CHANGED_SWAP;
+        rq->verdict = HZP_REQUEST_CHANGED;
+    } else if (what == HZP_SWAP_END) {
+        rq->unmet = HZP_UNMET_LOST;
+        rq->verdict = HZP_REQUEST_UNMET;
+    }
+    return what;
+}
+
+static void recompute(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    hzp_begin_again(s, seq);
+    seq->rq->recomputes++;
+    s->now.recomputes++;
+}
+
+/* Requests that have not begun, and that v does not give what they ask for, wait beside the queue
+ * again. */
+static void send_back(struct hzp_scheduler *s, const struct hzp_version *v)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->wait_count; i++) {
+        struct hzp_request *rq = hzp_wait_at(s, i);
+        bool demands = hzp_demands_wait(&rq->demands);
+        if (demands && !rq->preempted && hzp_demands_lost(&rq->demands, s->model->weights, v))
+            s->later[s->later_count++] = rq;
+        else
+            s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
+    }
+    s->wait_count = kept;
+}
+
 /* ---- pins ---- */
+
+/* While a version is on trial, a request that begins and draws tokens is on one of its sides. */
+static void choose_side(const struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (!s->trial || rq->preempted || !rq->max_tokens)
+        return;
+    rq->trial = s->trial;
+    rq->on_trial = drawn(s, rq);
+    hzp_trials_note_begun(s->config.trials, rq->trial, rq->on_trial);
+}
 
 void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)
 {
     hzp_assert_engine_thread();
-    if (rq->demands.mode != HZP_PINNED || rq->pin)
+    if (rq->pin)
         return;
-    rq->pin = hzp_weights_acquire(s->model->weights);
+    choose_side(s, rq);
+    bool on_trial = rq->on_trial && rq->trial == s->trial && !rq->preempted;
+    if (!on_trial && rq->demands.mode != HZP_PINNED)
+        return;
+    rq->pin = on_trial ? hzp_weights_acquire_trial(s->model->weights)
+                       : hzp_weights_acquire(s->model->weights);
     rq->pin_until_ns = UINT64_MAX;
     s->now.pins++;
 }
@@ -121,12 +192,29 @@ void hzp_unpin(struct hzp_scheduler *s, struct hzp_request *rq)
     s->now.pins--;
 }
 
+void hzp_leave_trial(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_seq *seq)
+{
+    hzp_unpin(s, rq);
+    if (seq && hzp_seq_complete(seq))
+        return;
+    enum hzp_at_swap what = decide(s, rq, hzp_weights_current(s->model->weights));
+    if (!seq || what == HZP_SWAP_END)
+        return;
+    if (!hzp_seq_decodes(seq) && seq->fed) {
+        hzp_begin_again(s, seq);
+        s->now.prompt_restarts++;
+    } else if (what == HZP_SWAP_RECOMPUTE && hzp_seq_decodes(seq)) {
+        recompute(s, seq);
+    }
+}
+
 /* Ends the request at the next turn if its version has been pinned for too long, or has fallen
  * further behind than the request allows. */
-static void look_at_pin(const struct hzp_scheduler *s, struct hzp_request *rq)
+static void look_at_pin(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp_seq *seq)
 {
     struct hzp_weights *w = s->model->weights;
-    if (!rq->pin || rq->pin->record.id == s->version || rq->verdict)
+    if (!rq->pin || rq->pin->record.id == s->version || rq->pin->record.id == s->trial ||
+        rq->verdict)
         return;
     if (rq->pin_until_ns == UINT64_MAX)
         rq->pin_until_ns = s->clock_ns + s->config.pin_ns;
@@ -135,6 +223,10 @@ static void look_at_pin(const struct hzp_scheduler *s, struct hzp_request *rq)
     bool stale = rq->demands.max_staleness >= 0 && behind > rq->demands.max_staleness;
     if (s->clock_ns < rq->pin_until_ns && !stale)
         return;
+    if (rq->demands.mode != HZP_PINNED) { /* a dropped trial answers it */
+        hzp_leave_trial(s, rq, seq);
+        return;
+    }
     rq->changed = HZP_CHANGED_PIN;
     rq->verdict = HZP_REQUEST_CHANGED;
 }
@@ -145,32 +237,9 @@ void hzp_look_at_pins(struct hzp_scheduler *s)
     if (!s->now.pins)
         return;
     for (int32_t i = 0; i < s->running; i++)
-        look_at_pin(s, s->seq[s->order[i]].rq);
+        look_at_pin(s, s->seq[s->order[i]].rq, &s->seq[s->order[i]]);
     for (int32_t i = 0; i < s->wait_count; i++) /* preempted */
-        look_at_pin(s, hzp_wait_at(s, i));
-}
-
-/* ---- swaps ---- */
-
-static int32_t drawn_of(const struct hzp_request *rq)
-{
-    /* relaxed: only the engine thread writes it */
-    return atomic_load_explicit(&rq->out_count, memory_order_relaxed);
-}
-
-static enum hzp_at_swap decide(struct hzp_scheduler *s, struct hzp_request *rq,
-                               const struct hzp_version *v)
-{
-    struct hzp_weights *w = s->model->weights;
-    enum hzp_at_swap what = hzp_demands_at_swap(&rq->demands, w, v, drawn_of(rq));
-    if (what == HZP_SWAP_END && drawn_of(rq)) {
-        rq->changed = HZP_CHANGED_SWAP;
-        rq->verdict = HZP_REQUEST_CHANGED;
-    } else if (what == HZP_SWAP_END) {
-        rq->unmet = HZP_UNMET_LOST;
-        rq->verdict = HZP_REQUEST_UNMET;
-    }
-    return what;
+        look_at_pin(s, hzp_wait_at(s, i), NULL);
 }
 
 void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v)
@@ -180,25 +249,41 @@ void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v)
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq)) /* its last token is drawn already */
             continue;
-        if (decide(s, seq->rq, v) != HZP_SWAP_RECOMPUTE || !hzp_seq_decodes(seq))
-            continue;
-        hzp_begin_again(s, seq);
-        seq->rq->recomputes++;
-        s->now.recomputes++;
+        if (decide(s, seq->rq, v) == HZP_SWAP_RECOMPUTE && hzp_seq_decodes(seq))
+            recompute(s, seq);
     }
-    int32_t kept = 0;
-    for (int32_t i = 0; i < s->wait_count; i++) {
-        struct hzp_request *rq = hzp_wait_at(s, i);
-        bool demands = hzp_demands_wait(&rq->demands);
-        if (demands && !rq->preempted && hzp_demands_lost(&rq->demands, s->model->weights, v)) {
-            s->later[s->later_count++] = rq;
-            continue;
-        }
-        if (rq->preempted)
-            decide(s, rq, v);
-        s->wait[(s->wait_head + kept++) % s->wait_room] = rq;
-    }
-    s->wait_count = kept;
+    send_back(s, v);
+    for (int32_t i = 0; i < s->wait_count; i++)
+        if (hzp_wait_at(s, i)->preempted)
+            decide(s, hzp_wait_at(s, i), v);
+}
+
+/* ---- trials ---- */
+
+/* Of requests that the trial answered, which has become the current version: they go on like those
+ * that it answers from now on. */
+static void join_current(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (rq->on_trial && rq->pin && rq->pin->record.id == s->version &&
+        rq->demands.mode != HZP_PINNED)
+        hzp_unpin(s, rq);
+}
+
+void hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    hzp_assert_engine_thread();
+    if (!s->config.trials || !step->version)
+        return;
+    const struct hzp_version *trial = hzp_weights_trial(s->model->weights);
+    uint64_t before = s->trial;
+    s->trial = trial ? trial->record.id : 0;
+    if (!before || before == s->trial)
+        return;
+    for (int32_t i = 0; i < s->running; i++)
+        join_current(s, s->seq[s->order[i]].rq);
+    for (int32_t i = 0; i < s->wait_count; i++)
+        join_current(s, hzp_wait_at(s, i));
+    send_back(s, step->version);
 }
 
 /* ---- which version a step serves ---- */
@@ -251,7 +336,7 @@ void hzp_count_pins(struct hzp_scheduler *s)
         const struct hzp_request *rq =
             i < s->running ? s->seq[s->order[i]].rq : hzp_wait_at(s, i - s->running);
         int32_t k = 0;
-        if (!rq->pin || rq->pin->record.id == s->version)
+        if (!rq->pin || rq->pin->record.id == s->version || rq->pin->record.id == s->trial)
             continue;
         while (k < n && seen[k] != rq->pin->record.id)
             k++;

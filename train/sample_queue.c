@@ -499,6 +499,26 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
     return r;
 }
 
+int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q)
+{
+    hzp_assert_engine_thread();
+    bool left = false;
+    hzp_lock_take(&q->lock);
+    int64_t through = find_learned_through(q);
+    for (int32_t i = 0; i < q->drawn.count; i++) {
+        const struct entry *entry = &q->drawn.entry[q->drawn.head + i];
+        int64_t number = entry->sample->sequence_number;
+        if (number > 0 && entry->left > 1)
+            through = HZP_MIN(through, number - 1);
+        left = left || (number > 0 && entry->left <= 1);
+    }
+    int64_t r = q->learned_through;
+    if (left)
+        r = HZP_MAX(r, through > 0 ? through : -1);
+    hzp_lock_release(&q->lock);
+    return r;
+}
+
 void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number)
 {
     hzp_lock_take(&q->lock);

@@ -73,6 +73,8 @@ int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_m
  * removes finished samples.  Every sample numbered up to the result has had all its passes, or has
  * failed (-1: none yet). */
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q);
+/* What done would return now. */
+int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q);
 /* The same if the update was given up: the samples' pass is skipped.  A sample that leaves without
  * having been learned in any pass has failed. */
 int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q);

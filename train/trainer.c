@@ -22,6 +22,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
+static uint64_t due_ns(struct hzp_source *source);
 
 struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
                                                        const struct hzp_model_config *model,
@@ -70,10 +71,15 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
     if (config->gate && config->shards.groups.z3 > 1)
         return hzp_fail(reterr, HZP_EUNSUP, "a gate evaluates whole weights on rank 0: use --z3 1");
+    HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
-    t->source = (struct hzp_source){
-        .name = "train", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
+    t->source = (struct hzp_source){.name = "train",
+                                    .slices = true,
+                                    .offer = offer,
+                                    .deliver = deliver,
+                                    .busy = busy,
+                                    .due_ns = due_ns};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
     t->track = hzp_track_open("training", HZP_TRACK_FEW, false);
@@ -91,7 +97,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->stage = config->prepare_behind ? HZP_TRAINER_PREPARE : HZP_TRAINER_IDLE;
     t->stats.preparing = config->prepare_behind;
     space.shards = config->shards;
-    space.backup = config->gate != NULL;
+    space.backup = config->gate || config->trials;
     t->stats.gate_before = t->stats.gate_after = NAN;
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
@@ -362,16 +368,18 @@ static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
  * the end of the tail that does. */
 static bool ends_in_a_version(const struct hzp_trainer *t)
 {
-    return (t->stage == HZP_TRAINER_UPDATE && !t->gate && !t->collectives) ||
+    bool published = !t->config.trials; /* not put on trial first */
+    return (t->stage == HZP_TRAINER_UPDATE && !t->gate && !t->collectives && published) ||
            t->stage == HZP_TRAINER_RESTORE ||
-           (t->stage == HZP_TRAINER_GATE && hzp_trainer_gate_decides(t));
+           (t->stage == HZP_TRAINER_GATE && hzp_trainer_gate_decides(t) && published);
 }
 
 /* Whether the chain in progress has ended; an update's when its results are known. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
     bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
-    bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_BROKEN;
+    bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_TRIAL &&
+                  t->stage != HZP_TRAINER_BROKEN;
     bool done = micro || !t->collectives || (!t->tail && hzp_collectives_updated(t->collectives));
     return (micro || update) && t->at == t->chain.items && done;
 }
@@ -410,6 +418,7 @@ static bool trains_already(const struct hzp_offer *offer)
 static uint64_t note_pace(struct hzp_trainer *t, uint64_t now_ns)
 {
     bool works = t->stage != HZP_TRAINER_IDLE || hzp_sample_queue_ready(t->config.queue);
+    works = works && t->stage != HZP_TRAINER_TRIAL; /* then it waits for requests */
     uint64_t age = hzp_sample_queue_age(t->config.queue, now_ns);
     hzp_pace_note(&t->pace, now_ns, works);
     hzp_lock_take(&t->lock);
@@ -448,6 +457,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return false;
     }
     hzp_trainer_serve_freeze(t, step->number - 1);
+    if (t->stage == HZP_TRAINER_TRIAL && hzp_trainer_trial_turn(t, step, offer))
+        return t->promotes || turn;
     if (bound_lowered(t)) {
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
@@ -460,7 +471,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_trainer_serve_gather(t);
     if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
         return turn; /* the other ranks take part in nothing else meanwhile */
-    if (stands_still(t) || trains_already(offer) || !room->train_ns)
+    bool still = stands_still(t) && t->stage != HZP_TRAINER_UNDO;
+    if (still || trains_already(offer) || !room->train_ns)
         return turn;
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items && !hzp_trainer_prepare_next(t))
         return turn;
@@ -569,6 +581,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         hzp_trainer_publish_early(t, step);
     if (t->older.now)
         hzp_trainer_publish_older(t, step->number);
+    if (t->promotes && t->stage == HZP_TRAINER_TRIAL && !offer->keep_version)
+        hzp_trainer_trial_promote(t, step);
     if (slice && slice->to > slice->from) {
         t->at = slice->to;
         t->now.device_ns += outcome->ns[HZP_TENANT_TRAIN];
@@ -587,7 +601,18 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
 static bool busy(struct hzp_source *source)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    if (t->stage == HZP_TRAINER_BROKEN || atomic_load(&t->paused))
+    if (t->stage == HZP_TRAINER_BROKEN)
+        return false;
+    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO)
+        return true;
+    if (atomic_load(&t->paused))
         return false;
     return (t->stage != HZP_TRAINER_IDLE && t->stage != HZP_TRAINER_PREPARE) || t->unpublished;
+}
+
+static uint64_t due_ns(struct hzp_source *source)
+{
+    struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
+    bool waits = t->stage == HZP_TRAINER_TRIAL && !atomic_load(&t->paused);
+    return waits ? hzp_trials_due_ns(t->config.trials) : UINT64_MAX;
 }

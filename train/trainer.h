@@ -11,6 +11,13 @@
  * abandoned, moments and residuals are copied back bit for bit, and its samples are rejected.  The
  * update counts as finished when it has passed, so the staleness bound holds as without.
  *
+ * With trials (weights/trials.h) a draft that has passed these checks serves a share of the
+ * requests first, and the trainer begins nothing until the verdict.  Promoted, it is published like
+ * any other, and only then the update counts as finished.  Dropped, it is treated like a draft that
+ * the gate refuses.  If something else needs the trainer meanwhile (a stop, hzp_trainer_suspend) it
+ * is withdrawn: the same, but its samples are drawn again later.  No checkpoint can be made of the
+ * state meanwhile, so none contains a trial.
+ *
  * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits,
  * and a checkpoint's moments and residuals are read meanwhile (hzp_trainer_load_rest).
  *
@@ -44,6 +51,7 @@
 #include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
 #include "train/sample_queue.h"
+#include "weights/trials.h"
 
 #include <stdatomic.h>
 
@@ -96,9 +104,12 @@ struct hzp_update_report {
     uint64_t device_ns, wall_ns; /* of the update: device time, and time from begin to end */
     uint64_t version;            /* version published with it; 0: none */
     bool skipped;                /* not finite: nothing changed */
-    bool dropped;  /* not finite the second time in a row: this pass of its samples is skipped */
-    bool broken;   /* the weights are not finite: the trainer has stopped */
-    bool rejected; /* the gate refused the draft: nothing changed, its samples are not learned */
+    bool dropped;   /* not finite the second time in a row: this pass of its samples is skipped */
+    bool broken;    /* the weights are not finite: the trainer has stopped */
+    bool rejected;  /* the gate refused the draft, or its trial ended badly: nothing changed, its
+                    * samples are not learned */
+    bool withdrawn; /* the trial was ended without a verdict: nothing changed, for now */
+    uint64_t trial; /* rejected, withdrawn: the version that was on trial; 0: none */
     double gate_before, gate_after; /* mean losses on the gate's samples; NaN: no gate */
     const char *gate_tag;           /* rejected: the tag whose loss rose; NULL: that of all */
     /* The smallest and largest sequence number drawn; 0: no sample of the log. */
@@ -121,6 +132,7 @@ struct hzp_trainer_config {
      * and the others have followers (follower.h).  The model's layout is padded for them.
      * ordered may be set with one rank, too. */
     const struct hzp_gate *gate; /* borrowed, needs publish_every 1 and one rank; NULL: none */
+    struct hzp_trials *trials;   /* borrowed, the same; NULL: drafts are published at once */
     struct hzp_shards shards;
     struct hzp_link *link; /* borrowed; NULL: one rank */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
@@ -168,7 +180,7 @@ struct hzp_trainer_stats {
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
     uint64_t dropped; /* of them, given up because the update was not finite twice */
     bool preparing;   /* see prepare_behind, hzp_trainer_load_begin */
-    bool paused, broken, waiting_for_swap, waiting_for_slot;
+    bool paused, broken, waiting_for_swap, waiting_for_slot, on_trial;
     /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
      * known); how long there has been work without progress; the age of the oldest sample that is
      * not finished */

@@ -180,6 +180,12 @@ static void take_over(struct hzp_trainer_gate *g, bool first)
     g->known = true;
 }
 
+void hzp_trainer_gate_accept(struct hzp_trainer *t)
+{
+    if (t->gate)
+        take_over(t->gate, false);
+}
+
 enum hzp_gate_result hzp_trainer_gate_next(struct hzp_trainer *t)
 {
     struct hzp_trainer_gate *g = t->gate;
@@ -194,8 +200,5 @@ enum hzp_gate_result hzp_trainer_gate_next(struct hzp_trainer *t)
     }
     int32_t bad = risen(g);
     note_result(t, bad);
-    if (bad >= 0)
-        return HZP_GATE_REFUSED;
-    take_over(g, false);
-    return HZP_GATE_PASSED;
+    return bad >= 0 ? HZP_GATE_REFUSED : HZP_GATE_PASSED;
 }

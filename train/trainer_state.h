@@ -24,6 +24,7 @@ enum hzp_trainer_stage {
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
     HZP_TRAINER_GATE,       /* a micro-batch of the gate's samples is in progress */
+    HZP_TRAINER_TRIAL,      /* the draft is on trial; no chain */
     HZP_TRAINER_UNDO,       /* the chain that copies the optimizer's state back is in progress */
     HZP_TRAINER_RESTORE,    /* the chain that quantizes an older version is in progress */
     HZP_TRAINER_BROKEN,     /* device or weights failed: the trainer offers nothing more */
@@ -133,6 +134,8 @@ struct hzp_trainer {
     _Atomic(struct hzp_collectives *) joins; /* with the ranks that have met again; NULL: none */
 
     struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
+    bool promotes;                 /* in this step: the version on trial is published */
+    bool withdraws;                /* the undo in progress gives the samples back */
 
     /* An older version that is made to serve again (trainer_suspend.h).  Handed over by
      * `restore`. */
@@ -185,6 +188,16 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush);
 void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step);
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step);
 void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step);
+/* Builds the chain of an undo. */
+void hzp_trainer_begin_undo(struct hzp_trainer *t);
+/* The update counts, and its draft is published now or later. */
+void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step);
+/* The update has ended, whatever became of it. */
+void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step);
+/* The update in progress as the record of the version that it makes. */
+void hzp_trainer_fill_record(struct hzp_trainer *t, struct hzp_version_record *record);
+/* The samples of the update that ends. */
+void hzp_trainer_add_learned(const struct hzp_trainer *t, struct hzp_learned *learned);
 /* With several ranks: the update's chain has ended; its tail has. */
 void hzp_trainer_begin_tail(struct hzp_trainer *t, const struct hzp_step *step);
 void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step);
@@ -280,8 +293,23 @@ bool hzp_trainer_gate_decides(const struct hzp_trainer *t);
 /* A chain of the evaluation has ended: builds the next, or decides. */
 enum hzp_gate_result { HZP_GATE_GOES_ON, HZP_GATE_PASSED, HZP_GATE_REFUSED };
 enum hzp_gate_result hzp_trainer_gate_next(struct hzp_trainer *t);
+/* The draft that passed is published: its losses are those of the serving version from here on. */
+void hzp_trainer_gate_accept(struct hzp_trainer *t);
 /* Another version serves than the one whose losses are known. */
 void hzp_trainer_gate_forget(struct hzp_trainer *t);
+
+/* --- trainer_trial.c ------------------------------------------------------------------------- */
+
+/* The draft passed every other check: it serves a share of the requests from here on. */
+void hzp_trainer_trial_begin(struct hzp_trainer *t);
+/* In stage TRIAL: looks whether it is over.  False: it is, and the chain of the undo is next.
+ * True: the step has no slice; t->promotes says whether it publishes. */
+bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
+                            struct hzp_offer *offer);
+/* When t->promotes says so, and the step is delivered: publishes it, and the update counts. */
+void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *step);
+/* Ends it without a verdict. */
+void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
 /* --- trainer_save.c --------------------------------------------------------------------------- */
 

@@ -181,6 +181,8 @@ static void give_up(struct hzp_trainer *t, uint64_t last_step)
         }
         t->stage = HZP_TRAINER_IDLE;
     }
+    if (t->stage == HZP_TRAINER_TRIAL)
+        hzp_trainer_trial_withdraw(t, "other weights are to serve");
     if (t->stage == HZP_TRAINER_BROKEN && t->draft) {
         hzp_weights_abandon(w, t->draft);
         t->draft = NULL;

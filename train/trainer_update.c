@@ -74,7 +74,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
     t->update_ns = hzp_now_ns();
-    if (t->gate)
+    if (t->gate || t->config.trials)
         hzp_update_save(&t->chain, t->space);
     if (t->collectives) {
         t->ahead = hzp_trainer_draw_ahead(t);
@@ -92,18 +92,23 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
 
 /* --- Ending ----------------------------------------------------------------------------------- */
 
+void hzp_trainer_fill_record(struct hzp_trainer *t, struct hzp_version_record *record)
+{
+    record->checksum = hzp_update_result(t->space)->checksum;
+    record->gate_before = t->now.gate_before;
+    record->gate_after = t->now.gate_after;
+}
+
 static void publish(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
     hzp_trainer_note_unlearned(t);
     struct hzp_version_record *record = &t->draft->record;
+    hzp_trainer_fill_record(t, record);
     record->optimizer_step = t->optimizer_step;
     record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
-    record->checksum = hzp_update_result(t->space)->checksum;
     record->learned = t->learned;
     record->learned_through = t->learned_through;
-    record->gate_before = t->now.gate_before;
-    record->gate_after = t->now.gate_after;
     t->draft->fp8_made = true; /* by the last items of the update's chain, which has ended */
     hzp_weights_publish(w, t->draft, step->number);
     uint64_t now = hzp_now_ns();
@@ -133,7 +138,7 @@ static int compare_numbers(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void add_learned(struct hzp_trainer *t)
+void hzp_trainer_add_learned(const struct hzp_trainer *t, struct hzp_learned *learned)
 {
     const struct hzp_draw *d = draw_of_update(t);
     int64_t *number = hzp_xmalloc((size_t)HZP_MAX(d->count, 1) * sizeof(*number));
@@ -143,7 +148,7 @@ static void add_learned(struct hzp_trainer *t)
             number[n++] = d->sample[i]->sequence_number;
     qsort(number, (size_t)n, sizeof(*number), compare_numbers);
     for (int32_t i = 0; i < n; i++)
-        hzp_learned_add(&t->learned, number[i]);
+        hzp_learned_add(learned, number[i]);
     free(number);
 }
 
@@ -190,7 +195,7 @@ static void count_update(struct hzp_trainer *t)
     s->optimizer_step = t->optimizer_step;
     s->draws = t->draws;
     s->updates += !t->now.skipped;
-    s->skipped += t->now.skipped && !t->now.rejected;
+    s->skipped += t->now.skipped && !t->now.rejected && !t->now.withdrawn;
     s->dropped += t->now.dropped;
     s->broken = t->now.broken;
     s->device_ns += t->now.device_ns;
@@ -202,8 +207,7 @@ static void count_update(struct hzp_trainer *t)
     hzp_lock_release(&t->lock);
 }
 
-/* The update counts, and its draft is published now or later. */
-static void keep_update(struct hzp_trainer *t, const struct hzp_step *step)
+void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
     t->optimizer_step++;
@@ -212,7 +216,8 @@ static void keep_update(struct hzp_trainer *t, const struct hzp_step *step)
     t->unpublished++;
     t->version_loss_sum += t->loss_sum;
     t->version_weight_sum += t->weight_sum;
-    add_learned(t);
+    hzp_trainer_add_learned(t, &t->learned);
+    hzp_trainer_gate_accept(t);
     t->learned_through = hzp_sample_queue_done(t->config.queue);
     /* Publishing counts the update as finished in the same call, so no reader sees a staleness
      * above the bound. */
@@ -224,8 +229,7 @@ static void keep_update(struct hzp_trainer *t, const struct hzp_step *step)
     }
 }
 
-/* The update has ended, whatever became of it. */
-static void close_update(struct hzp_trainer *t, const struct hzp_step *step)
+void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     if (!next_begun(t) && t->stage != HZP_TRAINER_BROKEN)
         t->stage = HZP_TRAINER_IDLE;
@@ -236,6 +240,17 @@ static void close_update(struct hzp_trainer *t, const struct hzp_step *step)
     count_update(t);
     if (t->config.on_update)
         t->config.on_update(t->config.ctx, &t->now);
+}
+
+/* The draft has passed what it is checked with here. */
+static void pass(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    if (t->config.trials) {
+        hzp_trainer_trial_begin(t);
+        return;
+    }
+    hzp_trainer_keep_update(t, step);
+    hzp_trainer_close_update(t, step);
 }
 
 void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
@@ -250,11 +265,12 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
         hzp_trainer_gate_begin(t);
         return;
     }
-    if (finite)
-        keep_update(t, step);
-    else
-        undo_update(t, result);
-    close_update(t, step);
+    if (finite) {
+        pass(t, step);
+        return;
+    }
+    undo_update(t, result);
+    hzp_trainer_close_update(t, step);
 }
 
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step)
@@ -262,33 +278,50 @@ void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step)
     switch (hzp_trainer_gate_next(t)) {
     case HZP_GATE_PASSED:
         hzp_trainer_tell_verdict(t, true);
-        keep_update(t, step);
-        close_update(t, step);
+        pass(t, step);
         break;
     case HZP_GATE_REFUSED: /* moments and residuals first */
         hzp_trainer_tell_verdict(t, false);
-        hzp_plan_clear(&t->chain);
-        hzp_update_restore(&t->chain, t->space);
-        t->at = t->to = 0;
-        t->stage = HZP_TRAINER_UNDO;
+        hzp_trainer_begin_undo(t);
         break;
     case HZP_GATE_GOES_ON:
         break;
     }
 }
 
-void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step)
+void hzp_trainer_begin_undo(struct hzp_trainer *t)
 {
-    hzp_weights_abandon(t->config.model->weights, t->draft);
-    t->draft = NULL;
-    t->now.skipped = t->now.rejected = true;
+    hzp_plan_clear(&t->chain);
+    hzp_update_restore(&t->chain, t->space);
+    t->at = t->to = 0;
+    t->stage = HZP_TRAINER_UNDO;
+}
+
+/* The samples of the update are rejected. */
+static void reject(struct hzp_trainer *t)
+{
+    t->now.rejected = true;
     t->draws++;
     for (int32_t i = 0; i < t->draw->count; i++)
         if (t->draw->sample[i]->sequence_number > 0)
             hzp_weights_add_unlearned(t->config.model->weights,
                                       t->draw->sample[i]->sequence_number);
     t->learned_through = hzp_sample_queue_reject(t->config.queue);
-    close_update(t, step);
+}
+
+void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    if (t->draft) /* a trial has left it already */
+        hzp_weights_abandon(t->config.model->weights, t->draft);
+    t->draft = NULL;
+    t->now.skipped = true;
+    t->now.withdrawn = t->withdraws;
+    t->withdraws = false;
+    if (t->now.withdrawn)
+        hzp_sample_queue_undo(t->config.queue);
+    else
+        reject(t);
+    hzp_trainer_close_update(t, step);
 }
 
 /* --- The tail --------------------------------------------------------------------------------- */

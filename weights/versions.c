@@ -30,8 +30,9 @@ struct hzp_weights {
     struct hzp_units gathered;
 
     /* engine thread only; record.state of a slot is the slot's state */
-    struct hzp_version *slot; /* [config.slots] */
-    struct hzp_version *current;
+    struct hzp_version *slot;            /* [config.slots] */
+    struct hzp_version *current, *trial; /* trial NULL: none */
+    uint64_t issued;                     /* ids so far */
     bool in_place; /* one slot: an update of the current version is in progress */
     int64_t serving_optimizer_step, finished_optimizer_step;
     int64_t *unlearned; /* [unlearned_count] ascending */
@@ -39,7 +40,8 @@ struct hzp_weights {
 
     /* under lock: what other threads may read */
     struct hzp_lock lock;
-    struct hzp_version_record *record;  /* [RECORDS_MAX]; publication n is at n % RECORDS_MAX */
+    /* [RECORDS_MAX]; of the n-th id issued: at n % RECORDS_MAX */
+    struct hzp_version_record *record;
     struct hzp_version_record *history; /* [histories] of earlier processes, newest first */
     int32_t histories;
     struct hzp_weights_stats stats;
@@ -99,6 +101,8 @@ static void refresh_stats(struct hzp_weights *w)
 {
     struct hzp_weights_stats *s = &w->stats;
     s->serving_id = w->current ? w->current->record.id : 0;
+    s->trial_id = w->trial ? w->trial->record.id : 0;
+    s->next_id = w->config.first_id + w->issued;
     s->serving_optimizer_step = w->serving_optimizer_step;
     s->finished_optimizer_step = w->finished_optimizer_step;
     s->staleness = staleness(w);
@@ -110,8 +114,10 @@ static void refresh_stats(struct hzp_weights *w)
         s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
     s->slots_free = 0;
     for (int32_t i = 0; i < s->slots; i++) {
-        s->slots_free += w->slot[i].record.state == HZP_VERSION_FREE;
-        w->resident[i] = w->slot[i].record.id;
+        const struct hzp_version_record *r = &w->slot[i].record;
+        bool served = r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED;
+        s->slots_free += r->state == HZP_VERSION_FREE;
+        w->resident[i] = served ? r->id : 0;
     }
 }
 
@@ -122,8 +128,8 @@ static void refresh_stats_locked(struct hzp_weights *w)
     hzp_lock_release(&w->lock);
 }
 
-/* Ids count publications, so a version's record is found by its index; it may have been overwritten
- * by a newer one.  The lock is held. */
+/* Ids are issued one after another, so a version's record is found by its index; it may have been
+ * overwritten by a newer one.  The lock is held. */
 static void set_recorded_state(struct hzp_weights *w, uint64_t id, enum hzp_version_state state)
 {
     struct hzp_version_record *record = &w->record[(id - w->config.first_id) % RECORDS_MAX];
@@ -332,11 +338,16 @@ void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended)
     atomic_store(&w->ended, HZP_MIN(ended, UINT64_MAX / 2));
     for (int32_t i = 0; i < w->config.slots; i++) {
         struct hzp_version *v = &w->slot[i];
-        if (v->record.state != HZP_VERSION_RETIRED || v->held > 0 || v->last_step > ended)
+        bool dropped = v->record.state == HZP_VERSION_DROPPED;
+        if ((v->record.state != HZP_VERSION_RETIRED && !dropped) || v->held > 0 ||
+            v->last_step > ended)
             continue;
         hzp_lock_take(&w->lock);
         v->record.state = HZP_VERSION_FREE;
-        set_recorded_state(w, v->record.id, HZP_VERSION_FREE);
+        if (dropped)
+            v->record.id = 0; /* it cannot be revived */
+        else
+            set_recorded_state(w, v->record.id, HZP_VERSION_FREE);
         refresh_stats(w);
         hzp_lock_release(&w->lock);
     }
@@ -440,11 +451,62 @@ static void retire(struct hzp_weights *w, struct hzp_version *draft, uint64_t ol
     old->last_step = HZP_MAX(old->last_step, last_step);
 }
 
+/* The record gets the next id.  The lock is held. */
+static void issue_id(struct hzp_weights *w, struct hzp_version_record *record,
+                     enum hzp_version_state state)
+{
+    record->id = w->config.first_id + w->issued;
+    record->published_unix_ms = hzp_unix_ms();
+    record->state = state;
+    w->record[w->issued % RECORDS_MAX] = *record;
+    w->issued++;
+}
+
+void hzp_weights_begin_trial(struct hzp_weights *w, struct hzp_version *draft)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT && w->current && !w->trial);
+    HZP_ASSERT(!w->config.fp8 || draft->fp8_made);
+    hzp_lock_take(&w->lock);
+    draft->record.parent = w->current->record.id;
+    issue_id(w, &draft->record, HZP_VERSION_TRIAL);
+    w->trial = draft;
+    refresh_stats(w);
+    hzp_lock_release(&w->lock);
+}
+
+void hzp_weights_drop_trial(struct hzp_weights *w)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(w->trial);
+    hzp_lock_take(&w->lock);
+    w->trial->record.state = HZP_VERSION_DROPPED;
+    set_recorded_state(w, w->trial->record.id, HZP_VERSION_DROPPED);
+    w->trial = NULL;
+    refresh_stats(w);
+    hzp_lock_release(&w->lock);
+}
+
+struct hzp_version *hzp_weights_trial(struct hzp_weights *w)
+{
+    hzp_assert_engine_thread();
+    return w->trial;
+}
+
+struct hzp_version *hzp_weights_acquire_trial(struct hzp_weights *w)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(w->trial);
+    w->trial->held++;
+    return w->trial;
+}
+
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step)
 {
     hzp_assert_engine_thread();
     struct hzp_version_record *record = &draft->record;
-    HZP_ASSERT(record->state == HZP_VERSION_DRAFT || (draft == w->current && w->in_place));
+    bool tried = draft == w->trial;
+    HZP_ASSERT(record->state == HZP_VERSION_DRAFT || tried || (draft == w->current && w->in_place));
     HZP_ASSERT(!w->config.fp8 || draft->fp8_made);
     uint64_t old_id = w->current ? w->current->record.id : 0;
     int64_t seen = staleness(w);
@@ -456,9 +518,14 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     retire(w, draft, old_id, last_step);
     if (!record->parent)
         record->parent = old_id;
-    record->id = w->config.first_id + w->stats.publications;
-    record->published_unix_ms = hzp_unix_ms();
-    record->state = HZP_VERSION_CURRENT;
+    if (tried) {
+        record->published_unix_ms = hzp_unix_ms();
+        record->state = HZP_VERSION_CURRENT;
+        w->record[(record->id - w->config.first_id) % RECORDS_MAX] = *record;
+        w->trial = NULL;
+    } else {
+        issue_id(w, record, HZP_VERSION_CURRENT);
+    }
     /* A published update counts as finished.  Publishing an older state (a restore) lowers the
      * count of finished updates: those after it are no ancestors of the version that serves now. */
     if (record->optimizer_step > w->finished_optimizer_step ||
@@ -467,7 +534,6 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     w->serving_optimizer_step = record->optimizer_step;
     w->current = draft;
     w->in_place = false;
-    w->record[w->stats.publications % RECORDS_MAX] = *record;
     w->stats.publications++;
     w->stats.learned_through = record->learned_through;
     refresh_stats(w);
@@ -606,10 +672,10 @@ void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_rec
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
 {
     hzp_lock_take(&w->lock);
-    uint64_t kept = HZP_MIN(w->stats.publications, (uint64_t)RECORDS_MAX);
+    uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX);
     int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
     for (int32_t i = 0; i < n; i++)
-        ret[i] = w->record[(w->stats.publications - 1 - (uint64_t)i) % RECORDS_MAX];
+        ret[i] = w->record[(w->issued - 1 - (uint64_t)i) % RECORDS_MAX];
     int32_t older = HZP_MIN(HZP_MAX(max, 0) - n, w->histories);
     older = HZP_MIN(older, RECORDS_MAX - n);
     if (older > 0)
@@ -622,12 +688,15 @@ int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_ve
                                int32_t max)
 {
     hzp_lock_take(&w->lock);
-    uint64_t end = w->stats.publications, begin = end - HZP_MIN(end, (uint64_t)RECORDS_MAX);
-    if (id >= w->config.first_id) /* publication n has the id first_id + n */
+    uint64_t end = w->issued, begin = end - HZP_MIN(end, (uint64_t)RECORDS_MAX);
+    if (id >= w->config.first_id) /* the n-th id is first_id + n */
         begin = HZP_MIN(HZP_MAX(begin, id - w->config.first_id + 1), end);
-    int32_t n = (int32_t)HZP_MIN(end - begin, (uint64_t)HZP_MAX(max, 0));
-    for (int32_t i = 0; i < n; i++)
-        ret[i] = w->record[(begin + (uint64_t)i) % RECORDS_MAX];
+    int32_t n = 0;
+    for (uint64_t i = begin; i < end && n < max; i++) {
+        const struct hzp_version_record *r = &w->record[i % RECORDS_MAX];
+        if (r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED)
+            ret[n++] = *r;
+    }
     hzp_lock_release(&w->lock);
     return n;
 }
@@ -638,8 +707,12 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
     ret->loss = ret->gate_before = ret->gate_after = NAN;
     ret->learned_through = -1;
     hzp_lock_take(&w->lock);
-    if (w->stats.publications) /* of this process */
-        *ret = w->record[(w->stats.publications - 1) % RECORDS_MAX];
+    uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX); /* of this process */
+    for (uint64_t i = 1; i <= kept && !ret->id; i++) {
+        const struct hzp_version_record *r = &w->record[(w->issued - i) % RECORDS_MAX];
+        if (r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED)
+            *ret = *r;
+    }
     hzp_lock_release(&w->lock);
 }
 

@@ -11,6 +11,12 @@
  *       ^                      that read it has ended                 |
  *       +-------------------------------------------------------------+
  *
+ * A draft may serve a share of the requests before (weights/trials.h), under an id that no other
+ * version gets.  If it is dropped, that id has never been current, and never will be:
+ *
+ *     draft --begin_trial--> trial --publish--> current
+ *                              +-----drop_trial--> dropped --as retired--> free
+ *
  * Staleness: an update that is finished but not published leaves the server behind.  The store
  * keeps both numbers, and hzp_weights_may_update() decides whether one more update may begin.  The
  * bound in force is the smaller one of the operator's and that of the requests being served.
@@ -29,7 +35,9 @@ enum hzp_version_state {
     HZP_VERSION_FREE,
     HZP_VERSION_DRAFT,
     HZP_VERSION_CURRENT,
-    HZP_VERSION_RETIRED
+    HZP_VERSION_RETIRED,
+    HZP_VERSION_TRIAL,
+    HZP_VERSION_DROPPED /* also in a record whose memory is free */
 };
 
 /* The accepted samples that an update learned from: ascending, disjoint ranges of sequence
@@ -50,7 +58,7 @@ struct hzp_version_record {
     uint64_t id;                  /* starts at 1 and only grows, also across restarts */
     int64_t optimizer_step;       /* the newest update it contains */
     enum hzp_version_state state; /* FREE in a record: retired, and its memory is free */
-    int64_t published_unix_ms;
+    int64_t published_unix_ms;    /* TRIAL, DROPPED: when the trial began */
     double loss;       /* mean over the learned tokens of its updates; NaN: loaded from disk */
     uint64_t checksum; /* as the audit op defines it, over all units */
     struct hzp_learned learned; /* samples learned since the previous version */
@@ -146,11 +154,22 @@ int hzp_weights_revive(struct hzp_weights *w, uint64_t id, struct hzp_version **
 /* Frees the draft's slot; updates that only this draft contained no longer count as finished. */
 void hzp_weights_abandon(struct hzp_weights *w, struct hzp_version *draft);
 
-/* Makes the draft current and retires the previous current version; sets the record's id and time.
- * Called between two steps; the caller has checked the contents (audit op) and, if the store keeps
- * fp8 weights, made them.  last_step: the last step that read the version now retiring.  The
- * record's optimizer_step counts as finished. */
+/* Makes the draft, or the version on trial, current and retires the previous current version; sets
+ * the record's id and time.  Called between two steps; the caller has checked the contents (audit
+ * op) and, if the store keeps fp8 weights, made them.  last_step: the last step that read the
+ * version now retiring.  The record's optimizer_step counts as finished. */
 void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint64_t last_step);
+
+/* The draft, which is complete, gets an id and may serve beside the current version; its record's
+ * other fields are set, but for parent and time.  The caller has checked it as for publish.  The
+ * update counts as finished when it is published.  There is no other trial, and 2 slots or more. */
+void hzp_weights_begin_trial(struct hzp_weights *w, struct hzp_version *draft);
+/* The trial ends without a publication; readers that hold it may go on. */
+void hzp_weights_drop_trial(struct hzp_weights *w);
+/* The version on trial; NULL: none. */
+struct hzp_version *hzp_weights_trial(struct hzp_weights *w);
+/* As hzp_weights_acquire. */
+struct hzp_version *hzp_weights_acquire_trial(struct hzp_weights *w);
 
 /* The trainer finished optimizer step n (whether or not it is published yet). */
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step);
@@ -191,9 +210,10 @@ void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_rec
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max);
 /* Writes the oldest `max` records of this process whose id is above `id`, oldest first; returns how
  * many.  A reader that passes the last id it got misses no record, whatever is published meanwhile,
- * as long as it is not more than the kept records behind. */
+ * as long as it is not more than the kept records behind.  Leaves out trials, and dropped ones. */
 int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
                                int32_t max);
+/* The newest one that was published. */
 void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 
 /* Whether a slot holds the version's weights, so that hzp_weights_revive may succeed. */
@@ -201,6 +221,7 @@ bool hzp_weights_resident(struct hzp_weights *w, uint64_t id);
 
 struct hzp_weights_stats {
     uint64_t serving_id, publications;
+    uint64_t trial_id, next_id; /* on trial, 0: none; of the next version that gets an id */
     int64_t serving_optimizer_step, finished_optimizer_step, staleness, learned_through;
     int32_t max_staleness, slots, slots_free; /* max_staleness: the operator's */
     int32_t bound;                            /* in force: with hzp_weights_ask_staleness() */

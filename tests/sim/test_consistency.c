@@ -16,6 +16,9 @@
  *                of earlier versions on days that allow them, where the request tells that it has
  *                some
  *
+ * On some days each draft is on trial first, and promoted, dropped or withdrawn.  Only requests
+ * whose key is drawn may be answered by it, and what is counted of both sides is what was seen.
+ *
  * In place of a trainer, updates begin, finish, are published, fail some examples for good, and now
  * and then put an earlier state back.  No token may come from a version that does not meet the
  * request's min_version and min_sequence, no staleness may exceed the request's max_staleness, no
@@ -25,10 +28,7 @@
  * Days have preemptions, cancellations, prompts that begin alike, and steps formed one ahead.
  * Sabotage replaces functions through the linker's --wrap, and must be noticed. */
 #include "base/arena.h"
-#include "serve/scheduler.h"
-#include "serve/scheduler_state.h"
-#include "tests/fixture/model.h"
-#include "tests/serve/seeded.h"
+#include "tests/sim/consistency.h"
 #include "tests/sim/sabotage.h"
 
 #include <stdio.h>
@@ -36,82 +36,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    VOCAB = 512,
-    EOS = VOCAB - 1,
-    POSITIONS = 128,
-    LIVES_MAX = 60,
-    IDS_MAX = 1 << 14,
-    SAMPLES_MAX = 1 << 14,
-    PATIENCE = 400, /* steps without any row while requests are there */
-};
-
-enum sabotage {
-    SOUND,
-    NO_RECOMPUTE,  /* a request goes on with rows of the version before */
-    NO_ABORT,      /* or does not end at the swap */
-    ALWAYS_MET,    /* requests do not wait for the weights they ask for */
-    UNLEARNED,     /* an example that was given up counts as learned */
-    NOT_PINNED,    /* a pinned version's slot is given out again */
-    WRONG_WEIGHTS, /* a pinned request's rows are computed by the current version */
-    PINS_LAST,     /* pins last for ever */
-    STALE_CACHE,   /* the prefix cache does not hear of swaps */
-    STALE_FOR_ALL, /* requests that ask for newer weights get stale rows, too */
-    SABOTAGES
-};
 static const char *const sabotage_name[SABOTAGES] = {
-    "sound",      "no-recompute",  "no-abort",  "always-met",  "unlearned",
-    "not-pinned", "wrong-weights", "pins-last", "stale-cache", "stale-for-all"};
-
-struct row {
-    uint64_t content, version;
-};
-
-struct life {
-    struct hzp_request *rq;
-    int32_t seen, pushes, edge; /* as in test_prefix.c */
-    uint64_t by[POSITIONS];
-    uint64_t submitted; /* the step before */
-    bool ended;
-};
-
-/* A version that was published. */
-struct known {
-    int64_t learned_through, step;
-    int32_t swap, line; /* how many were published before; the first of its line without a break */
-};
-
-struct day {
-    uint64_t seed, random;
-    enum sabotage sabotage;
-    bool ahead;
-    int32_t pages, page_rows, rows_max, lives, submitted, ended, slots, operator_bound;
-    int32_t swap_chance;
-    struct hzp_scheduler_config config;
-    struct fixture_model m;
-    struct hzp_kvpool *pool;
-    struct hzp_time time;
-    struct hzp_scheduler *s;
-    struct hzp_batch *batch[2];
-    struct row *kv;
-    struct life life[LIVES_MAX];
-    struct known *known; /* [IDS_MAX] by id */
-    bool *unlearned;     /* [SAMPLES_MAX + 4] by number */
-    uint64_t steps, newest, landed;
-    /* the trainer */
-    struct hzp_version *draft;
-    int64_t step, learned_through;
-    int32_t starved, kept;
-};
-
-struct totals {
-    uint64_t days, requests, swaps, rollbacks, recomputes, aborted, expired, unmet_time,
-        unmet_never, pushes, canceled, pinned_old, hits, mode[4], waited, stale, rewarmed;
-};
+    "sound",         "no-recompute", "no-abort",    "always-met",    "unlearned", "not-pinned",
+    "wrong-weights", "pins-last",    "stale-cache", "stale-for-all", "drawn-any", "trial-unheard"};
 
 static struct day *today; /* for the wrappers */
 
-HZP_NORETURN static void broken(const struct day *d, const char *rule, int64_t a, int64_t b)
+void broken(const struct day *d, const char *rule, int64_t a, int64_t b)
 {
     printf("%s: %lld, %lld, in step %llu; again with: test_consistency --seeds %llu..%llu%s%s\n",
            rule, (long long)a, (long long)b, (unsigned long long)d->steps,
@@ -121,31 +52,7 @@ HZP_NORETURN static void broken(const struct day *d, const char *rule, int64_t a
     _exit(1);
 }
 
-static void check(const struct day *d, bool holds, const char *rule, int64_t a, int64_t b)
-{
-    if (!holds)
-        broken(d, rule, a, b);
-}
-
-static int32_t between(struct day *d, int32_t low, int32_t high)
-{
-    return low + (int32_t)seeded(&d->random, (uint32_t)(high - low + 1));
-}
-
-/* True once in n times. */
-static bool once_in(struct day *d, int32_t n)
-{
-    return !seeded(&d->random, (uint32_t)n);
-}
-
 /* --- What stands for the model ---------------------------------------------------------------- */
-
-static uint64_t content(uint64_t before, int32_t token, uint64_t version)
-{
-    uint64_t z = before * 0x9e3779b97f4a7c15u + (uint64_t)token * 0xbf58476d1ce4e5b9u + version;
-    z = (z ^ z >> 31) * 0x94d049bb133111ebu;
-    return z ^ z >> 29;
-}
 
 /* The token drawn from a row; one in 32 ends the answer. */
 static int32_t draw(uint64_t row)
@@ -178,6 +85,23 @@ void __real_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64
 void __wrap_hzp_prefix_serve(struct hzp_prefix *prefix, uint64_t version, uint64_t parent);
 uint64_t __real_hzp_demands_oldest(const struct hzp_demands *d, uint64_t current);
 uint64_t __wrap_hzp_demands_oldest(const struct hzp_demands *d, uint64_t current);
+bool __real_hzp_trials_draws(const struct hzp_trials *t, uint64_t key);
+bool __wrap_hzp_trials_draws(const struct hzp_trials *t, uint64_t key);
+void __real_hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step);
+void __wrap_hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step);
+
+bool __wrap_hzp_trials_draws(const struct hzp_trials *t, uint64_t key)
+{
+    return today->sabotage == DRAWN_ANY || __real_hzp_trials_draws(t, key);
+}
+
+void __wrap_hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    if (today->sabotage == TRIAL_UNHEARD && s->trial && !hzp_weights_trial(s->model->weights))
+        s->trial = 0;
+    else
+        __real_hzp_trial_turn(s, step);
+}
 
 enum hzp_at_swap __wrap_hzp_demands_at_swap(const struct hzp_demands *d, struct hzp_weights *w,
                                             const struct hzp_version *v, int32_t drawn)
@@ -236,86 +160,6 @@ void __wrap_hzp_look_at_pins(struct hzp_scheduler *s)
         __real_hzp_look_at_pins(s);
 }
 
-/* --- The store and what stands for the trainer ------------------------------------------------ */
-
-static void note_version(struct day *d)
-{
-    const struct hzp_version_record *r = &hzp_weights_current(d->m.weights)->record;
-    const struct known *before = &d->known[d->newest];
-    check(d, r->id < IDS_MAX, "ids", (int64_t)r->id, 0);
-    bool follows = d->newest && r->parent == d->newest;
-    d->known[r->id] = (struct known){r->learned_through, r->optimizer_step, before->swap + 1,
-                                     follows ? before->line : (int32_t)r->id};
-    d->newest = r->id;
-}
-
-static void publish(struct day *d, struct hzp_version *v, uint64_t last_step)
-{
-    v->record.optimizer_step = d->step;
-    v->record.learned_through = d->learned_through;
-    hzp_weights_publish(d->m.weights, v, last_step);
-    note_version(d);
-}
-
-/* An update ends: some of its examples were learned, some given up. */
-static void learn(struct day *d)
-{
-    d->step++;
-    for (int32_t n = between(d, 0, 3); n > 0 && d->learned_through + 1 < SAMPLES_MAX; n--) {
-        d->learned_through++;
-        if (content(d->seed, (int32_t)d->learned_through, 1) % 8) /* always the same ones */
-            continue;
-        d->unlearned[d->learned_through] = true;
-        hzp_weights_add_unlearned(d->m.weights, d->learned_through);
-    }
-}
-
-/* After a step, unless it keeps the version: finishes an update, and publishes what is finished. */
-static void train(struct day *d, const struct hzp_offer *offer, uint64_t number, bool flying,
-                  struct totals *t)
-{
-    struct hzp_weights *w = d->m.weights;
-    struct hzp_weights_stats stats;
-    hzp_weights_read_stats(w, &stats);
-    bool over = stats.staleness > stats.bound, exceeds = stats.staleness + 1 > stats.bound;
-    d->kept = offer->keep_version ? d->kept + 1 : 0;
-    check(d, d->kept < 2000, "a version is kept for ever", d->kept, 0);
-    if (!d->draft && hzp_weights_begin(w, &d->draft) < 0) {
-        d->draft = NULL;
-        d->starved++;
-        check(d, d->starved <= (int32_t)d->config.pin_ns + 8, "training is starved", d->starved,
-              (int64_t)d->config.pin_ns);
-        return;
-    }
-    d->starved = 0;
-    if (over && !flying) {
-        publish(d, d->draft, number);
-        d->draft = NULL;
-        return;
-    }
-    if (offer->keep_version || (flying && exceeds) || !once_in(d, d->swap_chance))
-        return; /* the trainer has the loop wait for results first (hzp_offer.settle) */
-    if (!flying && once_in(d, 12)) { /* an earlier state is put back */
-        uint64_t id = (uint64_t)between(d, 1, (int32_t)d->newest);
-        d->step = d->known[id].step;
-        d->learned_through = d->known[id].learned_through;
-        d->draft->record.parent = id;
-        t->rollbacks++;
-    } else {
-        bool publishes = seeded(&d->random, 2);
-        if (!hzp_weights_may_update(w, publishes))
-            publishes = true;
-        learn(d);
-        if (!publishes) {
-            hzp_weights_finished(w, d->step);
-            return;
-        }
-    }
-    publish(d, d->draft, number);
-    d->draft = NULL;
-    t->swaps++;
-}
-
 /* --- A day ------------------------------------------------------------------------------------ */
 
 static void open_store(struct day *d)
@@ -367,6 +211,10 @@ static void open_day(struct day *d)
         .rewarm_rows = once_in(d, 2) ? between(d, 1, 200) : 0,
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
+    if (d->slots > 2 && once_in(d, 2)) {
+        struct hzp_trials_config trials = {.share = between(d, 1, 9) / 10.0, .requests = 1};
+        d->trials = d->config.trials = hzp_trials_create(&trials);
+    }
     d->known = hzp_xcalloc(IDS_MAX, sizeof(*d->known));
     d->unlearned = hzp_xcalloc(SAMPLES_MAX + 4, sizeof(*d->unlearned));
     today = d;
@@ -395,11 +243,14 @@ static void close_day(struct day *d)
           stats.waiting_weights);
     if (d->draft)
         hzp_weights_abandon(d->m.weights, d->draft);
+    if (d->trial)
+        hzp_weights_drop_trial(d->m.weights);
     hzp_weights_reclaim(d->m.weights, UINT64_MAX);
     hzp_weights_read_stats(d->m.weights, &weights);
     check(d, weights.slots_free == d->slots - 1, "slots", weights.slots_free, d->slots);
     check(d, weights.bound == d->operator_bound, "bound", weights.bound, d->operator_bound);
     hzp_scheduler_destroy(d->s);
+    hzp_trials_destroy(d->trials);
     for (int32_t i = 0; i < d->submitted; i++)
         hzp_request_destroy(d->life[i].rq);
     hzp_batch_destroy(d->batch[0]);
@@ -448,6 +299,7 @@ static void submit(struct day *d, struct totals *t)
     struct hzp_request *rq = life->rq;
     rq->id = (uint64_t)d->submitted;
     rq->submitted_ns = 1;
+    rq->demands.draw_key = (uint64_t)between(d, 0, 40);
     ask(d, rq);
     if (once_in(d, 6))
         rq->sampling.presence = 1; /* such a sequence waits for its token */
@@ -532,8 +384,11 @@ static void execute(struct day *d, struct hzp_batch *b, uint64_t step, uint64_t 
             if (row_at(d, page, p)->version != version)
                 check_stale(d, seq, p, row_at(d, page, p)->version, version);
         note_rows(d, seq, page, end);
-        if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1)
-            b->token[n++] = draw(row_at(d, page, end - 1)->content);
+        if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1) {
+            b->token[n] = draw(row_at(d, page, end - 1)->content);
+            b->logprob[n] = -(float)(b->token[n] % 64) / 8; /* sums are exact */
+            n++;
+        }
     }
 }
 
@@ -571,8 +426,14 @@ static void check_token(struct day *d, const struct life *life, int32_t n, int64
     check(d, version >= a->min_version, "min_version", i, (int64_t)version);
     check(d, d->known[version].learned_through >= HZP_MAX(a->min_sequence, through), "min_sequence",
           i, (int64_t)version);
-    check(d, !a->min_sequence || !d->unlearned[a->min_sequence], "never learned", i,
+    bool tried = rq->on_trial && version == rq->trial; /* it may have been dropped since */
+    check(d, !a->min_sequence || tried || !d->unlearned[a->min_sequence], "never learned", i,
           a->min_sequence);
+    check(d, tried || (!d->known[version].on_trial && !d->known[version].dropped),
+          "answered by a trial", i, (int64_t)version);
+    if (rq->trial)
+        check(d, rq->on_trial == __real_hzp_trials_draws(d->trials, rq->demands.draw_key), "side",
+              i, rq->on_trial);
 }
 
 /* A request that has ended did so for a reason. */
@@ -583,8 +444,8 @@ static void check_end(struct day *d, const struct life *life, int64_t i, struct 
     int32_t count = atomic_load(&rq->out_count);
     uint64_t last = count ? rq->out[count - 1].version : 0;
     if (rq->state == HZP_REQUEST_CHANGED && rq->changed == HZP_CHANGED_SWAP)
-        check(d, a->mode != HZP_PINNED && (!count || last < d->newest), "ended by a swap", i,
-              count);
+        check(d, a->mode != HZP_PINNED && (!count || last < d->newest || d->known[last].dropped),
+              "ended by a swap", i, count);
     if (rq->state == HZP_REQUEST_CHANGED && rq->changed == HZP_CHANGED_PIN)
         check(d, a->mode == HZP_PINNED, "ended by its pin", i, count);
     if (rq->state == HZP_REQUEST_UNMET && rq->unmet == HZP_UNMET_TIME) {
@@ -600,6 +461,7 @@ static void check_end(struct day *d, const struct life *life, int64_t i, struct 
     if (a->max_staleness >= 0)
         check(d, rq->staleness <= a->max_staleness, "max_staleness", i, rq->staleness);
     t->recomputes += (uint64_t)rq->recomputes;
+    t->left += count && rq->on_trial && last != rq->trial;
     t->waited += count && hzp_demands_wait(a) && rq->admitted_ns > life->submitted + 1;
 }
 
@@ -751,11 +613,13 @@ static void report(const struct totals *t)
            "ended by a swap, %llu by the bound on pins; %llu steps of a pinned version; %llu "
            "waited for weights, %llu in vain, %llu for an example given up; %llu preemptions, "
            "%llu canceled, %llu prompt tokens found, %llu of them stale; %llu computed again for "
-           "later\n",
+           "later; trials: %llu promoted, %llu dropped, %llu withdrawn, %llu requests on their "
+           "side, %llu that went on with other weights\n",
            (u)t->days, (u)t->requests, (u)t->mode[0], (u)t->mode[1], (u)t->mode[2], (u)t->mode[3],
            (u)t->swaps, (u)t->rollbacks, (u)t->recomputes, (u)t->aborted, (u)t->expired,
            (u)t->pinned_old, (u)t->waited, (u)t->unmet_time, (u)t->unmet_never, (u)t->pushes,
-           (u)t->canceled, (u)t->hits, (u)t->stale, (u)t->rewarmed);
+           (u)t->canceled, (u)t->hits, (u)t->stale, (u)t->rewarmed, (u)t->promoted, (u)t->dropped,
+           (u)t->withdrawn, (u)t->on_trial, (u)t->left);
 }
 
 int main(int argc, char **argv)
@@ -773,7 +637,8 @@ int main(int argc, char **argv)
     report(&t);
     bool all = t.swaps && t.rollbacks && t.recomputes && t.aborted && t.expired && t.pinned_old &&
                t.waited && t.unmet_time && t.unmet_never && t.pushes && t.canceled && t.hits &&
-               t.stale && t.rewarmed;
+               t.stale && t.rewarmed && t.promoted && t.dropped && t.withdrawn && t.on_trial &&
+               t.left;
     if (last - first > 100 && !all)
         puts("a case of the above never came up");
     return last - first > 100 && !all;

@@ -37,6 +37,7 @@ struct tiny_config {
     struct hzp_shards shards; /* ordered, and with ranks.h: the groups */
     struct hzp_link *link;
     const struct hzp_gate *gate;
+    struct hzp_trials *trials;
 };
 
 struct tiny {
@@ -137,6 +138,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .shards = config->shards,
                                          .link = config->link,
                                          .gate = config->gate,
+                                         .trials = config->trials,
                                          .on_update = tiny_on_update,
                                          .ctx = t};
     TINY_MUST(hzp_trainer_create(&trainer, &t->trainer, &text));

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/trials.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct hzp_trials {
+    struct hzp_trials_config config; /* fixed */
+    struct hzp_lock lock;
+    /* under lock */
+    struct hzp_trials_stats stats;
+    uint64_t begin_ns;
+    enum hzp_verdict asked;
+    char why[sizeof(((struct hzp_trial *)0)->reason)]; /* of the newest verdict */
+};
+
+const char *hzp_trial_end_name(enum hzp_trial_end end)
+{
+    static const char *const name[] = {"runs", "promoted", "dropped", "withdrawn"};
+    return name[end];
+}
+
+struct hzp_trials *hzp_trials_create(const struct hzp_trials_config *config)
+{
+    HZP_ASSERT(config->share > 0 && config->share < 1 && config->requests >= 1);
+    HZP_ASSERT(config->max_drop >= 0 && config->max_score_drop >= 0);
+    struct hzp_trials *t = hzp_xcalloc(1, sizeof(*t));
+    t->config = *config;
+    hzp_lock_init(&t->lock, HZP_LOCK_TRIALS);
+    return t;
+}
+
+void hzp_trials_destroy(struct hzp_trials *t)
+{
+    if (!t)
+        return;
+    hzp_lock_fini(&t->lock);
+    free(t);
+}
+
+/* The lock is held. */
+static bool runs(const struct hzp_trials *t, uint64_t version)
+{
+    const struct hzp_trial *newest = &t->stats.newest;
+    return version && newest->version == version && newest->end == HZP_TRIAL_RUNS;
+}
+
+/* --- The trainer ------------------------------------------------------------------------------ */
+
+void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, uint64_t now_ns)
+{
+    hzp_lock_take(&t->lock);
+    t->stats.newest =
+        (struct hzp_trial){.version = version, .parent = parent, .begun_unix_ms = hzp_unix_ms()};
+    t->begin_ns = now_ns;
+    t->asked = HZP_VERDICT_NONE;
+    t->why[0] = 0;
+    hzp_lock_release(&t->lock);
+}
+
+static double mean(double sum, int64_t count)
+{
+    return count ? sum / (double)count : 0;
+}
+
+/* The same with the reason in t->why.  The lock is held. */
+static enum hzp_verdict judge(struct hzp_trials *t, uint64_t now_ns)
+{
+    const struct hzp_trial_side *old = &t->stats.newest.side[0], *new = &t->stats.newest.side[1];
+    const struct hzp_trials_config *config = &t->config;
+    if (t->asked != HZP_VERDICT_NONE) {
+        snprintf(t->why, sizeof(t->why), "asked for");
+        return t->asked;
+    }
+    if (new->failed && !old->failed) {
+        snprintf(t->why, sizeof(t->why), "%" PRId64 " of its %" PRId64 " requests failed",
+                 new->failed, new->requests);
+        return HZP_VERDICT_DROP;
+    }
+    bool enough = old->ended >= config->requests && new->ended >= config->requests;
+    if (!enough && now_ns - t->begin_ns < config->time_ns)
+        return HZP_VERDICT_NONE;
+    if (!enough) {
+        snprintf(t->why, sizeof(t->why),
+                 "too few requests ended in %g seconds: %" PRId64 " on trial, %" PRId64
+                 " beside it, %" PRId64 " of each are needed",
+                 (double)config->time_ns * 1e-9, new->ended, old->ended, config->requests);
+        return HZP_VERDICT_DROP;
+    }
+    double logprob[] = {mean(old->logprob, old->tokens), mean(new->logprob, new->tokens)};
+    double score[] = {mean(old->score, old->scores), mean(new->score, new->scores)};
+    bool worse = !(logprob[1] >= logprob[0] - config->max_drop);
+    bool disliked = old->scores && new->scores && !(score[1] >= score[0] - config->max_score_drop);
+    snprintf(t->why, sizeof(t->why),
+             "%slog-probability of a token %.4f, beside it %.4f; feedback %.3f of %" PRId64
+             ", beside it %.3f of %" PRId64,
+             worse      ? "it fell too far: "
+             : disliked ? "feedback fell too far: "
+                        : "",
+             logprob[1], logprob[0], score[1], new->scores, score[0], old->scores);
+    return worse || disliked ? HZP_VERDICT_DROP : HZP_VERDICT_PROMOTE;
+}
+
+enum hzp_verdict hzp_trials_verdict(struct hzp_trials *t, uint64_t now_ns)
+{
+    hzp_assert_engine_thread();
+    hzp_lock_take(&t->lock);
+    enum hzp_verdict verdict = HZP_VERDICT_NONE;
+    if (runs(t, t->stats.newest.version))
+        verdict = judge(t, now_ns);
+    hzp_lock_release(&t->lock);
+    return verdict;
+}
+
+uint64_t hzp_trials_due_ns(struct hzp_trials *t)
+{
+    hzp_lock_take(&t->lock);
+    bool any = runs(t, t->stats.newest.version);
+    uint64_t left = UINT64_MAX - t->begin_ns;
+    uint64_t due = any ? t->begin_ns + HZP_MIN(t->config.time_ns, left) : UINT64_MAX;
+    hzp_lock_release(&t->lock);
+    return due;
+}
+
+void hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why)
+{
+    hzp_lock_take(&t->lock);
+    struct hzp_trial *newest = &t->stats.newest;
+    HZP_ASSERT(runs(t, newest->version) && end != HZP_TRIAL_RUNS);
+    newest->end = end;
+    newest->ended_unix_ms = hzp_unix_ms();
+    snprintf(newest->reason, sizeof(newest->reason), "%s", why ? why : t->why);
+    t->stats.ended[end]++;
+    hzp_lock_release(&t->lock);
+}
+
+/* --- The scheduler ---------------------------------------------------------------------------- */
+
+uint64_t hzp_trials_running(struct hzp_trials *t)
+{
+    hzp_lock_take(&t->lock);
+    uint64_t version = t->stats.newest.version;
+    version = runs(t, version) ? version : 0;
+    hzp_lock_release(&t->lock);
+    return version;
+}
+
+/* The last steps of splitmix64: spreads keys that differ in few bits. */
+static uint64_t spread(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key)
+{
+    return (double)(spread(key) >> 11) * 0x1p-53 < t->config.share;
+}
+
+void hzp_trials_note_begun(struct hzp_trials *t, uint64_t version, bool trial)
+{
+    hzp_lock_take(&t->lock);
+    if (runs(t, version))
+        t->stats.newest.side[trial].requests++;
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trials_note_token(struct hzp_trials *t, uint64_t version, bool trial, double logprob)
+{
+    hzp_lock_take(&t->lock);
+    if (runs(t, version)) {
+        t->stats.newest.side[trial].tokens++;
+        t->stats.newest.side[trial].logprob += logprob;
+    }
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, bool cut,
+                           bool failed)
+{
+    hzp_lock_take(&t->lock);
+    if (runs(t, version)) {
+        t->stats.newest.side[trial].ended += !failed;
+        t->stats.newest.side[trial].cut += cut;
+        t->stats.newest.side[trial].failed += failed;
+    }
+    hzp_lock_release(&t->lock);
+}
+
+/* --- Any thread ------------------------------------------------------------------------------- */
+
+int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
+                   struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&t->lock);
+    bool found = runs(t, version);
+    if (found)
+        t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
+    hzp_lock_release(&t->lock);
+    return found ? HZP_OK
+                 : hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+}
+
+void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,
+                      bool replaces, double before)
+{
+    hzp_lock_take(&t->lock);
+    t->stats.scores++;
+    if (runs(t, version)) {
+        struct hzp_trial_side *side = &t->stats.newest.side[trial];
+        side->scores += !replaces;
+        side->score += replaces ? score - before : score;
+    }
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret)
+{
+    hzp_lock_take(&t->lock);
+    *ret = t->stats;
+    hzp_lock_release(&t->lock);
+}
