@@ -68,6 +68,7 @@ enum hzp_lock_rank {
     HZP_LOCK_SCHEDULER, /* serve/scheduler: statistics */
     HZP_LOCK_SPLIT,     /* nanobatch/split: policy and statistics */
     HZP_LOCK_VERSIONS,  /* weights/versions: records */
+    HZP_LOCK_FEEDBACK,  /* api/http/feedback: answers and their scores */
     HZP_LOCK_TRIALS,    /* weights/trials */
     HZP_LOCK_METRICS,   /* api/http/metrics */
     HZP_LOCK_AUTH,      /* api/http/auth: keys */

@@ -198,6 +198,8 @@ struct hzp_trainer_stats {
     char failure[200];
 };
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret);
+/* As configured.  Thread: any. */
+struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t);
 
 /* True: the trainer can go on only when other ranks have; the caller may sleep until the link's
  * wake. */

@@ -11,6 +11,11 @@
 #include <inttypes.h>
 #include <math.h>
 
+struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t)
+{
+    return t->config.trials;
+}
+
 static void set_on_trial(struct hzp_trainer *t, bool on)
 {
     hzp_lock_take(&t->lock);

@@ -13,6 +13,8 @@ struct hzp_trials {
     struct hzp_lock lock;
     /* under lock */
     struct hzp_trials_stats stats;
+    struct hzp_trial ended[HZP_TRIALS_KEPT]; /* the n-th: ended[n % HZP_TRIALS_KEPT] */
+    uint64_t count;                          /* ended so far */
     uint64_t begin_ns;
     enum hzp_verdict asked;
     char why[sizeof(((struct hzp_trial *)0)->reason)]; /* of the newest verdict */
@@ -40,6 +42,11 @@ void hzp_trials_destroy(struct hzp_trials *t)
         return;
     hzp_lock_fini(&t->lock);
     free(t);
+}
+
+const struct hzp_trials_config *hzp_trials_bounds(const struct hzp_trials *t)
+{
+    return &t->config;
 }
 
 /* The lock is held. */
@@ -135,6 +142,7 @@ void hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *wh
     newest->ended_unix_ms = hzp_unix_ms();
     snprintf(newest->reason, sizeof(newest->reason), "%s", why ? why : t->why);
     t->stats.ended[end]++;
+    t->ended[t->count++ % HZP_TRIALS_KEPT] = *newest;
     hzp_lock_release(&t->lock);
 }
 
@@ -211,7 +219,6 @@ void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double
                       bool replaces, double before)
 {
     hzp_lock_take(&t->lock);
-    t->stats.scores++;
     if (runs(t, version)) {
         struct hzp_trial_side *side = &t->stats.newest.side[trial];
         side->scores += !replaces;
@@ -225,4 +232,16 @@ void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret)
     hzp_lock_take(&t->lock);
     *ret = t->stats;
     hzp_lock_release(&t->lock);
+}
+
+int32_t hzp_trials_ended(struct hzp_trials *t, uint64_t *seen, struct hzp_trial *ret, int32_t max)
+{
+    int32_t n = 0;
+    hzp_lock_take(&t->lock);
+    if (t->count - *seen > HZP_TRIALS_KEPT)
+        *seen = t->count - HZP_TRIALS_KEPT;
+    while (*seen < t->count && n < max)
+        ret[n++] = t->ended[(*seen)++ % HZP_TRIALS_KEPT];
+    hzp_lock_release(&t->lock);
+    return n;
 }

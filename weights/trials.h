@@ -20,7 +20,7 @@
  * scores.  Otherwise it is dropped.  What a person asks for (hzp_trials_ask) comes before all of
  * these.
  *
- * Thread: engine, except hzp_trials_ask, _score, _read and _draws: any.
+ * Thread: engine, except hzp_trials_ask, _score, _read, _ended, _bounds and _draws: any.
  */
 #ifndef HZP_WEIGHTS_TRIALS_H
 #define HZP_WEIGHTS_TRIALS_H
@@ -60,15 +60,17 @@ struct hzp_trial {
     char reason[200];                     /* of its end */
 };
 
+enum { HZP_TRIALS_KEPT = 64 };
+
 struct hzp_trials_stats {
     uint64_t ended[HZP_TRIAL_WITHDRAWN + 1]; /* trials by their end; [HZP_TRIAL_RUNS]: not used */
-    uint64_t scores;                         /* of answers of all versions */
     struct hzp_trial newest;
 };
 
 /* The configuration is copied. */
 struct hzp_trials *hzp_trials_create(const struct hzp_trials_config *config);
 void hzp_trials_destroy(struct hzp_trials *t); /* NULL: no effect */
+const struct hzp_trials_config *hzp_trials_bounds(const struct hzp_trials *t);
 
 /* --- The trainer ------------------------------------------------------------------------------ */
 
@@ -104,5 +106,8 @@ int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
 void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,
                       bool replaces, double before);
 void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret);
+/* Writes the oldest `max` ended trials behind the first *seen ones, adds what was written and what
+ * is not kept any more (the newest HZP_TRIALS_KEPT are) to *seen; returns how many it wrote. */
+int32_t hzp_trials_ended(struct hzp_trials *t, uint64_t *seen, struct hzp_trial *ret, int32_t max);
 
 #endif

@@ -7,6 +7,8 @@
  *     name VERSION NAME         gives it a name
  *     unname NAME               takes the name away
  *     activate VERSION          it serves again
+ *     promote VERSION           its trial ends: it serves all requests
+ *     drop VERSION              its trial ends: it serves none
  *     export VERSION DIRECTORY  a model directory on the server: STATE/export/DIRECTORY
  */
 #include "api/bench/http_client.h"
@@ -144,8 +146,11 @@ static int run(struct client *c)
                              w->optimizer ? "reset" : "restore"));
     if (!strcmp(action, "export") && o->words == 3)
         return job(c, o->word[1], "export", json_pack("{s:s}", "directory", o->word[2]));
-    fprintf(stderr, "hzpserve: usage: hzpserve weights list|show VERSION|name VERSION NAME|unname "
-                    "NAME|activate VERSION|export VERSION DIRECTORY\n");
+    if ((!strcmp(action, "promote") || !strcmp(action, "drop")) && o->words == 2)
+        return job(c, o->word[1], action, json_object());
+    fprintf(stderr,
+            "hzpserve: usage: hzpserve weights list|show VERSION|name VERSION NAME|unname "
+            "NAME|activate VERSION|promote VERSION|drop VERSION|export VERSION DIRECTORY\n");
     return 2;
 }
 

@@ -252,6 +252,20 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--gate-max-rise", engine.learning.gate_max_rise, "0.02", "X[,TAG=X...]", SERVE,
          "how far the mean loss of --gate may rise above the lowest so far, in nats, of all its "
          "examples and of those with a tag"),
+    NUM("--canary", engine.canary.share, "0", 0, 0.9, SERVE,
+        "a new version answers this fraction of the requests first, and is published only if they "
+        "went as well as the others; needs --slots 3; 0: it is published at once"),
+    NUM("--canary-seconds", engine.canary.seconds, "60", 0.001, 86400, SERVE,
+        "how long such a trial lasts at most; if too few requests have ended then, the version is "
+        "not published, and its examples are rejected"),
+    INT("--canary-requests", engine.canary.requests, "32", 1, BIG, SERVE,
+        "requests that must have ended with the new version, and as many with the old one "
+        "meanwhile; then the trial ends"),
+    NUM("--canary-max-drop", engine.canary.max_drop, "0.1", 0, 100, SERVE,
+        "how far the mean log-probability of its tokens may be below that of the others', in nats"),
+    NUM("--canary-max-score-drop", engine.canary.max_score_drop, "0.2", 0, 2, SERVE,
+        "how far the mean score of its answers (POST /v1/feedback, -1 to 1) may be below that of "
+        "the others'"),
     INT("--queue-samples", engine.learning.queue_samples, "65536", 1, BIG, SERVE | BENCH,
         "maximum examples queued for training; more are refused with 429"),
     INT("--queue-tokens", engine.learning.queue_tokens, "16777216", 1, BIG, SERVE | BENCH,

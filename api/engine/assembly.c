@@ -177,7 +177,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
-                                         .gate = a->gate || a->is.gated,
+                                         .gate = a->gate || a->is.gated || a->trials,
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = a->dev->mem_total,
                                          .lanes = lane_bytes(a),
@@ -273,6 +273,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .shards = a->shards,
                                         .link = a->is.link,
                                         .gate = a->gate,
+                                        .trials = a->trials,
                                         .on_update = on_update,
                                         .ctx = ctx};
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */
@@ -376,6 +377,7 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
                                           .tier = a->tier,
+                                          .trials = a->trials,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),
                                           .admission = s->admission ? HZP_ADMIT_WORST_CASE
                                                                     : HZP_ADMIT_PREDICTED,

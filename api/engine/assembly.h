@@ -107,6 +107,7 @@ struct hzp_assembly {
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
     const struct hzp_gate *gate; /* of the trainer; set before open by the caller; NULL: none */
+    struct hzp_trials *trials;   /* the same */
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */

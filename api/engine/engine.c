@@ -70,6 +70,7 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .first = e->config.first,
                                      .last = e->config.source};
     a->gate = e->state ? hzp_state_gate(e->state) : NULL;
+    a->trials = e->trials;
     HZP_TRY(hzp_assembly_open(a, e->state ? hzp_state_first_id(e->state) : 1, reterr));
     if (e->state)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
@@ -158,6 +159,7 @@ static void free_engine(struct hzp_engine *e)
     }
     hzp_state_close(e->state);
     hzp_assembly_close(&e->parts);
+    hzp_trials_destroy(e->trials);
     free(e);
 }
 
@@ -198,6 +200,44 @@ static bool keeps_checkpoints(const struct hzp_engine_settings *s)
     return !s->no_train && !s->learning.no_checkpoint_copy && !(dir && !strcmp(dir, "none"));
 }
 
+/* --gate and --canary look at every update before it is published. */
+static int check_publication(const struct hzp_engine *e, const char *option,
+                             struct hzp_err_text *reterr)
+{
+    if (e->config.settings->training.publish_every != 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, option,
+                              "%s checks every update: it needs --publish-every 1", option);
+    return HZP_OK;
+}
+
+static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text *reterr)
+{
+    const struct hzp_engine_settings *s = e->config.settings;
+    const struct hzp_canary_settings *canary = &s->canary;
+    if (s->no_train || !(canary->share > 0))
+        return HZP_OK;
+    HZP_TRY(check_publication(e, "--canary", reterr));
+    if (e->config.link)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
+                              "--canary is not supported with several ranks");
+    if (slots < 3 || !(s->serving.pin_seconds > 0))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
+                              "--canary needs --slots 3 or more (here %d), and --pin-seconds",
+                              slots);
+    if (canary->seconds >= s->serving.weights_timeout)
+        hzp_log(HZP_LOG_WARN, "engine",
+                "--canary-seconds %g is not below --weights-timeout %g: requests that wait for "
+                "what was just taught may wait in vain",
+                canary->seconds, s->serving.weights_timeout);
+    struct hzp_trials_config config = {.share = canary->share,
+                                       .time_ns = (uint64_t)(canary->seconds * 1e9),
+                                       .requests = canary->requests,
+                                       .max_drop = canary->max_drop,
+                                       .max_score_drop = canary->max_score_drop};
+    e->trials = hzp_trials_create(&config);
+    return HZP_OK;
+}
+
 /* Reads what needs no device: policy, configuration, tokenizer, and the state of an earlier run. */
 static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
@@ -221,9 +261,9 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .serves = true,
                                          .copies = keeps_checkpoints(s),
                                          .quiet = e->config.quiet};
-    if (!s->no_train && s->learning.gate && s->training.publish_every != 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--gate",
-                              "--gate checks every update: it needs --publish-every 1");
+    if (!s->no_train && s->learning.gate)
+        HZP_TRY(check_publication(e, "--gate", reterr));
+    HZP_TRY(open_trials(e, slots, reterr));
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));
     return s->no_train ? HZP_OK : open_state(e, reterr);

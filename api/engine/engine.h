@@ -48,6 +48,7 @@ struct hzp_engine {
     struct hzp_state *state;   /* NULL with no_train */
     struct hzp_assembly parts; /* constant while it runs; the trainer is NULL with no_train */
     struct hzp_front *front;   /* NULL: no replicas; constant while it runs */
+    struct hzp_trials *trials; /* NULL: drafts are published at once */
     struct hzp_engine_thread *thread;
     bool again; /* engine thread: a damaged checkpoint was set aside while opening */
 };

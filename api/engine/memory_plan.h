@@ -52,7 +52,7 @@ struct hzp_memory_request {
     size_t limit;                                 /* bytes the device has */
     struct hzp_driver_memory driver;              /* what the driver takes for its own objects */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
-    bool gate;    /* a copy of the optimizer's state is kept */
+    bool gate;    /* or trials: a copy of the optimizer's state is kept */
     /* Checkpoints may be written from a copy in host memory.  It is planned where nine tenths of
      * the memory hold it: of the limit where that is host memory, else of host_limit. */
     bool copies;

@@ -84,6 +84,14 @@ struct hzp_split_settings {
     int64_t ride;        /* rows of a riding chunk; 0: where the plan table says so */
 };
 
+/* Versions on trial: the values of hzp_trials_config. */
+struct hzp_canary_settings {
+    double share;   /* of the requests; 0: versions are published at once */
+    double seconds; /* that a trial lasts at most */
+    int64_t requests;
+    double max_drop, max_score_drop;
+};
+
 /* What a server learns from and saves: see struct hzp_state_config. */
 struct hzp_learning_settings {
     const char *state_dir; /* NULL: the default directory; "none": nothing is saved */
@@ -105,6 +113,7 @@ struct hzp_engine_settings {
     struct hzp_training_settings training;
     struct hzp_split_settings split;
     struct hzp_learning_settings learning;
+    struct hzp_canary_settings canary;
     struct hzp_ranks_settings ranks;
     int64_t no_train; /* 1: serve only; training, learning and most of split are ignored */
 };

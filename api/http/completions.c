@@ -2,6 +2,7 @@
 /* POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages and
  * /v1/embeddings. */
 #include "api/http/demands.h"
+#include "api/http/feedback.h"
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/blocks.h"
@@ -42,6 +43,7 @@ void hzp_answer_count(struct hzp_answer *a)
     if (!a->counted) {
         hzp_metrics_completed(x->server->metrics, a->c);
         hzp_request_completed(&x->info, x->status, a->c);
+        hzp_feedback_note(x->server->feedback, a->id, a->c);
     }
     a->counted = true;
 }

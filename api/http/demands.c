@@ -3,6 +3,7 @@
 
 #include "api/http/fields.h"
 #include "api/http/taught.h"
+#include "api/learn/fingerprint.h"
 #include "base/decimal.h"
 
 #include <errno.h>
@@ -96,6 +97,8 @@ static int read_session(const struct hzp_exchange *x, struct hzp_demands *ret,
                         struct hzp_err_text *reterr)
 {
     const char *name = hzp_exchange_header(x, "x-hzpserve-session");
+    const char *key = name ? name : x->info.id;
+    ret->draw_key = hzp_fnv(HZP_FNV, key, strlen(key));
     if (!name)
         return HZP_OK;
     HZP_TRY(hzp_session_check(name, reterr));

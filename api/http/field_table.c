@@ -422,6 +422,12 @@ static const struct hzp_field push[] = {
     {"source", STRING, NULL, USED, "where the weights come from: kept with the version", NULL},
     END};
 
+static const struct hzp_field feedback[] = {
+    {"id", STRING, NULL, NEEDED, "of the answer", NULL},
+    {"score", NUMBER(-1, 1), NULL, NEEDED, "how good it was: -1 is bad, 1 is good", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false};
 const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false};
 const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false};
 const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
@@ -478,6 +484,10 @@ static const struct hzp_route_fields rows[] = {
      .path = "/v1/embeddings",
      .summary = "Texts as vectors",
      .body = &hzp_fields_embeddings},
+    {.method = "POST",
+     .path = "/v1/feedback",
+     .summary = "Score an answer",
+     .body = &hzp_fields_feedback},
     {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
     {.method = "GET", .path = "/v1/models/", .summary = "The one model that is served"},
     {.method = "GET",
@@ -487,7 +497,8 @@ static const struct hzp_route_fields rows[] = {
     {.method = "GET", .path = "/v1/weights/", .summary = "One version, or the list of names"},
     {.method = "POST",
      .path = "/v1/weights/",
-     .summary = "Activate, name or export a version: {id} is VERSION/activate, /name or /export",
+     .summary = "Activate, name or export a version, or end its trial: {id} is VERSION/activate, "
+                "/name, /export, /promote or /drop",
      .body = &hzp_fields_version,
      .query = job_query},
     {.method = "DELETE", .path = "/v1/weights/names/", .summary = "Take a version's name away"},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/http.h"
 
+#include "api/http/feedback.h"
 #include "api/http/taught.h"
 #include "api/learn/fingerprint.h"
 #include "api/http/framing.h"
@@ -38,6 +39,7 @@ static const struct hzp_route routes[] = {
     {"POST", "/v1/messages", HZP_RIGHT_COMPLETE, true, hzp_route_messages, NULL},
     {"POST", "/v1/messages/count_tokens", HZP_RIGHT_COMPLETE, true, hzp_route_count_tokens, NULL},
     {"POST", "/v1/embeddings", HZP_RIGHT_COMPLETE, true, hzp_route_embeddings, NULL},
+    {"POST", "/v1/feedback", HZP_RIGHT_COMPLETE, true, hzp_route_feedback, NULL},
     {"GET", "/v1/models", HZP_RIGHT_COMPLETE, false, hzp_route_models, NULL},
     {"GET", "/v1/models/", HZP_RIGHT_COMPLETE, false, hzp_route_model, NULL},
     {"GET", "/v1/weights", HZP_RIGHT_COMPLETE, true, hzp_route_weights, NULL},
@@ -654,6 +656,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     hzp_unknown_init(&s->unknown);
     s->taught = open_taught(engine);
+    s->feedback = hzp_feedback_create(engine->trials);
     name_model(s);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
@@ -715,5 +718,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     hzp_lock_fini(&server->policy_lock);
     hzp_unknown_fini(&server->unknown);
     hzp_taught_destroy(server->taught);
+    hzp_feedback_destroy(server->feedback);
     free(server);
 }

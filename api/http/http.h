@@ -58,8 +58,9 @@ struct hzp_server {
     struct MHD_Daemon *daemon;
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
-    char model[128];             /* the name in requests and answers */
-    int64_t created;             /* unix seconds */
+    char model[128]; /* the name in requests and answers */
+    int64_t created; /* unix seconds */
+    struct hzp_feedback *feedback;
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
@@ -201,6 +202,7 @@ enum MHD_Result hzp_route_responses(struct hzp_exchange *x);
 enum MHD_Result hzp_route_messages(struct hzp_exchange *x);
 enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x);
 enum MHD_Result hzp_route_embeddings(struct hzp_exchange *x);
+enum MHD_Result hzp_route_feedback(struct hzp_exchange *x);
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x);
 enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x);
 enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /metrics: Prometheus' text format, version 0.0.4.  Metrics that vLLM has too use its names,
  * labels and buckets, so that its dashboards work. */
+#include "api/http/feedback.h"
 #include "api/http/http.h"
 #include "api/http/metrics_state.h"
 #include "api/http/replicas_route.h"
@@ -287,10 +288,18 @@ static void split(struct page *p, struct hzp_server *server)
     free(r);
 }
 
+static void put_feedback(struct page *p, struct hzp_feedback *feedback)
+{
+    struct hzp_feedback_stats s;
+    hzp_feedback_read(feedback, &s);
+    counter(p, "hzpserve_feedback_total", (double)s.scores, "Scores that clients gave to answers.");
+}
+
 static void versions(struct page *p, struct hzp_server *server)
 {
     struct hzp_weights_stats w;
     hzp_weights_read_stats(server->engine->parts.weights, &w);
+    put_feedback(p, server->feedback);
     gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
     gauge(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step,
           "The optimizer step of the version that serves.");
@@ -328,6 +337,36 @@ static void versions(struct page *p, struct hzp_server *server)
             "hzpserve_publication_staleness_sum{%s} %llu\n"
             "hzpserve_publication_staleness_count{%s} %llu\n",
             p->labels, (unsigned long long)sum, p->labels, (unsigned long long)below);
+}
+
+/* What the comparison of versions on trial with the current one has come to. */
+static void put_trials(struct page *p, struct hzp_trials *trials)
+{
+    static const char *const side[] = {"current", "trial"};
+    struct hzp_trials_stats s;
+    hzp_trials_read(trials, &s);
+    head(p, "hzpserve_trials_total", "counter", "Versions that were on trial, by its end.");
+    for (int i = HZP_TRIAL_PROMOTED; i <= HZP_TRIAL_WITHDRAWN; i++)
+        fprintf(p->out, "hzpserve_trials_total{%s,end=\"%s\"} %llu\n", p->labels,
+                hzp_trial_end_name((enum hzp_trial_end)i), (unsigned long long)s.ended[i]);
+    gauge(p, "hzpserve_trial_version", (double)hzp_trials_running(trials),
+          "The version on trial; 0: none.");
+    head(p, "hzpserve_trial_requests", "gauge",
+         "Requests of the newest trial that have ended, by the version that answered.");
+    for (int i = 0; i < 2; i++)
+        fprintf(p->out, "hzpserve_trial_requests{%s,side=\"%s\"} %lld\n", p->labels, side[i],
+                (long long)s.newest.side[i].ended);
+    head(p, "hzpserve_trial_logprob", "gauge",
+         "Mean log-probability of the tokens of the newest trial, in nats.");
+    for (int i = 0; i < 2; i++)
+        if (s.newest.side[i].tokens)
+            fprintf(p->out, "hzpserve_trial_logprob{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
+                    s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
+    head(p, "hzpserve_trial_score", "gauge", "Mean score of the answers of the newest trial.");
+    for (int i = 0; i < 2; i++)
+        if (s.newest.side[i].scores)
+            fprintf(p->out, "hzpserve_trial_score{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
+                    s.newest.side[i].score / (double)s.newest.side[i].scores);
 }
 
 /* What the gate did, and what is not learned any more. */
@@ -412,6 +451,8 @@ static void training(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
             "Examples given up because their updates were not finite, in all runs.");
     put_gate(p, e, &t, &kept);
+    if (e->trials)
+        put_trials(p, e->trials);
     counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
     counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
             "Bodies of examples refused.");

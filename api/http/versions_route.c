@@ -3,6 +3,8 @@
  * POST /v1/weights/{version}/activate  it serves again
  * POST /v1/weights/{version}/name      it gets a name
  * POST /v1/weights/{version}/export    it is written as a model directory
+ * POST /v1/weights/{version}/promote   its trial ends: it becomes the current version
+ * POST /v1/weights/{version}/drop      its trial ends: it never will
  * GET, DELETE /v1/weights/names[/{name}]
  * GET, DELETE /v1/fine_tuning/examples/{number}
  * GET /v1/jobs/{number}
@@ -58,6 +60,10 @@ static const char *state_name(enum hzp_version_state state)
         return "current";
     case HZP_VERSION_RETIRED:
         return "retired";
+    case HZP_VERSION_TRIAL:
+        return "trial";
+    case HZP_VERSION_DROPPED:
+        return "dropped";
     default:
         return "freed";
     }
@@ -406,6 +412,34 @@ static int read_asked(const json_t *body, struct hzp_version_job *job, json_t *w
     return HZP_OK;
 }
 
+/* The trial of the version that the path names ends at the next step. */
+static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool promote)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_engine *e = x->server->engine;
+    uint64_t version = 0;
+    json_t *body = read_body(x, &answered);
+    if (!body)
+        return answered;
+    int r = check_names(body, NULL, 0, &err);
+    json_decref(body);
+    if (r >= 0)
+        r = hzp_state_find(e->state, text, &version, &err);
+    if (r >= 0 && !e->trials)
+        r = hzp_fail(&err, HZP_ENOENT, "no version is on trial: this server has no --canary");
+    if (r >= 0)
+        r = hzp_trials_ask(e->trials, version, promote, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    hzp_loop_poke(e->parts.loop);
+    const char *action = promote ? "promote" : "drop";
+    audit(x, action, json_pack("{s:I}", "version", (json_int_t)version));
+    return hzp_reply_json(x, MHD_HTTP_ACCEPTED,
+                          json_pack("{s:s, s:I, s:s}", "object", "trial", "version",
+                                    (json_int_t)version, "asked", action));
+}
+
 enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
 {
     static const struct {
@@ -426,9 +460,14 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
         return answered;
     while (slash && i < HZP_COUNT(actions) && strcmp(slash + 1, actions[i].action))
         i++;
-    if (!slash || i == HZP_COUNT(actions) || slash - x->tail >= (ptrdiff_t)sizeof(version))
+    bool promotes = slash && !strcmp(slash + 1, "promote");
+    bool ends = promotes || (slash && !strcmp(slash + 1, "drop"));
+    if (!slash || (i == HZP_COUNT(actions) && !ends) ||
+        slash - x->tail >= (ptrdiff_t)sizeof(version))
         return not_found(x);
     snprintf(version, sizeof(version), "%.*s", (int)(slash - x->tail), x->tail);
+    if (ends)
+        return end_trial(x, version, promotes);
     json_t *body = read_body(x, &answered);
     if (!body)
         return answered;

@@ -45,6 +45,50 @@ static json_t *gate_json(const struct hzp_engine *engine)
                      "last_rejection", rejection);
 }
 
+static json_t *mean_json(double sum, int64_t count)
+{
+    return count ? json_real(sum / (double)count) : json_null();
+}
+
+static json_t *side_json(const struct hzp_trial_side *side)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "requests",
+                     (json_int_t)side->requests, "ended", (json_int_t)side->ended, "failed",
+                     (json_int_t)side->failed, "length", (json_int_t)side->cut, "tokens",
+                     (json_int_t)side->tokens, "logprob", mean_json(side->logprob, side->tokens),
+                     "scores", (json_int_t)side->scores, "score",
+                     mean_json(side->score, side->scores));
+}
+
+json_t *hzp_trial_json(const struct hzp_trial *trial)
+{
+    if (!trial->version)
+        return json_null();
+    return json_pack(
+        "{s:I, s:I, s:s, s:s, s:I, s:o, s:o, s:o}", "version", (json_int_t)trial->version, "parent",
+        (json_int_t)trial->parent, "state", hzp_trial_end_name(trial->end), "reason", trial->reason,
+        "begun_unix_ms", (json_int_t)trial->begun_unix_ms, "ended_unix_ms",
+        trial->ended_unix_ms ? json_integer((json_int_t)trial->ended_unix_ms) : json_null(),
+        "current", side_json(&trial->side[0]), "trial", side_json(&trial->side[1]));
+}
+
+/* null: versions are published at once. */
+static json_t *canary_json(const struct hzp_engine *engine)
+{
+    struct hzp_trials_stats stats;
+    if (!engine->trials)
+        return json_null();
+    const struct hzp_trials_config *bounds = hzp_trials_bounds(engine->trials);
+    hzp_trials_read(engine->trials, &stats);
+    return json_pack(
+        "{s:f, s:f, s:I, s:f, s:f, s:I, s:I, s:I, s:o}", "share", bounds->share, "seconds",
+        (double)bounds->time_ns * 1e-9, "requests", (json_int_t)bounds->requests, "max_drop",
+        bounds->max_drop, "max_score_drop", bounds->max_score_drop, "promoted",
+        (json_int_t)stats.ended[HZP_TRIAL_PROMOTED], "dropped",
+        (json_int_t)stats.ended[HZP_TRIAL_DROPPED], "withdrawn",
+        (json_int_t)stats.ended[HZP_TRIAL_WITHDRAWN], "newest", hzp_trial_json(&stats.newest));
+}
+
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
     struct hzp_weights *weights = x->server->engine->parts.weights;
@@ -79,14 +123,15 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
     stats.staleness = hzp_replicas_staleness(x->server->engine, stats.staleness);
     return hzp_reply_json(
         x, MHD_HTTP_OK,
-        json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o*}",
-                  "object", "list", "gate", gate_json(x->server->engine), "serving",
-                  (json_int_t)stats.serving_id, "serving_optimizer_step",
-                  (json_int_t)stats.serving_optimizer_step, "finished_optimizer_step",
-                  (json_int_t)stats.finished_optimizer_step, "staleness",
-                  (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots",
-                  stats.slots, "slots_free", stats.slots_free, "publications",
-                  (json_int_t)stats.publications, "learned_through", hzp_through_json(through),
-                  "finished_through", hzp_through_json(stats.learned_through),
-                  "staleness_histogram", seen, "data", list, "ranks", ranks));
+        json_pack(
+            "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o*}",
+            "object", "list", "gate", gate_json(x->server->engine), "canary",
+            canary_json(x->server->engine), "serving", (json_int_t)stats.serving_id,
+            "serving_optimizer_step", (json_int_t)stats.serving_optimizer_step,
+            "finished_optimizer_step", (json_int_t)stats.finished_optimizer_step, "staleness",
+            (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots", stats.slots,
+            "slots_free", stats.slots_free, "publications", (json_int_t)stats.publications,
+            "learned_through", hzp_through_json(through), "finished_through",
+            hzp_through_json(stats.learned_through), "staleness_histogram", seen, "data", list,
+            "ranks", ranks));
 }

@@ -7,11 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FAILED, PAUSED, SLOT, STALENESS, OWN };
+enum { FAILED, PAUSED, TRIAL, SLOT, STALENESS, OWN };
 
 const char *hzp_outlook_reason(int i)
 {
-    static const char *const own[OWN] = {"failed", "paused", "version_slot", "staleness"};
+    static const char *const own[OWN] = {"failed", "paused", "trial", "version_slot", "staleness"};
     if (i < OWN)
         return own[i];
     i += 1 - OWN; /* past HZP_LIMIT_IDLE, which holds nothing back */
@@ -51,6 +51,7 @@ bool hzp_outlook_read(struct hzp_trainer *trainer, struct hzp_sample_queue *queu
         ret->stalled_seconds = (double)t.stalled_ns * 1e-9;
         ret->held_by = t.broken             ? hzp_outlook_reason(FAILED)
                        : t.paused           ? hzp_outlook_reason(PAUSED)
+                       : t.on_trial         ? hzp_outlook_reason(TRIAL)
                        : t.waiting_for_slot ? hzp_outlook_reason(SLOT)
                        : t.waiting_for_swap ? hzp_outlook_reason(STALENESS)
                                             : limit_of(report);

@@ -164,7 +164,7 @@ static void find_next(struct rollback *r)
     struct hzp_sample_queue_stats queue;
     hzp_weights_read_stats(r->s->model->weights, &stats);
     hzp_sample_queue_read_stats(r->s->queue, &queue);
-    r->made = stats.serving_id + 1; /* ids count publications, and nothing else publishes */
+    r->made = stats.next_id; /* nothing else gets an id meanwhile */
     r->touched = queue.touched_through;
 }
 

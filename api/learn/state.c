@@ -320,6 +320,16 @@ static int open_gate(struct hzp_state *s, struct hzp_err_text *reterr)
     return r;
 }
 
+/* The log knows the ids of versions that were published. */
+static int read_ids(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char ids[24];
+    HZP_TRY(hzp_sample_log_note(s->log, HZP_STATE_NOTE_IDS, ids, sizeof(ids), reterr));
+    uint64_t next = strtoull(ids, NULL, 10);
+    s->resume.next_version_id = HZP_MAX(s->resume.next_version_id, next);
+    return HZP_OK;
+}
+
 /* A new log for which there is no space is made later (hzp_sample_log_open_later). */
 static int open_log(struct hzp_state *s, struct hzp_err_text *reterr)
 {
@@ -347,6 +357,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     HZP_TRY(open_log(s, reterr));
     HZP_TRY(check_source(s, reterr));
     HZP_TRY(choose_weights(s, reterr));
+    HZP_TRY(read_ids(s, reterr));
     if (s->resume.last_sequence_number > 0)
         atomic_store(&s->fresh, false); /* another process used it and has ended */
     struct hzp_sample_queue_config queue = config->queue;

@@ -108,8 +108,35 @@ void hzp_state_journal(struct hzp_state *s)
         }
 }
 
+/* Ended trials are in the audit log, whoever has ended them. */
+static void audit_trials(struct hzp_state *s)
+{
+    struct hzp_trials *trials = hzp_trainer_trials(s->trainer);
+    struct hzp_trial trial;
+    while (trials && hzp_trials_ended(trials, &s->trials_seen, &trial, 1) == 1)
+        hzp_audit_write(s->audit, "none", "", "trial",
+                        json_pack("{s:I, s:s, s:s}", "version", (json_int_t)trial.version, "end",
+                                  hzp_trial_end_name(trial.end), "reason", trial.reason));
+}
+
+/* A version that was dropped has an id, which the journal does not have. */
+static void keep_ids(struct hzp_state *s)
+{
+    struct hzp_weights_stats stats;
+    struct hzp_err_text text;
+    char ids[24];
+    hzp_weights_read_stats(s->model->weights, &stats);
+    if (!hzp_trainer_trials(s->trainer) || !s->dir || stats.next_id <= s->journaled + 1)
+        return;
+    snprintf(ids, sizeof(ids), "%" PRIu64, stats.next_id);
+    if (hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_IDS, ids, &text) < 0)
+        hzp_log(HZP_LOG_WARN, "state", "ids of versions that were on trial may be used again: %s",
+                text.text);
+}
+
 static void write_log(struct hzp_state *s)
 {
+    audit_trials(s);
     if (s->config.log_updates)
         hzp_update_log_write(s->updates, s->model->weights,
                              hzp_state_learned_through(s, INT64_MAX));
@@ -329,6 +356,13 @@ static void read_rest(struct hzp_state *s)
                 version);
 }
 
+static bool trial_runs(struct hzp_state *s)
+{
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(s->trainer, &trainer);
+    return trainer.on_trial;
+}
+
 static void *file_main(void *arg)
 {
     struct hzp_state *s = arg;
@@ -350,6 +384,10 @@ static void *file_main(void *arg)
         hzp_state_journal(s);
         hzp_state_turn_saver(s, false);
         hzp_state_turn_rejoin(s, false);
+        if (s->asked && trial_runs(s) && hzp_state_job_waits(s)) { /* it ends the trial */
+            hzp_trainer_thaw(s->trainer);
+            s->asked = false;
+        }
         bool parting = hzp_trainer_parting(s->trainer); /* what is saved needs all ranks */
         if (!s->asked && !s->saving && !parting)
             hzp_state_turn_jobs(s);
@@ -454,6 +492,12 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
                 ": not finite the second time",
                 report->optimizer_step, report->samples, report->first_sequence,
                 report->last_sequence);
+    else if (report->rejected && report->trial)
+        hzp_log(HZP_LOG_WARN, "train",
+                "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
+                ": version %" PRIu64 ", which was on trial, is dropped",
+                report->optimizer_step, report->samples, report->first_sequence,
+                report->last_sequence, report->trial);
     else if (report->rejected)
         hzp_log(HZP_LOG_WARN, "train",
                 "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
@@ -461,7 +505,7 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
                 report->optimizer_step, report->samples, report->first_sequence,
                 report->last_sequence, report->gate_tag ? " of tag " : "",
                 report->gate_tag ? report->gate_tag : "", report->gate_before, report->gate_after);
-    else if (report->skipped)
+    else if (report->skipped && !report->withdrawn)
         hzp_log(HZP_LOG_WARN, "train",
                 "skipped optimizer_step=%" PRId64 ": not finite, trying again",
                 report->optimizer_step);
@@ -483,6 +527,7 @@ int hzp_state_stop(struct hzp_state *s, bool save)
     if (atomic_load(&s->read_only))
         return HZP_OK; /* nothing was learned */
     hzp_state_journal(s);
+    keep_ids(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
         hzp_trainer_idle(s->trainer) && !hzp_trainer_stopped(s->trainer)) {

@@ -31,6 +31,9 @@ enum {
 /* Notes in the log: of size and time of the model's files, and of all their bytes. */
 #define HZP_STATE_NOTE_FILES    "weights_files"
 #define HZP_STATE_NOTE_CONTENTS "weights_contents"
+/* Note in the log, written at an orderly end: ids below it were given to versions, also such that
+ * were only on trial and are not in the log. */
+#define HZP_STATE_NOTE_IDS "version_ids"
 
 /* What a job needs: nothing; that learning is suspended (train/trainer_suspend.h); the trainer's
  * state frozen. */
@@ -80,6 +83,7 @@ struct hzp_state {
     bool contents_due;               /* the model's weights have to be read whole, once */
     int32_t failed_logged;           /* of the queue's failed samples, how many the log has */
     int32_t rejected_logged;
+    uint64_t trials_seen; /* ended ones in the audit log */
 
     /* any thread, once opened */
     struct hzp_audit *audit; /* NULL: nothing is saved */
@@ -163,6 +167,8 @@ void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 /* Asks the trainer for what the job that waits needs, and does it in the turn in which that is
  * granted: an update in progress ends first, and the thread's other work goes on meanwhile. */
 void hzp_state_turn_jobs(struct hzp_state *s);
+/* Whether a job waits to be run. */
+bool hzp_state_job_waits(struct hzp_state *s);
 /* Gives back what was asked for. */
 void hzp_state_end_job(struct hzp_state *s);
 /* Removes checkpoints that the policy does not keep; never `needed`. */

@@ -78,7 +78,8 @@ static void write_versions(struct hzp_update_log *log, struct hzp_weights *weigh
     int32_t n = hzp_weights_list(weights, log->record, VERSIONS);
     for (int32_t i = n - 1; i >= 0; i--) {
         const struct hzp_version_record *v = &log->record[i];
-        if (v->id <= log->version || v->state == HZP_VERSION_DRAFT)
+        if (v->id <= log->version || v->state == HZP_VERSION_DRAFT ||
+            v->state == HZP_VERSION_TRIAL || v->state == HZP_VERSION_DROPPED)
             continue;
         char loss[32] = ""; /* of a version that no update made it is not known */
         if (isfinite(v->loss))

@@ -440,6 +440,14 @@ void hzp_state_end_job(struct hzp_state *s)
     hzp_wake_poke(&s->wake); /* state may have changed meanwhile */
 }
 
+bool hzp_state_job_waits(struct hzp_state *s)
+{
+    hzp_lock_take(&s->lock);
+    bool waits = s->jobs && s->job[s->jobs % HZP_JOBS_KEPT].state == HZP_JOB_WAITS;
+    hzp_lock_release(&s->lock);
+    return waits;
+}
+
 void hzp_state_turn_jobs(struct hzp_state *s)
 {
     struct hzp_err_text text = {{0}, {0}};
