@@ -65,7 +65,9 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
         t->picture = NULL;
         atomic_store(&t->frozen, NULL);
     }
-    if (!t->picture && atomic_load(&t->freeze) && hzp_trainer_idle(t) && hzp_weights_current(w)) {
+    /* A trainer that has stopped, wherever that was, writes nothing any more. */
+    bool still = hzp_trainer_idle(t) || t->stage == HZP_TRAINER_BROKEN;
+    if (!t->picture && atomic_load(&t->freeze) && still && hzp_weights_current(w)) {
         t->picture = hzp_weights_acquire(w);
         t->asked.command.units = 0; /* what was gathered before is of another state */
         atomic_store(&t->frozen, t->picture);

@@ -11,6 +11,7 @@
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
 #include "api/learn/checkpoint.h"
+#include "api/learn/fingerprint.h"
 #include "api/learn/upload.h"
 #include "base/arena.h"
 #include "weights/layout.h"
@@ -32,6 +33,7 @@ struct pull {
     char stage[PATH_MAX - 64];
     struct hzp_load_server server;
     uint64_t id;
+    char name[64]; /* that the version has meanwhile */
     struct hzp_layout layout;
     bool layout_made;
     struct hzp_manifest m;
@@ -51,14 +53,26 @@ static int ask(struct pull *p, const char *method, const char *route, const json
 
 /* --- The version ------------------------------------------------------------------------------ */
 
+/* Another name for each directory, so that two pulls of one version do not take each other's away;
+ * the same when the command is repeated. */
+static void choose_name(struct pull *p)
+{
+    char host[256] = "", real[PATH_MAX];
+    const char *dir = realpath(p->stage, real) ? real : p->stage;
+    gethostname(host, sizeof(host) - 1);
+    uint64_t hash = hzp_fnv(hzp_fnv(HZP_FNV, host, strlen(host)), dir, strlen(dir));
+    snprintf(p->name, sizeof(p->name), "pull-%" PRIu64 "-%08" PRIx32, p->id,
+             (uint32_t)(hash ^ hash >> 32));
+}
+
 /* Names the version, which writes it to disk and keeps it there. */
 static int name_version(struct pull *p)
 {
-    char route[160], name[64];
+    char route[160];
     json_t *json;
+    choose_name(p);
     snprintf(route, sizeof(route), "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
-    snprintf(name, sizeof(name), "pull-%" PRIu64, p->id);
-    json_t *body = json_pack("{s:s}", "name", name);
+    json_t *body = json_pack("{s:s}", "name", p->name);
     int r = ask(p, "POST", route, body, &json);
     json_decref(body);
     if (r >= 0)
@@ -98,7 +112,7 @@ static void unname_version(struct pull *p)
     char route[100];
     struct hzp_err_text none;
     json_t *json;
-    snprintf(route, sizeof(route), "/v1/weights/names/pull-%" PRIu64, p->id);
+    snprintf(route, sizeof(route), "/v1/weights/names/%s", p->name);
     if (hzp_transfer_json(&p->server, "DELETE", route, NULL, &json, &none) >= 0)
         json_decref(json);
 }
@@ -184,7 +198,7 @@ static bool look_at_old(struct pull *p, struct hzp_manifest *ret)
     struct hzp_err_text none;
     snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
     return access(path, F_OK) == 0 &&
-           hzp_manifest_make(p->dir, &p->layout, p->m.type, ret, &none) >= 0;
+           hzp_manifest_make(p->dir, &p->layout, p->m.type, NULL, ret, &none) >= 0;
 }
 
 static int fetch_units(struct pull *p)

@@ -49,7 +49,7 @@ static int read_directory(struct push *p, enum hzp_dtype type)
     HZP_TRY(hzp_config_read(p->dir, &config, p->reterr));
     hzp_layout_make(&config, &p->layout);
     p->layout_made = true;
-    HZP_TRY(hzp_manifest_make(p->dir, &p->layout, type, &p->m, p->reterr));
+    HZP_TRY(hzp_manifest_make(p->dir, &p->layout, type, NULL, &p->m, p->reterr));
     p->m.files = 0; /* the server has its own */
     return hzp_model_open(p->dir, &p->layout, type, &p->reader, p->reterr);
 }

@@ -238,6 +238,20 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
     return HZP_OK;
 }
 
+/* Without a prefix cache the options of one would do nothing. */
+static int check_prefix(const struct hzp_serving_settings *s, struct hzp_err_text *reterr)
+{
+    const char *option = s->reuse_stale   ? "--prefix-reuse-stale"
+                         : s->rewarm      ? "--prefix-rewarm"
+                         : s->prefix_host ? "--prefix-host-bytes"
+                         : s->prefix_dir  ? "--prefix-file"
+                                          : NULL;
+    if (!s->no_prefix_cache || !option)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, option,
+                          "%s has no effect with --no-prefix-cache: leave out one of them", option);
+}
+
 /* Reads what needs no device: policy, configuration, tokenizer, and the state of an earlier run. */
 static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
@@ -263,6 +277,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .quiet = e->config.quiet};
     if (!s->no_train && s->learning.gate)
         HZP_TRY(check_publication(e, "--gate", reterr));
+    HZP_TRY(check_prefix(&s->serving, reterr));
     HZP_TRY(open_trials(e, slots, reterr));
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));

@@ -120,7 +120,7 @@ static int add_files(struct hzp_manifest *m, const char *dir, char *buffer,
 }
 
 static int add_units(struct hzp_manifest *m, const char *dir, const struct hzp_layout *l,
-                     char *buffer, struct hzp_err_text *reterr)
+                     char *buffer, const atomic_bool *stop, struct hzp_err_text *reterr)
 {
     struct hzp_model_reader *reader;
     size_t size = hzp_dtype_size(m->type), most = HZP_TRANSFER_PIECE / size;
@@ -129,7 +129,8 @@ static int add_units(struct hzp_manifest *m, const char *dir, const struct hzp_l
     for (int32_t u = 0; u < l->units && r >= 0; u++) {
         for (size_t at = 0; at < l->unit[u].elements && r >= 0; at += most) {
             size_t n = HZP_MIN(l->unit[u].elements - at, most);
-            r = hzp_model_read(reader, u, at, n, buffer, reterr);
+            r = stop && atomic_load(stop) ? hzp_fail(reterr, HZP_ECANCELED, "the server stops")
+                                          : hzp_model_read(reader, u, at, n, buffer, reterr);
             if (r >= 0)
                 m->unit[u] += hzp_manifest_sum(l, m->type, u, at * size, buffer, n * size);
         }
@@ -140,7 +141,8 @@ static int add_units(struct hzp_manifest *m, const char *dir, const struct hzp_l
 }
 
 int hzp_manifest_make(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                      struct hzp_manifest *ret, struct hzp_err_text *reterr)
+                      const atomic_bool *stop, struct hzp_manifest *ret,
+                      struct hzp_err_text *reterr)
 {
     struct hzp_manifest m = {.type = type, .units = layout->units};
     hzp_fingerprint_shapes(layout, NULL, m.shapes);
@@ -149,7 +151,7 @@ int hzp_manifest_make(const char *dir, const struct hzp_layout *layout, enum hzp
     char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
     int r = add_files(&m, dir, buffer, reterr);
     if (r >= 0)
-        r = add_units(&m, dir, layout, buffer, reterr);
+        r = add_units(&m, dir, layout, buffer, stop, reterr);
     free(buffer);
     if (r < 0)
         hzp_manifest_fini(&m);

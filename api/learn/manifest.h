@@ -17,6 +17,7 @@
 #include "weights/units.h"
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 enum {
     HZP_MANIFEST_FILES_MAX = 16,
@@ -41,9 +42,11 @@ struct hzp_manifest {
 };
 
 /* Of a model directory, whose weights are converted to the type: reads all of it, a piece at a
- * time.  Errors as hzp_model_open() and hzp_model_read(). */
+ * time.  Errors as hzp_model_open() and hzp_model_read(); HZP_ECANCELED soon after stop was raised
+ * (NULL: it is not). */
 int hzp_manifest_make(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                      struct hzp_manifest *ret, struct hzp_err_text *reterr);
+                      const atomic_bool *stop, struct hzp_manifest *ret,
+                      struct hzp_err_text *reterr);
 void hzp_manifest_copy(struct hzp_manifest *ret, const struct hzp_manifest *from);
 void hzp_manifest_fini(struct hzp_manifest *m);
 

@@ -57,8 +57,8 @@ int hzp_state_manifest(struct hzp_state *s, uint64_t id, struct hzp_manifest *re
         return HZP_OK;
     if (!atomic_compare_exchange_strong(&s->manifest_busy, &idle, true))
         return hzp_fail(reterr, HZP_EBUSY, "another manifest is being made");
-    int r =
-        hzp_manifest_make(dir, s->config.layout, hzp_weights_type(s->model->weights), ret, reterr);
+    int r = hzp_manifest_make(dir, s->config.layout, hzp_weights_type(s->model->weights),
+                              &s->stopping, ret, reterr);
     if (r >= 0) {
         ret->version = id;
         hzp_lock_take(&s->lock);

@@ -6,6 +6,7 @@
 
 The server and its client are those of test_api.py.
 """
+import http.server
 import json
 import pathlib
 import subprocess
@@ -429,6 +430,30 @@ def tensors(file):
     return json.loads(data[8:8 + size]), 8 + size
 
 
+def relay(server, before):
+    """A server that hands requests on, and calls before(path) first."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def hand_on(self):
+            before(self.path)
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            request = urllib.request.Request(server.url + self.path, body or None, method=self.command)
+            with urllib.request.urlopen(request, timeout=HANG) as answer:
+                data = answer.read()
+                self.send_response(answer.status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = hand_on
+
+        def log_message(self, *_):
+            pass
+
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    return made
+
+
 def test_replication():
     """A version goes to a directory and to another server, unit by unit, through interruptions."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder, \
@@ -456,6 +481,18 @@ def test_replication():
         assert "0 of 6 units were fetched" in command("pull", source.url, "current", str(place))
         learn(source, "A bird sang of rain. " * 4)
         assert "6 of 6 units were fetched" in command("pull", source.url, str(place))
+
+        def pull_too(path):  # another pull of the same version begins and ends beside the first
+            if path.endswith("/manifest"):
+                command("pull", source.url, str(place) + "-too")
+                kept.extend(call(source, "GET", "/v1/weights/names")[1]["data"])
+
+        kept = []
+        between = relay(source, pull_too)
+        command("pull", f"http://127.0.0.1:{between.server_port}", str(place) + "-first")
+        between.shutdown()
+        assert len(kept) == 1 and kept[0]["name"].startswith("pull-"), kept
+        assert call(source, "GET", "/v1/weights/names")[1]["data"] == []
         assert "not of an earlier pull" in command("pull", source.url, folder, status=1)
         assert "usage" in command("pull", source.url, status=2)
         assert "no version is named" in command("pull", source.url, "nobody", str(place), status=1)
@@ -722,6 +759,10 @@ def test_canary():
             assert newest["state"] == "promoted" and min(newest[s]["ended"] for s in ("current", "trial")) >= 2
             until(lambda: call(server, "GET", f"{EXAMPLES}/3")[1]["status"] == "learned")
             assert json.loads(server.get("/v1/weights"))["serving"] == fifth
+    done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", "none", "--no-train",
+                           "--no-prefix-cache", "--prefix-rewarm", "64"], capture_output=True, text=True,
+                          timeout=HANG)
+    assert done.returncode and "--prefix-rewarm" in done.stderr and "--no-prefix-cache" in done.stderr, done
     for wrong, says in ((("--slots", "2"), "--slots 3"), (("--slots", "3", "--publish-every", "2"), "--publish-every"),
                         (("--slots", "3", "--pin-seconds", "0"), "--pin-seconds")):
         done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", "none",

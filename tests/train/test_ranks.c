@@ -593,6 +593,11 @@ static void test_rank_lost_any_time(void **state)
                                      &checksum));
         assert_true(checksum == v->record.checksum);
         assert_int_equal(v->record.optimizer_step, stats.optimizer_step);
+        hzp_trainer_freeze(r->first->trainer); /* the version can still be exported */
+        hzp_loop_turn(r->first->loop);
+        assert_ptr_equal(hzp_trainer_frozen(r->first->trainer), v);
+        hzp_trainer_thaw(r->first->trainer);
+        hzp_loop_turn(r->first->loop);
         ranks_close(r);
     }
     assert_true(in_tail > 0);

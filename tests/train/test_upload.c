@@ -45,7 +45,13 @@ static void make_model(const char *name, uint64_t seed, int32_t other, struct mo
         hzp_model_save(scratch_path("%s", name), NULL, &ret->units, scratch_path("source"), &err),
         HZP_OK);
     assert_int_equal(
-        hzp_manifest_make(scratch_path("%s", name), &ret->layout, HZP_F32, &ret->m, &err), HZP_OK);
+        hzp_manifest_make(scratch_path("%s", name), &ret->layout, HZP_F32, NULL, &ret->m, &err),
+        HZP_OK);
+    const atomic_bool stop = true;
+    struct hzp_manifest none;
+    assert_int_equal(
+        hzp_manifest_make(scratch_path("%s", name), &ret->layout, HZP_F32, &stop, &none, &err),
+        HZP_ECANCELED);
 }
 
 static void free_model(struct model *m)
