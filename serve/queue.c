@@ -271,7 +271,7 @@ static struct hzp_prefix_tokens sought_tokens(const struct hzp_scheduler *s,
 }
 
 /* Whole pages in which the rows before the last one lie: the last one is computed in any case.  The
- * cache has no pages that a request of an older version could use. */
+ * cache has no pages that a request of another version could use. */
 static int32_t pages_sought(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
     bool all = hzp_request_tells_prompt(rq) || rq->pooling == HZP_POOLING_MEAN ||
@@ -300,6 +300,8 @@ static int32_t spared_pages(const struct hzp_scheduler *s, const struct hzp_requ
 {
     struct hzp_prefix_tokens tokens = sought_tokens(s, rq);
     int32_t used;
+    if (!rq->pin && hzp_drawn(s, rq))
+        return 0; /* its rows will be another version's */
     hzp_prefix_peek(s->prefix, &tokens, 0, pages_sought(s, rq), NULL, &used);
     return used;
 }

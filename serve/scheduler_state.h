@@ -226,6 +226,8 @@ void hzp_leave_trial(struct hzp_scheduler *s, struct hzp_request *rq, struct hzp
 void hzp_look_at_pins(struct hzp_scheduler *s);
 void hzp_count_pins(struct hzp_scheduler *s);
 
+/* Whether the version on trial is to answer the request, which has not begun. */
+bool hzp_drawn(const struct hzp_scheduler *s, const struct hzp_request *rq);
 /* Takes notice of trials that have begun or ended, after hzp_swap. */
 void hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step);
 

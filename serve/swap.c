@@ -27,10 +27,10 @@ static bool bound_applies(const struct hzp_scheduler *s, const struct hzp_reques
            hzp_weights_ended(s->model->weights) + 1 >= rq->seen_step;
 }
 
-/* Whether the version on trial is to answer the request. */
-static bool drawn(const struct hzp_scheduler *s, const struct hzp_request *rq)
+bool hzp_drawn(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    return s->trial && rq->max_tokens && hzp_trials_draws(s->config.trials, rq->demands.draw_key);
+    return s->trial && !rq->preempted && rq->max_tokens &&
+           hzp_trials_draws(s->config.trials, rq->demands.draw_key);
 }
 
 /* How the request goes on: RUNNING: it waits in the queue from now on; WAITING: beside it; or the
@@ -41,7 +41,7 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
     if (atomic_load_explicit(&rq->cancel, memory_order_relaxed)) /* publishes no other data */
         return HZP_REQUEST_CANCELED;
     const struct hzp_version *v =
-        drawn(s, rq) ? hzp_weights_trial(s->model->weights) : step->version;
+        hzp_drawn(s, rq) ? hzp_weights_trial(s->model->weights) : step->version;
     enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, v);
     if (met == HZP_MET_NEVER) {
         rq->unmet = HZP_UNMET_UNLEARNED;
@@ -162,7 +162,7 @@ static void choose_side(const struct hzp_scheduler *s, struct hzp_request *rq)
     if (!s->trial || rq->preempted || !rq->max_tokens)
         return;
     rq->trial = s->trial;
-    rq->on_trial = drawn(s, rq);
+    rq->on_trial = hzp_drawn(s, rq);
     hzp_trials_note_begun(s->config.trials, rq->trial, rq->on_trial);
 }
 
