@@ -745,7 +745,12 @@ def test_canary():
             acts = [(line["action"], line.get("version"), line.get("end")) for line in lines]
             assert ("promote", second, None) in acts and ("drop", third, None) in acts, acts
             assert ("trial", second, "promoted") in acts and ("trial", third, "dropped") in acts, acts
-        # It was on trial when the server stopped: nothing is lost, and its number is not used again.
+        # It was on trial when the server stopped, or was killed: nothing is lost, its number is not used again.
+        with Server(*options, "--canary-requests", "2", state=state) as server:
+            assert call(server, "GET", "/v1/weights/current")[1]["checksum"] == before
+            fourth = on_trial(server, fourth + 1)
+            server.process.kill()
+            server.process.wait()
         with Server(*options, "--canary-requests", "2", state=state) as server:
             assert call(server, "GET", "/v1/weights/current")[1]["checksum"] == before
             fifth = on_trial(server, fourth + 1)
