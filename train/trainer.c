@@ -438,6 +438,13 @@ static bool bound_lowered(struct hzp_trainer *t)
     return t->unpublished && !writes && hzp_trainer_over_bound(t, t->unpublished);
 }
 
+/* Whether the next update may begin, of a trainer that is idle. */
+static bool may_begin(struct hzp_trainer *t)
+{
+    return !atomic_load(&t->finishing) && !atomic_load(&t->suspend) && hzp_trainer_may_tell(t) &&
+           !hzp_trainer_parting(t) && hzp_sample_queue_ready(t->config.queue);
+}
+
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer)
 {
@@ -485,9 +492,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
             return turn;
     }
     if (t->stage == HZP_TRAINER_IDLE) {
-        bool begin = !atomic_load(&t->finishing) && !atomic_load(&t->suspend) &&
-                     hzp_trainer_may_tell(t) && !hzp_trainer_parting(t) &&
-                     hzp_sample_queue_ready(t->config.queue);
+        bool begin = may_begin(t);
         if (t->unpublished && (!begin || atomic_load(&t->freeze)))
             return offer_turn(t, !keep) || turn;
         if (!begin)

@@ -21,7 +21,8 @@ static inline int connect_ranks(double rate, double latency_ms, struct hzp_link 
     struct hzp_link_mpi mpi = {.rate = rate, .latency_ns = (uint64_t)(latency_ms * 1e6)};
     if (!getenv("HZP_LINK_ZMQ"))
         return hzp_link_open_mpi(&mpi, ret, reterr);
-    int r = hzp_ranks_open(&settings, "test 1\n", NULL, NULL, &ranks_of_run, reterr);
+    struct hzp_ranks_config config = {.settings = &settings, .record = "test 1\n"};
+    int r = hzp_ranks_open(&config, &ranks_of_run, reterr);
     *ret = ranks_of_run.link;
     return r;
 }

@@ -26,7 +26,8 @@ int main(int argc, char **argv)
     struct hzp_ranks ranks;
     uint64_t pid[64] = {0}, sum = 1;
     hzp_ticket ticket;
-    if (hzp_ranks_open(&settings, "build 1\n", NULL, NULL, &ranks, &why) < 0)
+    struct hzp_ranks_config config = {.settings = &settings, .record = "build 1\n"};
+    if (hzp_ranks_open(&config, &ranks, &why) < 0)
         return failed("open", &why);
     bool stop = argc > 1 && !strcmp(argv[1], "stop"), last = ranks.rank == ranks.ranks - 1;
     uint64_t mine = (uint64_t)getpid();
