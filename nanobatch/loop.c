@@ -189,7 +189,8 @@ static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer
         if (slice->tenant != HZP_TENANT_TRAIN || slice->to == slice->chain->items)
             continue;
         const struct hzp_item *next = &slice->chain->item[slice->to];
-        ns = HZP_MAX(ns, hzp_op_ns(&loop->time.whole, next->op, next->args));
+        double next_ns = hzp_op_ns(&loop->time.whole, next->op, next->args);
+        ns = HZP_MAX(ns, next_ns);
     }
     return ns;
 }
@@ -403,8 +404,8 @@ static uint64_t sleep_ns(struct hzp_loop *loop)
     uint64_t due = UINT64_MAX;
     for (int32_t i = 0; i < loop->config.sources; i++) {
         struct hzp_source *source = loop->config.source[i];
-        if (source->due_ns)
-            due = HZP_MIN(due, source->due_ns(source));
+        uint64_t its = source->due_ns ? source->due_ns(source) : due;
+        due = HZP_MIN(due, its);
     }
     uint64_t now = hzp_device_now_ns(loop->config.model->dev);
     return due == UINT64_MAX ? due : due - HZP_MIN(due, now);

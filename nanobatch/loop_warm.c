@@ -87,8 +87,10 @@ static int warm_all(struct hzp_loop *loop)
         if (rows >= MIXED_MIN)
             HZP_TRY(warm_prompts(loop, rows));
     HZP_TRY(warm_prompts(loop, max->rows_max));
-    for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
-        HZP_TRY(warm_decode(loop, HZP_MIN(hzp_batch_bucket(rows), most)));
+    for (int32_t rows = 1, bucket; rows <= most; rows = bucket + 1) {
+        bucket = hzp_batch_bucket(rows);
+        HZP_TRY(warm_decode(loop, HZP_MIN(bucket, most)));
+    }
     return HZP_OK;
 }
 

@@ -156,7 +156,7 @@ static bool expect(const struct hzp_admission *a, const struct outlook *o, int32
     int32_t begin = class_begin(c), at = o->of->drawn + begin;
     if (begin >= o->left)
         return false;
-    int32_t last = HZP_MIN(class_begin(c + 1), o->left) - 1;
+    int32_t end = class_begin(c + 1), last = HZP_MIN(end, o->left) - 1;
     *pages = pages_of(a, (int64_t)o->of->rows + last);
     *chance = at <= o->from || o->now <= 0 ? 1 : survives(a, at) / o->now;
     return true;
@@ -214,7 +214,10 @@ int32_t hzp_admission_peak(const struct hzp_admission *a)
     if (a->rule == HZP_ADMIT_WORST_CASE)
         return (int32_t)HZP_MIN(a->worst, INT32_MAX);
     double peak = 0;
-    for (int32_t c = 0; c < a->classes; c++)
-        peak = HZP_MAX(peak, a->mean[c] + margin * sqrt(a->variance[c]));
-    return (int32_t)HZP_MIN(ceil(peak), INT32_MAX);
+    for (int32_t c = 0; c < a->classes; c++) {
+        double likely = a->mean[c] + margin * sqrt(a->variance[c]);
+        peak = HZP_MAX(peak, likely);
+    }
+    peak = ceil(peak);
+    return (int32_t)HZP_MIN(peak, INT32_MAX);
 }

@@ -52,7 +52,8 @@ static int32_t fewest(const struct hzp_rows_times *times, int32_t rows_max, doub
     double best = rows_max / hzp_rows_curve_ns(&curve, rows_max);
     for (int32_t c = 0; c < HZP_ROWS_CLASSES && hzp_rows_class_begin(c) < rows_max; c++) {
         int32_t rows = hzp_rows_class_begin(c);
-        best = HZP_MAX(best, rows / hzp_rows_curve_ns(&curve, rows));
+        double rate = rows / hzp_rows_curve_ns(&curve, rows);
+        best = HZP_MAX(best, rate);
     }
     for (int32_t c = 0; c < HZP_ROWS_CLASSES && hzp_rows_class_begin(c) < rows_max; c++) {
         int32_t rows = hzp_rows_class_begin(c);
@@ -89,7 +90,8 @@ static int32_t within_goal(const struct hzp_budget_load *load, const struct hzp_
 /* The prompt rows with which the step has a whole size: the next above, as far as `most` allows. */
 static int32_t round_up(int32_t decodes, int32_t rows, int32_t most)
 {
-    return HZP_MIN(hzp_batch_size(decodes + rows) - decodes, most);
+    int32_t whole = hzp_batch_size(decodes + rows) - decodes;
+    return HZP_MIN(whole, most);
 }
 
 /* The largest size that at most `rows` prompt rows make; fewer than a tile's stay. */

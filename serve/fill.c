@@ -453,7 +453,8 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
         offer->version = version == step->version ? NULL : version;
     }
     tell_waits(&f);
-    offer->settle = HZP_MAX(offer->settle, settle_for(&f));
+    enum hzp_settle settle = settle_for(&f);
+    offer->settle = HZP_MAX(offer->settle, settle);
     offer->keep_version |= keeps_version(&f, no_room);
     offer->kv = hzp_kvpool_layers(s->pool);
     if (offer->batch->rows)

@@ -162,5 +162,6 @@ int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step 
     /* Newer versions may have been published since the step was formed. */
     int64_t behind =
         hzp_weights_current(w)->record.optimizer_step - step->version->record.optimizer_step;
-    return HZP_MAX(hzp_weights_staleness(w) + behind, 0);
+    int64_t staleness = hzp_weights_staleness(w) + behind;
+    return HZP_MAX(staleness, 0);
 }

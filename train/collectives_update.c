@@ -200,7 +200,8 @@ void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
         hzp_transfers_depend(&x->list, chain->items, x->reduced[u]);
         hzp_update_norm(chain, s, u);
     }
-    x->updated = HZP_MAX(gather_squares(x, chain->items), x->updated);
+    int32_t gathered = gather_squares(x, chain->items);
+    x->updated = HZP_MAX(gathered, x->updated);
     hzp_transfers_depend(&x->list, chain->items, x->updated);
     for (int32_t u = 0; u < units; u++) {
         hzp_update_adamw(chain, model, v, draft, hyper, s, u);

@@ -258,9 +258,11 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
     hzp_assert_engine_thread();
     now_ns = HZP_MAX(now_ns, 1);
     hzp_lock_take(&q->lock);
-    uint64_t oldest = HZP_MIN(stamp(&q->waiting, now_ns), stamp(&q->next, now_ns));
-    oldest = HZP_MIN(oldest, stamp(&q->drawn, now_ns));
-    oldest = HZP_MIN(oldest, stamp(&q->ahead, now_ns));
+    const uint64_t since[] = {stamp(&q->waiting, now_ns), stamp(&q->next, now_ns),
+                              stamp(&q->drawn, now_ns), stamp(&q->ahead, now_ns)};
+    uint64_t oldest = since[0];
+    for (int i = 1; i < HZP_COUNT(since); i++)
+        oldest = HZP_MIN(oldest, since[i]);
     hzp_lock_release(&q->lock);
     return now_ns > oldest ? now_ns - oldest : 0;
 }

@@ -356,12 +356,12 @@ static int32_t limit_of(const struct hzp_trainer *t)
                : t->chain.items;
 }
 
-/* Where the next slice ends at the latest. */
-static int32_t cut_of(const struct hzp_trainer *t, int32_t limit)
+/* Where the next slice ends, at `end` or before. */
+static int32_t cut_of(const struct hzp_trainer *t, int32_t limit, int32_t end)
 {
-    return t->collectives
-               ? hzp_transfers_cut(hzp_collectives_transfers(t->collectives), t->to, limit)
-               : limit;
+    if (t->collectives)
+        limit = hzp_transfers_cut(hzp_collectives_transfers(t->collectives), t->to, limit);
+    return HZP_MIN(end, limit);
 }
 
 /* Whether the end of the chain in progress publishes a version, or may.  With several ranks it is
@@ -515,7 +515,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
                                    .from = t->to,
                                    .tenant = HZP_TENANT_TRAIN,
                                    .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
-    slice->to = HZP_MIN(slice_end(t, slice->rider, step, room), cut_of(t, limit));
+    slice->to = cut_of(t, limit, slice_end(t, slice->rider, step, room));
     if (keep && ends_in_a_version(t))
         slice->to = HZP_MIN(slice->to, t->chain.items - 1); /* the last item ends the update */
     t->to = slice->to;

@@ -207,7 +207,9 @@ int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer)
 int32_t hzp_layout_inner_max(const struct hzp_layout *layout)
 {
     int32_t ret = 0;
-    for (int32_t l = 0; l < layout->config.layers; l++)
-        ret = HZP_MAX(ret, hzp_layout_inner(layout, l));
+    for (int32_t l = 0; l < layout->config.layers; l++) {
+        int32_t inner = hzp_layout_inner(layout, l);
+        ret = HZP_MAX(ret, inner);
+    }
     return ret;
 }

@@ -93,7 +93,8 @@ static int64_t staleness(const struct hzp_weights *w)
 /* The staleness bound in force. */
 static int32_t bound(const struct hzp_weights *w)
 {
-    return HZP_MIN(atomic_load(&w->max_staleness), atomic_load(&w->asked));
+    int32_t most = atomic_load(&w->max_staleness), asked = atomic_load(&w->asked);
+    return HZP_MIN(most, asked);
 }
 
 /* Updates the statistics that other threads read; the lock is held. */

@@ -356,8 +356,10 @@ static bool due(const struct load *l, uint64_t now)
 static int set_clock(struct load *l, uint64_t now)
 {
     double wait = LOOK_S;
-    if (l->next < l->work->trace.requests && l->streams < l->max)
-        wait = HZP_MIN(wait, l->work->trace.request[l->next].at_s - seconds(l->begin_ns, now));
+    if (l->next < l->work->trace.requests && l->streams < l->max) {
+        double to_next = l->work->trace.request[l->next].at_s - seconds(l->begin_ns, now);
+        wait = HZP_MIN(wait, to_next);
+    }
     int64_t ns = HZP_MAX((int64_t)(wait * 1e9), (int64_t)1);
     if (l->timer_ns > now && l->timer_ns <= now + (uint64_t)ns)
         return HZP_OK;

@@ -111,7 +111,8 @@ static void mark(const struct panel *p, double value, double low, double high, d
     char text[64], amount[32];
     if (!(value > 0))
         return;
-    double place = HZP_MIN(1.0, HZP_MAX(0.0, log_place(value, low, high)));
+    double place = log_place(value, low, high);
+    place = HZP_MIN(1.0, HZP_MAX(0.0, place));
     double x = p->x + p->width * place;
     snprintf(text, sizeof(text), "%s %s", name, duration(value, amount));
     line(p, x, p->y, x, p->y + p->height, class);

@@ -229,7 +229,8 @@ static int one_turn(struct hzp_bench *b, struct hzp_bench_client *client, struct
         if (t.rq[i])
             harvest(&t, i);
     c->swaps += atomic_load(&b->swapper->swaps) - before;
-    c->pinned = HZP_MAX(c->pinned, atomic_load(&b->swapper->pinned));
+    int32_t pinned = atomic_load(&b->swapper->pinned);
+    c->pinned = HZP_MAX(c->pinned, pinned);
     return r;
 }
 

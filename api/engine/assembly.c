@@ -138,7 +138,8 @@ static size_t lane_bytes(const struct hzp_assembly *a)
  * theirs. */
 static size_t half_of_host(void)
 {
-    return HZP_MAX(hzp_host_mem_total() / 2, (size_t)1);
+    size_t half = hzp_host_mem_total() / 2;
+    return HZP_MAX(half, (size_t)1);
 }
 
 /* The plan shape of steps that serve and train: training rides in serving's products, or runs on a

@@ -66,8 +66,8 @@ static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_mod
     int64_t wanted = q->serving->running_max * HZP_DIV_UP(plan->positions, page);
     size_t most = plan->limit / 10 * 9;
     size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
-    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)),
-                   HZP_DIV_UP(least_positions(q, plan), page));
+    int64_t least = least_positions(q, plan);
+    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)), HZP_DIV_UP(least, page));
 }
 
 /* Checks that the cache holds one sequence of the requested, or a useful, length. */

@@ -67,8 +67,9 @@ static int measure(struct test *t, int (*run)(struct test *, struct hzp_err_text
     for (int i = 0; i <= RUNS; i++) {
         uint64_t begin = hzp_now_ns();
         HZP_TRY(run(t, reterr));
+        double took = (double)(hzp_now_ns() - begin) * 1e-9;
         if (i > 0)
-            *ret = HZP_MIN(*ret, (double)(hzp_now_ns() - begin) * 1e-9);
+            *ret = HZP_MIN(*ret, took);
     }
     return HZP_OK;
 }

@@ -26,7 +26,8 @@ static int rest_bytes(const struct hzp_memory_request *memory, const struct hzp_
     model->slots = memory->slots;
     int64_t micros = HZP_DIV_UP(plan.recipe.update_tokens, HZP_MAX(plan.recipe.micro_rows, 1));
     model->micros = (int32_t)HZP_DIV_UP(micros, (int64_t)shards->groups.ranks);
-    *ret = plan.total - HZP_MIN(plan.total, hzp_groups_bytes(&shards->groups, model).total);
+    size_t kept = hzp_groups_bytes(&shards->groups, model).total;
+    *ret = plan.total - HZP_MIN(plan.total, kept);
     return HZP_OK;
 }
 

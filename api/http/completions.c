@@ -132,7 +132,8 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
         if (c->choices > 1)
             json_object_set_new(json, "hzpserve", hzp_choice_versions_json(c, choice));
         json_array_append_new(choices, json);
-        version = HZP_MAX(version, hzp_choice_version(c, choice));
+        uint64_t its = hzp_choice_version(c, choice);
+        version = HZP_MAX(version, its);
     }
     json_t *versions = hzp_choice_versions_json(c, &c->choice[0]);
     char fingerprint[HZP_FINGERPRINT_MAX];

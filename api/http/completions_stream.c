@@ -286,8 +286,10 @@ enum MHD_Result hzp_stream_begin(struct hzp_answer *a)
 {
     struct hzp_exchange *x = a->x;
     uint64_t version = 0;
-    for (int32_t i = 0; i < a->c->choices; i++)
-        version = HZP_MAX(version, hzp_choice_version(a->c, &a->c->choice[i]));
+    for (int32_t i = 0; i < a->c->choices; i++) {
+        uint64_t its = hzp_choice_version(a->c, &a->c->choice[i]);
+        version = HZP_MAX(version, its);
+    }
     if (!a->c->params.form->events && make_head(a, version) < 0)
         return MHD_NO;
     struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES,

@@ -91,9 +91,11 @@ static bool leads_to(const struct hzp_route *route, const char *path)
 static size_t closest(const char *path)
 {
     size_t most = 0;
-    for (int i = 0; i < HZP_COUNT(routes); i++)
+    for (int i = 0; i < HZP_COUNT(routes); i++) {
+        size_t length = strlen(routes[i].path);
         if (leads_to(&routes[i], path))
-            most = HZP_MAX(most, strlen(routes[i].path));
+            most = HZP_MAX(most, length);
+    }
     return most;
 }
 
@@ -582,7 +584,8 @@ static int processors(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
         return CPU_COUNT(&set);
-    return (int)HZP_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return (int)HZP_MAX(online, 1);
 }
 
 static int io_threads(void)

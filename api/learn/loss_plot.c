@@ -84,8 +84,9 @@ static struct range range_of(const struct hzp_loss_curve *curve)
     cover(&r, curve->eval, curve->evals, &first);
     if (!(r.step1 > r.step0))
         r.step1 = r.step0 + 1;
+    double tenth = fabs(r.loss0) * 0.1;
     if (!(r.loss1 > r.loss0))
-        r.loss1 = r.loss0 + HZP_MAX(fabs(r.loss0) * 0.1, 1e-6);
+        r.loss1 = r.loss0 + HZP_MAX(tenth, 1e-6);
     return r;
 }
 
@@ -130,7 +131,8 @@ static void draw_axes(FILE *out, const struct range *r)
                 "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n",
                 LEFT, LEFT + WIDTH, place_y(r, v), place_y(r, v), LEFT - 8, place_y(r, v) + 4,
                 fabs(v) < step / 2 ? 0 : v);
-    step = HZP_MAX(round_step(r->step1 - r->step0, 8), 1.0);
+    step = round_step(r->step1 - r->step0, 8);
+    step = HZP_MAX(step, 1.0);
     for (double v = step * ceil(r->step0 / step); v <= r->step1; v += step)
         fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
                 place_x(r, v), TOP + HEIGHT + 20, v);

@@ -635,6 +635,7 @@ int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
             through = HZP_MIN(through, number[i] - 1);
         from += n;
     } while (n == HZP_STATE_FAILED_PIECE);
-    through = HZP_MIN(through, hzp_state_first_mark(s) - 1);
+    int64_t unmarked = hzp_state_first_mark(s) - 1;
+    through = HZP_MIN(through, unmarked);
     return through > 0 ? through : -1;
 }

@@ -118,7 +118,7 @@ static void draw_bar(const struct hzp_train_log *log, const char *text, double p
     struct winsize window;
     int columns =
         ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
-    int room = HZP_MIN(columns - (int)strlen(text) - 5, 40);
+    int behind = columns - (int)strlen(text) - 5, room = HZP_MIN(behind, 40);
     fprintf(stderr, "\r\033[K%s", text);
     if (room >= 8) {
         int full = (int)(part * room + 0.5);

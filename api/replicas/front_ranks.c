@@ -60,9 +60,9 @@ static void difference(const char *first, const char *other, char *ret, size_t s
         first += n + (first[n] != 0);
         other += n + (other[n] != 0);
     }
-    snprintf(ret, size, "it has \"%.*s\", rank 0 has \"%.*s\"",
-             (int)HZP_MIN(strcspn(other, "\n"), 80u), other,
-             (int)HZP_MIN(strcspn(first, "\n"), 80u), first);
+    size_t others = strcspn(other, "\n"), firsts = strcspn(first, "\n");
+    snprintf(ret, size, "it has \"%.*s\", rank 0 has \"%.*s\"", (int)HZP_MIN(others, 80u), other,
+             (int)HZP_MIN(firsts, 80u), first);
 }
 
 /* Why the replica is not taken in; "": it is. */

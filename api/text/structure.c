@@ -63,7 +63,7 @@ static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
 {
     if (s->lexicon)
         return s->lexicon;
-    int32_t count = HZP_MIN(hzp_tokenizer_vocab(s->tok), s->vocab);
+    int32_t words = hzp_tokenizer_vocab(s->tok), count = HZP_MIN(words, s->vocab);
     struct hzp_token_text *text = hzp_xcalloc((size_t)count + 1, sizeof(*text));
     for (int32_t i = 0; i < count; i++) {
         size_t size = 0;

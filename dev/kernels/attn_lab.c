@@ -222,7 +222,8 @@ int main(int argc, char **argv)
     struct hzp_err_text err;
 
     if (argc > 2)
-        turns = HZP_MAX(1, HZP_MIN(atoi(argv[2]), TURNS_MAX));
+        turns = atoi(argv[2]);
+    turns = HZP_MAX(1, HZP_MIN(turns, TURNS_MAX));
     if (hzp_device_open(&config, &dev, &err) < 0 ||
         hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane) < 0) {
         fprintf(stderr, "%s\n", err.text);

@@ -431,12 +431,14 @@ int main(int argc, char **argv)
 
     if (argc < 5)
         return 2;
-    b.rounds = HZP_MIN(HZP_MAX(atoi(argv[3]), 1), ROUNDS_MAX);
+    b.rounds = atoi(argv[3]);
+    b.rounds = HZP_MIN(HZP_MAX(b.rounds, 1), ROUNDS_MAX);
     set_up(&b, argc, argv);
     if (b.threads == 1)
         the_clock = CLOCK_THREAD_CPUTIME_ID;
     for (char *list = argv[4], *word; (word = strsep(&list, ","));) {
-        int rows = HZP_MIN(HZP_MAX(atoi(word), 1), ROWS_MAX);
+        int rows = atoi(word);
+        rows = HZP_MIN(HZP_MAX(rows, 1), ROWS_MAX);
         b.form = strstr(word, "nn") ? NN : strstr(word, "tn") ? TN : NT;
         for (int r = 0; r < b.rounds; r++) {
             b.reads[r] = all_parts(&b, part_read, (double)b.bytes);

@@ -290,7 +290,8 @@ int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *
             cut.entry[i][j] = entry_find(mine->products, &s);
             if (!cut.entry[i][j])
                 return HZP_EUNSUP;
-            scratch = HZP_MAX(scratch, dnnl_memory_desc_get_size(&cut.entry[i][j]->scratch));
+            size_t bytes = dnnl_memory_desc_get_size(&cut.entry[i][j]->scratch);
+            scratch = HZP_MAX(scratch, bytes);
         }
     }
     HZP_TRY(hzp_team_reserve(mine->team, 0, scratch));

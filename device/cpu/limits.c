@@ -122,7 +122,8 @@ static double products_rate(struct hzp_team *team, struct products *all)
     for (int run = 0; run < RUNS; run++) {
         uint64_t begin = hzp_now_ns();
         hzp_team_run(team, threads, product_task, all);
-        best = HZP_MAX(best, flops / ((double)(hzp_now_ns() - begin) * 1e-9));
+        double rate = flops / ((double)(hzp_now_ns() - begin) * 1e-9);
+        best = HZP_MAX(best, rate);
     }
     return best;
 }

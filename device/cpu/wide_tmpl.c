@@ -111,9 +111,9 @@ static void pack_edge(const struct source *s, int k, float *w)
 {
     const struct part *p = &s->part;
     const struct hzp_mat *b = &s->args->b;
-    int cols = p->n1 - p->n;
+    int cols = p->n1 - p->n, chunk = chunk_of(b->type);
 
-    for (int end = HZP_MIN(k + chunk_of(b->type), p->count); k < end; k++, w += COLS)
+    for (int end = HZP_MIN(k + chunk, p->count); k < end; k++, w += COLS)
         for (int j = 0; j < COLS; j++)
             w[j] = j >= cols          ? 0.f
                    : s->args->trans_b ? one_of(b, p->n + j, p->k0 + k)

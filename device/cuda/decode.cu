@@ -442,9 +442,9 @@ template <int D, bool TALL, bool WHOLE>
 static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
     int64_t most = (int64_t)hzp_cuda_sms(lane) * (TALL && D == 128 ? RESIDENT_WIDE : RESIDENT);
-    int64_t items = (int64_t)d.a.segs.count * d.ranks *
-                    HZP_MAX(pieces_of(d.a.segs.ctx_max, 1),
-                            pieces_of(HZP_MIN(d.a.segs.ctx_max, (int)LONG_FROM), 1));
+    int whole = pieces_of(d.a.segs.ctx_max, 1);
+    int cut = pieces_of(HZP_MIN(d.a.segs.ctx_max, (int)LONG_FROM), 1);
+    int64_t items = (int64_t)d.a.segs.count * d.ranks * HZP_MAX(whole, cut);
     start(lane, (unsigned)HZP_MAX(HZP_MIN(items, most), (int64_t)1), WARPS * 32,
           2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE>, d);
     return hzp_cuda_launched(lane, "attn_decode");

@@ -372,7 +372,8 @@ extern "C" int hzp_cuda_rope_bwd(struct hzp_lane *lane, const void *args)
         return HZP_EDEVICE;
     }
     int heads = a.heads.heads + a.heads.kv_heads + (a.dy.ptr == a.dx.ptr ? 0 : a.heads.kv_heads);
-    int blocks = HZP_MIN(HZP_DIV_UP(a.dy.rows, (int)ROPE_WARPS), hzp_cuda_device(lane)->sms * 8);
+    int most = hzp_cuda_device(lane)->sms * 8;
+    int blocks = HZP_MIN(HZP_DIV_UP(a.dy.rows, (int)ROPE_WARPS), most);
     bool wanted = a.dq_norm.ptr || a.dk_norm.ptr;
     float *part = wanted ? (float *)hzp_cuda_lane(lane)->scratch : nullptr;
     a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, (size_t)a.dy.rows * sizeof(*a.pos));

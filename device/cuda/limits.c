@@ -54,7 +54,8 @@ static int gemm_rate(struct bench *b, enum hzp_dtype type, int32_t side, double 
             HZP_TRY(hzp_op_matmul(b->lane, &args));
         HZP_TRY(finish(b));
         double flops = 10.0 * side * side * side;
-        *ret = HZP_MAX(*ret, flops / (double)(hzp_device_now_ns(b->dev) - begin) * 1e9);
+        double rate = flops / (double)(hzp_device_now_ns(b->dev) - begin) * 1e9;
+        *ret = HZP_MAX(*ret, rate);
     }
     return HZP_OK;
 }

@@ -312,7 +312,7 @@ static bool cool(struct hzp_cuda_products *p, const struct hzp_matmul_args *a,
                  struct hzp_cuda_lane *lane)
 {
     size_t elements = (size_t)(a->a.rows - 1) * (size_t)a->a.stride + (size_t)a->a.cols;
-    size_t hot = HZP_MIN(elements * hzp_dtype_size(a->a.type), lane->scratch_size);
+    size_t bytes = elements * hzp_dtype_size(a->a.type), hot = HZP_MIN(bytes, lane->scratch_size);
     size_t first = HZP_MIN(p->cache, lane->space_size);
     size_t second = HZP_MIN(p->cache, lane->scratch_size);
     return (!first || cudaMemsetAsync(lane->space, 0, first, lane->stream) == cudaSuccess) &&
@@ -458,7 +458,8 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
 {
     struct key key;
     memset(&key, 0, sizeof(key));
-    unsigned align = HZP_MIN(align_of(&a->a), HZP_MIN(align_of(&a->b), align_of(&a->c)));
+    unsigned align_a = align_of(&a->a), align_b = align_of(&a->b), align_c = align_of(&a->c);
+    unsigned align = HZP_MIN(align_a, HZP_MIN(align_b, align_c));
     key.m = a->c.rows;
     key.n = a->c.cols;
     key.k = a->trans_a ? a->a.rows : a->a.cols;

@@ -66,8 +66,10 @@ static int ref_quantize(struct hzp_lane *lane, const void *args)
     for (int32_t r = 0; r < a->x.rows; r++) {
         uint8_t *y = ref_at(&a->y, r);
         uint32_t largest = 0;
-        for (int32_t c = 0; c < a->x.cols; c++)
-            largest = HZP_MAX(largest, hzp_f32_bits(ref_get(&a->x, r, c)) & 0x7fffffffu);
+        for (int32_t c = 0; c < a->x.cols; c++) {
+            uint32_t bits = hzp_f32_bits(ref_get(&a->x, r, c)) & 0x7fffffffu;
+            largest = HZP_MAX(largest, bits);
+        }
         float scale = a->scale[r] = hzp_e4m3_scale(largest);
         for (int32_t c = 0; c < a->x.cols; c++)
             y[c] = isnan(scale) ? 0 : hzp_e4m3_from_f32(ref_get(&a->x, r, c) / scale);

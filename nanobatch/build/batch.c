@@ -242,12 +242,12 @@ void hzp_batch_pad(struct hzp_batch *b)
         return;
     if (decodes) {
         int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
-        int32_t to = HZP_MIN(hzp_batch_bucket(rows), most);
+        int32_t bucket = hzp_batch_bucket(rows), to = HZP_MIN(bucket, most);
         for (; rows + b->pads < to; b->pads++)
             add_pad(b, rows + b->pads);
         b->pad_segs = b->pads;
     } else if (rows > b->decode_segs) {
-        int32_t to = HZP_MIN(hzp_batch_size(rows), max->rows_max);
+        int32_t size = hzp_batch_size(rows), to = HZP_MIN(size, max->rows_max);
         for (; rows + b->pads < to; b->pads++)
             add_bare(b, rows + b->pads);
     }

@@ -256,8 +256,10 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
     if (a == b && cores[0] == cores[1])
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
     if (better) {
-        found.rate_a = HZP_MAX(found.rate_a, hzp_tables_rate(t, a, cores[0], b, cores[1]));
-        found.rate_b = HZP_MAX(found.rate_b, hzp_tables_rate(t, b, cores[1], a, cores[0]));
+        double rate_a = hzp_tables_rate(t, a, cores[0], b, cores[1]);
+        double rate_b = hzp_tables_rate(t, b, cores[1], a, cores[0]);
+        found.rate_a = HZP_MAX(found.rate_a, rate_a);
+        found.rate_b = HZP_MAX(found.rate_b, rate_b);
     }
     hzp_tables_set_rate(t, &found);
     return HZP_OK;

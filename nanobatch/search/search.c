@@ -174,7 +174,8 @@ static void fill_riding(struct hzp_search *s, const struct hzp_plan_shape *shape
         double whole = alone_ns(s, 0, rig->train->forward_end);
         use_chain(s, shape->ride);
         s->chunked.rows = shape->ride;
-        s->chunked.worth = whole / HZP_MAX(alone_ns(s, 0, rig->train->forward_end), 1);
+        double chunked = alone_ns(s, 0, rig->train->forward_end);
+        s->chunked.worth = whole / HZP_MAX(chunked, 1);
     }
     use_chain(s, shape->ride);
     double allowed = allowed_ns(s, false, without), ran = 0;

@@ -22,11 +22,12 @@ double hzp_deadline_ttft(const struct hzp_seen *seen, uint64_t goal_ns,
     for (int32_t i = 0; i < waits->count; i++) {
         const struct hzp_wait *wait = &waits->of[i];
         rows += wait->rows_left;
-        double steps = HZP_MAX(ceil(rows / step->pace), 1.0);
+        double whole = ceil(rows / step->pace), steps = HZP_MAX(whole, 1.0);
         double age =
             step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
         double left = goal - age - step->in_flight_ns;
-        limit = HZP_MIN(limit, hzp_seen_within(seen, HZP_TENANT_TRAIN, left) / steps);
+        double within = hzp_seen_within(seen, HZP_TENANT_TRAIN, left) / steps;
+        limit = HZP_MIN(limit, within);
     }
     return limit;
 }

@@ -157,7 +157,8 @@ void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
         hzp_spread_add(&seen->ratio[with], ratio, 1);
     else
         hzp_spread_add(&seen->excess[with], HZP_MAX(itl_ns - predicted_ns, 1.0), 1);
-    seen->error += (HZP_MIN(fabs(ratio - 1), 4.0) - seen->error) / 64;
+    double off = fabs(ratio - 1);
+    seen->error += (HZP_MIN(off, 4.0) - seen->error) / 64;
 }
 
 void hzp_seen_relax(struct hzp_seen *seen, bool margin)
@@ -168,14 +169,16 @@ void hzp_seen_relax(struct hzp_seen *seen, bool margin)
 
 double hzp_seen_p99(const struct hzp_seen *seen, enum hzp_tenant with, double predicted_ns)
 {
-    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[with], 0.99), 1.0);
+    double quantile = hzp_spread_quantile(&seen->ratio[with], 0.99);
+    double ratio = HZP_MAX(quantile, 1.0);
     double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
     return HZP_MAX(ratio * predicted_ns, predicted_ns + excess);
 }
 
 double hzp_seen_within(const struct hzp_seen *seen, enum hzp_tenant with, double goal_ns)
 {
-    double ratio = HZP_MAX(hzp_spread_quantile(&seen->ratio[with], 0.99), 1.0);
+    double quantile = hzp_spread_quantile(&seen->ratio[with], 0.99);
+    double ratio = HZP_MAX(quantile, 1.0);
     double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
     return HZP_MIN(goal_ns / ratio, goal_ns - excess);
 }

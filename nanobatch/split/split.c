@@ -419,7 +419,8 @@ static double itl_alone(const struct hzp_split *split, const struct hzp_split_st
     if (with_in_itl(split, step) == HZP_TENANT_SERVE)
         return itl_ns - HZP_MIN((double)split->pipeline.held_ns, itl_ns);
     double serve = HZP_MIN((double)times->ns[HZP_TENANT_SERVE], itl_ns);
-    return HZP_MAX(itl_ns - train_in_itl(split, step, times) - serve * (1 - 1 / slow), 0.0);
+    double left = itl_ns - train_in_itl(split, step, times) - serve * (1 - 1 / slow);
+    return HZP_MAX(left, 0.0);
 }
 
 /* Predictions against measurements. */
@@ -487,7 +488,8 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
 {
     hzp_assert_engine_thread();
     double itl_ns = 0;
-    split->pipeline.in_flight_ns = HZP_MAX(split->pipeline.in_flight_ns - in_flight(step), 0.0);
+    double in_flight_ns = split->pipeline.in_flight_ns - in_flight(step);
+    split->pipeline.in_flight_ns = HZP_MAX(in_flight_ns, 0.0);
     if (next_ns > 0)
         split->next_ns = next_ns;
     split->credit.owed_ns -= step->owes_ns;

@@ -99,8 +99,8 @@ double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *a
     double factor = times->factor[op][class_of(cost)];
     double ns = hzp_rates_ns(&times->rates, cost) * (factor > 0 ? factor : 1);
     /* One run says little: were it believed, a cold one could keep the next from ever coming. */
-    return shape ? HZP_MIN(shape->ns, times->runs[op][class_of(cost)] > 3 ? 2 * ns : shape->ns)
-                 : ns;
+    bool known = times->runs[op][class_of(cost)] > 3;
+    return shape ? HZP_MIN(shape->ns, known ? 2 * ns : shape->ns) : ns;
 }
 
 void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns)

@@ -78,7 +78,8 @@ double hzp_step_alone_ns(const struct hzp_step_times *t, const struct hzp_step_s
 {
     double x[5];
     features(shape, x);
-    return HZP_MAX(hzp_fit_at(&t->alone, x) * t->class_factor[class_of(shape)], 1.0);
+    double ns = hzp_fit_at(&t->alone, x) * t->class_factor[class_of(shape)];
+    return HZP_MAX(ns, 1.0);
 }
 
 static void slow_features(double alone_ns, double train_ns, double x[2])
@@ -92,7 +93,8 @@ double hzp_step_slowdown(const struct hzp_step_times *t, bool beside, double alo
 {
     double x[2];
     slow_features(alone_ns, train_ns, x);
-    return 1 + HZP_MIN(hzp_fit_at(&t->slow[beside], x), slowdown_max);
+    double slowdown = hzp_fit_at(&t->slow[beside], x);
+    return 1 + HZP_MIN(slowdown, slowdown_max);
 }
 
 void hzp_step_learn(struct hzp_step_times *t, const struct hzp_step_shape *shape, bool beside,
@@ -118,8 +120,8 @@ void hzp_step_learn(struct hzp_step_times *t, const struct hzp_step_shape *shape
     double y = serve_ns / slowdown;
     double *factor = &t->class_factor[class_of(shape)];
     hzp_fit_learn(&t->alone, x, y, alone);
-    double ratio =
-        clamp(y / HZP_MAX(hzp_fit_at(&t->alone, x), 1.0), class_factor_min, class_factor_max);
+    double fitted = hzp_fit_at(&t->alone, x);
+    double ratio = clamp(y / HZP_MAX(fitted, 1.0), class_factor_min, class_factor_max);
     *factor += (ratio - *factor) / class_steps;
 }
 

@@ -204,8 +204,10 @@ static int read_item(struct parser *p, bool *ret_any, struct hzp_part_of *ret)
 static int32_t read_count(struct parser *p)
 {
     int32_t value = -1;
-    for (; now(p) >= '0' && now(p) <= '9'; p->at++)
-        value = HZP_MIN(HZP_MAX(value, 0) * 10 + (now(p) - '0'), HZP_REPEAT_MAX + 1);
+    for (; now(p) >= '0' && now(p) <= '9'; p->at++) {
+        value = HZP_MAX(value, 0) * 10 + (now(p) - '0');
+        value = HZP_MIN(value, HZP_REPEAT_MAX + 1);
+    }
     return value;
 }
 

@@ -129,7 +129,8 @@ int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *a
     memset(item, 0, sizeof(*item));
     item->schema = list;
     item->schemas = n;
-    memcpy(item->path, path, HZP_MIN(strlen(path), sizeof(item->path) - 1));
+    size_t length = strlen(path);
+    memcpy(item->path, path, HZP_MIN(length, sizeof(item->path) - 1));
     item->rule = hzp_rules_add(s->rules, item->path, strlen(item->path));
     return item->rule;
 }

@@ -162,7 +162,8 @@ static void check(struct test *t, int32_t ops, enum cut_mode mode)
     remove_tree(place);
     cut_make(ops, mode, seed, place);
     look(t, state_dir, false, through, again);
-    t->slowest = HZP_MAX(t->slowest, (double)(hzp_now_ns() - begin) * 1e-9);
+    double took = (double)(hzp_now_ns() - begin) * 1e-9;
+    t->slowest = HZP_MAX(t->slowest, took);
     if (t->cuts++ % FULL_LIVES == 0) {
         past_check_disk(p, state_dir, &through, &again);
         look(t, state_dir, true, through, again);
@@ -184,8 +185,9 @@ static int32_t choose(struct test *t, int32_t from)
         while (at < disk_ops() && disk_op(at)->call != DISK_SYNC &&
                disk_op(at)->call != DISK_RENAME && disk_op(at)->call != DISK_NOTE)
             at++;
-    at += (int32_t)seeded(&t->seed, 2); /* the macro takes its arguments twice */
-    return HZP_MIN(at, disk_ops());
+    at += (int32_t)seeded(&t->seed, 2);
+    int32_t most = disk_ops();
+    return HZP_MIN(at, most);
 }
 
 /* --- Power cuts ------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@ static const char *const kinds[] = {"greedy", "greedy, edits", "draw",
 /* Every edit of a row has a token of its own. */
 static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
 {
-    int32_t count = HZP_MIN(vocab, 1 + oc_below(io, 20)), first = oc_below(io, vocab);
+    int32_t count = 1 + oc_below(io, 20), first = oc_below(io, vocab);
+    count = HZP_MIN(vocab, count);
     for (int32_t i = 0; i < count; i++) {
         edit[i] = (struct hzp_logit_edit){.token = (first + i * (vocab / count)) % vocab};
         edit[i].bias = oc_below(io, 3) ? 0 : oc_below(io, 4) ? 2 : -INFINITY;

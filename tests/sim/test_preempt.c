@@ -222,7 +222,8 @@ struct difference {
 static void compare(const struct hzp_output *a, const struct hzp_output *b, struct difference *d)
 {
     d->other += a->token != b->token || a->rank != b->rank || a->version != b->version;
-    d->logprob = HZP_MAX(d->logprob, fabs((double)a->logprob - b->logprob));
+    double off = fabs((double)a->logprob - b->logprob);
+    d->logprob = HZP_MAX(d->logprob, off);
 }
 
 static void compare_requests(const struct hzp_request *a, const struct hzp_request *b,
@@ -235,7 +236,8 @@ static void compare_requests(const struct hzp_request *a, const struct hzp_reque
         compare(&a->out[n], &b->out[n], d);
     for (int32_t n = 0; n < count * a->tops && !d->other; n++) {
         d->other += a->top_token[n] != b->top_token[n];
-        d->logprob = HZP_MAX(d->logprob, fabs((double)a->top_logprob[n] - b->top_logprob[n]));
+        double off = fabs((double)a->top_logprob[n] - b->top_logprob[n]);
+        d->logprob = HZP_MAX(d->logprob, off);
     }
     for (int32_t p = 1; a->prompt_logprobs && p < a->prompt_count && !d->other; p++)
         compare(&a->prompt_out[p], &b->prompt_out[p], d);

@@ -370,7 +370,8 @@ static int stretched(struct world *w, double stretch, struct result *off, struct
                stretch, before * 1e-6, after * 1e-6, after / before, beside);
     /* Where steps are longer, requests wait for each other more often: a few percent are
        allowed. */
-    if (after > stretch * HZP_MAX(before, quantile(off->gap, off->gaps, 0.995)) * 1.05)
+    double longer = quantile(off->gap, off->gaps, 0.995);
+    if (after > stretch * HZP_MAX(before, longer) * 1.05)
         return broken(w, "gaps stretched", after / before, stretch);
     *ret_beside += beside;
     return 0;

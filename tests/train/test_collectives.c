@@ -360,8 +360,10 @@ static void test_order(void **state)
     assert_int_equal(scatters, units);
     assert_int_equal(gathers, units + units - 3); /* forward; then all but what is still there */
     for (int32_t ended = 0; ended <= chain.items; ended++) {
-        most_gathers = HZP_MAX(most_gathers, most_posted(list, ended, HZP_TAG_GATHER));
-        most_scatters = HZP_MAX(most_scatters, most_posted(list, ended, HZP_TAG_SCATTER));
+        int32_t now_gathers = most_posted(list, ended, HZP_TAG_GATHER);
+        int32_t now_scatters = most_posted(list, ended, HZP_TAG_SCATTER);
+        most_gathers = HZP_MAX(most_gathers, now_gathers);
+        most_scatters = HZP_MAX(most_scatters, now_scatters);
     }
     assert_int_equal(most_gathers, 3);
     assert_int_equal(most_scatters, 2);

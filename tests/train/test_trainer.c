@@ -61,8 +61,10 @@ static void test_accumulation(void **state)
     for (int32_t u = 0; u < one->fixture.layout.units; u++) {
         struct hzp_unit_view a = hzp_unit_view(tiny_units(one), u);
         const float *x = a.base, *y = hzp_unit_view(tiny_units(many), u).base;
-        for (size_t i = 0; i < a.elements; i++)
-            worst = HZP_MAX(worst, fabs((double)x[i] - (double)y[i]));
+        for (size_t i = 0; i < a.elements; i++) {
+            double off = fabs((double)x[i] - (double)y[i]);
+            worst = HZP_MAX(worst, off);
+        }
     }
     /* AdamW's first steps divide by the gradient's size, so its rounding shows where it is tiny. */
     if (!(worst < 1e-4))
@@ -169,8 +171,9 @@ static bool reader_offer(struct hzp_source *source, const struct hzp_step *step,
     assert_ptr_equal(step->version, hzp_weights_current(w));
     assert_true(step->version->record.id >= r->last_id);
     r->last_id = step->version->record.id;
-    r->worst = HZP_MAX(r->worst, hzp_weights_staleness(w));
-    assert_true(hzp_weights_staleness(w) <= r->bound);
+    int64_t staleness = hzp_weights_staleness(w);
+    r->worst = HZP_MAX(r->worst, staleness);
+    assert_true(staleness <= r->bound);
     for (int i = 0; i < 2; i++) {
         if (!r->held[i] && rand() % 20 == 0) {
             r->held[i] = hzp_weights_acquire(w);

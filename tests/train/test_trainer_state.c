@@ -52,7 +52,8 @@ static struct tiny *resume(const struct tiny_config *config, const struct hzp_un
     for (int32_t u = 0; u < t->fixture.layout.units; u++) {
         struct hzp_unit_view from = hzp_unit_view(weights, u);
         struct hzp_unit_view to = hzp_version_unit(t->weights, t->draft, u);
-        memcpy(to.base, from.base, HZP_MIN(hzp_unit_bytes(&to), hzp_unit_bytes(&from)));
+        size_t there = hzp_unit_bytes(&to), here = hzp_unit_bytes(&from);
+        memcpy(to.base, from.base, HZP_MIN(there, here));
     }
     *ret = note ? hzp_trainer_load(t->trainer, t->draft, dir, true, note, text)
                 : hzp_trainer_load_begin(t->trainer, t->draft, dir, text);

@@ -153,7 +153,7 @@ static void send(struct hzp_upload *up, const struct model *m, int32_t u, size_t
     struct hzp_err_text err;
     uint64_t received = 0;
     while (at < bytes_of(m, u)) {
-        size_t n = HZP_MIN(piece, bytes_of(m, u) - at);
+        size_t left = bytes_of(m, u) - at, n = HZP_MIN(piece, left);
         bool last = at + n == bytes_of(m, u);
         assert_int_equal(
             hzp_upload_write(up, m->m.checksum, u, at, data_of(m, u) + at, n, &received, &err),
