@@ -19,6 +19,7 @@
 #include <zmq.h>
 
 static const char magic[7] = "hzpctl3";
+static const uint64_t hello_ns = 250000000; /* from one hello to the next */
 
 /* ---- sockets ---- */
 
@@ -483,7 +484,7 @@ static int meet_other(struct hzp_control *c, const char *record, void *share, si
     size_t none_size;
     uint64_t began = hzp_now_ns(), said = 0;
     for (;;) {
-        if (hzp_now_ns() - said > 1000000000u) { /* rank 0 may be another one by now */
+        if (hzp_now_ns() - said > hello_ns) { /* rank 0 may be another one by now */
             say_hello(c, record);
             said = hzp_now_ns();
         }
