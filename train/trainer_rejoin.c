@@ -81,6 +81,14 @@ bool hzp_trainer_joined(struct hzp_trainer *t)
 
 /* --- The engine thread ------------------------------------------------------------------------ */
 
+bool hzp_trainer_parts_soon(struct hzp_trainer *t)
+{
+    hzp_lock_take(&t->lock);
+    bool soon = t->rejoins && t->stats.failure[0];
+    hzp_lock_release(&t->lock);
+    return soon;
+}
+
 void hzp_trainer_serve_part(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();

@@ -242,6 +242,8 @@ int hzp_trainer_restore_unit(struct hzp_trainer *t, enum hzp_state_part part, in
 
 /* --- trainer_rejoin.c ------------------------------------------------------------------------- */
 
+/* A rank was lost, and the trainer will be asked to let go of the link. */
+bool hzp_trainer_parts_soon(struct hzp_trainer *t);
 /* Engine thread: lets go of the link, if it was asked to and no item is in flight. */
 void hzp_trainer_serve_part(struct hzp_trainer *t);
 /* Engine thread: gives up what was in progress with the ranks, whose link is closed; takes over the

@@ -279,7 +279,8 @@ bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool k
     t->older.now = false;
     if (parting == HZP_PARTING_CLOSED)
         hzp_trainer_give_up_ranks(t, last_step);
-    else if (parting != HZP_PARTING_NONE && !atomic_load(&t->suspended))
+    else if ((parting != HZP_PARTING_NONE || hzp_trainer_parts_soon(t)) &&
+             !atomic_load(&t->suspended))
         return false; /* the link may still read and write what would be given up */
     if (!atomic_load(&t->suspend)) {
         atomic_store(&t->suspended, false);
