@@ -43,7 +43,7 @@ static struct {
 } * progress;
 
 static const struct oc_case *const tables[] = {
-    oc_cases_dense, oc_cases_attn, oc_cases_sample, oc_cases_grad, oc_cases_update,
+    oc_cases_dense, oc_cases_attn, oc_cases_sample, oc_cases_grad, oc_cases_update, oc_cases_many,
 };
 
 static struct oc_target targets[TARGETS_MAX];
