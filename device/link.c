@@ -101,6 +101,13 @@ static void wake_caller(struct hzp_link *link)
         link->wake(link->wake_ctx);
 }
 
+void hzp_link_wake(struct hzp_link *link)
+{
+    hzp_lock_take(&link->lock);
+    wake_caller(link);
+    hzp_lock_release(&link->lock);
+}
+
 void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
 {
     uint64_t bytes = 0;
@@ -111,9 +118,7 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
     }
     atomic_fetch_add(&link->wire_bytes, bytes);
     atomic_store(&link->done, ticket);
-    hzp_lock_take(&link->lock);
-    wake_caller(link);
-    hzp_lock_release(&link->lock);
+    hzp_link_wake(link);
 }
 
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
@@ -307,6 +312,8 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
         return 1;
     if (link->backend->progress && !atomic_load(&link->failed))
         link->backend->progress(link);
+    if (atomic_load(&link->failed) && link->backend->stop)
+        link->backend->stop(link);
     if (ticket <= atomic_load(&link->done))
         return 1;
     return atomic_load(&link->failed) ? failure(link, reterr) : 0;
@@ -328,6 +335,8 @@ void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx
     link->wake = wake;
     link->wake_ctx = ctx;
     hzp_lock_release(&link->lock);
+    if (link->backend->set_wake)
+        link->backend->set_wake(link, wake, ctx);
 }
 
 void hzp_link_abort(struct hzp_link *link, int rank, const char *why)

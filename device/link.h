@@ -16,7 +16,8 @@
  * - A transfer starts when all members of the group have posted it; until then it uses neither
  *   the wire nor a core.
  * - Sums are added in the order of the group's list of ranks, so they have the same bits every
- *   time and on every member (mpi, zmq, local; nccl: the same bits on every member only).
+ *   time and on every member (nccl: of the sums of device memory only those with `onto`; the others
+ *   have the same bits on every member).
  * - Buffers belong to the link from post until the ticket is done: the caller neither writes to
  *   any of them nor reads what is received, nor posts another transfer that writes to one of
  *   them or sends what is being received.  No backend allocates after the last group was opened
@@ -66,6 +67,9 @@ struct hzp_transfer {
     /* To wait long for the others is normal (orders to a rank that has nothing to do): no rank is
      * reported as missing. */
     bool idle;
+    /* The buffers are host memory.  It has a meaning on links that move a device's memory (nccl):
+     * there such a transfer takes the host link, in the same order as all others. */
+    bool host;
     uint64_t tag; /* any number that all members agree on: round and unit, for example */
 };
 
@@ -90,7 +94,7 @@ int hzp_link_group_index(const struct hzp_link *link, int group); /* of this ran
 
 /* Posts a transfer; the struct is copied.  Returns at once.  HZP_EBUSY: HZP_LINK_TICKETS_MAX
  * tickets are not done, nothing was posted.  HZP_EINVAL: sums of bytes, or what the comments of
- * the struct exclude.  HZP_EUNSUP: the backend cannot do it (nccl: onto).  HZP_EIO: the link
+ * the struct exclude.  HZP_EUNSUP: the backend cannot do it (nccl: U64 onto).  HZP_EIO: the link
  * failed. */
 int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
                   struct hzp_err_text *reterr);
@@ -221,38 +225,63 @@ int hzp_link_open_sim(const struct hzp_link_sim *config, struct hzp_device *devi
 
 /* ---- backend nccl ---- */
 
-/* What the link needs of the device's runtime; every function returns 0 or an error code. */
+/* A sum in the order of members: dst = (onto ? dst : 0) + piece 0 + piece 1 + ...; without onto it
+ * begins with piece 0.  Piece `index` is own, piece m of the others is at others + m stride. */
+struct hzp_link_sum {
+    float *dst;
+    const float *own, *others;
+    size_t stride, elements;
+    int members, index;
+    bool onto;
+};
+
+/* What the link needs of the device's runtime, for the thread's current device; every function that
+ * returns int returns 0 or an error code. */
 struct hzp_link_streams {
     const char *(*error_text)(int code);
     int (*stream_open)(void **stream);
-    int (*stream_close)(void *stream);
+    int (*stream_close)(void *stream); /* waits until what is on it has ended */
     int (*event_open)(void **event);
     int (*event_close)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event); /* 0: passed; -1: not yet; else an error */
+    int (*memory_open)(void **memory, size_t size);
+    int (*memory_close)(void *memory);
+    int (*sum)(const struct hzp_link_sum *sum, void *stream); /* behind what is on the stream */
+    /* Calls run(ctx), behind what is on the stream, on a thread of the runtime, which it must not
+     * block. */
+    int (*call)(void *stream, void (*run)(void *ctx), void *ctx);
+    int (*device_count)(int *ret);              /* that this process sees */
+    int (*device_name)(char *ret, size_t size); /* no two devices have the same */
 };
 
-/* Those of the CUDA runtime, for the current device; NULL: built without CUDA. */
+/* Those of the CUDA runtime; NULL: built without CUDA. */
 const struct hzp_link_streams *hzp_cuda_link_streams(void);
 
 struct hzp_link_nccl {
-    struct hzp_link *host; /* connects the same ranks; the nccl link owns it and closes it */
+    struct hzp_link *host; /* connects the same ranks; borrowed, outlives the link */
     const struct hzp_link_streams *streams;
     int ctas; /* blocks that a transfer may occupy at most; 0: as many as NCCL likes */
 };
 
-/* Transfers between GPUs.  NCCL is loaded now (libnccl.so.2, or the file in HZP_NCCL).  A transfer
- * is first posted on the host link, where members compare what they posted; only when all have
- * posted it is it launched, on a stream of its own, so no kernel spins for a rank that is late.
- * Buffers are device memory whose contents are complete at post.  The groups opened at one time
- * divide all ranks among them.  The library decides in which order it adds; `onto` is HZP_EUNSUP.
- * Transfers are never captured in graphs.  HZP_EUNSUP: no NCCL, or older than 2.18, or no CUDA;
- * HZP_EIO: it fails.  On failure host stays the caller's. */
+/* Bytes of device memory that the link itself takes: received pieces that wait to be added. */
+enum { HZP_LINK_NCCL_BYTES = 16 << 20 };
+
+/* Transfers between GPUs, for the thread's current device.  NCCL is loaded now (libnccl.so.2, or
+ * the file in HZP_NCCL).  A transfer is first posted on the host link, where members compare what
+ * they posted; only when all have posted it is it launched, on a stream of its own, so no kernel
+ * spins for a rank that is late.  Buffers are device memory whose contents are complete at post,
+ * or, with `host`, host memory that the host link moves.  The groups opened at one time divide all
+ * ranks among them.  With `onto`, pieces are exchanged and added in order; in other sums the
+ * library decides the order.  Communicators do not block; when the link fails, the next poll aborts
+ * them, so no kernel waits for a rank that is gone.  Transfers are never captured in graphs.
+ * HZP_EUNSUP: no NCCL, or older than 2.18, or no CUDA; HZP_EIO: it fails. */
 int hzp_link_open_nccl(const struct hzp_link_nccl *config, struct hzp_link **ret,
                        struct hzp_err_text *reterr);
 
 /* Announces memory that transfers will use: it then need not be copied on the way.  Optional; each
- * rank at the same point of its calls, after the groups were opened, before posting.  HZP_EIO. */
+ * rank at the same point of its calls, after the groups were opened, before posting.  Where the
+ * backend cannot use that, it has no effect.  HZP_EIO: the link failed. */
 int hzp_link_register(struct hzp_link *link, void *memory, size_t size,
                       struct hzp_err_text *reterr);
 

@@ -41,6 +41,13 @@ struct hzp_link_backend {
      * allowed. */
     void (*wait)(struct hzp_link *link, hzp_ticket ticket);
 
+    /* (optional) Ends what is in flight, once the link has failed; called by poll, perhaps more
+     * than once, on the link's thread. */
+    void (*stop)(struct hzp_link *link);
+
+    /* (optional) The caller's wake was set, NULL too. */
+    void (*set_wake)(struct hzp_link *link, void (*wake)(void *ctx), void *ctx);
+
     /* (optional) Tells the others that the link failed; any thread.  NULL: there are none. */
     void (*abort)(struct hzp_link *link, int rank, const char *why);
 
@@ -74,6 +81,9 @@ void hzp_link_fini(struct hzp_link *link);
 
 /* All tickets up to this one are done. */
 void hzp_link_done(struct hzp_link *link, hzp_ticket ticket);
+
+/* Calls the caller's wake; any thread. */
+void hzp_link_wake(struct hzp_link *link);
 
 /* Records a failure of this link; only the first one counts. */
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why);

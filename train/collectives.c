@@ -42,17 +42,81 @@ static int open_groups(struct hzp_collectives *x, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Tells the link which memory it will move. */
+static int announce(struct hzp_collectives *x, struct hzp_err_text *reterr)
+{
+    const struct hzp_weights *w = x->config.model->weights;
+    const struct hzp_train_space *s = x->config.space;
+    void *memory;
+    size_t bytes;
+    for (int32_t i = 0; hzp_weights_memory(w, i, &memory, &bytes); i++)
+        HZP_TRY(hzp_link_register(x->config.link, memory, bytes, reterr));
+    return hzp_link_register(x->config.link, s->state, s->state_bytes, reterr);
+}
+
+/* Elements of the largest unit. */
+static size_t largest_unit(const struct hzp_layout *layout)
+{
+    size_t largest = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        largest = HZP_MAX(largest, layout->unit[u].room);
+    return largest;
+}
+
+size_t hzp_collectives_stage_bytes(const struct hzp_layout *layout)
+{
+    return largest_unit(layout) * sizeof(float);
+}
+
+/* Memory for the largest unit: of a device at the start, of the host with the first gather. */
+static int open_stage(struct hzp_collectives *x)
+{
+    struct hzp_device *dev = x->config.model->dev;
+    if (hzp_device_host_memory(dev))
+        return HZP_OK;
+    return hzp_device_alloc(dev, HZP_MEM_DEVICE,
+                            hzp_collectives_stage_bytes(x->config.model->layout), &x->stage);
+}
+
+static void reserve_stage(struct hzp_collectives *x)
+{
+    if (!x->stage)
+        x->stage = hzp_xmalloc(hzp_collectives_stage_bytes(x->config.model->layout));
+}
+
+void *hzp_collectives_received(struct hzp_collectives *x)
+{
+    if (hzp_device_host_memory(x->config.model->dev)) {
+        reserve_stage(x);
+        return x->stage;
+    }
+    if (!x->received)
+        x->received = hzp_xmalloc(hzp_collectives_stage_bytes(x->config.model->layout));
+    return x->received;
+}
+
+static void close_stage(struct hzp_collectives *x)
+{
+    struct hzp_device *dev = x->config.model->dev;
+    free(x->received);
+    if (hzp_device_host_memory(dev))
+        free(x->stage);
+    else
+        hzp_device_free(dev, HZP_MEM_DEVICE, x->stage);
+}
+
 int hzp_collectives_create(const struct hzp_collectives_config *config,
                            struct hzp_collectives **ret, struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
     HZP_TRY(hzp_groups_check(&config->shards.groups, reterr));
     HZP_ASSERT(config->shards.groups.ranks == hzp_link_ranks(config->link));
-    bool simulated = !strcmp(hzp_link_backend(config->link), "sim");
-    if (!simulated && !hzp_device_host_memory(config->model->dev))
-        return hzp_fail(reterr, HZP_EUNSUP,
-                        "ranks on %s are not supported yet: its memory is not the host's",
-                        config->model->dev->label);
+    struct hzp_device *dev = config->model->dev;
+    bool moves_device = !strcmp(hzp_link_backend(config->link), "nccl") ||
+                        !strcmp(hzp_link_backend(config->link), "sim");
+    if (!moves_device && !hzp_device_host_memory(dev))
+        return hzp_fail(reterr, HZP_EUNSUP, "link %s moves host memory, that of %s is its own",
+                        hzp_link_backend(config->link), dev->label);
     struct hzp_collectives *x = hzp_xcalloc(1, sizeof(*x));
     size_t units = (size_t)config->model->layout->units;
     x->config = *config;
@@ -67,6 +131,10 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     forget(x);
     hzp_collectives_empty_ring(x);
     int r = open_groups(x, reterr);
+    if (r >= 0)
+        r = announce(x, reterr);
+    if (r >= 0)
+        r = open_stage(x);
     if (r < 0) {
         hzp_collectives_destroy(x);
         return r;
@@ -89,7 +157,7 @@ void hzp_collectives_destroy(struct hzp_collectives *x)
     hzp_plan_fini(&x->audit.chain);
     free(x->results);
     free(x->all_filled);
-    free(x->state);
+    close_stage(x);
     free(x);
 }
 
@@ -180,14 +248,15 @@ bool hzp_collectives_may_send(const struct hzp_collectives *x)
     return x->command_entry < x->list.done || hzp_transfers_done(&x->list);
 }
 
-static int32_t add_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
-                             enum hzp_collectives_tag tag)
+static int32_t add_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
+                             size_t bytes, enum hzp_collectives_tag tag)
 {
     struct hzp_transfer what = {.op = HZP_BROADCAST,
                                 .type = HZP_WIRE_BYTE,
                                 .count = bytes,
                                 .recv = data,
                                 .idle = tag == HZP_TAG_COMMAND,
+                                .host = where == HZP_MEM_HOST,
                                 .tag = hzp_collectives_tag(tag, 0)};
     return hzp_transfers_add(&x->list, &what, 0);
 }
@@ -207,19 +276,21 @@ void hzp_collectives_send(struct hzp_collectives *x, const struct hzp_rank_comma
     HZP_ASSERT(hzp_collectives_may_send(x)); /* the buffers are free */
     hzp_collectives_append(x);
     x->command = *command;
-    x->command_entry = add_broadcast(x, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
+    x->command_entry =
+        add_broadcast(x, HZP_MEM_HOST, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
     if (!payload)
         return;
     reserve_payload(x, (size_t)command->bytes);
     memcpy(x->payload, payload, (size_t)command->bytes);
-    x->command_entry = add_broadcast(x, x->payload, (size_t)command->bytes, HZP_TAG_PAYLOAD);
+    x->command_entry =
+        add_broadcast(x, HZP_MEM_HOST, x->payload, (size_t)command->bytes, HZP_TAG_PAYLOAD);
 }
 
 void hzp_collectives_listen(struct hzp_collectives *x)
 {
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
-    add_broadcast(x, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
+    add_broadcast(x, HZP_MEM_HOST, &x->command, sizeof(x->command), HZP_TAG_COMMAND);
 }
 
 const struct hzp_rank_command *hzp_collectives_heard(const struct hzp_collectives *x)
@@ -232,7 +303,7 @@ void hzp_collectives_listen_payload(struct hzp_collectives *x)
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
     reserve_payload(x, (size_t)x->command.bytes);
-    add_broadcast(x, x->payload, (size_t)x->command.bytes, HZP_TAG_PAYLOAD);
+    add_broadcast(x, HZP_MEM_HOST, x->payload, (size_t)x->command.bytes, HZP_TAG_PAYLOAD);
 }
 
 const void *hzp_collectives_payload(const struct hzp_collectives *x)
@@ -248,12 +319,12 @@ static int wait_for(struct hzp_collectives *x, struct hzp_err_text *reterr)
     return r < 0 ? hzp_fail(reterr, r, "%s", hzp_collectives_error(x)) : HZP_OK;
 }
 
-int hzp_collectives_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
-                              struct hzp_err_text *reterr)
+int hzp_collectives_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
+                              size_t bytes, struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
-    add_broadcast(x, data, bytes, HZP_TAG_SHARE);
+    add_broadcast(x, where, data, bytes, HZP_TAG_SHARE);
     return wait_for(x, reterr);
 }
 
@@ -267,6 +338,7 @@ int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t by
                                 .count = bytes,
                                 .send = mine,
                                 .recv = all,
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_AGREE, 0)};
     hzp_collectives_append(x);
     hzp_transfers_add(&x->list, &what, 0);
@@ -507,17 +579,6 @@ double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin)
 
 /* --- The optimizer's state -------------------------------------------------------------------- */
 
-void hzp_collectives_reserve_state(struct hzp_collectives *x)
-{
-    const struct hzp_layout *layout = x->config.model->layout;
-    size_t largest = 0;
-    if (x->state)
-        return;
-    for (int32_t u = 0; u < layout->units; u++)
-        largest = HZP_MAX(largest, layout->unit[u].room);
-    x->state = hzp_xmalloc(largest * sizeof(float));
-}
-
 const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
                                              enum hzp_state_part part, const struct hzp_version *v)
 {
@@ -540,8 +601,8 @@ int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u)
     return n;
 }
 
-/* Where unit u is in x->state. */
-static char *place_in_state(const struct hzp_collectives *x, const struct hzp_rank_command *command,
+/* Where unit u is in the stage. */
+static char *place_in_stage(const struct hzp_collectives *x, const struct hzp_rank_command *command,
                             int32_t u)
 {
     const struct hzp_layout *layout = x->config.model->layout;
@@ -551,7 +612,7 @@ static char *place_in_state(const struct hzp_collectives *x, const struct hzp_ra
     HZP_ASSERT(u >= command->unit && u < command->unit + command->units);
     for (int32_t i = command->unit; i < u; i++)
         before += layout->unit[i].room;
-    return (char *)x->state + before * hzp_dtype_size(units->type);
+    return (char *)x->stage + before * hzp_dtype_size(units->type);
 }
 
 static void gather_of_state(struct hzp_collectives *x, const struct hzp_rank_command *command,
@@ -567,7 +628,9 @@ static void gather_of_state(struct hzp_collectives *x, const struct hzp_rank_com
     size_t shards = (size_t)(weights ? groups->z3 : groups->z1);
     size_t bytes = model->layout->unit[u].room / shards * hzp_dtype_size(units->type);
     if (x->size[group] == 1) {
-        memcpy(place_in_state(x, command, u), hzp_unit_base(units, u), bytes);
+        if (hzp_device_copy(model->dev, place_in_stage(x, command, u), hzp_unit_base(units, u),
+                            bytes) < 0)
+            hzp_collectives_fail(x, "the device failed");
         return;
     }
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
@@ -575,7 +638,7 @@ static void gather_of_state(struct hzp_collectives *x, const struct hzp_rank_com
                                 .group = x->group[group],
                                 .count = bytes,
                                 .send = hzp_unit_base(units, u),
-                                .recv = place_in_state(x, command, u),
+                                .recv = place_in_stage(x, command, u),
                                 .tag = hzp_collectives_tag(HZP_TAG_STATE, u)};
     hzp_transfers_add(&x->list, &what, 0);
 }
@@ -584,7 +647,7 @@ void hzp_collectives_gather_state(struct hzp_collectives *x, const struct hzp_ra
 {
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
-    hzp_collectives_reserve_state(x);
+    reserve_stage(x);
     for (int32_t u = command->unit; u < command->unit + command->units; u++)
         gather_of_state(x, command, u);
 }
@@ -592,5 +655,11 @@ void hzp_collectives_gather_state(struct hzp_collectives *x, const struct hzp_ra
 const void *hzp_collectives_state(const struct hzp_collectives *x,
                                   const struct hzp_rank_command *command, int32_t u)
 {
-    return x->state ? place_in_state(x, command, u) : NULL;
+    return x->stage ? place_in_stage(x, command, u) : NULL;
+}
+
+void *hzp_collectives_stage(struct hzp_collectives *x)
+{
+    reserve_stage(x);
+    return x->stage;
 }

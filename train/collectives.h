@@ -24,10 +24,11 @@
  * They may outlive the chain of a micro-batch, whose items have ended then: the next chain begins
  * while they are in flight.
  *
- * Owns: the list, buffers for commands, losses and results.  Borrows: link, model, train space.
- * Device memory is given to the link as it is, so the device's memory must be the host's.
+ * Owns: the list, buffers for commands, losses and results, the stage.  Borrows: link, model, train
+ * space.  Parameters, gradients and the stage are device memory, which the link must be able to
+ * move; everything else is host memory (struct hzp_transfer, host).
  *
- * Thread: engine; error and state: also the thread for which a gather has ended.
+ * Thread: engine; error and stage: also the thread for which a gather has ended.
  */
 #ifndef HZP_TRAIN_COLLECTIVES_H
 #define HZP_TRAIN_COLLECTIVES_H
@@ -139,12 +140,18 @@ enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WE
 
 /* Units that are gathered together: so many from u on. */
 int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u);
-/* Appends the gather of the units of a command STATE.  Once it is done, hzp_collectives_state is
- * unit u of them, whole, on the ranks that share a copy with rank 0; valid until the next one. */
+/* Appends the gather of the units of a command STATE into the stage.  Once it is done,
+ * hzp_collectives_state is unit u of them there, whole, on the ranks that share a copy with rank 0;
+ * valid until the next one. */
 void hzp_collectives_gather_state(struct hzp_collectives *x,
                                   const struct hzp_rank_command *command);
 const void *hzp_collectives_state(const struct hzp_collectives *x,
                                   const struct hzp_rank_command *command, int32_t u);
+
+/* Device memory for the largest unit, in F32: through it whole units of the optimizer's state pass
+ * that are gathered for a checkpoint or come from one.  hzp_device_copy gets at its contents. */
+void *hzp_collectives_stage(struct hzp_collectives *x);
+size_t hzp_collectives_stage_bytes(const struct hzp_layout *layout);
 
 /* --- An older version ------------------------------------------------------------------------- */
 
@@ -189,9 +196,9 @@ bool hzp_collectives_quiet(const struct hzp_collectives *x);
 struct hzp_link *hzp_collectives_link(const struct hzp_collectives *x);
 
 /* For the start, on all ranks: broadcasts rank 0's bytes; gathers `bytes` of each rank into all, by
- * position.  They wait.  HZP_EIO. */
-int hzp_collectives_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
-                              struct hzp_err_text *reterr);
+ * position, in host memory.  They wait.  HZP_EIO. */
+int hzp_collectives_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
+                              size_t bytes, struct hzp_err_text *reterr);
 int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t bytes, void *all,
                           struct hzp_err_text *reterr);
 

@@ -28,11 +28,12 @@ void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_rank_comma
         elements += model->layout->unit[u].elements;
     HZP_ASSERT(elements <= hzp_collectives_fill_elements(x));
     hzp_collectives_append(x);
-    hzp_collectives_reserve_state(x);
     struct hzp_transfer what = {.op = HZP_BROADCAST,
                                 .type = HZP_WIRE_BYTE,
                                 .count = elements * hzp_dtype_size(units->type),
-                                .recv = whole ? (void *)(uintptr_t)whole : x->state,
+                                .recv =
+                                    whole ? (void *)(uintptr_t)whole : hzp_collectives_received(x),
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_FILL, command->unit)};
     hzp_transfers_add(&x->list, &what, 0);
 }
@@ -42,7 +43,7 @@ void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_rank_comma
 {
     hzp_assert_engine_thread();
     enum hzp_state_part part = (enum hzp_state_part)command->part;
-    char *at = x->state;
+    char *at = hzp_collectives_received(x);
     for (int32_t u = command->unit; u < command->unit + command->units; u++) {
         struct hzp_unit_view mine = hzp_unit_view(hzp_collectives_part(x, part, draft), u);
         struct hzp_unit_view whole = mine;
@@ -50,7 +51,10 @@ void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_rank_comma
         whole.base = at;
         whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
         filled->received += hzp_unit_checksum(&whole);
-        memcpy(mine.base, at + mine.part.first * size, hzp_unit_bytes(&mine));
+        char *kept = at + mine.part.first * size;
+        if (hzp_device_copy(x->config.model->dev, mine.base, kept, hzp_unit_bytes(&mine)) < 0)
+            hzp_collectives_fail(x, "the device failed");
+        mine.base = kept;
         if (part == HZP_STATE_WEIGHTS)
             filled->weights += hzp_unit_checksum(&mine);
         at += whole.elements * size;
@@ -102,6 +106,7 @@ void hzp_collectives_compare(struct hzp_collectives *x, const struct hzp_rank_fi
                                 .count = sizeof(x->filled),
                                 .send = &x->filled,
                                 .recv = x->all_filled,
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_COMPARE, 0)};
     hzp_transfers_add(&x->list, &what, 0);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);

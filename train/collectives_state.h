@@ -71,7 +71,8 @@ struct hzp_collectives {
     struct hzp_rank_result mine, *results; /* [ranks] in the order of HZP_GROUP_RANKS */
     const struct hzp_version *draft;       /* of the update */
     struct hzp_draft_audit audit;
-    void *state; /* one unit of the weights or of the optimizer's state; NULL: none gathered yet */
+    void *stage;    /* hzp_collectives_stage; NULL: not taken yet */
+    void *received; /* hzp_collectives_received, if the stage is not host memory */
     struct hzp_rank_filled filled, *all_filled; /* all: [ranks] in the order of HZP_GROUP_RANKS */
     bool failed;
     struct hzp_err_text error;
@@ -94,8 +95,8 @@ static inline void *hzp_unit_base(const struct hzp_units *units, int32_t u)
 
 /* Transfers are about to be appended: clears the list if it is done. */
 void hzp_collectives_append(struct hzp_collectives *x);
-/* Memory for the largest unit, taken at the first call: x->state. */
-void hzp_collectives_reserve_state(struct hzp_collectives *x);
+/* Host memory for the largest unit, in F32, taken at the first call; it may be the stage. */
+void *hzp_collectives_received(struct hzp_collectives *x);
 /* The units of a part of the state; weights: of version v. */
 const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
                                              enum hzp_state_part part, const struct hzp_version *v);

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 /* --- An update -------------------------------------------------------------------------------- */
 
@@ -18,6 +19,7 @@ static int32_t add_losses(struct hzp_collectives *x)
                                 .count = (size_t)x->rounds * sizeof(*x->loss),
                                 .send = x->loss,
                                 .recv = x->losses,
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_LOSS, 0)};
     return hzp_transfers_add(&x->list, &what, 0);
 }
@@ -41,6 +43,7 @@ static int32_t gather_squares(struct hzp_collectives *x, int32_t after)
                                 .count = s->square_count * sizeof(double),
                                 .send = s->square,
                                 .recv = s->squares,
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_SQUARES, 0)};
     int32_t index = hzp_transfers_add(&x->list, &what, after);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
@@ -132,21 +135,32 @@ static int compare_results(void *ctx, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* Audits this rank's part of a unit on the host: the op audits whole units. */
-static void audit_part(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u)
+/* Audits this rank's part of a unit on the host, of a device's memory a copy: the op audits whole
+ * units. */
+static int audit_part(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u)
 {
     struct hzp_unit_view part = hzp_version_unit(x->config.model->weights, draft, u);
     struct hzp_update_result *result = x->config.space->result;
+    const void *data;
+    void *owned;
+    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &data, &owned));
+    part.base = (void *)(uintptr_t)data;
     result->checksum += hzp_unit_checksum(&part);
     result->nonfinite += hzp_unit_nonfinite(&part);
+    free(owned);
+    return HZP_OK;
 }
 
 /* The refresh of all units is done. */
-static void audit_parts(void *ctx)
+static int audit_parts(void *ctx, struct hzp_err_text *reterr)
 {
     struct hzp_collectives *x = ctx;
-    for (int32_t u = 0; u < x->config.model->layout->units; u++)
-        audit_part(x, x->draft, u);
+    for (int32_t u = 0; u < x->config.model->layout->units; u++) {
+        int r = audit_part(x, x->draft, u);
+        if (r < 0)
+            return hzp_fail(reterr, r, "cannot read the new version: %s", hzp_err_name(r));
+    }
+    return HZP_OK;
 }
 
 /* Whether this rank has audited its draft, so that the results may be exchanged. */
@@ -165,6 +179,7 @@ static void add_result(struct hzp_collectives *x)
                                 .count = sizeof(struct hzp_rank_result),
                                 .send = x->config.space->result,
                                 .recv = x->results,
+                                .host = true,
                                 .tag = hzp_collectives_tag(HZP_TAG_RESULT, 0)};
     hzp_transfers_add(&x->list, &what, 0);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);

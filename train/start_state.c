@@ -62,8 +62,8 @@ static int broadcast_units(struct hzp_start_state *s, const struct hzp_units *un
 {
     for (int32_t u = 0; u < units->layout->units; u++) {
         struct hzp_unit_view view = hzp_unit_view(units, u);
-        HZP_TRY(
-            hzp_collectives_broadcast(s->collectives, view.base, hzp_unit_bytes(&view), reterr));
+        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, view.base,
+                                          hzp_unit_bytes(&view), reterr));
     }
     return HZP_OK;
 }
@@ -79,17 +79,26 @@ static size_t largest_unit(const struct hzp_layout *layout)
     return largest;
 }
 
-/* Reads each unit of the tensor into `whole`, and broadcasts it. */
+static int device_failed(int r, struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, r, "cannot copy the optimizer's state: %s", hzp_err_name(r));
+}
+
+/* Reads each unit of the tensor into `whole`, and broadcasts it through the stage. */
 static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *tensor,
                        enum hzp_dtype type, void *whole, struct hzp_err_text *reterr)
 {
     const struct hzp_layout *layout = s->model->layout;
+    void *stage = hzp_collectives_stage(s->collectives);
     int64_t at = 0;
     for (int32_t u = 0; u < layout->units; u++) {
         int64_t n = (int64_t)layout->unit[u].elements;
         HZP_TRY(hzp_safetensors_read(tensor, at, n, whole, reterr));
-        HZP_TRY(hzp_collectives_broadcast(s->collectives, whole, (size_t)n * hzp_dtype_size(type),
-                                          reterr));
+        size_t bytes = (size_t)n * hzp_dtype_size(type);
+        int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
+        if (r < 0)
+            return device_failed(r, reterr);
+        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage, bytes, reterr));
         at += n;
     }
     return HZP_OK;
@@ -134,7 +143,8 @@ int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
     int r;
     HZP_TRY(open_state(s, &st, reterr));
     HZP_TRY_GOTO(hzp_units_checksum(s->model->dev, units, &header.checksum));
-    HZP_TRY_GOTO(hzp_collectives_broadcast(s->collectives, &header, sizeof(header), reterr));
+    HZP_TRY_GOTO(
+        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
     if (header.whole)
         HZP_TRY_GOTO(broadcast_units(s, units, reterr));
     if (header.whole && header.state)
@@ -149,8 +159,9 @@ out:
 /* --- The others ------------------------------------------------------------------------------- */
 
 /* Whole units, of which each rank keeps its shards. */
-static int receive_state(struct hzp_start_state *s, void *whole, struct hzp_err_text *reterr)
+static int receive_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
+    char *stage = hzp_collectives_stage(s->collectives);
     const struct hzp_layout *layout = s->model->layout;
     for (int i = 0; i < HZP_COUNT(parts); i++) {
         const struct hzp_units *units = part_of(s->space, i);
@@ -159,8 +170,12 @@ static int receive_state(struct hzp_start_state *s, void *whole, struct hzp_err_
         size_t size = hzp_dtype_size(units->type);
         for (int32_t u = 0; u < layout->units; u++) {
             struct hzp_unit_view view = hzp_unit_view(units, u);
-            HZP_TRY(hzp_collectives_broadcast(s->collectives, whole, view.elements * size, reterr));
-            memcpy(view.base, (const char *)whole + view.part.first * size, hzp_unit_bytes(&view));
+            HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage,
+                                              view.elements * size, reterr));
+            int r = hzp_device_copy(s->model->dev, view.base, stage + view.part.first * size,
+                                    hzp_unit_bytes(&view));
+            if (r < 0)
+                return device_failed(r, reterr);
         }
     }
     return HZP_OK;
@@ -169,16 +184,11 @@ static int receive_state(struct hzp_start_state *s, void *whole, struct hzp_err_
 static int receive(struct hzp_start_state *s, const struct header *header,
                    struct hzp_err_text *reterr)
 {
-    const struct hzp_layout *layout = s->model->layout;
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
     uint64_t checksum;
     HZP_TRY(broadcast_units(s, units, reterr));
-    if (header->state) {
-        void *whole = hzp_xmalloc(largest_unit(layout) * sizeof(float));
-        int r = receive_state(s, whole, reterr);
-        free(whole);
-        HZP_TRY(r);
-    }
+    if (header->state)
+        HZP_TRY(receive_state(s, reterr));
     HZP_TRY(hzp_units_checksum(s->model->dev, units, &checksum));
     if (checksum != header->checksum)
         return hzp_fail(reterr, HZP_EIO,
@@ -193,7 +203,8 @@ int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *rete
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
     struct hzp_err_text text = {{0}, {0}};
     struct header header;
-    HZP_TRY(hzp_collectives_broadcast(s->collectives, &header, sizeof(header), reterr));
+    HZP_TRY(
+        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
     if (header.elements != (int64_t)s->model->layout->elements ||
         header.whole != hzp_units_whole(units))
         return hzp_fail(reterr, HZP_EINVAL,

@@ -132,6 +132,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     for (int i = 0; i < HZP_COUNT(t->draws_of); i++)
         fini_draw(&t->draws_of[i]);
     free(t->loaded_dir);
+    free(t->gathered_unit);
     free(t);
 }
 

@@ -205,6 +205,26 @@ static int exchange(struct hzp_trainer *t, const char *what, struct hzp_err_text
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", what, why) : HZP_OK;
 }
 
+/* The gathered unit in host memory: where it was gathered, or a copy of it until the next one. */
+static int stage_on_host(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
+                         const void **ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = t->config.model;
+    enum hzp_dtype type = part == HZP_STATE_WEIGHTS    ? model->act
+                          : part == HZP_STATE_RESIDUAL ? HZP_I16
+                                                       : t->config.recipe.moment_type;
+    size_t bytes = model->layout->unit[u].elements * hzp_dtype_size(type);
+    const void *staged = hzp_collectives_state(t->collectives, &t->asked.command, u);
+    *ret = staged;
+    if (hzp_device_host_memory(model->dev))
+        return HZP_OK;
+    if (!t->gathered_unit)
+        t->gathered_unit = hzp_xmalloc(hzp_collectives_stage_bytes(model->layout));
+    *ret = t->gathered_unit;
+    int r = hzp_device_copy(model->dev, t->gathered_unit, staged, bytes);
+    return r < 0 ? hzp_fail(reterr, r, "cannot read the state of all ranks: the device failed") : r;
+}
+
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr)
 {
@@ -224,8 +244,7 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
             return r;
         }
     }
-    *ret = hzp_collectives_state(t->collectives, c, u);
-    return HZP_OK;
+    return stage_on_host(t, part, u, ret, reterr);
 }
 
 int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *command,

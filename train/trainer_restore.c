@@ -69,14 +69,22 @@ static int send_weights(struct hzp_trainer *t, const struct hzp_version *v, int3
                         const struct hzp_unit_source *source, struct hzp_err_text *reterr)
 {
     struct hzp_unit_view mine = hzp_version_unit(t->config.model->weights, v, u), whole = mine;
-    const void *data = mine.base;
+    const void *data;
+    void *owned;
     HZP_ASSERT(source || mine.part.count == mine.elements);
+    int r = hzp_unit_read(t->config.model->dev, &mine, &data, &owned);
+    if (r < 0)
+        return hzp_fail(reterr, r, "cannot copy the weights to host memory: %s", hzp_err_name(r));
+    mine.base = (void *)(uintptr_t)data;
+    t->asked.filled.weights += hzp_unit_checksum(&mine);
     if (source)
-        HZP_TRY(source->read(source->ctx, u, &data, reterr));
+        r = source->read(source->ctx, u, &data, reterr);
     whole.base = (void *)(uintptr_t)data;
     whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
-    t->asked.filled.weights += hzp_unit_checksum(&mine);
-    return hzp_trainer_restore_unit(t, HZP_STATE_WEIGHTS, u, &whole, reterr);
+    if (r >= 0)
+        r = hzp_trainer_restore_unit(t, HZP_STATE_WEIGHTS, u, &whole, reterr);
+    free(owned);
+    return r;
 }
 
 static int send_version(struct hzp_trainer *t, const struct hzp_version *v,

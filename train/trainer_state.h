@@ -123,6 +123,7 @@ struct hzp_trainer {
         int32_t unit, units;
         bool begun; /* the other ranks have been told that an older version follows */
     } batch;
+    void *gathered_unit;       /* hzp_trainer_gather: a copy for the host; NULL: none yet */
     bool gathering;            /* engine thread: the collectives' list is that of the gather */
     _Atomic(int) gather_state; /* enum hzp_gather_state */
     bool rejoins;              /* under lock: lost ranks come back; see trainer_rejoin.h */

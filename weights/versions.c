@@ -27,6 +27,7 @@ struct hzp_weights {
     struct hzp_weights_config config;
     struct slot_memory *memory; /* [config.slots] */
     void *ring;                 /* of gathered units; NULL: there is none */
+    size_t ring_bytes;
     struct hzp_units gathered;
 
     /* engine thread only; record.state of a slot is the slot's state */
@@ -173,7 +174,8 @@ static int open_ring(struct hzp_weights *w)
         return HZP_OK;
     struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
     size_t size = hzp_dtype_size(w->config.type);
-    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, (m.tied + 3 * m.largest) * size, &w->ring));
+    w->ring_bytes = (m.tied + 3 * m.largest) * size;
+    HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, w->ring_bytes, &w->ring));
     hzp_units_init(&w->gathered, layout, w->config.type, NULL);
     for (int32_t u = 0; u < layout->units; u++) {
         size_t place = u == 0 && m.tied ? 0 : m.tied + (size_t)(u % 3) * m.largest;
@@ -291,6 +293,18 @@ struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct 
                                       int32_t u)
 {
     return hzp_unit_view(&memory_of(w, v)->units, u);
+}
+
+bool hzp_weights_memory(const struct hzp_weights *w, int32_t i, void **ret, size_t *ret_bytes)
+{
+    int32_t slots = w->config.slots;
+    const struct hzp_shards *shards = &w->config.shards;
+    *ret = i < slots ? w->memory[i].weights : i == slots ? w->ring : NULL;
+    *ret_bytes = i == slots ? w->ring_bytes
+                 : w->ring  ? hzp_units_shard_bytes(w->layout, w->config.type, &shards->groups,
+                                                    HZP_LEVEL_PARAMS)
+                            : hzp_units_bytes(w->layout, w->config.type);
+    return *ret != NULL;
 }
 
 const struct hzp_units *hzp_weights_gathered(const struct hzp_weights *w)

@@ -123,6 +123,9 @@ const struct hzp_units *hzp_version_units(const struct hzp_weights *w, const str
  * units u and u + 3 have the same place, except a tied embedding, which has one of its own. */
 const struct hzp_units *hzp_weights_gathered(const struct hzp_weights *w);
 
+/* The i-th allocation that holds weights, or gathered units; false: i is past the last. */
+bool hzp_weights_memory(const struct hzp_weights *w, int32_t i, void **ret, size_t *ret_bytes);
+
 /* One unit, and one matrix (hzp_units_mat), of the version. */
 struct hzp_unit_view hzp_version_unit(const struct hzp_weights *w, const struct hzp_version *v,
                                       int32_t u);

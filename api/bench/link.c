@@ -40,8 +40,12 @@ static int align(struct hzp_link *link, struct hzp_err_text *reterr)
 {
     uint64_t one = 1;
     double seconds;
-    struct hzp_transfer t = {
-        .op = HZP_ALL_REDUCE, .type = HZP_WIRE_U64, .count = 1, .send = &one, .recv = &one};
+    struct hzp_transfer t = {.op = HZP_ALL_REDUCE,
+                             .type = HZP_WIRE_U64,
+                             .count = 1,
+                             .send = &one,
+                             .recv = &one,
+                             .host = true};
     return run(link, &t, &seconds, reterr);
 }
 
@@ -74,13 +78,31 @@ static int measure(struct hzp_bench *b, struct hzp_link *link, const struct meas
     return HZP_OK;
 }
 
-int hzp_bench_link(struct hzp_link *link, const struct hzp_bench_settings *settings,
-                   struct hzp_err_text *reterr)
+static void *open_buffer(struct hzp_device *dev, size_t bytes)
+{
+    void *buffer = NULL;
+    if (!dev)
+        return calloc(1, bytes);
+    if (hzp_device_alloc(dev, HZP_MEM_DEVICE, bytes, &buffer) == HZP_OK)
+        hzp_device_zero(dev, buffer, bytes);
+    return buffer;
+}
+
+static void close_buffer(struct hzp_device *dev, void *buffer)
+{
+    if (dev)
+        hzp_device_free(dev, HZP_MEM_DEVICE, buffer);
+    else
+        free(buffer);
+}
+
+int hzp_bench_link(struct hzp_link *link, struct hzp_device *dev,
+                   const struct hzp_bench_settings *settings, struct hzp_err_text *reterr)
 {
     static const size_t sizes[] = {4096, 1u << 20, 32u << 20};
     struct hzp_bench b = {.settings = settings, .quick = settings->quick, .figures = json_array()};
     size_t most = sizes[HZP_COUNT(sizes) - 1] + 4096;
-    char *send = calloc(1, most), *recv = calloc(1, most);
+    char *send = open_buffer(dev, most), *recv = open_buffer(dev, most);
     int r = send && recv ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "bench link: no memory");
     for (int i = 0; r == HZP_OK && i < HZP_COUNT(sizes); i++)
         for (int k = 0; r == HZP_OK && k < HZP_COUNT(all); k++)
@@ -94,8 +116,8 @@ int hzp_bench_link(struct hzp_link *link, const struct hzp_bench_settings *setti
             printf("%s\n", text);
         free(text);
     }
-    free(send);
-    free(recv);
+    close_buffer(dev, send);
+    close_buffer(dev, recv);
     json_decref(b.figures);
     return r;
 }

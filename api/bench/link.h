@@ -7,10 +7,12 @@
 #define HZP_API_BENCH_LINK_H
 
 #include "api/bench/settings.h"
+#include "device/device.h"
 #include "device/link.h"
 
-/* Every rank calls it; rank 0 prints the figures. */
-int hzp_bench_link(struct hzp_link *link, const struct hzp_bench_settings *settings,
-                   struct hzp_err_text *reterr);
+/* Every rank calls it; rank 0 prints the figures.  What is exchanged is dev's memory, which the
+ * link moves; NULL: host memory. */
+int hzp_bench_link(struct hzp_link *link, struct hzp_device *dev,
+                   const struct hzp_bench_settings *settings, struct hzp_err_text *reterr);
 
 #endif

@@ -183,7 +183,7 @@ int hzp_bench_ops(struct hzp_bench *b, struct hzp_err_text *reterr)
     HZP_TRY(hzp_config_read(b->started->model.dir, &c, reterr));
     struct lab lab = {.b = b, .act = hzp_settings_dtype(&b->started->model, &c)};
     b->act = lab.act;
-    HZP_TRY(hzp_settings_device(&b->started->device, &lab.dev, reterr));
+    HZP_TRY(hzp_settings_device(&b->started->device, 0, &lab.dev, reterr));
     lab.bytes = (size_t)c.vocab * (size_t)c.width * 8 + (size_t)ROWS * (size_t)c.vocab * 8 +
                 ((size_t)512 << 20);
     lab.evict = malloc(EVICT_BYTES);

@@ -41,7 +41,7 @@ static int measure_limits(struct hzp_bench *b, struct hzp_err_text *reterr)
 {
     struct hzp_device *dev;
     struct hzp_limits now = {0};
-    HZP_TRY(hzp_settings_device(&b->started->device, &dev, reterr));
+    HZP_TRY(hzp_settings_device(&b->started->device, 0, &dev, reterr));
     int r = hzp_device_limits(dev, &now);
     if (!b->settings->json && b->limits.read_bytes_per_s == 0)
         printf("%s\n", dev->label);

@@ -3,9 +3,35 @@
 #include "api/bench/link.h"
 #include "api/bench/run.h"
 #include "api/cli/commands.h"
+#include "api/engine/rank_link.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* With link nccl the transfers are between GPUs, else between processes. */
+static int bench_ranks(const struct hzp_options *options, const struct hzp_ranks *ranks,
+                       const struct hzp_bench_settings *settings, struct hzp_err_text *reterr)
+{
+    const struct hzp_device_settings *device = &options->engine.device;
+    struct hzp_device *dev = NULL;
+    struct hzp_link *link = NULL;
+    int ordinal;
+    if (!ranks->link)
+        return hzp_fail(reterr, HZP_EINVAL, "bench link: one rank has no link; --ranks 2");
+    if (options->engine.ranks.link != HZP_RANKS_NCCL)
+        return hzp_bench_link(ranks->link, NULL, settings, reterr);
+    int r = hzp_rank_device(ranks->link, device, false, &ordinal, reterr);
+    if (r >= 0)
+        r = hzp_settings_device(device, ordinal, &dev, reterr);
+    if (r >= 0)
+        r = hzp_rank_link_open(ranks->link, dev, &options->engine.ranks, false, &link, reterr);
+    if (r >= 0)
+        r = hzp_bench_link(link, dev, settings, reterr);
+    if (link != ranks->link)
+        hzp_link_close(link);
+    hzp_device_close(dev);
+    return r;
+}
 
 static int bench_link(const struct hzp_options *options)
 {
@@ -19,8 +45,7 @@ static int bench_link(const struct hzp_options *options)
     status = hzp_cmd_ranks_open(options, NULL, NULL, NULL, &ranks);
     if (status)
         return status;
-    int r = ranks.link ? hzp_bench_link(ranks.link, &settings, &err)
-                       : hzp_fail(&err, HZP_EINVAL, "bench link: one rank has no link; --ranks 2");
+    int r = bench_ranks(options, &ranks, &settings, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     hzp_ranks_close(&ranks);

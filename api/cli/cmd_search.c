@@ -469,7 +469,7 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
 static int show_saved(struct job *j, struct hzp_err_text *reterr)
 {
     struct hzp_device *dev;
-    HZP_TRY(hzp_settings_device(&j->engine->device, &dev, reterr));
+    HZP_TRY(hzp_settings_device(&j->engine->device, 0, &dev, reterr));
     identify(j, dev);
     hzp_device_close(dev);
     HZP_TRY(recall(j, reterr));

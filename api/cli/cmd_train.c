@@ -171,6 +171,7 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
                                          .source_dir = run->source_dir,
                                          .tokenizer = true,
                                          .link = run->link,
+                                         .ranks = &run->engine->ranks,
                                          .executors = o->eval_data ? 1 : 0}; /* the evaluator's */
     HZP_TRY(hzp_assembly_read(&config, &run->parts, reterr));
     return hzp_assembly_open(&run->parts, 1, reterr);

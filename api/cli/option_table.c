@@ -320,9 +320,10 @@ const struct hzp_option hzp_option_table[] = {
         "number of ranks to start on this machine; 0: the launcher that started this process "
         "(mpirun, srun, torchrun) decides; without one there is one rank"),
     CHOICE(
-        "--link", engine.ranks.link, "auto", "auto|mpi|zmq", SERVE | TRAIN | BENCH,
-        "what carries data between ranks on CPUs: MPI, or ZeroMQ; auto: MPI where mpirun or srun "
-        "starts the ranks, and with --ranks where mpirun is installed"),
+        "--link", engine.ranks.link, "auto", "auto|mpi|zmq|nccl", SERVE | TRAIN | BENCH,
+        "what carries data between ranks: on CPUs MPI, or ZeroMQ; auto: MPI where mpirun or srun "
+        "starts the ranks, and with --ranks where mpirun is installed; between GPUs NCCL, beside "
+        "one of these for small messages"),
     INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
     FLAG(

@@ -2,6 +2,7 @@
 #include "api/engine/assembly.h"
 
 #include "api/engine/fill.h"
+#include "api/engine/rank_link.h"
 #include "api/engine/search_file.h"
 #include "api/engine/selftest.h"
 #include "api/engine/shards.h"
@@ -185,12 +186,12 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .driver = a->driver,
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
-        .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+        .link = a->link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+    if (!hzp_device_host_memory(a->dev))
+        request.host_limit = half_of_host();
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
     request.shards = a->shards;
     request.copies = a->is.copies;
-    if (!hzp_device_host_memory(a->dev))
-        request.host_limit = half_of_host();
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
     if (a->is.quiet)
         return HZP_OK;
@@ -238,11 +239,23 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     return hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model);
 }
 
+/* The device, and with several ranks the link that moves its memory. */
+static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    int ordinal = 0;
+    if (a->is.link)
+        HZP_TRY(hzp_rank_device(a->is.link, a->is.device, a->is.untested, &ordinal, reterr));
+    HZP_TRY(hzp_settings_device(a->is.device, ordinal, &a->dev, reterr));
+    return a->is.link ? hzp_rank_link_open(a->is.link, a->dev, a->is.ranks, a->is.untested,
+                                           &a->link, reterr)
+                      : HZP_OK;
+}
+
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_settings_device(a->is.device, &a->dev, reterr));
-    if (a->is.link && a->is.training && !a->is.untested)
-        HZP_TRY(hzp_selftest_run(a->dev, a->is.link, a->is.training->slowness_max, reterr));
+    HZP_TRY(open_device(a, reterr));
+    if (a->link && a->is.training && !a->is.untested)
+        HZP_TRY(hzp_selftest_run(a->dev, a->link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
     if (a->is.serving || a->is.training)
@@ -272,7 +285,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .chunk_rows = a->chunk_rows,
                                         .ride_rows = a->plan.train.ride_rows,
                                         .shards = a->shards,
-                                        .link = a->is.link,
+                                        .link = a->link,
                                         .gate = a->gate,
                                         .trials = a->trials,
                                         .on_update = on_update,
@@ -289,7 +302,7 @@ int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *rete
     struct hzp_follower_config config = {.recipe = a->plan.recipe,
                                          .model = a->model,
                                          .shards = a->shards,
-                                         .link = a->is.link,
+                                         .link = a->link,
                                          .gate = a->is.gated};
     if (a->is.serving)
         config.quantum_flops = a->plan.train.quantum_flops;
@@ -454,9 +467,10 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
 /* All device memory is allocated now: it should be what the plan says. */
 static void note_memory(const struct hzp_assembly *a)
 {
+    size_t own = a->link != a->is.link ? HZP_LINK_NCCL_BYTES : 0;
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
-                a->shards.rank, hzp_account_bytes() + lane_bytes(a), a->plan.total);
+                a->shards.rank, hzp_account_bytes() + lane_bytes(a) + own, a->plan.total);
     size_t left = hzp_device_bytes_free(a->dev);
     if (left && a->is.serving)
         hzp_log(HZP_LOG_INFO, "engine",
@@ -500,10 +514,10 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
     if (loop->elsewhere)
         config.source[config.sources++] = loop->elsewhere;
     int r = hzp_loop_create(&config, &a->loop);
-    if (r == HZP_OK && a->is.link && a->trainer)
+    if (r == HZP_OK && a->link && a->trainer)
         hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
-    else if (r == HZP_OK && a->is.link)
-        hzp_link_set_wake(a->is.link, hzp_loop_wake, a->loop);
+    else if (r == HZP_OK && a->link)
+        hzp_link_set_wake(a->link, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->tier)
         hzp_tier_set_wake(a->tier, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->pool)
@@ -519,10 +533,12 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     if (a->trainer) /* its link may be another one by now */
         hzp_trainer_set_wake(a->trainer, NULL, NULL);
-    else if (a->is.link)
-        hzp_link_set_wake(a->is.link, NULL, NULL);
+    else if (a->link)
+        hzp_link_set_wake(a->link, NULL, NULL);
     hzp_tier_stop(a->tier);
     hzp_loop_destroy(a->loop);
+    if (a->link != a->is.link)
+        hzp_link_close(a->link); /* ends what may still write to memory that is freed below */
     hzp_plan_table_fini(&a->plans);
     hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);
@@ -549,6 +565,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->pool = NULL;
     a->model = NULL;
     a->weights = NULL;
+    a->link = NULL;
     a->dev = NULL;
 }
 

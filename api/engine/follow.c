@@ -112,6 +112,7 @@ int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *rete
                                         .training = &s->training,
                                         .source_dir = config->source_dir,
                                         .link = config->link,
+                                        .ranks = &s->ranks,
                                         .serves = config->serves,
                                         .untested = config->runs,
                                         .gated = gated,

@@ -2,8 +2,10 @@
 #include "api/engine/memory_plan.h"
 
 #include "base/log.h"
+#include "device/link.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
+#include "train/collectives.h"
 #include "train/snapshot.h"
 #include "weights/fp8.h"
 
@@ -236,6 +238,9 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
             part_text(g.z1, part));
     if (copy)
         add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
+    if (q->host_limit && g.ranks > 1)
+        add(plan, "exchange", hzp_collectives_stage_bytes(layout) + HZP_LINK_NCCL_BYTES,
+            "a whole unit for checkpoints, and what other ranks have sent");
     add(plan, "training", rest, "activations of %d rows, logits of %d",
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }

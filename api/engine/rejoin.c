@@ -123,6 +123,14 @@ static void *watch(void *arg)
 int hzp_rejoin_start(struct hzp_engine *engine, const struct hzp_ranks_settings *settings,
                      const char *record, struct hzp_rejoin **ret, struct hzp_err_text *reterr)
 {
+    *ret = NULL;
+    if (engine->parts.link != engine->config.link) {
+        hzp_log(
+            HZP_LOG_WARN, "ranks",
+            "--restart: ranks on GPUs cannot join a server that runs; when one is lost, serving "
+            "goes on and learning ends");
+        return HZP_OK;
+    }
     struct hzp_rejoin *r = hzp_xcalloc(1, sizeof(*r));
     r->engine = engine;
     r->settings = *settings;

@@ -17,7 +17,7 @@
 struct hzp_rejoin;
 
 /* Watches the engine's ranks, whose link is zmq; it bears settings->restarts losses.  record: see
- * hzp_control_meet, copied.  HZP_ENOMEM. */
+ * hzp_control_meet, copied.  *ret NULL: ranks on GPUs do not come back.  HZP_ENOMEM. */
 int hzp_rejoin_start(struct hzp_engine *engine, const struct hzp_ranks_settings *settings,
                      const char *record, struct hzp_rejoin **ret, struct hzp_err_text *reterr);
 

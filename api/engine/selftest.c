@@ -18,7 +18,7 @@ struct test {
     struct hzp_lane *lane;
     struct hzp_fence *fence;
     void *from, *to; /* COPY_BYTES of device memory each */
-    char *pieces;    /* PIECE_BYTES a rank */
+    void *pieces;    /* PIECE_BYTES a rank, of device memory */
 };
 
 static int product(struct test *t, struct hzp_err_text *reterr)
@@ -39,8 +39,8 @@ static int copy(struct test *t, struct hzp_err_text *reterr)
     return hzp_fence_wait(t->fence);
 }
 
-static int exchange(struct hzp_link *link, const void *mine, size_t bytes, void *all,
-                    struct hzp_err_text *reterr)
+static int exchange(struct hzp_link *link, enum hzp_mem where, const void *mine, size_t bytes,
+                    void *all, struct hzp_err_text *reterr)
 {
     hzp_ticket ticket;
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
@@ -48,6 +48,7 @@ static int exchange(struct hzp_link *link, const void *mine, size_t bytes, void 
                                 .count = bytes,
                                 .send = mine,
                                 .recv = all,
+                                .host = where == HZP_MEM_HOST,
                                 .tag = UINT64_MAX};
     HZP_TRY(hzp_link_post(link, &what, &ticket, reterr));
     return hzp_link_wait(link, ticket, reterr);
@@ -55,8 +56,8 @@ static int exchange(struct hzp_link *link, const void *mine, size_t bytes, void 
 
 static int gather(struct test *t, struct hzp_err_text *reterr)
 {
-    size_t at = (size_t)hzp_link_rank(t->link) * PIECE_BYTES;
-    return exchange(t->link, t->pieces + at, PIECE_BYTES, t->pieces, reterr);
+    const char *mine = (char *)t->pieces + (size_t)hzp_link_rank(t->link) * PIECE_BYTES;
+    return exchange(t->link, HZP_MEM_DEVICE, mine, PIECE_BYTES, t->pieces, reterr);
 }
 
 /* The shortest of several runs, without the first. */
@@ -80,6 +81,9 @@ static int measure_all(struct test *t, struct hzp_selftest *ret, struct hzp_err_
     HZP_TRY(hzp_fence_open(t->dev, &t->fence));
     HZP_TRY(hzp_device_alloc(t->dev, HZP_MEM_DEVICE, COPY_BYTES, &t->from));
     HZP_TRY(hzp_device_alloc(t->dev, HZP_MEM_DEVICE, COPY_BYTES, &t->to));
+    size_t pieces = (size_t)hzp_link_ranks(t->link) * PIECE_BYTES;
+    HZP_TRY(hzp_device_alloc(t->dev, HZP_MEM_DEVICE, pieces, &t->pieces));
+    HZP_TRY(hzp_device_zero(t->dev, t->pieces, pieces));
     HZP_TRY(hzp_device_zero(t->dev, t->from, COPY_BYTES));
     HZP_TRY(hzp_device_zero(t->dev, t->to, COPY_BYTES));
     HZP_TRY(measure(t, product, &ret->seconds[HZP_SELFTEST_PRODUCT], reterr));
@@ -137,7 +141,7 @@ int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
                      struct hzp_err_text *reterr)
 {
     size_t ranks = (size_t)hzp_link_ranks(link);
-    struct test t = {.dev = dev, .link = link, .pieces = hzp_xcalloc(ranks, PIECE_BYTES)};
+    struct test t = {.dev = dev, .link = link};
     struct hzp_selftest mine = {.seconds = {0}}, *all = hzp_xcalloc(ranks, sizeof(*all));
     int r = measure_all(&t, &mine, reterr);
     hzp_fence_close(t.fence);
@@ -147,10 +151,10 @@ int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
     if (r == HZP_OK)
         r = measure(&t, gather, &mine.seconds[HZP_SELFTEST_LINK], reterr);
     if (r == HZP_OK)
-        r = exchange(link, &mine, sizeof(mine), all, reterr);
+        r = exchange(link, HZP_MEM_HOST, &mine, sizeof(mine), all, reterr);
     if (r == HZP_OK)
         r = judge(all, &t, most, reterr);
-    free(t.pieces);
+    hzp_device_free(dev, HZP_MEM_DEVICE, t.pieces);
     free(all);
     return r;
 }

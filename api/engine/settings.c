@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/settings.h"
 
-int hzp_settings_device(const struct hzp_device_settings *settings, struct hzp_device **ret,
-                        struct hzp_err_text *reterr)
+int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
+                        struct hzp_device **ret, struct hzp_err_text *reterr)
 {
-    struct hzp_device_config config = {
-        .name = settings->name, .threads = (int)settings->threads, .level = settings->cpu_level};
+    struct hzp_device_config config = {.name = settings->name,
+                                       .ordinal = ordinal,
+                                       .threads = (int)settings->threads,
+                                       .level = settings->cpu_level};
     return hzp_device_open(&config, ret, reterr);
 }
 

@@ -118,9 +118,10 @@ struct hzp_engine_settings {
     int64_t no_train; /* 1: serve only; training, learning and most of split are ignored */
 };
 
-/* Opens the device.  Errors: those of hzp_device_open. */
-int hzp_settings_device(const struct hzp_device_settings *settings, struct hzp_device **ret,
-                        struct hzp_err_text *reterr);
+/* Opens the device; ordinal: which of several, unless the settings say (hzp_rank_device).  Errors:
+ * those of hzp_device_open. */
+int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
+                        struct hzp_device **ret, struct hzp_err_text *reterr);
 
 /* The data type of the weights in memory. */
 enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,

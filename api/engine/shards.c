@@ -61,7 +61,7 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
 {
     struct told told = {.groups = shards->groups, .ordered = shards->ordered, .result = result};
     struct hzp_transfer what = {
-        .op = HZP_BROADCAST, .count = sizeof(told), .recv = &told, .tag = UINT64_MAX};
+        .op = HZP_BROADCAST, .count = sizeof(told), .recv = &told, .host = true, .tag = UINT64_MAX};
     hzp_ticket ticket;
     if (result < 0 && reterr)
         memcpy(told.text, reterr->text, HZP_MIN(sizeof(told.text), sizeof(reterr->text)) - 1);

@@ -553,6 +553,12 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
     rank_gauge(p, "hzpserve_rank_clock_ahead_seconds", of, ahead, ranks->ranks,
                "Rank 0's clock minus the rank's.");
     slowness(p, of, ranks->ranks);
+    const struct hzp_engine *engine = server->engine;
+    if (engine->parts.link != engine->config.link) { /* over the ranks' link: NCCL's */
+        struct hzp_link_state link;
+        hzp_link_state(engine->parts.link, &link);
+        now.wire_bytes = link.wire_bytes;
+    }
     counter(p, "hzpserve_link_bytes_total", (double)now.wire_bytes, "Bytes that rank 0 has sent.");
     free(of);
 }

@@ -52,7 +52,7 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return HZP_OK;
     struct hzp_link_about about;
     char key[HZP_CONTROL_KEY];
-    bool usable = mpi_usable(&about), any = settings->link == HZP_RANKS_AUTO && !settings->replicas;
+    bool usable = mpi_usable(&about), any = settings->link != HZP_RANKS_ZMQ && !settings->replicas;
     bool mpi = settings->link == HZP_RANKS_MPI || (any && usable && hzp_launch_installed());
     if (mpi && !usable)
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
@@ -145,7 +145,7 @@ static enum hzp_ranks_link choose_link(const struct hzp_ranks_settings *settings
 {
     struct hzp_link_about about;
     bool slurm = !strcmp(launch->kind, "slurm");
-    if (settings->link != HZP_RANKS_AUTO)
+    if (settings->link == HZP_RANKS_MPI || settings->link == HZP_RANKS_ZMQ)
         return (enum hzp_ranks_link)settings->link;
     if (settings->replicas)
         return HZP_RANKS_ZMQ;

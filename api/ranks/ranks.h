@@ -21,7 +21,9 @@
 #include "api/ranks/rendezvous.h"
 #include "base/thread.h"
 
-enum hzp_ranks_link { HZP_RANKS_AUTO, HZP_RANKS_MPI, HZP_RANKS_ZMQ };
+/* What moves data between ranks.  nccl, and auto with GPUs: NCCL moves what is in their memory
+ * (api/engine/rank_link.h), and the link opened here, chosen as by auto, everything else. */
+enum hzp_ranks_link { HZP_RANKS_AUTO, HZP_RANKS_MPI, HZP_RANKS_ZMQ, HZP_RANKS_NCCL };
 
 struct hzp_ranks_settings {
     int64_t ranks;           /* 0: as the launcher says */
@@ -36,9 +38,10 @@ struct hzp_ranks_settings {
 
 struct hzp_ranks {
     int rank, ranks;
-    struct hzp_link *link; /* NULL: one rank, or they meet; for the thread that opens and rejoins */
-    bool runs;             /* rank 0 says when they meet: it runs already */
-    bool met;              /* in the newest meeting all came, but perhaps were not connected */
+    /* Of host memory; NULL: one rank, or they meet; for the thread that opens and rejoins. */
+    struct hzp_link *link;
+    bool runs; /* rank 0 says when they meet: it runs already */
+    bool met;  /* in the newest meeting all came, but perhaps were not connected */
     struct hzp_launch launch;
     struct hzp_rendezvous rendezvous; /* zmq */
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the libraries that are loaded at run time.
 
-In this order: the file that a variable names (HZP_CUBLASLT, HZP_CUDNN), the toolkit (CUDA_HOME, the one
-nvcc belongs to, /usr/local/cuda*), the linker's cache, the wheels of the Python that runs this.
+In this order: the file that a variable names (HZP_CUBLASLT, HZP_CUDNN, HZP_NCCL), the toolkit (CUDA_HOME,
+the one nvcc belongs to, /usr/local/cuda*), the linker's cache, the wheels of the Python that runs this.
 """
 import glob
 import os
@@ -60,6 +60,10 @@ def cublaslt(versions=(13, 12)):
 
 def cudnn():
     return find("HZP_CUDNN", "cudnn", (9,))
+
+
+def nccl():
+    return find("HZP_NCCL", "nccl", (2,))
 
 
 def sanitizer():

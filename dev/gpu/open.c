@@ -22,7 +22,7 @@ void gpu_open(const struct gpu_config *config, struct hzp_assembly *ret)
                                         .layers_max = config->layers_max};
     struct hzp_device *dev;
     struct hzp_err_text text = {0};
-    if (hzp_settings_device(&config->device, &dev, &text) < 0) {
+    if (hzp_settings_device(&config->device, 0, &dev, &text) < 0) {
         printf("skip: %s\n", text.text);
         exit(77);
     }

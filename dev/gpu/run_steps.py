@@ -183,6 +183,11 @@ def checks(folder, size):
            "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"),
                        *size.resume],
            "files": [p("run_life.py"), p("demo/teach.jsonl")], "limit": 60, "expect": 12, "read": "json"}
+    yield {"name": "two ranks", "what": "two ranks on one device, by NCCL over sockets: the losses of one rank, and "
+           "a trace of both; skipped where there is no NCCL",
+           "command": ["python3", p("run_ranks.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"), size.device],
+           "files": [p("run_ranks.py"), p("demo/teach.jsonl")], "limit": 90, "expect": 12, "read": "json",
+           "optional": True}
     for tool, what in (("memcheck", "reads and writes out of bounds, leaks aside"),
                        ("racecheck", "races in shared memory")):
         sanitizer = libraries.sanitizer()

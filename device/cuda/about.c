@@ -47,7 +47,6 @@ void hzp_cuda_about(struct hzp_about *ret)
     hzp_fact_add(ret->build, &ret->builds, "kernels for", "%s", HZP_CUDA_GPUS);
     hzp_fact_add(ret->build, &ret->builds, "cuBLASLt", "%d.%d.%d", CUBLAS_VER_MAJOR,
                  CUBLAS_VER_MINOR, CUBLAS_VER_PATCH);
-    hzp_fact_add(ret->build, &ret->builds, "NCCL", "none: one GPU a process");
     if (found)
         hzp_fact_add(ret->machine, &ret->machines, "cuBLASLt", "%zu.%zu.%zu", found / 10000,
                      found / 100 % 100, found % 100);

@@ -4,13 +4,19 @@
  * Every transfer passes three points, in the order of posting: posted on the host link; launched,
  * when the host link says that all members have posted it; done, when the event behind it on the
  * stream has passed.  All transfers of all communicators go to one stream in that order, which is
- * the same on all ranks, so no two communicators wait for each other.
+ * the same on all ranks, so no two communicators wait for each other.  A transfer of host memory is
+ * the host link's alone, and done in its turn.
  *
- * poll makes progress on the engine's thread; the host link's wake tells it when to look.
+ * A sum in order (onto) is an exchange of pieces, of as many elements as the scratch memory holds
+ * of every member, followed by a kernel that adds them; longer ones go piece by piece.
+ *
+ * poll makes progress on the link's thread.  The host link's wake tells its caller when members
+ * have posted or a rank is lost, a call behind each transfer on the stream when it has ended.
  */
 #include "device/link_backend.h"
 
 #include "base/arena.h"
+#include "base/log.h"
 #include "device/philox.h"
 
 #include <dlfcn.h>
@@ -43,6 +49,10 @@ struct nccl_api {
     int (*GetVersion)(int *version);
     const char *(*GetErrorString)(int code);
     int (*GetUniqueId)(struct nccl_id *id);
+    int (*GroupStart)(void);
+    int (*GroupEnd)(void);
+    int (*Send)(const void *send, size_t count, int type, int peer, nccl_comm comm, void *stream);
+    int (*Recv)(void *recv, size_t count, int type, int peer, nccl_comm comm, void *stream);
     int (*CommInitRankConfig)(nccl_comm *comm, int ranks, struct nccl_id id, int rank,
                               struct nccl_config *config);
     int (*CommSplit)(nccl_comm comm, int color, int key, nccl_comm *ret,
@@ -76,7 +86,12 @@ struct nccl_link {
     int host_group[HZP_LINK_GROUPS_MAX];
     hzp_ticket host_ticket[HZP_LINK_TICKETS_MAX];
     void *event[HZP_LINK_TICKETS_MAX];
+    float *scratch;    /* received pieces: HZP_LINK_NCCL_BYTES of device memory */
     uint64_t launched; /* tickets */
+    /* Of the next ticket: how many elements of a piece were launched, and how many with the last
+     * call, which NCCL may still be working on; none: 0. */
+    size_t at, calling;
+    bool stopped; /* communicators were aborted */
     struct registered *registered;
     int registered_count;
 };
@@ -99,11 +114,12 @@ static int find_functions(void *library, struct nccl_api *api, struct hzp_err_te
         bool needed;
     } list[] = {
 #define F(name, needed) {"nccl" #name, &api->name, needed}
-        F(GetVersion, true),         F(GetErrorString, true),    F(GetUniqueId, true),
-        F(CommInitRankConfig, true), F(CommSplit, true),         F(CommAbort, true),
-        F(CommDestroy, true),        F(CommGetAsyncError, true), F(AllGather, true),
-        F(ReduceScatter, true),      F(AllReduce, true),         F(Broadcast, true),
-        F(CommRegister, false),      F(CommDeregister, false),
+        F(GetVersion, true), F(GetErrorString, true),     F(GetUniqueId, true),
+        F(GroupStart, true), F(GroupEnd, true),           F(Send, true),
+        F(Recv, true),       F(CommInitRankConfig, true), F(CommSplit, true),
+        F(CommAbort, true),  F(CommDestroy, true),        F(CommGetAsyncError, true),
+        F(AllGather, true),  F(ReduceScatter, true),      F(AllReduce, true),
+        F(Broadcast, true),  F(CommRegister, false),      F(CommDeregister, false),
 #undef F
     };
     for (int i = 0; i < HZP_COUNT(list); i++) {
@@ -178,12 +194,34 @@ static struct nccl_config comm_config(const struct nccl_link *link)
     return (struct nccl_config){.size = sizeof(struct nccl_config),
                                 .magic = (unsigned)NCCL_MAGIC,
                                 .version = NCCL_VERSION,
-                                .blocking = 1,
+                                .blocking = 0,
                                 .cga_cluster_size = INT_MIN,
                                 .min_ctas = INT_MIN,
                                 .max_ctas = link->config.ctas ? link->config.ctas : INT_MIN,
                                 .net_name = NULL,
                                 .split_share = INT_MIN};
+}
+
+static void pause_a_little(long microseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+}
+
+/* For the start: waits until the communicator's newest call has ended, or a rank is lost. */
+static int settle(struct nccl_link *link, nccl_comm comm, int code, const char *what,
+                  struct hzp_err_text *reterr)
+{
+    struct hzp_link_state host;
+    while (code == NCCL_IN_PROGRESS) {
+        hzp_link_state(link->config.host, &host);
+        if (host.failed)
+            return hzp_fail(reterr, HZP_EIO, "link nccl: %s: %s", what, host.why);
+        pause_a_little(500);
+        int state = NCCL_OK;
+        code = link->api.CommGetAsyncError(comm, &state);
+        code = code == NCCL_OK ? state : code;
+    }
+    return code == NCCL_OK ? HZP_OK : failed_call(link, what, code, reterr);
 }
 
 /* All ranks split the communicator of all ranks at the same time; a group's color is its first
@@ -197,7 +235,10 @@ static int nccl_group(struct hzp_link *base, int group, struct hzp_err_text *ret
     HZP_TRY(link->host_group[group]);
     int code =
         link->api.CommSplit(link->comm[0], g->rank[0], g->index, &link->comm[group], &config);
-    return code == NCCL_OK ? HZP_OK : failed_call(link, "ncclCommSplit", code, reterr);
+    HZP_TRY(settle(link, link->comm[0], code, "ncclCommSplit", reterr));
+    if (!link->comm[group])
+        return hzp_fail(reterr, HZP_EIO, "link nccl: ncclCommSplit gives no communicator");
+    return settle(link, link->comm[group], NCCL_IN_PROGRESS, "ncclCommSplit", reterr);
 }
 
 static int nccl_announce(struct hzp_link *base, void *memory, size_t size,
@@ -207,15 +248,19 @@ static int nccl_announce(struct hzp_link *base, void *memory, size_t size,
     if (!link->api.CommRegister || !link->api.CommDeregister)
         return HZP_OK; /* an older library: it copies */
     for (int g = 0; g < base->groups; g++) {
+        void *handle = NULL;
+        int code = link->api.CommRegister(link->comm[g], memory, size, &handle);
+        if (code != NCCL_OK) {
+            hzp_log(HZP_LOG_INFO, "link", "nccl register bytes=%zu: %s; it copies", size,
+                    link->api.GetErrorString(code));
+            return HZP_OK;
+        }
+        if (!handle)
+            continue; /* it has no use for it */
         struct registered *more =
             hzp_xrealloc(link->registered, sizeof(*more) * (size_t)(link->registered_count + 1));
         link->registered = more;
-        struct registered *one = &more[link->registered_count];
-        one->comm = link->comm[g];
-        int code = link->api.CommRegister(one->comm, memory, size, &one->handle);
-        if (code != NCCL_OK)
-            return failed_call(link, "ncclCommRegister", code, reterr);
-        link->registered_count++;
+        more[link->registered_count++] = (struct registered){link->comm[g], handle};
     }
     return HZP_OK;
 }
@@ -230,31 +275,79 @@ static uint64_t digest(const struct hzp_transfer *t)
     return hzp_mix64(z ^ ((uint64_t)t->op << 40 | (uint64_t)t->type << 32 | (uint32_t)t->root));
 }
 
-/* A transfer of nothing on the host link: done when all members have posted it. */
+/* On the host link: the transfer itself if it is of host memory, else one of nothing, which is done
+ * when all members have posted it. */
 static int nccl_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_transfer *t,
                      struct hzp_err_text *reterr)
 {
     struct nccl_link *link = (struct nccl_link *)base;
-    if (t->onto)
-        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: reduce-scatter onto what recv holds");
-    struct hzp_transfer meet = {.op = HZP_ALL_GATHER,
-                                .group = link->host_group[t->group],
-                                .tag = digest(t),
-                                .idle = t->idle};
+    struct hzp_transfer meet = {.op = HZP_ALL_GATHER, .tag = digest(t), .idle = t->idle};
+    if (t->onto && t->type != HZP_WIRE_F32 && !t->host)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: a sum of U64 onto what recv holds");
+    if (t->host)
+        meet = *t;
+    meet.group = link->host_group[t->group];
     HZP_TRY(hzp_link_post(link->config.host, &meet,
                           &link->host_ticket[ticket % HZP_LINK_TICKETS_MAX], reterr));
     atomic_store(&base->posted, ticket);
     return HZP_OK;
 }
 
-static int launch(struct nccl_link *link, const struct hzp_transfer *t)
+/* Elements of a piece that the scratch memory holds of every member. */
+static size_t piece_room(const struct hzp_link_group *g)
+{
+    return HZP_LINK_NCCL_BYTES / sizeof(float) / (size_t)g->count;
+}
+
+/* Sends every member its part of the piece [at, at + n) and receives this member's from them. */
+static int exchange(struct nccl_link *link, const struct hzp_transfer *t, size_t at, size_t n)
+{
+    const struct nccl_api *api = &link->api;
+    const struct hzp_link_group *g = &link->base.group[t->group];
+    nccl_comm comm = link->comm[t->group];
+    const float *send = t->send;
+    size_t stride = piece_room(g);
+    int code = api->GroupStart();
+    for (int m = 0; m < g->count && code == NCCL_OK; m++) {
+        if (m == g->index)
+            continue;
+        code = api->Send(send + (size_t)m * t->count + at, n, NCCL_FLOAT32, m, comm, link->stream);
+        if (code == NCCL_OK || code == NCCL_IN_PROGRESS)
+            code = api->Recv(link->scratch + (size_t)m * stride, n, NCCL_FLOAT32, m, comm,
+                             link->stream);
+        code = code == NCCL_IN_PROGRESS ? NCCL_OK : code;
+    }
+    int end = api->GroupEnd();
+    return code == NCCL_OK ? end : code;
+}
+
+/* Adds the pieces that were exchanged. */
+static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, size_t at, size_t n)
+{
+    const struct hzp_link_group *g = &link->base.group[t->group];
+    struct hzp_link_sum sum = {.dst = (float *)t->recv + at,
+                               .own = (const float *)t->send + (size_t)g->index * t->count + at,
+                               .others = link->scratch,
+                               .stride = piece_room(g),
+                               .elements = n,
+                               .members = g->count,
+                               .index = g->index,
+                               .onto = true};
+    return link->config.streams->sum(&sum, link->stream);
+}
+
+/* One call of the library; *ret_elements of each piece are its work. */
+static int launch(struct nccl_link *link, const struct hzp_transfer *t, size_t *ret_elements)
 {
     static const int types[] = {NCCL_UINT8, NCCL_FLOAT32, NCCL_UINT64};
     const struct nccl_api *api = &link->api;
     nccl_comm comm = link->comm[t->group];
     int type = types[t->type];
-    if (t->count == 0)
-        return NCCL_OK;
+    *ret_elements = t->count;
+    if (t->onto) {
+        *ret_elements = HZP_MIN(t->count - link->at, piece_room(&link->base.group[t->group]));
+        return exchange(link, t, link->at, *ret_elements);
+    }
     switch (t->op) {
     case HZP_ALL_GATHER:
         return api->AllGather(t->send, t->recv, t->count, type, comm, link->stream);
@@ -277,30 +370,95 @@ static bool host_works(struct nccl_link *link)
     return !host.failed;
 }
 
+/* rank: at fault, -1 if the error may be another's. */
+static bool passes(struct nccl_link *link, int code, int rank)
+{
+    if (code != NCCL_OK)
+        fail(link, rank, "NCCL", link->api.GetErrorString(code));
+    return code == NCCL_OK;
+}
+
+static bool passes_cuda(struct nccl_link *link, int code)
+{
+    if (code)
+        fail(link, link->base.rank, "CUDA", link->config.streams->error_text(code));
+    return code == 0;
+}
+
+/* Puts the rest of the transfer on the stream.  1: all of it is; 0: NCCL is still working on a call
+ * (it connects when it first needs a way between two ranks); -1: the link failed. */
+static int put_on_stream(struct nccl_link *link, const struct hzp_transfer *t)
+{
+    for (;;) {
+        if (link->calling) {
+            int state = NCCL_OK;
+            int code = link->api.CommGetAsyncError(link->comm[t->group], &state);
+            code = code == NCCL_OK ? state : code;
+            if (code == NCCL_IN_PROGRESS)
+                return 0;
+            if (!passes(link, code, -1) ||
+                (t->onto && !passes_cuda(link, add_pieces(link, t, link->at, link->calling))))
+                return -1;
+            link->at += link->calling;
+            link->calling = 0;
+        }
+        if (link->at == t->count)
+            return 1;
+        int code = launch(link, t, &link->calling);
+        if (!passes(link, code == NCCL_IN_PROGRESS ? NCCL_OK : code, link->base.rank))
+            return -1;
+    }
+}
+
+static void wake(void *link)
+{
+    hzp_link_wake(link);
+}
+
+/* Puts what follows a transfer on the stream: the event, and the call that says to look at it. */
+static bool put_end(struct nccl_link *link, uint64_t slot)
+{
+    const struct hzp_link_streams *streams = link->config.streams;
+    return passes_cuda(link, streams->event_record(link->event[slot], link->stream)) &&
+           passes_cuda(link, streams->call(link->stream, wake, &link->base));
+}
+
 /* Launches what all members have posted.  False: the link failed. */
 static bool launch_ready(struct nccl_link *link)
 {
     struct hzp_link *base = &link->base;
     while (link->launched < atomic_load(&base->posted)) {
         uint64_t slot = (link->launched + 1) % HZP_LINK_TICKETS_MAX;
+        const struct hzp_transfer *t = &base->queue[slot];
         int ready = hzp_link_poll(link->config.host, link->host_ticket[slot], NULL);
         if (ready < 0)
             return host_works(link);
         if (!ready)
             return true;
-        int code = launch(link, &base->queue[slot]);
-        if (code != NCCL_OK) {
-            fail(link, base->rank, "NCCL", link->api.GetErrorString(code));
+        int put = t->host ? 1 : put_on_stream(link, t);
+        if (put < 0)
             return false;
+        if (put == 0) {
+            pause_a_little(50);
+            hzp_link_wake(base); /* nothing else says when to look again */
+            return true;
         }
-        code = link->config.streams->event_record(link->event[slot], link->stream);
-        if (code) {
-            fail(link, base->rank, "CUDA", link->config.streams->error_text(code));
+        if (!t->host && !put_end(link, slot))
             return false;
-        }
+        link->at = 0;
         link->launched++;
     }
     return true;
+}
+
+/* 1: the oldest launched transfer has ended; 0: not yet; -1: the link failed. */
+static int has_ended(struct nccl_link *link, hzp_ticket ticket)
+{
+    uint64_t slot = ticket % HZP_LINK_TICKETS_MAX;
+    if (link->base.queue[slot].host)
+        return 1;
+    int code = link->config.streams->event_query(link->event[slot]);
+    return code < 0 ? 0 : passes_cuda(link, code) ? 1 : -1;
 }
 
 static void nccl_progress(struct hzp_link *base)
@@ -309,15 +467,12 @@ static void nccl_progress(struct hzp_link *base)
     if (!launch_ready(link) || !host_works(link))
         return;
     for (uint64_t done = atomic_load(&base->done); done < link->launched; done++) {
-        int code =
-            link->config.streams->event_query(link->event[(done + 1) % HZP_LINK_TICKETS_MAX]);
-        if (code == 0) {
-            hzp_link_done(base, done + 1);
-            continue;
-        }
-        if (code > 0)
-            fail(link, base->rank, "CUDA", link->config.streams->error_text(code));
-        break;
+        int ended = has_ended(link, done + 1);
+        if (ended < 0)
+            return;
+        if (!ended)
+            break;
+        hzp_link_done(base, done + 1);
     }
     for (int g = 0; g < base->groups; g++) {
         int state = NCCL_OK;
@@ -329,9 +484,27 @@ static void nccl_progress(struct hzp_link *base)
     }
 }
 
+/* Kernels may wait for a rank that is gone: they would hold cores that serve. */
+static void nccl_stop(struct hzp_link *base)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (link->stopped)
+        return;
+    link->stopped = true;
+    for (int g = base->groups - 1; g >= 0; g--)
+        if (link->comm[g])
+            link->api.CommAbort(link->comm[g]);
+    memset(link->comm, 0, sizeof(link->comm));
+}
+
+static void nccl_set_wake(struct hzp_link *base, void (*wake_caller)(void *ctx), void *ctx)
+{
+    hzp_link_set_wake(((struct nccl_link *)base)->config.host, wake_caller, ctx);
+}
+
 static void nccl_wait(struct hzp_link *base, hzp_ticket ticket)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    pause_a_little(50);
 }
 
 static void nccl_abort(struct hzp_link *base, int rank, const char *why)
@@ -348,33 +521,30 @@ static int nccl_missing(struct hzp_link *base)
 
 /* ---- opening and closing ---- */
 
-/* After a failure kernels may wait for a rank that is gone: only an abort ends them. */
-static void close_all(struct nccl_link *link)
+static void nccl_close(struct hzp_link *base)
 {
-    bool failed = atomic_load(&link->base.failed) ||
-                  atomic_load(&link->base.done) < atomic_load(&link->base.posted);
-    for (int i = 0; !failed && i < link->registered_count; i++)
+    struct nccl_link *link = (struct nccl_link *)base;
+    const struct hzp_link_streams *streams = link->config.streams;
+    hzp_link_set_wake(link->config.host, NULL, NULL);
+    if (atomic_load(&base->failed) || atomic_load(&base->done) < atomic_load(&base->posted))
+        nccl_stop(base);
+    for (int i = 0; !link->stopped && i < link->registered_count; i++)
         link->api.CommDeregister(link->registered[i].comm, link->registered[i].handle);
-    for (int g = link->base.groups - 1; g >= 0; g--)
+    for (int g = base->groups - 1; g >= 0; g--)
         if (link->comm[g])
-            failed ? link->api.CommAbort(link->comm[g]) : link->api.CommDestroy(link->comm[g]);
+            link->api.CommDestroy(link->comm[g]);
+    if (link->stream)
+        streams->stream_close(link->stream);
     for (int i = 0; i < HZP_LINK_TICKETS_MAX; i++)
         if (link->event[i])
-            link->config.streams->event_close(link->event[i]);
-    if (link->stream)
-        link->config.streams->stream_close(link->stream);
+            streams->event_close(link->event[i]);
+    if (link->scratch)
+        streams->memory_close(link->scratch);
     if (link->library)
         dlclose(link->library);
     free(link->registered);
-    hzp_link_fini(&link->base);
+    hzp_link_fini(base);
     free(link);
-}
-
-static void nccl_close(struct hzp_link *base)
-{
-    struct hzp_link *host = ((struct nccl_link *)base)->config.host;
-    close_all((struct nccl_link *)base);
-    hzp_link_close(host);
 }
 
 static const struct hzp_link_backend backend_nccl = {
@@ -383,6 +553,8 @@ static const struct hzp_link_backend backend_nccl = {
     .announce = nccl_announce,
     .post = nccl_post,
     .progress = nccl_progress,
+    .stop = nccl_stop,
+    .set_wake = nccl_set_wake,
     .wait = nccl_wait,
     .abort = nccl_abort,
     .missing = nccl_missing,
@@ -395,6 +567,8 @@ static int open_streams(struct nccl_link *link, struct hzp_err_text *reterr)
     int code = streams->stream_open(&link->stream);
     for (int i = 0; !code && i < HZP_LINK_TICKETS_MAX; i++)
         code = streams->event_open(&link->event[i]);
+    if (!code)
+        code = streams->memory_open((void **)&link->scratch, HZP_LINK_NCCL_BYTES);
     return code ? hzp_fail(reterr, HZP_EIO, "link nccl: CUDA: %s", streams->error_text(code))
                 : HZP_OK;
 }
@@ -417,7 +591,10 @@ static int open_world(struct nccl_link *link, struct hzp_err_text *reterr)
     HZP_TRY(hzp_link_wait(link->config.host, ticket, reterr));
     int code = link->api.CommInitRankConfig(&link->comm[0], link->base.ranks, id, link->base.rank,
                                             &config);
-    return code == NCCL_OK ? HZP_OK : failed_call(link, "ncclCommInitRankConfig", code, reterr);
+    int r = settle(link, link->comm[0], code, "ncclCommInitRankConfig", reterr);
+    if (r < 0)
+        hzp_link_abort(link->config.host, link->base.rank, "NCCL cannot connect");
+    return r;
 }
 
 int hzp_link_open_nccl(const struct hzp_link_nccl *config, struct hzp_link **ret,
@@ -434,9 +611,11 @@ int hzp_link_open_nccl(const struct hzp_link_nccl *config, struct hzp_link **ret
         r = open_streams(link, reterr);
     if (r == HZP_OK)
         r = open_world(link, reterr);
-    if (r < 0)
-        close_all(link);
-    else
+    if (r < 0) {
+        nccl_stop(&link->base);
+        nccl_close(&link->base);
+    } else {
         *ret = &link->base;
+    }
     return r;
 }

@@ -94,7 +94,7 @@ int hzp_transfers_turn(struct hzp_transfers *t, struct hzp_link *link, int32_t e
                 break;
         }
         if (e->before)
-            e->before(e->ctx);
+            HZP_TRY(e->before(e->ctx, reterr));
         e->before = NULL; /* once, even if the link is busy */
         int r = hzp_link_post(link, &e->what, &e->ticket, reterr);
         if (r == HZP_EBUSY)

@@ -28,8 +28,9 @@ struct hzp_transfers_entry {
     bool behind; /* posted only when all transfers before it in the list are done */
     /* posted only when it says so; asked by every turn.  NULL: it is not asked */
     bool (*ready)(void *ctx);
-    /* called on the engine thread just before it is posted; NULL: not called */
-    void (*before)(void *ctx);
+    /* called on the engine thread just before it is posted; < 0: the trainer fails.  NULL: not
+     * called */
+    int (*before)(void *ctx, struct hzp_err_text *reterr);
     /* called on the engine thread when it is done, before items behind it are offered; < 0: the
      * trainer fails.  NULL: not called. */
     int (*then)(void *ctx, struct hzp_err_text *reterr);

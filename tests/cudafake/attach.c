@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "device/link_backend.h"
 #include "device/trace.h"
 #include "tests/cudafake/ops.h"
 #include "weights/fp8.h"
@@ -38,6 +39,37 @@ int __wrap_hzp_version_quantize(struct hzp_weights *weights, struct hzp_version 
     bool was = fake_steady(false);
     int r = __real_hzp_version_quantize(weights, draft);
     fake_steady(was);
+    return r;
+}
+
+int __real_hzp_cuda_link_sum(const struct hzp_link_sum *sum, void *stream);
+int __wrap_hzp_cuda_link_sum(const struct hzp_link_sum *sum, void *stream);
+
+static void run_sum(const void *args)
+{
+    struct hzp_link_sum s;
+    memcpy(&s, args, sizeof(s));
+    const void *piece[HZP_LINK_RANKS_MAX];
+    for (int m = 0; m < s.members; m++)
+        piece[m] = m == s.index ? s.own : s.others + (size_t)m * s.stride;
+    hzp_wire_sum(HZP_WIRE_F32, s.dst, piece, s.members, s.elements, s.onto);
+}
+
+/* Behind the kernel runs the sum of the links of host memory. */
+int __wrap_hzp_cuda_link_sum(const struct hzp_link_sum *sum, void *stream)
+{
+    int r = __real_hzp_cuda_link_sum(sum, stream);
+    size_t bytes = sum->elements * sizeof(float);
+    uintptr_t dst = (uintptr_t)sum->dst, own = (uintptr_t)sum->own, all = (uintptr_t)sum->others;
+    size_t others = (size_t)sum->members * sum->stride * sizeof(float);
+    const struct fake_touch touch[] = {
+        {.begin = dst, .end = dst + bytes, .writes = true, .name = "a sum of ranks"},
+        {.begin = own, .end = own + bytes, .name = "a sum of ranks"},
+        {.begin = all, .end = all + others, .name = "a sum of ranks"}};
+    if (r == 0) {
+        fake_touches(stream, touch, HZP_COUNT(touch), NULL);
+        fake_then(stream, run_sum, sum, sizeof(*sum));
+    }
     return r;
 }
 

@@ -565,7 +565,33 @@ static bool run_node(struct fake_task *launch)
 static bool runnable(const struct fake_stream *stream)
 {
     const struct fake_task *task = stream->queue.first;
-    return task && (task->call.kind != FAKE_WAIT || task->record->done);
+    return task && (task->call.kind != FAKE_WAIT || task->record->done) &&
+           (!task->ready || task->ready(task->args));
+}
+
+/* A stream stands before a task that is not ready. */
+static bool stands(void)
+{
+    for (struct fake_object *o = objects; o; o = o->next) {
+        const struct fake_task *task =
+            o->type == FAKE_STREAM ? ((struct fake_stream *)o)->queue.first : NULL;
+        if (task && task->ready)
+            return true;
+    }
+    return false;
+}
+
+/* The host waits for what another process must do first. */
+static void stand_by(void)
+{
+    int depth = open_depth;
+    while (open_depth)
+        memory_open(false);
+    fake_leave();
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    fake_enter();
+    while (open_depth < depth)
+        memory_open(true);
 }
 
 /* Runs one task of a stream drawn among those that can run; returns false if there is none. */
@@ -601,17 +627,26 @@ static bool any_left(void)
     return false;
 }
 
-void fake_run_event(struct fake_event *event)
+bool fake_run_event(struct fake_event *event, bool wait)
 {
     struct fake_record *last = fake_record_use(event->last);
     memory_open(true);
-    while (!last->done)
-        if (!run_one()) {
+    while (!last->done) {
+        if (run_one())
+            continue;
+        if (!stands()) {
             fake_mistake("an event is waited for that nothing will record");
             last->done = true;
+        } else if (wait) {
+            stand_by();
+        } else {
+            break;
         }
+    }
     memory_open(false);
+    bool done = last->done;
     fake_record_drop(last);
+    return done;
 }
 
 void fake_run_stream(struct fake_stream *stream)
@@ -619,18 +654,83 @@ void fake_run_stream(struct fake_stream *stream)
     memory_open(true);
     while (stream ? stream->queue.first != NULL : any_left())
         if (!run_one()) {
+            if (stands()) {
+                stand_by();
+                continue;
+            }
             fake_mistake("a stream waits for what never comes");
             break;
         }
     memory_open(false);
 }
 
+/* ---- functions of the host ---- */
+
+struct host_call {
+    void (*run)(void *ctx);
+    void *ctx;
+};
+
+static int host_calls; /* that have not run yet */
+static bool driven;    /* a thread runs streams until they have */
+
+static void run_host_call(const void *args)
+{
+    struct host_call call;
+    memcpy(&call, args, sizeof(call));
+    host_calls--;
+    call.run(call.ctx);
+}
+
+/* As on a device, streams go on while no thread of the host waits for them. */
+static void *drive(void *arg)
+{
+    for (;;) {
+        fake_enter();
+        driven = host_calls > 0;
+        bool goes_on = driven, any = false;
+        if (goes_on) {
+            memory_open(true);
+            any = run_one();
+            memory_open(false);
+        }
+        fake_leave();
+        if (!goes_on)
+            return NULL;
+        if (!any)
+            nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    }
+}
+
+void fake_call_host(cudaStream_t stream, void (*run)(void *ctx), void *ctx)
+{
+    struct host_call call = {run, ctx};
+    pthread_t thread;
+    fake_enter();
+    host_calls++;
+    fake_leave();
+    fake_then(stream, run_host_call, &call, sizeof(call));
+    fake_enter();
+    bool start = !driven;
+    driven = true;
+    fake_leave();
+    if (start && pthread_create(&thread, NULL, drive, NULL) == 0)
+        pthread_detach(thread);
+}
+
 void fake_then(cudaStream_t handle, void (*run)(const void *args), const void *args, size_t size)
+{
+    fake_when(handle, NULL, run, args, size);
+}
+
+void fake_when(cudaStream_t handle, bool (*ready)(const void *args), void (*run)(const void *args),
+               const void *args, size_t size)
 {
     fake_enter();
     struct fake_stream *stream = fake_stream_find(handle, "fake_then");
     if (stream) {
         struct fake_task *task = fake_put(stream, FAKE_THEN);
+        task->ready = ready;
         task->run = run;
         task->args = malloc(size ? size : 1);
         task->args_size = size;

@@ -58,6 +58,7 @@ struct fake_task {
     struct fake_graph *graph;
     int node, after; /* in a graph: its number; of a wait: that of its record, -1: none */
     bool *done;      /* of a launch: [nodes] which have run */
+    bool (*ready)(const void *args); /* NULL: it need not be asked */
     void (*run)(const void *args);
     unsigned char *args;
     size_t args_size;
@@ -137,9 +138,13 @@ struct fake_record *fake_record_use(struct fake_record *record); /* NULL: a new 
 void fake_record_drop(struct fake_record *record);               /* NULL: no effect */
 
 /* Runs tasks until the event's last record has passed, or the stream (NULL: every stream) is
- * empty. */
-void fake_run_event(struct fake_event *event);
+ * empty.  wait false: only what can run now; it says whether the record has passed. */
+bool fake_run_event(struct fake_event *event, bool wait);
 void fake_run_stream(struct fake_stream *stream);
+
+/* Puts the call of a function of the host on the stream; a thread runs streams until it was
+ * made. */
+void fake_call_host(cudaStream_t stream, void (*run)(void *ctx), void *ctx);
 
 void fake_graph_drop(struct fake_graph *graph);
 void fake_queue_copy(struct fake_queue *to, const struct fake_queue *from);

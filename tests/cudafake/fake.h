@@ -86,6 +86,11 @@ void fake_set_algo_times(const int *microseconds, int count);
 /* Puts run(copy of args) on the stream, or into the graph that is being captured there. */
 void fake_then(cudaStream_t stream, void (*run)(const void *args), const void *args, size_t size);
 
+/* The same, but the stream stands before it until ready(copy of args) is true; it is asked again
+ * and again, under the fake's lock and with device memory accessible. */
+void fake_when(cudaStream_t stream, bool (*ready)(const void *args), void (*run)(const void *args),
+               const void *args, size_t size);
+
 /* Declares that the stream's newest task touches these bytes.  If both it and another access
  * have data, meet decides whether they overlap.  data is copied. */
 struct fake_touch {

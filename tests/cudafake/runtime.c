@@ -61,17 +61,36 @@ cudaError_t cudaGetLastError(void)
 
 /* ---- the device ---- */
 
+static __thread int current_device;
+
+/* HZP_FAKE_GPUS of them, which are alike; not set: one. */
+static int devices(void)
+{
+    const char *value = getenv("HZP_FAKE_GPUS");
+    return value ? atoi(value) : 1;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     BEGIN("cudaGetDeviceCount");
-    *count = 1;
+    *count = devices();
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    BEGIN("cudaGetDevice");
+    *device = current_device;
     return answer(cudaSuccess);
 }
 
 cudaError_t cudaSetDevice(int device)
 {
     BEGIN("cudaSetDevice");
-    return answer(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    if (device < 0 || device >= devices())
+        return answer(cudaErrorInvalidDevice);
+    current_device = device;
+    return answer(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
@@ -84,7 +103,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->totalGlobalMem = fake_memory;
     prop->sharedMemPerBlockOptin = 232448;
     prop->l2CacheSize = 1 << 16;
-    return answer(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    prop->uuid.bytes[0] = (char)device;
+    return answer(device >= 0 && device < devices() ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
@@ -271,6 +291,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     return answer(cudaSuccess);
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t run, void *ctx)
+{
+    BEGIN("cudaLaunchHostFunc");
+    fake_leave();
+    fake_call_host(stream, run, ctx);
+    return cudaSuccess;
+}
+
 /* ---- events ---- */
 
 static cudaError_t event_new(cudaEvent_t *ret, bool timing)
@@ -358,7 +386,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
     return answer(cudaSuccess);
 }
 
-/* A caller that polls would see the event pass at last: it passes at once. */
+/* A caller that polls would see the event pass at last: it passes at once, unless its stream waits
+ * for another process. */
 cudaError_t cudaEventQuery(cudaEvent_t handle)
 {
     BEGIN("cudaEventQuery");
@@ -369,10 +398,11 @@ cudaError_t cudaEventQuery(cudaEvent_t handle)
         fake_mistake("cudaEventQuery: the event was recorded in a capture");
         return answer(cudaErrorCapturedEvent);
     }
-    if (event->last) {
-        fake_run_event(event);
-        fake_clock_host(&event->clock);
-    }
+    if (!event->last)
+        return answer(cudaSuccess);
+    if (!fake_run_event(event, false))
+        return answer(cudaErrorNotReady);
+    fake_clock_host(&event->clock);
     return answer(cudaSuccess);
 }
 
@@ -390,7 +420,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle)
         fake_mistake("cudaEventSynchronize: the event was never recorded: the wait has no effect");
         return answer(cudaSuccess);
     }
-    fake_run_event(event);
+    fake_run_event(event, true);
     fake_clock_host(&event->clock);
     return answer(cudaSuccess);
 }

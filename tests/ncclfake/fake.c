@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPS_MAX = 4096, COMMS_MAX = 256, STREAM_OPS_MAX = 2048 };
+enum { OPS_MAX = 4096, COMMS_MAX = 256, STREAM_OPS_MAX = 2048, PAIRS_MAX = 8, IN_PROGRESS = 7 };
 
 struct id {
     char bytes[128];
@@ -23,8 +23,17 @@ struct config {
 /* A communicator of one rank: the team is what all its members have in common. */
 struct comm {
     uint64_t team;
-    int rank, size, world_rank, splits;
+    int rank, size, world_rank, splits, asks;
     bool open;
+};
+
+/* Of FAKE_PAIRS: what goes to and comes from each member; of FAKE_SUM and FAKE_CALL: what to do. */
+struct more {
+    const void *send[PAIRS_MAX];
+    void *recv[PAIRS_MAX];
+    struct hzp_link_sum sum;
+    void (*run)(void *ctx);
+    void *ctx;
 };
 
 struct stream {
@@ -38,9 +47,13 @@ struct event {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fake_op op[OPS_MAX];
+static struct more more[OPS_MAX];
 static struct comm *op_comm[OPS_MAX];
 static struct stream *op_stream[OPS_MAX];
-static int ops;
+static int ops, launched, slow;
+static __thread struct more group;
+static __thread struct fake_op group_op;
+static __thread void *group_comm, *group_stream;
 static struct comm comms[COMMS_MAX];
 static int comm_count, open_things, aborted, registered, max_ctas;
 static int async_error, library_version = 22703;
@@ -52,7 +65,8 @@ static int planted_code;
 
 void fake_reset(void)
 {
-    ops = comm_count = open_things = aborted = registered = async_error = max_ctas = 0;
+    launched = slow = ops = comm_count = open_things = aborted = registered = async_error =
+        max_ctas = 0;
     library_version = 22703;
     held = false;
     planted[0] = 0;
@@ -61,14 +75,22 @@ void fake_reset(void)
 int fake_launched(void)
 {
     pthread_mutex_lock(&lock);
-    int n = ops;
+    int n = launched;
     pthread_mutex_unlock(&lock);
     return n;
 }
 
 struct fake_op fake_op(int i)
 {
-    return op[i];
+    int at = 0;
+    for (; op[at].kind >= FAKE_SUM || i > 0; at++)
+        i -= op[at].kind < FAKE_SUM;
+    return op[at];
+}
+
+void fake_slow(int asks)
+{
+    slow = asks;
 }
 
 int fake_open(void)
@@ -131,7 +153,7 @@ static struct fake_op *oldest(struct stream *stream)
 static int runnable(uint64_t team, int rank)
 {
     for (int i = 0; i < ops; i++)
-        if (!op[i].ended && op_comm[i]->team == team && op_comm[i]->rank == rank)
+        if (!op[i].ended && op_comm[i] && op_comm[i]->team == team && op_comm[i]->rank == rank)
             return oldest(op_stream[i]) == &op[i] ? i : -1;
     return -1;
 }
@@ -150,9 +172,36 @@ static void add(void *dst, const void *src, int type, size_t count, bool first)
             ((uint64_t *)dst)[i] = (first ? 0 : ((uint64_t *)dst)[i]) + ((const uint64_t *)src)[i];
 }
 
+static void compute_pairs(const int *member, int n)
+{
+    size_t bytes = op[member[0]].count * width(op[member[0]].type);
+    for (int m = 0; m < n; m++)
+        for (int from = 0; from < n; from++)
+            if (more[member[m]].recv[from])
+                memcpy(more[member[m]].recv[from], more[member[from]].send[m], bytes);
+}
+
+static void compute_alone(int i)
+{
+    const struct hzp_link_sum *s = &more[i].sum;
+    if (op[i].kind == FAKE_CALL) {
+        more[i].run(more[i].ctx);
+        return;
+    }
+    for (int m = 0; m < s->members; m++) {
+        const float *piece = m == s->index ? s->own : s->others + (size_t)m * s->stride;
+        for (size_t k = 0; k < s->elements; k++)
+            s->dst[k] = (m || s->onto ? s->dst[k] : 0) + piece[k];
+    }
+}
+
 /* Computes the members' operations member[0 .. n), which are all there. */
 static void compute(const int *member, int n)
 {
+    if (op[member[0]].kind == FAKE_PAIRS) {
+        compute_pairs(member, n);
+        return;
+    }
     const struct fake_op *a = &op[member[0]];
     size_t bytes = a->count * width(a->type),
            all = a->kind == FAKE_SCATTER ? bytes * (size_t)n : bytes;
@@ -181,9 +230,15 @@ static bool agree(const struct fake_op *a, const struct fake_op *b)
 static bool run_one(void)
 {
     for (int i = 0; i < ops; i++) {
-        int member[COMMS_MAX], n = op_comm[i]->size, there = 0;
+        int member[COMMS_MAX], n = op_comm[i] ? op_comm[i]->size : 1, there = 0;
         if (op[i].ended || oldest(op_stream[i]) != &op[i])
             continue;
+        if (!op_comm[i]) {
+            op[i].ended = true; /* before it runs: a call may look at its stream */
+            op_stream[i]->ended++;
+            compute_alone(i);
+            return true;
+        }
         for (; there < n; there++) {
             member[there] = runnable(op_comm[i]->team, there);
             if (member[there] < 0 || !agree(&op[i], &op[member[there]]))
@@ -238,6 +293,10 @@ int ncclAllReduce(const void *send, void *recv, size_t count, int type, int sum,
                   void *stream);
 int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm,
                   void *stream);
+int ncclGroupStart(void);
+int ncclGroupEnd(void);
+int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream);
+int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream);
 
 int ncclGetVersion(int *version)
 {
@@ -259,7 +318,7 @@ int ncclGetUniqueId(struct id *id)
 static struct comm *open_comm(uint64_t team, int rank, int size, int world_rank)
 {
     struct comm *c = &comms[comm_count++];
-    *c = (struct comm){team, rank, size, world_rank, 0, true};
+    *c = (struct comm){team, rank, size, world_rank, 0, slow, true};
     open_things++;
     return c;
 }
@@ -269,12 +328,12 @@ int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, struc
     pthread_mutex_lock(&lock);
     int r = fault("CommInitRankConfig");
     bool known = config->size == sizeof(*config) && config->magic == 0xcafebeef &&
-                 config->version == 21800 && config->blocking == 1 && id.bytes[77] == 0x5a;
+                 config->version == 21800 && config->blocking == 0 && id.bytes[77] == 0x5a;
     max_ctas = config->max_ctas;
     if (!r && known)
         *comm = open_comm(1, rank, ranks, rank);
     pthread_mutex_unlock(&lock);
-    return r ? r : known ? 0 : 4;
+    return r ? r : known ? IN_PROGRESS : 4;
 }
 
 /* The size of a color is not known before all have split: tests have groups of equal size. */
@@ -288,8 +347,9 @@ int ncclCommSplit(void *comm, int color, int key, void **ret, struct config *con
     uint64_t team = parent->team * 1000003 + (uint64_t)(++parent->splits) * 1009 + (uint64_t)color;
     if (!r)
         *ret = open_comm(team, key, split_size, parent->world_rank);
+    parent->asks = slow;
     pthread_mutex_unlock(&lock);
-    return r;
+    return r ? r : IN_PROGRESS;
 }
 
 static int close_comm(struct comm *c, bool abort_)
@@ -315,7 +375,11 @@ int ncclCommDestroy(void *comm)
 
 int ncclCommGetAsyncError(void *comm, int *code)
 {
-    *code = async_error;
+    struct comm *c = comm;
+    pthread_mutex_lock(&lock);
+    *code = async_error ? async_error : c->asks > 0 ? IN_PROGRESS : 0;
+    c->asks -= c->asks > 0;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -336,15 +400,21 @@ int ncclCommDeregister(void *comm, void *handle)
     return 0;
 }
 
-static int launch(struct fake_op new, void *comm, void *stream)
+static int launch_with(struct fake_op new, const struct more *with, void *comm, void *stream)
 {
     struct comm *c = comm;
     struct stream *s = stream;
     pthread_mutex_lock(&lock);
-    int r = fault("launch");
-    if (!r && c->open && ops < OPS_MAX && s->ops < STREAM_OPS_MAX) {
-        new.rank = c->world_rank;
-        new.members = c->size;
+    int r = c ? fault("launch") : 0;
+    bool waits = c && c->asks > 0; /* the call before is in progress */
+    if (!r && !waits && (!c || c->open) && ops < OPS_MAX && s->ops < STREAM_OPS_MAX) {
+        new.rank = c ? c->world_rank : -1;
+        new.members = c ? c->size : 1;
+        if (with)
+            more[ops] = *with;
+        if (c)
+            c->asks = slow;
+        launched += c != NULL;
         op_comm[ops] = c;
         op_stream[ops] = s;
         op[ops] = new;
@@ -353,7 +423,45 @@ static int launch(struct fake_op new, void *comm, void *stream)
         r = 4;
     }
     pthread_mutex_unlock(&lock);
-    return r;
+    return r ? r : c && slow ? IN_PROGRESS : 0;
+}
+
+static int launch(struct fake_op new, void *comm, void *stream)
+{
+    return launch_with(new, NULL, comm, stream);
+}
+
+int ncclGroupStart(void)
+{
+    memset(&group, 0, sizeof(group));
+    group_comm = NULL;
+    return fault("GroupStart");
+}
+
+int ncclGroupEnd(void)
+{
+    return group_comm ? launch_with(group_op, &group, group_comm, group_stream) : 0;
+}
+
+static void add_pair(size_t count, int type, void *comm, void *stream)
+{
+    group_op = (struct fake_op){.kind = FAKE_PAIRS, .count = count, .type = type};
+    group_comm = comm;
+    group_stream = stream;
+}
+
+int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream)
+{
+    group.send[peer] = send;
+    add_pair(count, type, comm, stream);
+    return 0;
+}
+
+int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream)
+{
+    group.recv[peer] = recv;
+    add_pair(count, type, comm, stream);
+    return 0;
 }
 
 int ncclAllGather(const void *send, void *recv, size_t count, int type, void *comm, void *stream)
@@ -440,5 +548,32 @@ static int event_query(void *event)
     return r ? r : passed ? 0 : -1;
 }
 
-const struct hzp_link_streams fake_streams = {error_text,  stream_open,  thing_close, event_open,
-                                              thing_close, event_record, event_query};
+static int memory_open(void **memory, size_t size)
+{
+    return thing_open(memory, size, "memory_open");
+}
+
+static int sum(const struct hzp_link_sum *what, void *stream)
+{
+    struct more with = {.sum = *what};
+    int r = fault("sum");
+    return r ? r : launch_with((struct fake_op){.kind = FAKE_SUM}, &with, NULL, stream);
+}
+
+static int call(void *stream, void (*run_it)(void *ctx), void *ctx)
+{
+    struct more with = {.run = run_it, .ctx = ctx};
+    return launch_with((struct fake_op){.kind = FAKE_CALL}, &with, NULL, stream);
+}
+
+const struct hzp_link_streams fake_streams = {.error_text = error_text,
+                                              .stream_open = stream_open,
+                                              .stream_close = thing_close,
+                                              .event_open = event_open,
+                                              .event_close = thing_close,
+                                              .event_record = event_record,
+                                              .event_query = event_query,
+                                              .memory_open = memory_open,
+                                              .memory_close = thing_close,
+                                              .sum = sum,
+                                              .call = call};

@@ -3,6 +3,7 @@
  * is launched when, in which order, on which communicator, and every failure. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,8 @@ static void close_links(int ranks)
 {
     for (int r = 0; r < ranks; r++)
         hzp_link_close(gpu[r]);
+    for (int r = 0; r < ranks; r++)
+        hzp_link_close(host[r]);
     assert_int_equal(fake_open(), 0);
     assert_int_equal(fake_registered(), 0);
 }
@@ -268,13 +271,112 @@ static void test_failures(void **state)
     }
 }
 
+/* Sums in the order of members, of more elements than the link's memory holds at a time; and
+ * transfers of host memory, in the same order as the others, while NCCL answers that every call is
+ * in progress. */
+static void test_sums_in_order(void **state)
+{
+    enum { N = HZP_LINK_NCCL_BYTES / sizeof(float) / RANKS + 1000 };
+    static float send[RANKS][RANKS * (size_t)N], sum[RANKS][N];
+    double told[RANKS][RANKS];
+    hzp_ticket ticket[RANKS], host_ticket[RANKS];
+    open_links(RANKS);
+    fake_slow(2);
+    for (int r = 0; r < RANKS; r++) {
+        for (size_t i = 0; i < RANKS * (size_t)N; i++)
+            send[r][i] = 1.0f / (float)(1 + (i * 7 + (size_t)r * 13) % 1021);
+        for (size_t i = 0; i < N; i++)
+            sum[r][i] = 1e-3f * (float)(i % 17);
+    }
+    fake_hold(true);
+    for (int r = 0; r < RANKS; r++) {
+        told[r][r] = r;
+        post(r, (struct hzp_transfer){.op = HZP_REDUCE_SCATTER,
+                                      .type = HZP_WIRE_F32,
+                                      .count = N,
+                                      .send = send[r],
+                                      .recv = sum[r],
+                                      .onto = true});
+        host_ticket[r] = post(r, (struct hzp_transfer){.op = HZP_ALL_GATHER,
+                                                       .count = sizeof(double),
+                                                       .send = &told[r][r],
+                                                       .recv = told[r],
+                                                       .host = true});
+        ticket[r] =
+            post(r, (struct hzp_transfer){
+                        .op = HZP_BROADCAST, .type = HZP_WIRE_F32, .count = N, .recv = send[r]});
+    }
+    for (int i = 0; i < 50; i++)
+        for (int r = 0; r < RANKS; r++)
+            assert_int_equal(hzp_link_poll(gpu[r], host_ticket[r], &why), 0); /* in its turn */
+    fake_hold(false);
+    finish(ticket, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        for (int k = 0; k < RANKS; k++)
+            assert_true(told[r][k] == k);
+        for (size_t i = 0; i < N; i++) {
+            float want = 1e-3f * (float)(i % 17);
+            for (int m = 0; m < RANKS; m++)
+                want += 1.0f / (float)(1 + (((size_t)r * N + i) * 7 + (size_t)m * 13) % 1021);
+            assert_memory_equal(&sum[r][i], &want, sizeof(want));
+        }
+    }
+    assert_int_equal(fake_launched(), 3 * RANKS); /* two exchanges and a broadcast */
+    close_links(RANKS);
+}
+
+static atomic_int woken;
+
+static void count_wake(void *ctx)
+{
+    atomic_fetch_add(&woken, 1);
+}
+
+/* The caller is woken when members have posted, when a transfer has ended, and when a rank is
+ * lost; then the next poll aborts the communicators, while kernels still wait. */
+static void test_wake_and_abort(void **state)
+{
+    uint64_t n[2] = {1, 2};
+    hzp_ticket ticket[2];
+    open_links(2);
+    hzp_link_set_wake(gpu[0], count_wake, NULL);
+    for (int turn = 0; turn < 2; turn++) {
+        fake_hold(true);
+        for (int r = 0; r < 2; r++)
+            ticket[r] = post(r, (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                                      .type = HZP_WIRE_U64,
+                                                      .count = 1,
+                                                      .send = &n[r],
+                                                      .recv = &n[r]});
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(hzp_link_poll(gpu[r], ticket[r], &why), 0);
+        assert_true(atomic_load(&woken) > 0); /* by the host link */
+        atomic_store(&woken, 0);
+        if (turn == 0) {
+            fake_hold(false);
+            assert_int_equal(hzp_link_poll(gpu[1], ticket[1], &why), 1); /* the streams run */
+            assert_true(atomic_load(&woken) > 0);
+            finish(ticket, 2);
+        }
+    }
+    hzp_link_abort(host[0], 1, "rank 1: sends no heartbeat"); /* as the control thread does */
+    assert_int_equal(fake_aborted(), 0);
+    assert_true(atomic_load(&woken) > 0);
+    assert_int_equal(hzp_link_poll(gpu[0], ticket[0], &why), HZP_EIO);
+    assert_non_null(strstr(why.text, "sends no heartbeat"));
+    assert_int_equal(fake_aborted(), 1);
+    assert_int_equal(hzp_link_poll(gpu[0], ticket[0], &why), HZP_EIO);
+    assert_int_equal(fake_aborted(), 1); /* once */
+    close_links(2);
+}
+
 static void test_onto(void **state)
 {
-    float x[4] = {0}, y[2];
+    uint64_t x[4] = {0}, y[2];
     hzp_ticket ticket;
     open_links(2);
     struct hzp_transfer t = {.op = HZP_REDUCE_SCATTER,
-                             .type = HZP_WIRE_F32,
+                             .type = HZP_WIRE_U64,
                              .count = 2,
                              .send = x,
                              .recv = y,
@@ -324,10 +426,11 @@ static void test_opening(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_operations), cmocka_unit_test(test_no_spinning),
-        cmocka_unit_test(test_one_order),  cmocka_unit_test(test_disagreement),
-        cmocka_unit_test(test_failures),   cmocka_unit_test(test_onto),
-        cmocka_unit_test(test_opening),
+        cmocka_unit_test(test_operations),     cmocka_unit_test(test_no_spinning),
+        cmocka_unit_test(test_one_order),      cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_failures),       cmocka_unit_test(test_onto),
+        cmocka_unit_test(test_opening),        cmocka_unit_test(test_sums_in_order),
+        cmocka_unit_test(test_wake_and_abort),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

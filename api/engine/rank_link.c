@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/rank_link.h"
+
+#include "api/ranks/launch.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Blocks of the device that transfers may occupy: few, because serving needs the others.  NCCL's
+ * own variables (NCCL_MAX_CTAS) come first. */
+enum { CTAS = 4, HOST_NAME = 256 };
+
+/* What a rank says of itself. */
+struct identity {
+    char host[HOST_NAME], backend[16], gpu[64];
+};
+
+static bool one_gpu_allowed(void)
+{
+    const char *value = getenv("HZP_RANKS_ONE_GPU");
+    return value && !strcmp(value, "1");
+}
+
+/* Gathers the identities of all ranks. */
+static int exchange(struct hzp_link *host, struct identity *all, struct hzp_err_text *reterr)
+{
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .count = sizeof(*all),
+                                .send = &all[hzp_link_rank(host)],
+                                .recv = all,
+                                .host = true,
+                                .tag = UINT64_MAX};
+    hzp_ticket ticket;
+    HZP_TRY(hzp_link_post(host, &what, &ticket, reterr));
+    return hzp_link_wait(host, ticket, reterr);
+}
+
+static struct identity *identities(const struct hzp_link *host)
+{
+    struct identity *all = hzp_xcalloc((size_t)hzp_link_ranks(host), sizeof(*all));
+    struct identity *mine = &all[hzp_link_rank(host)];
+    if (gethostname(mine->host, sizeof(mine->host) - 1) != 0)
+        snprintf(mine->host, sizeof(mine->host), "rank %d", hzp_link_rank(host));
+    return all;
+}
+
+/* ---- which GPU ---- */
+
+/* How many of the first `ranks` ranks run on the same machine as rank `rank`. */
+static int count_local(const struct identity *all, int ranks, int rank)
+{
+    int local = 0;
+    for (int r = 0; r < ranks; r++)
+        local += !strcmp(all[r].host, all[rank].host);
+    return local;
+}
+
+/* All ranks of a machine that has too few GPUs find that. */
+static int choose(int local, int local_ranks, int gpus, int *ret, struct hzp_err_text *reterr)
+{
+    *ret = gpus ? local % gpus : 0;
+    if (gpus <= 1 || (local < gpus && local_ranks <= gpus) || one_gpu_allowed())
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "--ranks",
+                          "%d ranks are on this machine, this one as number %d, and it has %d "
+                          "GPUs: start at most one rank for each, or use --device cpu",
+                          local_ranks, local, gpus);
+}
+
+int hzp_rank_device(struct hzp_link *host, const struct hzp_device_settings *settings, bool joins,
+                    int *ret_ordinal, struct hzp_err_text *reterr)
+{
+    const struct hzp_link_streams *streams = hzp_cuda_link_streams();
+    bool any = !settings->name || !strcmp(settings->name, "cuda");
+    struct hzp_launch launch;
+    int gpus = 0, rank = hzp_link_rank(host);
+    *ret_ordinal = 0;
+    if (joins)
+        return HZP_OK;
+    HZP_TRY(hzp_launch_environment(&launch, reterr));
+    struct identity *all = identities(host);
+    int r = exchange(host, all, reterr);
+    int local = launch.local_rank >= 0 ? launch.local_rank : count_local(all, rank, rank);
+    if (r >= 0 && any && streams && streams->device_count(&gpus) == 0)
+        r = choose(local, count_local(all, hzp_link_ranks(host), rank), gpus, ret_ordinal, reterr);
+    free(all);
+    return r;
+}
+
+/* ---- the link ---- */
+
+/* Whether all ranks have the same kind of device, each its own. */
+static int check_devices(const struct identity *all, int ranks, struct hzp_err_text *reterr)
+{
+    for (int r = 1; r < ranks; r++)
+        if (strcmp(all[r].backend, all[0].backend))
+            return hzp_fail_param(
+                reterr, HZP_EINVAL, "--device",
+                "rank %d computes on %s, rank 0 on %s: all ranks need the same kind of device", r,
+                all[r].backend, all[0].backend);
+    for (int r = 1; r < ranks; r++)
+        for (int s = 0; s < r; s++)
+            if (all[r].gpu[0] && !strcmp(all[r].gpu, all[s].gpu) &&
+                !strcmp(all[r].host, all[s].host) && !one_gpu_allowed())
+                return hzp_fail_param(
+                    reterr, HZP_EINVAL, "--device",
+                    "ranks %d and %d have the same GPU (%s on %s), NCCL needs one for each: start "
+                    "fewer ranks, or give each its own by LOCAL_RANK or CUDA_VISIBLE_DEVICES",
+                    s, r, all[r].gpu, all[r].host);
+    return HZP_OK;
+}
+
+/* NCCL refuses two ranks on a GPU unless it takes them for ranks of different machines, between
+ * which it uses sockets. */
+static void pose_as_machine(int rank)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "hzpserve-rank-%d", rank);
+    setenv("NCCL_HOSTID", name, 0);
+}
+
+static int open_nccl(struct hzp_link *host, struct hzp_link **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_link_nccl config = {.host = host, .streams = hzp_cuda_link_streams(), .ctas = CTAS};
+    if (one_gpu_allowed())
+        pose_as_machine(hzp_link_rank(host));
+    HZP_TRY(hzp_link_open_nccl(&config, ret, reterr));
+    hzp_log(HZP_LOG_INFO, "ranks", "link=nccl rank=%d over=%s ctas=%d", hzp_link_rank(host),
+            hzp_link_backend(host), CTAS);
+    return HZP_OK;
+}
+
+int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
+                       const struct hzp_ranks_settings *settings, bool joins, struct hzp_link **ret,
+                       struct hzp_err_text *reterr)
+{
+    static const char *const names[] = {"auto", "mpi", "zmq", "nccl"};
+    const struct hzp_link_streams *streams = hzp_cuda_link_streams();
+    const char *backend = hzp_device_backend(dev);
+    bool gpu = !strcmp(backend, "cuda");
+    *ret = host;
+    if (joins)
+        return gpu ? hzp_fail(reterr, HZP_EUNSUP,
+                              "a rank on a GPU cannot join a server that runs already: start all "
+                              "ranks again")
+                   : HZP_OK;
+    struct identity *all = identities(host), *mine = &all[hzp_link_rank(host)];
+    snprintf(mine->backend, sizeof(mine->backend), "%s", backend);
+    if (gpu && streams)
+        streams->device_name(mine->gpu, sizeof(mine->gpu));
+    int r = exchange(host, all, reterr);
+    if (r >= 0)
+        r = check_devices(all, hzp_link_ranks(host), reterr);
+    free(all);
+    HZP_TRY(r);
+    if (!gpu && settings->link == HZP_RANKS_NCCL)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--link",
+                              "--link nccl moves the memory of GPUs, this rank computes on %s",
+                              backend);
+    if (gpu && (settings->link == HZP_RANKS_MPI || settings->link == HZP_RANKS_ZMQ))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--link",
+                              "--link %s moves host memory, this rank computes on a GPU: use "
+                              "--link nccl, or --device cpu",
+                              names[settings->link]);
+    return gpu ? open_nccl(host, ret, reterr) : HZP_OK;
+}

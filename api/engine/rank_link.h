@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/rank_link.h - which GPU a rank computes on, and the link that moves its memory.
+ *
+ * Ranks meet on a link of host memory (api/ranks).  On CPUs that link moves everything.  On GPUs a
+ * link by NCCL is opened over it: parameters, gradients and the optimizer's state go from one
+ * device's memory to another's, small messages and NCCL's unique id over the link of host memory.
+ *
+ * All functions are called by all ranks at the same point of their start.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_API_ENGINE_RANK_LINK_H
+#define HZP_API_ENGINE_RANK_LINK_H
+
+#include "api/engine/settings.h"
+#include "device/link.h"
+
+/* joins: rank 0 runs already and calls none of these: nothing is exchanged. */
+
+/* The number of the GPU, among those that this process sees (CUDA_VISIBLE_DEVICES), that this rank
+ * opens if it opens one: that of the rank on its machine, as the launcher says or counted in the
+ * order of ranks; where it sees one GPU only, that.  0 where the settings name another device.
+ * HZP_EINVAL: there are more ranks than GPUs; HZP_EIO: the link failed. */
+int hzp_rank_device(struct hzp_link *host, const struct hzp_device_settings *settings, bool joins,
+                    int *ret_ordinal, struct hzp_err_text *reterr);
+
+/* The link for dev's memory: host itself, or a new one over it, which the caller closes before dev
+ * and host.  Two ranks on one GPU are refused, because NCCL does; with HZP_RANKS_ONE_GPU=1 in the
+ * environment, for tests, each is told that it is a machine of its own (NCCL_HOSTID).  HZP_EINVAL:
+ * that, another kind of device on another rank, or settings->link does not fit the device;
+ * HZP_EUNSUP: with joins on a GPU, or as hzp_link_open_nccl; HZP_EIO. */
+int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
+                       const struct hzp_ranks_settings *settings, bool joins, struct hzp_link **ret,
+                       struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training by several processes on GPUs that are recorded (tests/cudafake), connected by a stand-in for NCCL
+that moves the bytes (moves.c): in the ordered mode every checkpoint has the same bytes as one rank's, whatever
+the groups; a run goes on at another number of ranks; what cannot work is refused; and a server whose other rank
+is killed goes on.  The recorder's programs fail at their end if host code touches device memory, if transfers
+and ops share bytes unordered, or if something is left open.
+
+    test_gpu_ranks.py HZPSERVE MODEL
+"""
+import filecmp
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+serve, model = sys.argv[1:]
+FILES = ("checkpoint-1/trainer.safetensors", "checkpoint-1/model.safetensors",
+         "checkpoint-2/trainer.safetensors", "model.safetensors")
+HANG = 1500  # seconds; only a hang takes as long
+ONE_GPU = {"HZP_RANKS_ONE_GPU": "1"}
+TWO_GPUS = {"HZP_FAKE_GPUS": "2"}
+COMMON = ["--device", "cuda", "--rank-slowness", "0", "--rank-timeout", "600", "--ordered"]
+
+
+def write_data(path):
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(24):
+            question = f"Who keeps the {i % 7} lamps of the harbour number {i}? "
+            file.write(json.dumps({"prompt": question, "completion": f"The keeper {i * i % 31}."}) + "\n")
+
+
+def train(out, ranks, *args, status=0, env=ONE_GPU):
+    command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "150", "--micro-rows", "60",
+               "--checkpoint-every", "1", "--keep-checkpoints", "9", "--total-steps", "2", *COMMON, *args]
+    if ranks > 1:
+        command += ["--ranks", str(ranks)]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TMPDIR=top, **env))
+    if done.returncode != status:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stderr
+
+
+def memory_as_planned(said, ranks):
+    found = {int(r): (int(is_), int(plan)) for r, is_, plan in
+             re.findall(r"memory rank=(\d+) allocated_bytes=(\d+) planned_bytes=(\d+)", said)}
+    assert found.keys() == set(range(ranks)), said
+    for rank, (allocated, planned) in found.items():
+        assert abs(allocated - planned) <= planned / 100, (rank, allocated, planned, said)
+
+
+def same(a, b, files=FILES):
+    for name in files:
+        if not filecmp.cmp(os.path.join(a, name), os.path.join(b, name), shallow=False):
+            sys.exit(f"{name} of {a} and {b} differ")
+
+
+def same_bytes():
+    one = os.path.join(top, "one")
+    train(one, 1)
+    for ranks, groups, env in ((2, ("--link", "nccl", "--z3", "2"), TWO_GPUS),
+                               (4, ("--z1", "4", "--z2", "2"), ONE_GPU)):
+        name = "-".join((str(ranks),) + groups)
+        print(name, flush=True)
+        out = os.path.join(top, name)
+        said = train(out, ranks, *groups, env=env)
+        assert said.count("link=nccl rank=") == ranks, said
+        memory_as_planned(said, ranks)
+        same(one, out)
+    for ranks, begun in ((2, "4---z1-4---z2-2"),):
+        print(f"{begun}, goes on with {ranks}", flush=True)
+        half = os.path.join(top, f"{begun}-{ranks}")
+        os.mkdir(half)
+        shutil.copytree(os.path.join(top, begun, "checkpoint-1"), os.path.join(half, "checkpoint-1"))
+        train(half, ranks, "--resume")
+        same(one, half, FILES[2:])
+
+
+def refusals():
+    print("refusals", flush=True)
+    out = os.path.join(top, "no")
+    said = train(out, 2, status=2, env={})
+    assert "ranks 0 and 1 have the same GPU" in said, said
+    said = train(out, 3, status=2, env=TWO_GPUS)
+    assert "3 ranks are on this machine, this one as number 0, and it has 2 GPUs" in said, said
+    said = train(out, 2, "--device", "cuda:1", status=2, env=TWO_GPUS)
+    assert "ranks 0 and 1 have the same GPU (01" in said, said
+    said = train(out, 2, "--link", "zmq", status=2)
+    assert "--link zmq moves host memory, this rank computes on a GPU" in said, said
+    said = train(out, 2, "--link", "nccl", "--device", "cpu", status=2)
+    assert "--link nccl moves the memory of GPUs, this rank computes on cpu" in said, said
+    said = train(out, 2, status=1, env=dict(ONE_GPU, HZP_NCCL="/nowhere/libnccl.so"))
+    assert "/nowhere/libnccl.so" in said, said
+
+
+class Server:
+    """A server of two ranks that learns without end."""
+
+    def __init__(self):
+        self.log = os.path.join(top, "serve.log")
+        self.state = os.path.join(top, "state")
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [serve, "serve", model, "--ranks", "2", "--port", "0", "--state", self.state, "--device", "cuda",
+                 "--rank-slowness", "0", "--update-tokens", "120", "--micro-rows", "60", "--max-running", "1",
+                 "--context", "64", "--kv-tokens", "64", "--step-rows", "16", "--passes", "1000000"],
+                stdout=log, stderr=log, env=dict(os.environ, TMPDIR=top, HZP_GRAPHS="0", **ONE_GPU))
+        self.until(lambda: "serves " in self.said())
+        self.url = re.search(r"serves \S+ at (http://\S+:\d+)", self.said())[1]
+
+    def said(self):
+        with open(self.log, encoding="utf-8") as log:
+            return log.read()
+
+    def until(self, holds):
+        end = time.monotonic() + HANG
+        while not holds():
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"ended or hangs ({self.process.poll()}):\n{self.said()}")
+            time.sleep(0.05)
+
+    def call(self, path, body=None):
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=HANG) as answer:
+            return json.loads(answer.read())
+
+    def pid(self, rank):
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                variables = dict(v.split(b"=", 1) for v in path.read_bytes().split(b"\0") if b"=" in v)
+                words = (path.parent / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if variables.get(b"RANK", variables.get(b"OMPI_COMM_WORLD_RANK")) == str(rank).encode() and \
+                    self.state.encode() in words:
+                return int(path.parent.name)
+        sys.exit(f"there is no rank {rank}:\n{self.said()}")
+
+
+def loses():
+    """kill -9 of rank 1 while both train: rank 0 says so, aborts NCCL's kernels and goes on serving."""
+    print("a lost rank", flush=True)
+    server = Server()
+    with open(data, "rb") as file:
+        server.call("/v1/fine_tuning/examples", file.read())
+    server.until(lambda: server.call("/v1/weights")["serving"] > 1)
+    os.kill(server.pid(1), signal.SIGKILL)
+    server.until(lambda: server.call("/health")["status"] == "degraded")
+    ask = json.dumps({"prompt": "The lamps", "max_tokens": 4, "temperature": 0}).encode()
+    for _ in range(2):
+        assert server.call("/v1/completions", ask)["choices"]
+    server.process.send_signal(signal.SIGTERM)
+    ended = server.process.wait(HANG)
+    assert ended == 3, (ended, server.said())  # 1: the recorder has found mistakes
+    assert server.said().count("link=nccl rank=") == 2 and "lost rank=1" in server.said(), server.said()
+
+
+with tempfile.TemporaryDirectory() as top:
+    data = os.path.join(top, "data.jsonl")
+    write_data(data)
+    same_bytes()
+    refusals()
+    loses()
