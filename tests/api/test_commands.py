@@ -375,8 +375,12 @@ def test_plan():
                       (["--lanes", "5:decode=memory"], "--lanes"), (["--lanes", "train=foo"], "--lanes"),
                       (["--cores", "compute=-1"], "--cores"), (["--cores", "memory"], "--cores"),
                       (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
-                      (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
+                      (["--context", "9"], "--context"), (["--decode", "0"], "--decode"),
+                      (["--gpus", "1024"], "--gpus 1024 does not divide"), (["--gpus", "2", "--decode", "0"], "empty")):
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])
+    out = run("plan", MODEL, "--gpus", "1", "--decode", "512", "--prefill", "512").stdout
+    rates = [float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %")]
+    assert len(rates) == 4 and rates[1] <= rates[0] <= min(rates[2:]) and "network" in out, out
 
 
 def figures(*arguments):
