@@ -5,7 +5,7 @@
  * From disk, with the optimizer's state of then:
  *
  *     check the files -> read the weights into a draft -> enter it in the log
- *     -> publish -> read moments and residuals, requeue what is to be learned
+ *     -> publish -> requeue what is to be learned, read moments and residuals
  *
  * The entry says that the checkpoint's directory is also that of the new version, and which samples
  * are skipped or deleted: one transaction, before the version serves.  A process killed before it
@@ -348,8 +348,8 @@ static int from_disk(struct rollback *r)
     HZP_TRY(enter(r, r->from.name));
     HZP_TRY(publish(r));
     r->s->saved_step = r->s->tried_step = r->numbers.optimizer_step;
-    HZP_TRY(fill_state(r, v));
-    return requeue(r);
+    HZP_TRY(requeue(r)); /* also for ranks that meet again: one may be lost from here on */
+    return fill_state(r, v);
 }
 
 static int from_slot(struct rollback *r)

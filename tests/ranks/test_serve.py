@@ -451,6 +451,27 @@ def same_bytes():
     assert made[0] == made[1], (made[0][0], made[1][0])
 
 
+def lost_while_going_back():
+    """A rank is lost while an older version is made to serve again, whatever that has come to: what serves in the end
+    is one of the two, and each example is learned once or skipped, also in the eyes of a restart."""
+    server = Server(2, "--restart", "9", "--link", "zmq", "--replay-ratio", "0", "--passes", "1")
+    server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(6))
+    server.call(f"/v1/weights/current/name?timeout={HANG}", {"name": "first"})
+    for turn in range(3):
+        last = server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(6))["last"]
+        killer = threading.Timer(0.008 * turn, os.kill, (server.pid(1), signal.SIGKILL))
+        killer.start()
+        try:
+            server.call(f"/v1/weights/first/activate?timeout={HANG}", {"lessons": "skip"})
+        except urllib.error.HTTPError as error:
+            assert error.code >= 500, error
+        killer.join()
+        together(server, turn + 1)
+        server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(3))
+        server.until(lambda: learned_through(server) >= last + 3)
+    server.stop()
+
+
 def own_error():
     """A rank that ends by an error of its own is named, and not started again; the others do not wait for ever."""
     with tempfile.TemporaryDirectory() as top:
@@ -576,6 +597,7 @@ if sys.argv[4:] != ["kills"]:
     print("learns", flush=True)
     learns()
     print("goes back", flush=True)
+    lost_while_going_back()
     goes_back(links)
     print("slow", flush=True)
     slow()
