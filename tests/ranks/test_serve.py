@@ -453,7 +453,7 @@ def same_bytes():
 
 def lost_while_going_back():
     """A rank is lost while an older version is made to serve again, whatever that has come to: what serves in the end
-    is one of the two, and each example is learned once or skipped, also in the eyes of a restart."""
+    has learned all examples, those again that the older version had not."""
     server = Server(2, "--restart", "9", "--link", "zmq", "--replay-ratio", "0", "--passes", "1")
     server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(6))
     server.call(f"/v1/weights/current/name?timeout={HANG}", {"name": "first"})
@@ -462,7 +462,7 @@ def lost_while_going_back():
         killer = threading.Timer(0.008 * turn, os.kill, (server.pid(1), signal.SIGKILL))
         killer.start()
         try:
-            server.call(f"/v1/weights/first/activate?timeout={HANG}", {"lessons": "skip"})
+            server.call(f"/v1/weights/first/activate?timeout={HANG}", {"lessons": "replay"})
         except urllib.error.HTTPError as error:
             assert error.code >= 500, error
         killer.join()
