@@ -66,7 +66,7 @@ def commands_are_understood(folder):
 def time_suffices(folder):
     expected = {part: sum(s["expect"] for s in run.run_steps.steps(folder, part)) for part in (1, 2, None)}
     check(expected[1] + expected[2] == expected[None], "parts are not the whole")
-    check(expected[None] <= 500, f"the whole is expected to take {expected[None]} s of 540")
+    check(expected[None] <= 515, f"the whole is expected to take {expected[None]} s of 540")
     for step in run.run_steps.steps(folder, extra=True):
         check(step["expect"] < step["limit"], f"{step['name']}: no room beyond what is expected")
     names = [s["name"] for s in run.run_steps.steps(folder)]
