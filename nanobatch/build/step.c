@@ -45,8 +45,8 @@ static void build_riding(struct hzp_plan *plan, const struct hzp_step_plan *s,
         add_slice(plan, s, s->from, ride->from, -1);
         need = plan->items - 1;
     }
-    int32_t end = hzp_ride_build(&f, ride, need);
-    add_slice(plan, s, ride->to, s->to, end);
+    plan->reads_train = hzp_ride_build(&f, ride, need);
+    add_slice(plan, s, ride->to, s->to, plan->reads_train);
 }
 
 bool hzp_step_build(struct hzp_plan *plan, const struct hzp_step_plan *s)

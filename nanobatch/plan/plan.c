@@ -9,6 +9,7 @@ void hzp_plan_init(struct hzp_plan *plan)
 {
     memset(plan, 0, sizeof(*plan));
     hzp_arena_init(&plan->arena);
+    plan->reads_train = -1;
     plan->layer = -1;
     plan->tail = plan->also[0] = plan->also[1] = -1;
 }
@@ -26,6 +27,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
     hzp_arena_clear(&plan->arena);
     plan->items = plan->waits = 0;
     memset(plan->share, 0, sizeof(plan->share));
+    plan->reads_train = -1;
     plan->layer = -1;
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;
@@ -166,6 +168,11 @@ void hzp_plan_firsts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
 void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret)
 {
     ends(plan, true, ret);
+    int32_t reads = plan->reads_train;
+    if (reads < 0)
+        return;
+    int32_t *end = &ret->item[HZP_TENANT_TRAIN][plan->item[reads].lane];
+    *end = HZP_MAX(*end, reads);
 }
 
 static void append(struct hzp_plan *plan, const struct hzp_plan *other, int32_t i, int32_t shift)

@@ -91,6 +91,9 @@ struct hzp_plan {
     int32_t items, items_room, waits, waits_room;
     /* cores (SMs) of each lane, if several lanes compute; 0: equal */
     int16_t share[HZP_LANE_COUNT];
+    /* The last item of serving that reads training's memory, for which the next step's items of
+     * training wait; -1: none. */
+    int32_t reads_train;
 
     /* set on items added from here on */
     int16_t layer;
