@@ -587,7 +587,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         hzp_trainer_publish_early(t, step);
     if (t->older.now)
         hzp_trainer_publish_older(t, step->number);
-    if (t->promotes && t->stage == HZP_TRAINER_TRIAL && !offer->keep_version)
+    bool promotes = t->promotes && step->number >= t->promotes && !offer->keep_version;
+    if (promotes && t->stage == HZP_TRAINER_TRIAL)
         hzp_trainer_trial_promote(t, step);
     if (slice && slice->to > slice->from) {
         t->at = slice->to;

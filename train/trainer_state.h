@@ -135,8 +135,10 @@ struct hzp_trainer {
     _Atomic(struct hzp_collectives *) joins; /* with the ranks that have met again; NULL: none */
 
     struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
-    bool promotes;                 /* in this step: the version on trial is published */
-    bool withdraws;                /* the undo in progress gives the samples back */
+    /* The version on trial is published when this step, or one after it, is delivered; 0: not yet.
+     * The step before it may still be in flight. */
+    uint64_t promotes;
+    bool withdraws; /* the undo in progress gives the samples back */
 
     /* An older version that is made to serve again (trainer_suspend.h).  Handed over by
      * `restore`. */
@@ -306,7 +308,7 @@ void hzp_trainer_gate_forget(struct hzp_trainer *t);
 /* The draft passed every other check: it serves a share of the requests from here on. */
 void hzp_trainer_trial_begin(struct hzp_trainer *t);
 /* In stage TRIAL: looks whether it is over.  False: it is, and the chain of the undo is next.
- * True: the step has no slice; t->promotes says whether it publishes. */
+ * True: the step has no slice; t->promotes says whether it publishes the version. */
 bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
                             struct hzp_offer *offer);
 /* When t->promotes says so, and the step is delivered: publishes it, and the update counts. */

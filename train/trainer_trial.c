@@ -50,6 +50,7 @@ void hzp_trainer_trial_begin(struct hzp_trainer *t)
 static void end_trial(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
 {
     struct hzp_trials_stats stats;
+    t->promotes = 0;
     hzp_trials_end(t->config.trials, end, why);
     hzp_trials_read(t->config.trials, &stats);
     hzp_log(end == HZP_TRIAL_DROPPED ? HZP_LOG_WARN : HZP_LOG_INFO, "train",
@@ -76,7 +77,8 @@ void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why)
 bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
                             struct hzp_offer *offer)
 {
-    t->promotes = false;
+    uint64_t since = t->promotes;
+    t->promotes = 0;
     if (atomic_load(&t->finishing)) {
         hzp_trainer_trial_withdraw(t, "the server stops");
         return false;
@@ -88,7 +90,8 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
         drop(t, HZP_TRIAL_DROPPED, NULL);
         return false;
     }
-    t->promotes = verdict == HZP_VERDICT_PROMOTE && !offer->keep_version;
+    if (verdict == HZP_VERDICT_PROMOTE && !offer->keep_version)
+        t->promotes = since ? since : step->number;
     if (t->promotes && hzp_trainer_over_bound(t, t->unpublished + 1))
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
     return true;
@@ -97,7 +100,6 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
 void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *step)
 {
     end_trial(t, HZP_TRIAL_PROMOTED, NULL);
-    t->promotes = false;
     hzp_trainer_keep_update(t, step);
     hzp_trainer_close_update(t, step);
 }

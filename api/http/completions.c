@@ -6,6 +6,7 @@
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/blocks.h"
+#include "api/learn/fingerprint.h"
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -259,10 +260,7 @@ typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
 static uint64_t session_of(const struct hzp_exchange *x)
 {
     const char *name = hzp_exchange_header(x, "x-hzpserve-session");
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; name && *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return name ? hash : 0;
+    return name ? hzp_fnv(HZP_FNV, name, strlen(name)) : 0;
 }
 
 /* The body, and what it and the headers ask of the weights. */

@@ -28,11 +28,14 @@ int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
     bool ended = false;
     int r = HZP_OK;
     hzp_lock_take(&s->lock);
-    s->rejoin.wanted = true;
+    bool closed = s->rejoin.closed;
+    s->rejoin.wanted = !closed;
     s->rejoin.ended = false;
     s->rejoin.give = give;
     s->rejoin.ctx = ctx;
     hzp_lock_release(&s->lock);
+    if (closed)
+        return hzp_fail(reterr, HZP_ECANCELED, "the server stops");
     hzp_wake_poke(&s->wake);
     while (!ended) {
         hzp_wake_wait(&s->rejoin_ended, UINT64_MAX);
@@ -112,6 +115,8 @@ static int rejoin(struct hzp_state *s, struct hzp_err_text *reterr)
     if (s->asked) /* it would be a checkpoint of what is gone */
         hzp_trainer_thaw(s->trainer);
     s->asked = false;
+    if (s->job_need == HZP_NEEDS_FREEZE) /* the same; the job asks again afterwards */
+        hzp_state_end_job(s);
     hzp_state_turn_saver(s, true); /* a checkpoint whose copy is whole: less is learned again */
     hzp_trainer_link_closed(s->trainer);
     hzp_trainer_suspend(s->trainer);
@@ -132,6 +137,7 @@ void hzp_state_turn_rejoin(struct hzp_state *s, bool last)
     struct hzp_err_text why = {{0}, {0}};
     hzp_lock_take(&s->lock);
     bool wanted = s->rejoin.wanted;
+    s->rejoin.closed = s->rejoin.closed || last;
     hzp_lock_release(&s->lock);
     if (!wanted)
         return;

@@ -110,6 +110,7 @@ struct hzp_state {
 
     struct {
         bool wanted, ended;
+        bool closed; /* the file thread has ended: nothing is done any more */
         hzp_state_giver *give;
         void *ctx;
         int result;

@@ -335,6 +335,35 @@ static void test_withdrawn(void **state)
     check_withdrawn(false);
 }
 
+/* With run-ahead a step is delivered while the next one, which has the verdict, is in flight: the
+ * version is published when that one has ended, or its answers would exceed the staleness bound. */
+static void test_run_ahead(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.slots = 3;
+    config.trials = hzp_trials_create(&bounds);
+    struct tiny *t = tiny_open(&config);
+    struct hzp_source *source = hzp_trainer_source(t->trainer);
+    tiny_publish(t);
+    tiny_push(t, 1, 1);
+    assert_int_equal(run_to_trial(t), 2);
+    assert_int_equal(hzp_trials_ask(config.trials, 2, true, NULL), HZP_OK);
+    uint64_t now = hzp_device_now_ns(t->fixture.model->dev);
+    struct hzp_step before = {.number = 1000, .begin_ns = now};
+    struct hzp_step step = {.number = 1001, .begin_ns = now};
+    struct hzp_room room = {.train_ns = 0};
+    struct hzp_offer none = {.slices = 0}, offer = none;
+    struct hzp_outcome outcome = {.status = HZP_OK};
+    assert_true(source->offer(source, &step, &room, &offer));
+    source->deliver(source, &before, &none, &outcome);
+    assert_int_equal(hzp_trials_running(config.trials), 2);
+    source->deliver(source, &step, &offer, &outcome);
+    assert_int_equal(hzp_trials_running(config.trials), 0);
+    assert_int_equal(hzp_weights_current(t->weights)->record.id, 2);
+    tiny_close(t);
+    hzp_trials_destroy(config.trials);
+}
+
 /* Time alone ends a trial: the source says when the loop must look again. */
 static void test_time(void **state)
 {
@@ -365,7 +394,8 @@ int main(void)
         cmocka_unit_test(test_verdict),   cmocka_unit_test(test_scores),
         cmocka_unit_test(test_share),     cmocka_unit_test(test_promoted),
         cmocka_unit_test(test_dropped),   cmocka_unit_test(test_held),
-        cmocka_unit_test(test_withdrawn), cmocka_unit_test(test_time),
+        cmocka_unit_test(test_withdrawn), cmocka_unit_test(test_run_ahead),
+        cmocka_unit_test(test_time),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
 }
