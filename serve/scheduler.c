@@ -134,7 +134,7 @@ int hzp_scheduler_submit_all(struct hzp_scheduler *s, struct hzp_request *const 
         r = check_room(s, rq, count, reterr);
         for (int32_t i = 0; i < count && r == HZP_OK; i++)
             enqueue(s, rq[i]);
-        if (r == HZP_EBUSY)
+        if (r == HZP_EBUSY && !rq[0]->again) /* else it is only tried again later */
             s->refused += (uint64_t)count;
         hzp_lock_release(&s->lock);
     }

@@ -4,7 +4,7 @@
  *
  * Of a request with p prompt tokens and e expected tokens, and a rank with n unfinished requests:
  *
- *     load = max(needed pages + ceil((p + e - found) / page rows)) / pages, (n + 1) / running max)
+ *     load = max((needed pages + ceil((p + e - found) / page rows)) / pages, (n + 1) / running max)
  *
  * so a load above 1 means that it would wait there; `found` are tokens of the prompt that the rank
  * has probably cached.  A rank is *even* if its load is at most 1 and it has at most

@@ -122,7 +122,6 @@ static int choose(struct hzp_front *f, const struct hzp_request *rq, int32_t cou
     if (r >= 0) {
         hzp_dispatch_note(f->dispatch, rq->prompt, rq->prompt_count, r);
         hzp_dispatch_note_session(f->dispatch, rq->affinity, r);
-        f->place[r].is.sent += count;
     }
     return r;
 }
@@ -152,21 +151,24 @@ void hzp_front_unplace(struct hzp_front *f, struct hzp_remote *m)
     m->id = 0;
 }
 
-/* This process computes it from now on.  False: it has no room yet. */
-static bool keep(struct hzp_front *f, struct hzp_remote *m)
+/* This process computes it from now on, if it has room. */
+static void keep(struct hzp_front *f, struct hzp_remote *m)
 {
     struct hzp_err_text err = {0};
     struct hzp_request *rq = m->rq;
+    bool only_here = rq->again; /* a replica could not compute it */
     rq->again = true;
     int r = hzp_scheduler_submit(f->parts.scheduler, rq, &err);
+    if (r == HZP_EBUSY)
+        rq->again = only_here;
     if (r == HZP_OK) {
+        f->place[0].is.sent++;
         give_back(f, m);
         hzp_loop_poke(f->parts.loop);
     } else if (r != HZP_EBUSY) {
         hzp_log(HZP_LOG_ERROR, "ranks", "a request cannot go on here: %s", err.text);
         hzp_front_end(f, m, HZP_REQUEST_FAILED);
     }
-    return r != HZP_EBUSY;
 }
 
 void hzp_front_place(struct hzp_front *f)
@@ -180,47 +182,55 @@ void hzp_front_place(struct hzp_front *f)
             continue;
         }
         int rank = m->rq->again ? 0 : choose(f, m->rq, 1);
-        if (rank > 0)
-            give(f, m, rank);
-        else if (!keep(f, m))
+        if (rank <= 0) {
+            keep(f, m);
             continue;
+        }
+        f->place[rank].is.sent++;
+        give(f, m, rank);
     }
 }
 
 /* ---- submitting ---- */
 
-/* Where the weights asked for serve already, the version says it, which replicas know. */
-static void know_version(const struct hzp_front *f, struct hzp_request *rq)
+/* What replicas know of the weights asked for: where they serve already, their version. */
+static struct hzp_demands by_version(const struct hzp_demands *asked,
+                                     const struct hzp_weights_stats *w)
 {
-    struct hzp_demands *d = &rq->demands;
-    struct hzp_weights_stats w;
-    hzp_weights_read_stats(f->parts.weights, &w);
-    if ((!d->min_sequence && !d->through) ||
-        HZP_MAX(d->min_sequence, d->through) > w.learned_through)
-        return;
-    d->min_version = HZP_MAX(d->min_version, w.serving_id);
-    d->min_sequence = d->through = 0;
+    struct hzp_demands d = *asked;
+    if ((!d.min_sequence && !d.through) || HZP_MAX(d.min_sequence, d.through) > w->learned_through)
+        return d;
+    d.min_version = HZP_MAX(d.min_version, w->serving_id);
+    d.min_sequence = d.through = 0;
+    return d;
 }
 
-static int check_all(const struct hzp_front *f, struct hzp_request *const *rq, int32_t count,
-                     bool *ret_fits, struct hzp_err_text *reterr)
+/* Whether replicas can compute all of the requests. */
+static bool fit(struct hzp_request *const *rq, int32_t count, const struct hzp_weights_stats *w)
 {
-    *ret_fits = true;
-    for (int32_t i = 0; i < count; i++) {
-        know_version(f, rq[i]);
-        *ret_fits = *ret_fits && hzp_message_fits(rq[i]);
-        HZP_TRY(hzp_scheduler_check(f->parts.scheduler, rq[i], reterr));
+    bool fits = true;
+    for (int32_t i = 0; i < count && fits; i++) {
+        struct hzp_demands asked = rq[i]->demands;
+        rq[i]->demands = by_version(&asked, w);
+        fits = hzp_message_fits(rq[i]);
+        rq[i]->demands = asked;
     }
-    return HZP_OK;
+    return fits;
 }
 
-/* All of one call go to one rank: mostly they are choices of one prompt.  True: they did. */
+/* All of one call go to one rank: mostly they are choices of one prompt.  True: to a replica;
+ * false: this process computes them. */
 static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_t count)
 {
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(f->parts.weights, &w);
+    bool fits = fit(rq, count, &w);
     hzp_lock_take(&f->lock);
     bool room = !f->stopping && f->count < (1 << (INDEX_BITS - 1));
-    int rank = room ? choose(f, rq[0], count) : 0;
+    int rank = room && fits ? HZP_MAX(choose(f, rq[0], count), 0) : 0;
+    f->place[rank].is.sent += count;
     for (int32_t i = 0; i < count && rank > 0; i++) {
+        rq[i]->demands = by_version(&rq[i]->demands, &w);
         if (!rq[i]->submitted_ns)
             rq[i]->submitted_ns = hzp_now_ns();
         atomic_store(&rq[i]->let_go, false);
@@ -234,9 +244,9 @@ static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_
 int hzp_front_submit(struct hzp_front *f, struct hzp_request *const *rq, int32_t count,
                      struct hzp_err_text *reterr)
 {
-    bool fits;
-    HZP_TRY(check_all(f, rq, count, &fits, reterr));
-    if (!fits || !hand_over(f, rq, count))
+    for (int32_t i = 0; i < count; i++)
+        HZP_TRY(hzp_scheduler_check(f->parts.scheduler, rq[i], reterr));
+    if (!hand_over(f, rq, count))
         return hzp_scheduler_submit_all(f->parts.scheduler, rq, count, reterr);
     hzp_pipe_poke(f->pipe);
     return HZP_OK;
@@ -275,10 +285,10 @@ void hzp_front_tell(struct hzp_front *f)
 void hzp_front_end(struct hzp_front *f, struct hzp_remote *m, enum hzp_request_state state)
 {
     struct hzp_request *rq = m->rq;
-    bool moved = false;
-    for (int32_t i = 0; i < f->news_count; i++) /* it is told once, as final */
+    bool noted = false;
+    for (int32_t i = f->news_count - 1; i >= 0 && !noted; i--) /* the last one lets go of it */
         if (f->news[i] == rq)
-            f->news_final[i] = moved = true;
+            f->news_final[i] = noted = true;
     if (m->rank) {
         f->place[m->rank].is.requests--;
         f->place[m->rank].pages -= m->pages;
@@ -286,7 +296,7 @@ void hzp_front_end(struct hzp_front *f, struct hzp_remote *m, enum hzp_request_s
     if (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH)
         hzp_dispatch_ended(f->dispatch, atomic_load(&rq->out_count));
     rq->finished_ns = hzp_now_ns();
-    if (!moved)
+    if (!noted)
         hzp_front_note(f, rq, true);
     give_back(f, m);
     atomic_store(&rq->state, state);

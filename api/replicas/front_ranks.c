@@ -239,17 +239,20 @@ static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
     while (good && hzp_news_next(&reader, &one))
         good = take_news(f, rank, &reader, &one);
     good = good && !reader.bad;
+    bool known = true;
     bool same = at->checked == load.version && at->checked_step == load.optimizer_step;
     if (good && !same && load.version <= f->local_version) {
-        good = same_version(f, load.version, load.optimizer_step, 0);
+        known = same_version(f, load.version, load.optimizer_step, 0);
         at->checked = load.version;
         at->checked_step = load.optimizer_step;
     }
-    if (good)
+    if (good && known)
         return;
+    const char *why = good ? "it serves a version that rank 0 has with another optimizer step"
+                           : "it has sent malformed news";
     struct hzp_pipe_peer peer = at->peer;
-    hzp_front_lose(f, rank, "it has sent news that cannot be, so it is not listened to any more");
-    refuse(f, &peer, "rank 0 could not read its news");
+    hzp_front_lose(f, rank, why);
+    refuse(f, &peer, why);
 }
 
 void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,

@@ -128,7 +128,7 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
         return hzp_fail(reterr, HZP_EFORMAT, "a hello that is cut");
     if (ret->vocab < 1 || ret->positions < 1 || ret->running_max < 1 || ret->waiting_max < 1 ||
         ret->page_rows < 1 || ret->kv_pages < 1)
-        return hzp_fail(reterr, HZP_EFORMAT, "a hello with sizes that cannot be");
+        return hzp_fail(reterr, HZP_EFORMAT, "a hello with impossible sizes");
     *ret_record = r.at;
     return HZP_OK;
 }
@@ -231,7 +231,7 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
     int32_t max_tokens = get32(&r, 1, HZP_MAX(limits->positions - prompt_count, 1));
     int32_t tops = get32(&r, 0, HZP_TOPS_MAX), drawn = get32(&r, 0, max_tokens - 1);
     if (r.bad || !holds(&r, (int64_t)prompt_count + drawn, sizeof(int32_t)))
-        return hzp_fail(reterr, HZP_EFORMAT, "a request with sizes that cannot be");
+        return hzp_fail(reterr, HZP_EFORMAT, "a request with impossible sizes");
     int32_t *prompt = hzp_xmalloc((size_t)prompt_count * sizeof(*prompt));
     get_tokens(&r, prompt_count, limits->vocab, prompt);
     int result = hzp_request_create(prompt, prompt_count, max_tokens, tops, false, &rq);

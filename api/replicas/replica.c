@@ -99,7 +99,7 @@ static void take_request(struct hzp_replica_rank *r, const char *data, size_t by
     int code = hzp_request_read(data, bytes, &limits, &job->id, &job->rq, &err);
     if (code == HZP_EFORMAT) {
         free(job);
-        leave(r, HZP_EINVAL, "rank 0 has sent a request that cannot be");
+        leave(r, HZP_EINVAL, "rank 0 has sent a malformed request");
         return;
     }
     job->of = r;
@@ -122,7 +122,7 @@ static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     uint64_t id;
     if (hzp_cancel_read(data, bytes, &id, NULL) < 0) {
-        leave(r, HZP_EINVAL, "rank 0 has sent a cancellation that cannot be");
+        leave(r, HZP_EINVAL, "rank 0 has sent a malformed cancellation");
         return;
     }
     for (struct job *job = r->jobs; job; job = job->next)

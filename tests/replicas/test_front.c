@@ -304,6 +304,39 @@ static void computes(void **state)
     close_world(&w);
 }
 
+static atomic_int late; /* calls of wake after the front had let go of the request */
+
+static void count_late(void *ctx, bool more)
+{
+    const struct hzp_request *rq = ctx;
+    atomic_fetch_add(&late, atomic_load(&rq->let_go));
+}
+
+/* One message with several entries of a request: who submitted it may free it once the front has
+ * let go of it, so that happens after the last wake. */
+static void lets_go_last(void **state)
+{
+    struct world w;
+    int32_t tokens[TOKENS];
+    open_world(&w, 600);
+    draw(&w, tokens);
+    come_up(&w);
+    struct hzp_request *rq = submit(&w);
+    uint64_t id = take(&w);
+    rq->wake = count_late;
+    rq->wake_ctx = rq;
+    begin_news(&w);
+    add_news(&w, id, 0, 1, tokens, HZP_REQUEST_RUNNING);
+    add_news(&w, id, 1, 1, tokens, HZP_REQUEST_RUNNING);
+    add_news(&w, id, 2, TOKENS - 2, tokens, HZP_REQUEST_LENGTH);
+    say(&w);
+    finish(&w, rq);
+    assert_true(is_up(&w)); /* takes the front's lock: every wake has returned */
+    assert_int_equal(atomic_load(&late), 0);
+    expect(&w, rq, tokens);
+    close_world(&w);
+}
+
 /* What the replica does wrong in the middle of a request. */
 enum wrong {
     GOODBYE,
@@ -458,7 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(computes), cmocka_unit_test(goes_wrong), cmocka_unit_test(refused),
-        cmocka_unit_test(silent),   cmocka_unit_test(replaced),
+        cmocka_unit_test(silent),   cmocka_unit_test(replaced),   cmocka_unit_test(lets_go_last),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
