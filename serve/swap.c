@@ -7,6 +7,12 @@
 #include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
+static int32_t drawn_of(const struct hzp_request *rq)
+{
+    /* relaxed: only the engine thread writes it */
+    return atomic_load_explicit(&rq->out_count, memory_order_relaxed);
+}
+
 /* ---- requests that wait for weights ---- */
 
 void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
@@ -43,6 +49,11 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
     const struct hzp_version *v =
         hzp_drawn(s, rq) ? hzp_weights_trial(s->model->weights) : step->version;
     enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, v);
+    if (drawn_of(rq) && v && v->record.id >= rq->demands.min_version &&
+        hzp_demands_lost(&rq->demands, s->model->weights, v)) { /* another scheduler has begun it */
+        rq->changed = HZP_CHANGED_SWAP;
+        return HZP_REQUEST_CHANGED;
+    }
     if (met == HZP_MET_NEVER) {
         rq->unmet = HZP_UNMET_UNLEARNED;
         return HZP_REQUEST_UNMET;
@@ -107,12 +118,6 @@ void hzp_ask_staleness(struct hzp_scheduler *s)
 }
 
 /* ---- swaps ---- */
-
-static int32_t drawn_of(const struct hzp_request *rq)
-{
-    /* relaxed: only the engine thread writes it */
-    return atomic_load_explicit(&rq->out_count, memory_order_relaxed);
-}
 
 static enum hzp_at_swap decide(struct hzp_scheduler *s, struct hzp_request *rq,
                                const struct hzp_version *v)

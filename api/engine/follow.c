@@ -50,6 +50,7 @@ static int start_replica(struct follow *f, struct hzp_err_text *reterr)
                                         .scheduler = a->scheduler,
                                         .loop = a->loop,
                                         .weights = a->weights,
+                                        .stays = a->is.training != NULL,
                                         .leaves = has_ended,
                                         .ctx = f};
     HZP_TRY(hzp_assembly_hello(a, &config.hello, reterr));

@@ -59,6 +59,16 @@ struct hzp_remote *hzp_front_find(struct hzp_front *f, uint64_t id)
 
 /* ---- placing ---- */
 
+/* Replicas do not know what versions have learned: where a request may go to one, *ret_least is the
+ * oldest version that meets what it asks for.  False: the one that serves does not. */
+static bool served(const struct hzp_demands *d, const struct hzp_weights_stats *w,
+                   uint64_t *ret_least)
+{
+    int64_t learned = HZP_MAX(d->min_sequence, d->through);
+    *ret_least = learned ? HZP_MAX(d->min_version, w->serving_id) : d->min_version;
+    return !learned || learned <= w->learned_through;
+}
+
 static struct hzp_dispatch_ask ask_of(const struct hzp_front *f, const struct hzp_request *rq)
 {
     int32_t drawn = atomic_load(&rq->out_count);
@@ -126,7 +136,7 @@ static int choose(struct hzp_front *f, const struct hzp_request *rq, int32_t cou
     return r;
 }
 
-static void give(struct hzp_front *f, struct hzp_remote *m, int rank)
+static void give(struct hzp_front *f, struct hzp_remote *m, int rank, uint64_t least)
 {
     struct hzp_place *at = &f->place[rank];
     struct hzp_dispatch_ask ask = ask_of(f, m->rq);
@@ -134,7 +144,9 @@ static void give(struct hzp_front *f, struct hzp_remote *m, int rank)
     m->id = ++f->serial << INDEX_BITS | (uint64_t)(m - f->remote);
     m->rank = rank;
     m->pages = hzp_dispatch_pages(&ask, &where);
-    m->sent = m->cancel_sent = false;
+    m->least = least;
+    m->met = 0;
+    m->sent = m->cancel_sent = m->recalled = false;
     at->is.requests++;
     at->pages += m->pages;
 }
@@ -173,6 +185,8 @@ static void keep(struct hzp_front *f, struct hzp_remote *m)
 
 void hzp_front_place(struct hzp_front *f)
 {
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(f->parts.weights, &w);
     for (int32_t i = 0; i < f->room; i++) {
         struct hzp_remote *m = &f->remote[i];
         if (!m->rq || m->rank)
@@ -181,40 +195,27 @@ void hzp_front_place(struct hzp_front *f)
             hzp_front_end(f, m, HZP_REQUEST_CANCELED);
             continue;
         }
-        int rank = m->rq->again ? 0 : choose(f, m->rq, 1);
+        uint64_t least;
+        bool elsewhere = !m->rq->again && served(&m->rq->demands, &w, &least);
+        int rank = elsewhere ? choose(f, m->rq, 1) : 0;
         if (rank <= 0) {
             keep(f, m);
             continue;
         }
         f->place[rank].is.sent++;
-        give(f, m, rank);
+        give(f, m, rank, least);
     }
 }
 
 /* ---- submitting ---- */
 
-/* What replicas know of the weights asked for: where they serve already, their version. */
-static struct hzp_demands by_version(const struct hzp_demands *asked,
-                                     const struct hzp_weights_stats *w)
-{
-    struct hzp_demands d = *asked;
-    if ((!d.min_sequence && !d.through) || HZP_MAX(d.min_sequence, d.through) > w->learned_through)
-        return d;
-    d.min_version = HZP_MAX(d.min_version, w->serving_id);
-    d.min_sequence = d.through = 0;
-    return d;
-}
-
 /* Whether replicas can compute all of the requests. */
 static bool fit(struct hzp_request *const *rq, int32_t count, const struct hzp_weights_stats *w)
 {
     bool fits = true;
-    for (int32_t i = 0; i < count && fits; i++) {
-        struct hzp_demands asked = rq[i]->demands;
-        rq[i]->demands = by_version(&asked, w);
-        fits = hzp_message_fits(rq[i]);
-        rq[i]->demands = asked;
-    }
+    uint64_t least;
+    for (int32_t i = 0; i < count && fits; i++)
+        fits = hzp_message_fits(rq[i]) && served(&rq[i]->demands, w, &least);
     return fits;
 }
 
@@ -227,15 +228,17 @@ static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_
     bool fits = fit(rq, count, &w);
     hzp_lock_take(&f->lock);
     bool room = !f->stopping && f->count < (1 << (INDEX_BITS - 1));
-    int rank = room && fits ? HZP_MAX(choose(f, rq[0], count), 0) : 0;
+    int chosen = room && fits ? choose(f, rq[0], count) : 0;
+    int rank = HZP_MAX(chosen, 0);
     f->place[rank].is.sent += count;
     for (int32_t i = 0; i < count && rank > 0; i++) {
-        rq[i]->demands = by_version(&rq[i]->demands, &w);
+        uint64_t least;
+        served(&rq[i]->demands, &w, &least);
         if (!rq[i]->submitted_ns)
             rq[i]->submitted_ns = hzp_now_ns();
         atomic_store(&rq[i]->let_go, false);
         atomic_store(&rq[i]->state, HZP_REQUEST_WAITING);
-        give(f, take(f, rq[i]), rank);
+        give(f, take(f, rq[i]), rank, least);
     }
     hzp_lock_release(&f->lock);
     return rank > 0;

@@ -20,6 +20,10 @@
  * hello; rank 0 as many as its scheduler takes.  A message to a rank that does not read waits in
  * the request itself.
  *
+ * What a request asks of the weights: a replica is told the oldest version that meets it.  When
+ * weights of an earlier state serve again, which newer versions have not learned as much as the
+ * request asks for, no token by them is shown; the request is taken back and rank 0 decides.
+ *
  * Versions: a replica names those it serves by id and optimizer step; if they are not those of this
  * store, it is refused.  Update n + 1 cannot end before every rank has published update n
  * (train/follower.h), so a replica that takes part in training serves at least the newest finished

@@ -104,9 +104,12 @@ static void hello(struct hzp_front *f, const struct hzp_pipe_peer *peer, const c
         return;
     }
     struct hzp_place *at = &f->place[h.rank];
-    if (at->is.up && hzp_pipe_same(&at->peer, peer))
+    bool same = hzp_pipe_same(&at->peer, peer);
+    if (at->is.up && same && h.round == at->is.hello.round)
         return; /* it says so until it is welcome */
-    hzp_front_lose(f, h.rank, "another process has come in its place");
+    hzp_front_lose(f, h.rank,
+                   same ? "it has not heard rank 0 for too long, and has come again"
+                        : "another process has come in its place");
     at->peer = *peer;
     at->is.hello = h;
     at->is.load =
@@ -190,36 +193,83 @@ static void try_here(struct hzp_front *f, struct hzp_remote *m)
     hzp_front_unplace(f, m);
 }
 
+/* The newest example that the version has learned.  A version that this store does not have yet has
+ * learned at least what the newest one here has: an older state serves on rank 0 first. */
+static int64_t learned_by(struct hzp_front *f, uint64_t version)
+{
+    struct hzp_version_record record[RECORDS];
+    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
+    for (int32_t i = 0; i < n; i++)
+        if (record[i].id <= version)
+            return record[i].learned_through;
+    return -1;
+}
+
+/* How many of the news' tokens are of versions that have learned what the request asks for.  Others
+ * come when weights of an earlier state serve again. */
+static int32_t tokens_met(struct hzp_front *f, struct hzp_remote *m, const struct hzp_news *news)
+{
+    const struct hzp_request *rq = m->rq;
+    int64_t learned = HZP_MAX(rq->demands.min_sequence, rq->demands.through);
+    for (int32_t n = 0; n < news->count && learned; n++) {
+        uint64_t version = rq->out[news->from + n].version;
+        if (version != m->met && learned_by(f, version) < learned)
+            return n;
+        m->met = version;
+    }
+    return news->count;
+}
+
+/* What the news say goes into the request.  False: they are malformed. */
+static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_reader *reader,
+                  const struct hzp_news *news)
+{
+    struct hzp_request *rq = m->rq;
+    if (!follows(f, rq, news) || !take_tokens(f, reader, news, rq))
+        return false;
+    struct hzp_news shown = *news;
+    shown.count = tokens_met(f, m, news);
+    m->recalled = shown.count < news->count;
+    take_first(rq, &shown);
+    note_staleness(f, m->rank, &shown, rq);
+    /* release: a thread that sees the new count also sees the output */
+    atomic_store_explicit(&rq->out_count, shown.from + shown.count, memory_order_release);
+    if (shown.count)
+        hzp_front_note(f, rq, false);
+    return true;
+}
+
+/* Whether a request that is final there has not ended for its creator: its device has failed, the
+ * rank is ending, or it was recalled. */
+static bool goes_on(const struct hzp_remote *m, const struct hzp_news *news)
+{
+    return m->recalled || (news->state == HZP_REQUEST_FAILED && !news->not_finite) ||
+           (news->state == HZP_REQUEST_CANCELED && !atomic_load(&m->rq->cancel));
+}
+
 static bool take_news(struct hzp_front *f, int rank, struct hzp_message_reader *reader,
                       const struct hzp_news *news)
 {
     struct hzp_remote *m = hzp_front_find(f, news->id);
     struct hzp_request *rq = m && m->rank == rank ? m->rq : NULL;
-    if (!rq || news->refused) {
-        if (rq)
-            try_here(f, m);
-        return take_tokens(f, reader, news, NULL);
-    }
-    if (!follows(f, rq, news) || !take_tokens(f, reader, news, rq))
+    bool final = news->refused || news->state >= HZP_REQUEST_STOPPED;
+    if (rq && !m->recalled && !news->refused) {
+        if (!apply(f, m, reader, news))
+            return false;
+    } else if (!take_tokens(f, reader, news, NULL)) {
         return false;
-    take_first(rq, news);
-    note_staleness(f, rank, news, rq);
-    bool canceled = atomic_load(&rq->cancel);
-    bool broken = (news->state == HZP_REQUEST_FAILED && !news->not_finite) ||
-                  (news->state == HZP_REQUEST_CANCELED && !canceled);
-    /* release: a thread that sees the new count also sees the output */
-    atomic_store_explicit(&rq->out_count, news->from + news->count, memory_order_release);
-    if (broken) { /* its device has failed, or it is ending */
+    }
+    if (!rq || !final)
+        return true;
+    if (news->refused || goes_on(m, news)) {
         try_here(f, m);
-    } else if (news->state >= HZP_REQUEST_STOPPED) {
+    } else {
         rq->stop_token = news->stop_token;
         rq->unmet = (enum hzp_unmet)news->unmet;
         rq->changed = (enum hzp_changed)news->changed;
         rq->recomputes = news->recomputes;
         rq->not_finite = news->not_finite;
         hzp_front_end(f, m, (enum hzp_request_state)news->state);
-    } else if (news->count) {
-        hzp_front_note(f, rq, false);
     }
     return true;
 }

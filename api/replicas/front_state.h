@@ -15,10 +15,13 @@
 /* A request that is not this process's scheduler's. */
 struct hzp_remote {
     struct hzp_request *rq;
-    uint64_t id;   /* new for each rank that it is sent to */
-    int rank;      /* that computes it; 0: none yet */
-    int32_t pages; /* that it is expected to need */
+    uint64_t id;    /* new for each rank that it is sent to */
+    int rank;       /* that computes it; 0: none yet */
+    int32_t pages;  /* that it is expected to need */
+    uint64_t least; /* the rank computes it by this version, or newer ones; 0: any */
+    uint64_t met;   /* a version that meets what it asks for, as its newest token's did */
     bool sent, cancel_sent;
+    bool recalled; /* its rank serves weights of an earlier state: it is cancelled there */
 };
 
 /* One rank; [0] is this process. */

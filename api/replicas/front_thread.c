@@ -24,10 +24,10 @@ static void send_requests(struct hzp_front *f)
             continue;
         int rank = m->rank;
         if (!m->sent) {
-            hzp_request_write(&f->out, m->id, m->rq);
+            hzp_request_write(&f->out, m->id, m->rq, m->least);
             m->sent = send_to(f, rank, f->out.data, f->out.bytes);
             full[rank] = !m->sent;
-        } else if (!m->cancel_sent && atomic_load(&m->rq->cancel)) {
+        } else if (!m->cancel_sent && (m->recalled || atomic_load(&m->rq->cancel))) {
             hzp_cancel_write(&f->out, m->id);
             m->cancel_sent = send_to(f, rank, f->out.data, f->out.bytes);
             full[rank] = !m->cancel_sent;

@@ -141,8 +141,8 @@ bool hzp_message_fits(const struct hzp_request *rq)
     size_t bytes = 4096 + sizeof(int32_t) * ((size_t)rq->prompt_count + (size_t)rq->max_tokens) +
                    (sizeof(int32_t) + sizeof(float)) * (size_t)rq->biases;
     return !rq->tokens && !rq->pooling && !rq->prompt_logprobs && rq->max_tokens > 0 &&
-           (d->mode == HZP_CONTINUE || d->mode == HZP_RECOMPUTE) && !d->min_sequence &&
-           !d->through && d->max_staleness < 0 && bytes <= HZP_MESSAGE_MAX;
+           (d->mode == HZP_CONTINUE || d->mode == HZP_RECOMPUTE) && d->max_staleness < 0 &&
+           bytes <= HZP_MESSAGE_MAX;
 }
 
 static void put_sampling(struct hzp_message *m, const struct hzp_sampling *s)
@@ -169,7 +169,8 @@ static struct hzp_sampling get_sampling(struct hzp_message_reader *r)
     return s;
 }
 
-void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq)
+void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
+                       uint64_t min_version)
 {
     int32_t drawn = atomic_load_explicit(&rq->out_count, memory_order_acquire);
     hzp_message_begin(m, 'R');
@@ -191,7 +192,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put(m, rq->bias, (size_t)rq->biases * sizeof(*rq->bias));
     put_sampling(m, &rq->sampling);
     put32(m, (int32_t)rq->demands.mode);
-    put64(m, rq->demands.min_version);
+    put64(m, min_version);
     put64(m, rq->demands.wait_ns);
 }
 

@@ -59,6 +59,7 @@ struct hzp_hello {
     uint64_t version; /* that it serves */
     int64_t optimizer_step;
     uint64_t checksum; /* of that version's weights */
+    int32_t round;     /* how often it has come again since it began */
 };
 
 /* record: lines of "name value". */
@@ -71,11 +72,13 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 
 /* Whether a replica can compute the request, as far as its kind goes.  Not: one with a grammar or
  * limited tokens, of embeddings, with logprobs of its prompt, without tokens, or one that demands
- * more of the weights than min_version, or that may not go on with newer ones. */
+ * max_staleness, or that may not go on with newer weights. */
 bool hzp_message_fits(const struct hzp_request *rq);
 
-/* The request with the tokens that it has so far. */
-void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq);
+/* The request with the tokens that it has so far.  Of what it demands of the weights only the mode
+ * is sent; min_version stands for all else. */
+void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
+                       uint64_t min_version);
 
 /* What a replica can serve. */
 struct hzp_message_limits {

@@ -20,6 +20,7 @@ struct job {
     struct hzp_request *rq; /* owned; NULL: it was refused */
     uint64_t id;
     int32_t sent;
+    bool dropped; /* nobody waits for it any more */
     int refused;
     char text[HZP_NEWS_TEXT]; /* why it was refused */
     /* Written by the engine's thread in the request's wake, the first before the second: the
@@ -43,13 +44,40 @@ struct hzp_replica_rank {
     enum phase phase;
     struct job *jobs;
     struct hzp_message out;
-    bool full; /* out could not be sent: it is, before anything else */
-    uint64_t heard_ns, said_ns, began_ns;
+    bool full;                            /* out could not be sent: it is, before anything else */
+    uint64_t heard_ns, said_ns, began_ns; /* began: to knock */
+    int32_t round;
     int result;
     struct hzp_err_text err;
 };
 
 /* ---- the end ---- */
+
+/* The requests are computed elsewhere from now on. */
+static void drop_jobs(struct hzp_replica_rank *r)
+{
+    for (struct job *job = r->jobs; job; job = job->next) {
+        job->dropped = true;
+        if (job->rq)
+            atomic_store(&job->rq->cancel, true);
+    }
+    hzp_loop_poke(r->config.loop);
+}
+
+/* Frees those of them that the engine is done with. */
+static void free_dropped(struct hzp_replica_rank *r)
+{
+    for (struct job **at = &r->jobs; *at;) {
+        struct job *job = *at;
+        if (!job->dropped || (job->rq && !atomic_load(&job->ended))) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        hzp_request_destroy(job->rq); /* waits until the engine has let go of it */
+        free(job);
+    }
+}
 
 /* This rank takes no more part: whoever waits for it goes on elsewhere. */
 static void leave(struct hzp_replica_rank *r, int result, const char *why)
@@ -62,9 +90,7 @@ static void leave(struct hzp_replica_rank *r, int result, const char *why)
     hzp_pipe_send(r->pipe, NULL, "G", 1);
     hzp_log(result < 0 ? HZP_LOG_ERROR : HZP_LOG_INFO, "ranks", "replica leaves rank=%d: %s",
             r->config.hello.rank, why);
-    for (struct job *job = r->jobs; job; job = job->next)
-        if (job->rq)
-            atomic_store(&job->rq->cancel, true);
+    drop_jobs(r);
     hzp_scheduler_stop(r->config.scheduler, true);
     hzp_loop_stop(r->config.loop, false);
 }
@@ -213,6 +239,10 @@ static void send_news(struct hzp_replica_rank *r)
     for (struct job **at = &r->jobs; *at;) {
         struct job *job = *at;
         bool over;
+        if (job->dropped) {
+            at = &job->next;
+            continue;
+        }
         if (r->out.bytes >= HZP_NEWS_MAX) {
             if (!flush(r))
                 return;
@@ -253,6 +283,7 @@ static void knock(struct hzp_replica_rank *r, uint64_t now)
         hello.checksum = 0; /* it was of another one */
     hello.version = w.serving_id;
     hello.optimizer_step = w.serving_optimizer_step;
+    hello.round = r->round;
     hzp_hello_write(&r->out, &hello, r->record);
     hzp_pipe_send(r->pipe, NULL, r->out.data, r->out.bytes);
     r->said_ns = now;
@@ -281,12 +312,29 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
     }
 }
 
+/* Rank 0 is silent, or has stopped listening to this rank, whose training goes on: it asks to be
+ * taken in again. */
+static void come_again(struct hzp_replica_rank *r, uint64_t now)
+{
+    r->phase = KNOCKS;
+    r->round++;
+    r->began_ns = now;
+    r->said_ns = 0;
+    r->full = false;
+    hzp_log(HZP_LOG_WARN, "ranks", "replica knocks again rank=%d: rank 0 is silent",
+            r->config.hello.rank);
+    drop_jobs(r);
+}
+
 /* If this thread itself was held up, the time in which it could not hear does not count. */
 static void watch(struct hzp_replica_rank *r, uint64_t now, uint64_t before)
 {
     uint64_t late = now - before > 1000000000u ? now - before : 0;
     r->heard_ns = HZP_MIN(r->heard_ns + late, now);
-    if (r->phase == SERVES && (double)(now - r->heard_ns) * 1e-9 > r->config.silent_s)
+    bool silent = r->phase == SERVES && (double)(now - r->heard_ns) * 1e-9 > r->config.silent_s;
+    if (silent && r->config.stays)
+        come_again(r, now);
+    else if (silent)
         leave(r, HZP_EIO, "rank 0 is silent: it has died, or hangs");
     if (r->phase != OVER && r->config.leaves && r->config.leaves(r->config.ctx))
         leave(r, HZP_OK, "its part in training has ended");
@@ -306,6 +354,7 @@ static void *replica_main(void *arg)
         watch(r, now, before);
         if (r->phase == KNOCKS)
             knock(r, now);
+        free_dropped(r);
         if (r->phase == SERVES)
             send_news(r);
         before = now;

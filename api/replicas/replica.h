@@ -7,7 +7,8 @@
  * it is twice a second without any.
  *
  * The front is lost when it is silent for too long or says goodbye; the requests are then cancelled
- * and the loop is told to end.
+ * and the loop is told to end.  A rank that does more than serve knocks again instead, when the
+ * front is silent.
  *
  * Thread: start, end and destroy: the engine's.  The thread "hzp-replica" owns the socket; it never
  * waits for the engine, nor the engine for it.
@@ -31,6 +32,7 @@ struct hzp_replica_config {
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
     struct hzp_weights *weights;
+    bool stays; /* when the front is silent, it is asked to take this rank in again */
     /* Asked about ten times a second, on the thread: true: this rank leaves, because what it does
      * beside serving has ended.  NULL: it does not. */
     bool (*leaves)(void *ctx);

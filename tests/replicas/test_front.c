@@ -1,130 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The front and a replica that the test plays itself: what a replica may say, and what becomes of
  * its requests when it says something else, or nothing. */
-#include "api/ranks/pipe.h"
-#include "api/replicas/front.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/loop.h"
-#include "tests/fixture/model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-enum { VOCAB = 96, POSITIONS = 128, PAGE_ROWS = 4, PAGES = 256, PROMPT = 5, TOKENS = 12 };
-static const uint64_t HANG_NS = 600ull * 1000000000u; /* only a hang takes as long */
-static const char record[] = "build 1\nmodel 2\n";
-
-struct world {
-    struct fixture_model m;
-    struct hzp_kvpool *pool;
-    struct hzp_serve_space *space;
-    struct hzp_batch *batch;
-    struct hzp_scheduler *scheduler;
-    struct hzp_loop *loop;
-    struct hzp_front *front;
-    char folder[64], file[96];
-    struct hzp_hello hello; /* as a replica's should be */
-    /* the replica */
-    struct hzp_pipe *pipe;
-    struct hzp_message out;
-};
-
-#define MUST(call) assert_true((call) >= 0)
-
-static void open_engine(struct world *w)
-{
-    struct hzp_model_config config = {.family = "llama",
-                                      .layers = 2,
-                                      .width = 32,
-                                      .inner = 48,
-                                      .vocab = VOCAB,
-                                      .heads = {.heads = 2, .kv_heads = 1, .dim = 16},
-                                      .positions = POSITIONS,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 10000,
-                                      .disk_type = HZP_F32,
-                                      .bos = -1};
-    struct hzp_scheduler_config scheduler = {
-        .running_max = 4, .waiting_max = 4, .waiting_tokens_max = 1 << 20, .edits_max = 4 * VOCAB};
-    struct hzp_batch_config batch = {.rows_max = 32,
-                                     .segs_max = 4,
-                                     .page_stride = POSITIONS / PAGE_ROWS,
-                                     .logits_max = 32,
-                                     .edits_max = 4 * VOCAB};
-    struct fixture_config fixture = {
-        .device = "ref", .threads = 1, .config = config, .store = {.type = HZP_F32}};
-    fixture_open(&w->m, &fixture);
-    struct hzp_version *draft = fixture_begin(&w->m);
-    fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
-    fixture_publish(&w->m, draft, 0);
-    MUST(hzp_kvpool_create(w->m.model, PAGES, PAGE_ROWS, &w->pool));
-    MUST(hzp_serve_space_create(w->m.model, batch.rows_max, batch.logits_max, &w->space));
-    MUST(hzp_batch_create(w->m.dev, &batch, &w->batch));
-    MUST(hzp_scheduler_create(&scheduler, w->m.model, w->pool, &w->scheduler));
-}
-
-static void open_world(struct world *w, double silent_s)
-{
-    memset(w, 0, sizeof(*w));
-    open_engine(w);
-    snprintf(w->folder, sizeof(w->folder), "/tmp/hzpserve-front-XXXXXX");
-    assert_non_null(mkdtemp(w->folder));
-    snprintf(w->file, sizeof(w->file), "%s/replicas", w->folder);
-    struct hzp_front_config config = {
-        .file = w->file, .record = record, .ranks = 2, .silent_s = silent_s};
-    MUST(hzp_front_create(&config, &w->front, NULL));
-    struct hzp_loop_config loop = {
-        .model = w->m.model,
-        .space = w->space,
-        .batch = w->batch,
-        .source = {hzp_scheduler_source(w->scheduler), hzp_front_source(w->front)},
-        .sources = 2};
-    MUST(hzp_loop_create(&loop, &w->loop));
-    w->hello = (struct hzp_hello){.ranks = 2,
-                                  .vocab = VOCAB,
-                                  .positions = POSITIONS,
-                                  .width = 32,
-                                  .layers = 2,
-                                  .running_max = 4,
-                                  .waiting_max = 4,
-                                  .page_rows = PAGE_ROWS,
-                                  .kv_pages = PAGES,
-                                  .version = 1,
-                                  .checksum = 77};
-    struct hzp_front_parts parts = {.scheduler = w->scheduler,
-                                    .loop = w->loop,
-                                    .weights = w->m.weights,
-                                    .model = w->m.model,
-                                    .own = w->hello};
-    MUST(hzp_front_start(w->front, &parts));
-    w->hello.rank = 1;
-    MUST(hzp_pipe_connect(w->file, HZP_MESSAGE_MAX, &w->pipe, NULL));
-}
-
-static void close_world(struct world *w)
-{
-    hzp_front_destroy(w->front);
-    hzp_pipe_close(w->pipe);
-    hzp_message_fini(&w->out);
-    hzp_loop_destroy(w->loop);
-    hzp_scheduler_destroy(w->scheduler);
-    hzp_batch_destroy(w->batch);
-    hzp_serve_space_destroy(w->space);
-    hzp_kvpool_destroy(w->pool);
-    fixture_close(&w->m);
-    unlink(w->file);
-    rmdir(w->folder);
-}
+#include "tests/replicas/world.h"
 
 /* ---- the replica ---- */
 
@@ -150,24 +30,31 @@ static void come_up(struct world *w)
 {
     const char *data;
     size_t bytes;
-    hzp_hello_write(&w->out, &w->hello, record);
+    hzp_hello_write(&w->out, &w->hello, RECORD);
     say(w);
     hear(w, 'W', &data, &bytes);
 }
 
-static struct hzp_request *submit(struct world *w)
+static struct hzp_request *submit_asking(struct world *w, struct hzp_demands demands)
 {
     static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
     struct hzp_request *rq;
     MUST(hzp_request_create(prompt, PROMPT, TOKENS, 0, false, &rq));
     rq->sampling.temperature = 0;
     rq->ignore_eos = true;
+    rq->demands = demands;
     MUST(hzp_front_submit(w->front, &rq, 1, NULL));
     return rq;
 }
 
-/* The id of a request that has arrived; it is read and let go of. */
-static uint64_t take(struct world *w)
+static struct hzp_request *submit(struct world *w)
+{
+    return submit_asking(w, (struct hzp_demands){.max_staleness = -1});
+}
+
+/* The id of a request that has arrived; it is read and let go of.  least: the version that it may
+ * be computed with, or newer ones. */
+static uint64_t take_asking(struct world *w, uint64_t least)
 {
     const struct hzp_message_limits limits = {VOCAB, POSITIONS};
     const char *data;
@@ -178,8 +65,14 @@ static uint64_t take(struct world *w)
     MUST(hzp_request_read(data, bytes, &limits, &id, &rq, NULL));
     assert_int_equal(rq->prompt_count, PROMPT);
     assert_int_equal(rq->max_tokens, TOKENS);
+    assert_int_equal(rq->demands.min_version, least);
     hzp_request_destroy(rq);
     return id;
+}
+
+static uint64_t take(struct world *w)
+{
+    return take_asking(w, 0);
 }
 
 static void begin_news(struct world *w)
@@ -188,9 +81,10 @@ static void begin_news(struct world *w)
     hzp_news_begin(&w->out, &load);
 }
 
-/* So many tokens from `from` on, the ones that the model draws (tokens); state: as in the news. */
-static void add_news(struct world *w, uint64_t id, int32_t from, int32_t count,
-                     const int32_t *tokens, int32_t state)
+/* So many tokens from `from` on, the ones that the model draws (tokens), by a version; state: as in
+ * the news. */
+static void add_news_of(struct world *w, uint64_t id, int32_t from, int32_t count,
+                        const int32_t *tokens, int32_t state, uint64_t version)
 {
     struct hzp_output out[2 * TOKENS];
     struct hzp_request rq = {.out = out};
@@ -198,8 +92,14 @@ static void add_news(struct world *w, uint64_t id, int32_t from, int32_t count,
         .id = id, .from = from, .count = count, .state = state, .stop_token = -1};
     for (int32_t n = 0; n < from + count; n++)
         out[n] = (struct hzp_output){
-            .token = tokens[n % TOKENS], .version = 1, .prompt_version = 1, .logprob = -1};
+            .token = tokens[n % TOKENS], .version = version, .prompt_version = 1, .logprob = -1};
     hzp_news_add(&w->out, &news, &rq);
+}
+
+static void add_news(struct world *w, uint64_t id, int32_t from, int32_t count,
+                     const int32_t *tokens, int32_t state)
+{
+    add_news_of(w, id, from, count, tokens, state, 1);
 }
 
 /* ---- waiting ---- */
@@ -429,7 +329,7 @@ static void refused(void **state)
         h.vocab += i == 3;
         h.positions -= i == 4;
         h.checksum += i == 5;
-        hzp_hello_write(&w.out, &h, i == 6 ? "build 1\nmodel 3\n" : record);
+        hzp_hello_write(&w.out, &h, i == 6 ? "build 1\nmodel 3\n" : RECORD);
         if (i == 7)
             w.out.bytes -= 2;
         say(&w);
@@ -487,11 +387,181 @@ static void replaced(void **state)
     close_world(&w);
 }
 
+/* A replica that has not heard the front for too long says hello again. */
+static void comes_again(void **state)
+{
+    struct world w;
+    int32_t tokens[TOKENS];
+    open_world(&w, 600);
+    draw(&w, tokens);
+    come_up(&w);
+    struct hzp_request *rq = submit(&w);
+    uint64_t id = take(&w);
+    hzp_hello_write(&w.out, &w.hello, RECORD); /* this one only came late */
+    say(&w);
+    begin_news(&w);
+    add_news(&w, id, 0, 2, tokens, HZP_REQUEST_RUNNING);
+    say(&w);
+    until_tokens(rq, 2);
+    w.hello.round++;
+    come_up(&w);
+    uint64_t again = take(&w);
+    assert_int_not_equal(again, id);
+    begin_news(&w);
+    add_news(&w, again, 2, TOKENS - 2, tokens, HZP_REQUEST_LENGTH);
+    say(&w);
+    expect(&w, rq, tokens);
+    close_world(&w);
+}
+
+/* ---- weights of an earlier state ---- */
+
+/* The same weights, as a version that has learned so much. */
+static void publish(struct world *w, int64_t learned)
+{
+    hzp_weights_reclaim(w->m.weights, UINT64_MAX); /* no step is in flight */
+    struct hzp_version *draft = fixture_begin(&w->m);
+    fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
+    draft->record.learned_through = learned;
+    fixture_publish(&w->m, draft, 0);
+}
+
+/* A request that asks for what version 1 has learned, and so many tokens by it. */
+static struct hzp_request *begin_asking(struct world *w, bool session, int32_t count,
+                                        const int32_t *tokens, uint64_t *ret_id)
+{
+    struct hzp_request *rq =
+        submit_asking(w, (struct hzp_demands){.min_sequence = session ? 0 : LEARNED,
+                                              .through = session ? LEARNED : 0,
+                                              .max_staleness = -1,
+                                              .wait_ns = HANG_NS});
+    *ret_id = take_asking(w, 1);
+    begin_news(w);
+    add_news(w, *ret_id, 0, count, tokens, HZP_REQUEST_RUNNING);
+    say(w);
+    until_tokens(rq, count);
+    return rq;
+}
+
+/* The replica is told to cancel the request, and does. */
+static void recalls(struct world *w, uint64_t id, int32_t drawn, const int32_t *tokens)
+{
+    const char *data;
+    size_t bytes;
+    uint64_t canceled;
+    hear(w, 'C', &data, &bytes);
+    MUST(hzp_cancel_read(data, bytes, &canceled, NULL));
+    assert_int_equal(canceled, id);
+    begin_news(w);
+    add_news_of(w, id, drawn, 1, tokens, HZP_REQUEST_RUNNING, 2); /* that it had meanwhile */
+    say(w);
+    begin_news(w);
+    add_news_of(w, id, drawn + 1, 0, tokens, HZP_REQUEST_CANCELED, 2);
+    say(w);
+}
+
+static void expect_changed(struct world *w, struct hzp_request *rq, int32_t count)
+{
+    finish(w, rq);
+    assert_int_equal(atomic_load(&rq->state), HZP_REQUEST_CHANGED);
+    assert_int_equal(rq->changed, HZP_CHANGED_SWAP);
+    assert_int_equal(atomic_load(&rq->out_count), count);
+    for (int32_t n = 0; n < count; n++)
+        assert_int_equal(rq->out[n].version, 1);
+    hzp_request_destroy(rq);
+}
+
+/* It waits on this rank until a version has learned what it asks for again. */
+static void expect_waits(struct world *w, struct hzp_request *rq, const int32_t *tokens)
+{
+    for (int i = 0; i < 20; i++)
+        if (!hzp_loop_turn(w->loop))
+            hzp_loop_sleep(w->loop, 10000000);
+    assert_false(hzp_request_final(rq));
+    assert_int_equal(atomic_load(&rq->out_count), 0);
+    publish(w, LEARNED + 1);
+    finish(w, rq);
+    for (int32_t n = 0; n < TOKENS; n++)
+        assert_int_equal(rq->out[n].version, 3);
+    expect(w, rq, tokens);
+}
+
+/* What becomes of requests on a replica, which ask for what a version has learned, when weights of
+ * an earlier state serve again: no token by these is shown. */
+static void goes_back(void **state)
+{
+    enum { LATER, AT_ONCE, ENDS, LOST, FORMS };
+    for (int i = 0; i < 4 * FORMS; i++) {
+        bool session = i % 2, begun = i / 2 % 2;
+        int form = i / 4;
+        int32_t drawn = begun ? 3 : 0, tokens[TOKENS];
+        struct world w;
+        uint64_t id;
+        open_world(&w, 600);
+        draw(&w, tokens);
+        come_up(&w);
+        struct hzp_request *rq = begin_asking(&w, session, drawn, tokens, &id);
+        publish(&w, LEARNED - 1);
+        if (form == LOST) { /* no token was computed by the newer one */
+            hzp_pipe_close(w.pipe);
+            w.pipe = NULL;
+        } else if (form == AT_ONCE) { /* one message has tokens by both */
+            begin_news(&w);
+            add_news_of(&w, id, drawn, 2, tokens, HZP_REQUEST_RUNNING, 1);
+            add_news_of(&w, id, drawn + 2, 2, tokens, HZP_REQUEST_RUNNING, 2);
+            say(&w);
+            drawn += 2;
+            recalls(&w, id, drawn + 2, tokens);
+        } else if (form == ENDS) { /* with the message that has the first of them */
+            begin_news(&w);
+            add_news_of(&w, id, drawn, TOKENS - drawn, tokens, HZP_REQUEST_LENGTH, 2);
+            say(&w);
+        } else {
+            begin_news(&w);
+            add_news_of(&w, id, drawn, 2, tokens, HZP_REQUEST_RUNNING, 2);
+            say(&w);
+            recalls(&w, id, drawn + 2, tokens);
+        }
+        if (drawn)
+            expect_changed(&w, rq, drawn);
+        else
+            expect_waits(&w, rq, tokens);
+        assert_int_equal(is_up(&w), form != LOST);
+        close_world(&w);
+    }
+}
+
+/* What asks for nothing goes on with any version, and what does goes on with one that this rank
+ * does not have yet. */
+static void goes_on(void **state)
+{
+    struct world w;
+    int32_t tokens[TOKENS];
+    uint64_t id;
+    open_world(&w, 600);
+    draw(&w, tokens);
+    come_up(&w);
+    struct hzp_request *rq = begin_asking(&w, false, 2, tokens, &id);
+    begin_news(&w);
+    add_news_of(&w, id, 2, TOKENS - 2, tokens, HZP_REQUEST_LENGTH, 2);
+    say(&w);
+    expect(&w, rq, tokens);
+    rq = submit(&w);
+    id = take(&w);
+    publish(&w, LEARNED - 1);
+    begin_news(&w);
+    add_news_of(&w, id, 0, TOKENS, tokens, HZP_REQUEST_LENGTH, 2);
+    say(&w);
+    expect(&w, rq, tokens);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes), cmocka_unit_test(goes_wrong), cmocka_unit_test(refused),
-        cmocka_unit_test(silent),   cmocka_unit_test(replaced),   cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(computes),  cmocka_unit_test(goes_wrong), cmocka_unit_test(refused),
+        cmocka_unit_test(silent),    cmocka_unit_test(replaced),   cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(goes_back), cmocka_unit_test(goes_on),    cmocka_unit_test(comes_again),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

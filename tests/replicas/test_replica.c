@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A replica, and a front that the test plays and that is silent for too long. */
+#include "api/replicas/replica.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "tests/replicas/world.h"
+
+struct played {
+    struct world w;
+    char file[96];
+    struct hzp_pipe *front; /* of the test */
+    struct hzp_pipe_peer peer;
+    struct hzp_replica_rank *replica;
+    struct hzp_request *rq; /* that it is sent, when it comes */
+    int32_t round, drawn;
+    uint64_t id;
+    bool ended;
+};
+
+static void start_replica(struct played *p, bool stays)
+{
+    struct world *w = &p->w;
+    *p = (struct played){.round = -1};
+    open_world(w, 600);
+    snprintf(p->file, sizeof(p->file), "%s/other", w->folder);
+    MUST(hzp_pipe_listen(p->file, HZP_MESSAGE_MAX, &p->front, NULL));
+    struct hzp_replica_config config = {.file = p->file,
+                                        .record = RECORD,
+                                        .silent_s = 0.2,
+                                        .meet_s = (double)HANG_NS * 1e-9,
+                                        .hello = w->hello,
+                                        .scheduler = w->scheduler,
+                                        .loop = w->loop,
+                                        .weights = w->m.weights,
+                                        .stays = stays};
+    static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
+    MUST(hzp_request_create(prompt, PROMPT, TOKENS, 0, false, &p->rq));
+    p->rq->ignore_eos = true;
+    MUST(hzp_replica_start(&config, &p->replica, NULL));
+}
+
+static void end_replica(struct played *p, int result)
+{
+    assert_int_equal(hzp_replica_end(p->replica, NULL), result);
+    hzp_scheduler_abort(p->w.scheduler);
+    hzp_replica_destroy(p->replica);
+    hzp_pipe_close(p->front);
+    hzp_request_destroy(p->rq);
+    unlink(p->file);
+    close_world(&p->w);
+}
+
+static void tell(struct played *p)
+{
+    assert_int_equal(hzp_pipe_send(p->front, &p->peer, p->w.out.data, p->w.out.bytes), HZP_OK);
+}
+
+/* It is welcome, and gets the request. */
+static void welcome(struct played *p, const char *data, size_t bytes)
+{
+    struct hzp_hello hello;
+    const char *its_record;
+    MUST(hzp_hello_read(data, bytes, &hello, &its_record, NULL));
+    assert_string_equal(its_record, RECORD);
+    if (hello.round == p->round)
+        return;
+    assert_int_equal(hello.round, p->round + 1);
+    p->round = hello.round;
+    p->drawn = 0;
+    hzp_message_begin(&p->w.out, 'W');
+    tell(p);
+    hzp_request_write(&p->w.out, ++p->id, p->rq, 0);
+    tell(p);
+}
+
+/* Only of the request that it was sent last. */
+static void read_news(struct played *p, const char *data, size_t bytes)
+{
+    struct hzp_message_reader reader;
+    struct hzp_replica_load load;
+    struct hzp_news news;
+    struct hzp_output out = {.token = 0};
+    MUST(hzp_news_read(data, bytes, &reader, &load, NULL));
+    while (hzp_news_next(&reader, &news)) {
+        assert_int_equal(news.id, p->id);
+        assert_int_equal(news.from, p->drawn);
+        for (int32_t n = 0; n < news.count; n++)
+            assert_true(hzp_news_token(&reader, &news, VOCAB, &out, NULL, NULL));
+        p->drawn += news.count;
+        p->ended = news.state == HZP_REQUEST_LENGTH;
+    }
+    assert_false(reader.bad);
+}
+
+static char read_all(struct played *p)
+{
+    const char *data;
+    size_t bytes;
+    char last = 0;
+    hzp_pipe_wait(p->front, 1);
+    while (hzp_pipe_receive(p->front, &p->peer, &data, &bytes)) {
+        last = data[0];
+        if (last == 'H')
+            welcome(p, data, bytes);
+        else if (last == 'N')
+            read_news(p, data, bytes);
+    }
+    return last;
+}
+
+static void knocks_again(void **state)
+{
+    struct played p;
+    struct hzp_scheduler_stats stats;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    start_replica(&p, true);
+    while (!p.ended && hzp_now_ns() < end) {
+        read_all(&p);
+        if (p.round < 1)
+            continue; /* it hears nothing, and computes nothing */
+        hzp_message_begin(&p.w.out, 'B');
+        tell(&p);
+        hzp_loop_turn(p.w.loop);
+    }
+    assert_int_equal(p.drawn, TOKENS);
+    hzp_scheduler_read_stats(p.w.scheduler, &stats);
+    assert_int_equal(stats.finished[HZP_REQUEST_CANCELED], p.round); /* of the rounds before */
+    assert_int_equal(stats.finished[HZP_REQUEST_LENGTH], 1);
+    hzp_message_begin(&p.w.out, 'G');
+    tell(&p);
+    while (read_all(&p) != 'G' && hzp_now_ns() < end)
+        ;
+    end_replica(&p, HZP_OK);
+}
+
+static void leaves(void **state)
+{
+    struct played p;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    start_replica(&p, false);
+    while (read_all(&p) != 'G' && hzp_now_ns() < end)
+        ;
+    assert_int_equal(p.round, 0);
+    end_replica(&p, HZP_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves)};
+    hzp_log_set_level(HZP_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

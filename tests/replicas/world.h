@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/replicas/world.h - a small engine with a front, and what a replica of it connects with.
+ *
+ * Thread: one, which owns the engine.
+ */
+#ifndef HZP_TESTS_REPLICAS_WORLD_H
+#define HZP_TESTS_REPLICAS_WORLD_H
+
+#include "api/ranks/pipe.h"
+#include "api/replicas/front.h"
+#include "nanobatch/loop.h"
+#include "tests/fixture/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 96, POSITIONS = 128, PAGE_ROWS = 4, PAGES = 256, PROMPT = 5, TOKENS = 12 };
+enum { LEARNED = 50 /* the newest example that version 1 has learned */ };
+static const uint64_t HANG_NS = 600ull * 1000000000u; /* only a hang takes as long */
+#define RECORD "build 1\nmodel 2\n"
+
+struct world {
+    struct fixture_model m;
+    struct hzp_kvpool *pool;
+    struct hzp_serve_space *space;
+    struct hzp_batch *batch;
+    struct hzp_scheduler *scheduler;
+    struct hzp_loop *loop;
+    struct hzp_front *front;
+    char folder[64], file[96];
+    struct hzp_hello hello; /* as a replica's should be */
+    /* the replica */
+    struct hzp_pipe *pipe;
+    struct hzp_message out;
+};
+
+#define MUST(call) assert_true((call) >= 0)
+
+/* silent_s: after which the front takes a replica for lost. */
+void open_world(struct world *w, double silent_s);
+void close_world(struct world *w);
+
+#endif
