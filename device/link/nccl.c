@@ -345,7 +345,8 @@ static int launch(struct nccl_link *link, const struct hzp_transfer *t, size_t *
     int type = types[t->type];
     *ret_elements = t->count;
     if (t->onto) {
-        *ret_elements = HZP_MIN(t->count - link->at, piece_room(&link->base.group[t->group]));
+        size_t room = piece_room(&link->base.group[t->group]);
+        *ret_elements = HZP_MIN(t->count - link->at, room);
         return exchange(link, t, link->at, *ret_elements);
     }
     switch (t->op) {

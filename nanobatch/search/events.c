@@ -45,8 +45,8 @@ static double ready(const struct run *r, int l)
     const struct lane *lane = &r->lane[l];
     int32_t i = lane->task[lane->at];
     double free_at = lane->free_at, at = free_at + (lane->at > 0 ? e->gap_ns : 0);
-    if (e->issued)
-        at = HZP_MAX(at, e->issued(e->ctx, i));
+    double issued_at = e->issued ? e->issued(e->ctx, i) : at;
+    at = HZP_MAX(at, issued_at);
     for (int32_t k = 0; k < e->task[i].waits; k++) {
         int32_t w = e->wait[e->task[i].wait0 + k];
         if (r->end[w] < 0)

@@ -7,7 +7,7 @@
 Includes follow the tables of docs/ARCHITECTURE.md; neither folders of any depth nor modules form a
 circle; files and functions stay small; every file opens with its licence line; every header compiles
 alone, as C17 and (those a .cu file reads) as C++17; no external symbol lacks the prefix; no hzp_ type
-is defined twice.
+is defined twice; no argument of HZP_MIN or HZP_MAX calls a function.
 """
 import argparse
 import pathlib
@@ -243,6 +243,21 @@ def check_shape(root, path):
             begin = None
 
 
+def check_arguments(root, path):
+    """HZP_MIN and HZP_MAX evaluate an argument twice, so it calls no function: names of functions are lower case."""
+    name, text = path.relative_to(root).as_posix(), path.read_text()
+    text = re.sub(r"/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.S)
+    for macro in re.finditer(r"\bHZP_(?:MIN|MAX)\(", text):
+        end, depth = macro.end(), 1
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        for called in re.findall(r"\b(\w*[a-z]\w*)\s*\(", text[macro.end():end]):
+            if called != "sizeof":
+                line = text.count("\n", 0, macro.start()) + 1
+                problem(f"{name}:{line}", f"an argument of {macro[0]}..) calls {called}()")
+
+
 def check_document(root, path):
     """Paragraphs of a document are wrapped; tables, code and single long words cannot be."""
     name, code = path.relative_to(root).as_posix(), False
@@ -304,6 +319,7 @@ def main():
         check_shape(root, path)
         if path.suffix != ".py":
             check_includes(root, path, included, modules)
+            check_arguments(root, path)
         if path.suffix == ".h" and path.relative_to(root).parts[0] in MAY_INCLUDE:
             if "cuda" not in path.parts:
                 check_header_alone(root, path, arguments.cc)
