@@ -59,6 +59,12 @@ static void read_staged(struct hzp_lane *lane, struct behind *b)
         a->id = staged(lane, a->id, a->dy.rows);
         break;
     }
+    case HZP_OP_sample: {
+        struct hzp_sample_args *a = args;
+        int64_t words = a->logits.rows * (int64_t)(sizeof(*a->row) / sizeof(int32_t));
+        a->row = (const void *)staged(lane, (const void *)a->row, words);
+        break;
+    }
     case HZP_OP_attn_decode:
     case HZP_OP_attn_prefill: {
         struct hzp_attn_paged_args *a = args;

@@ -6,9 +6,10 @@
 #include "device/bf16.h"
 #include "tests/opcheck/opcheck.h"
 
-enum kind { GREEDY, EDITS, DRAW, CUTS, ALL, MASKS };
-static const char *const kinds[] = {"greedy", "greedy, edits", "draw",
-                                    "cuts",   "all at once",   "all, and the mask"};
+enum kind { GREEDY, EDITS, DRAW, CUTS, FLAT, ODD, TIES, ALL, MASKS };
+static const char *const kinds[] = {"greedy",        "greedy, edits", "draw",
+                                    "cuts",          "flat, cuts",    "odd logits",
+                                    "ties by edits", "all at once",   "all, and the mask"};
 
 /* Every edit of a row has a token of its own. */
 static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
@@ -44,6 +45,8 @@ static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
         row->presence = 0.25f;
         row->frequency = -0.5f;
     }
+    if (kind == FLAT)
+        row->temperature = 30;
     if (any && r % 5 == 2)
         row->given = r % 2 ? vocab - 1 : 0;
 }
@@ -59,6 +62,36 @@ static void mask_make(struct oc_io *io, int32_t r, int32_t vocab, uint32_t *mask
     }
     if (vocab % 32)
         mask[vocab / 32] |= ~0u << vocab % 32;
+}
+
+/* Logits that are not finite, and the smallest temperature. */
+static void odd_make(struct oc_io *io, int32_t r, struct hzp_mat *logits,
+                     struct hzp_sample_row *row)
+{
+    static const float odd[] = {INFINITY, NAN, -INFINITY};
+    row->temperature = r % 2 ? 1e-38f : 1;
+    row->top_p = r % 3 ? 0.5f : 1;
+    row->min_p = r % 4 == 3 ? 0.1f : 0;
+    for (int i = 0; i < 3 && r % 5; i++)
+        oc_put(logits, r, oc_below(io, logits->cols), odd[r % 5 == 4 ? 0 : r % 5 - 1]);
+}
+
+/* The largest logit is a token's whose penalty makes it equal to another's, which has a lower id:
+ * 6.5 / 1.3 is 5 in F32, and more in double. */
+static int32_t tie_make(int32_t r, struct hzp_mat *logits, struct hzp_sample_row *row,
+                        struct hzp_logit_edit *edit)
+{
+    int32_t last = logits->cols - 1 - r % 7;
+    for (int32_t i = 0; i < logits->cols; i++)
+        if (oc_get(logits, r, i) > 4.5)
+            oc_put(logits, r, i, 4.5f);
+    oc_put(logits, r, r % 5, 5);
+    oc_put(logits, r, last, 6.5f);
+    *edit = (struct hzp_logit_edit){.token = last, .seen = 1};
+    row->repetition = 1.3f;
+    row->temperature = r % 2 ? 0.5f : 0;
+    row->top_k = r % 2;
+    return 1;
 }
 
 /* Bans every candidate: the one with the lowest id is drawn all the same. */
@@ -107,6 +140,10 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         row[r].edit0 = used;
         row[r].edits =
             kind == EDITS || (kind >= ALL && r % 3) ? edits_make(io, edit + used, vocab) : 0;
+        if (kind == ODD)
+            odd_make(io, r, &a.logits, &row[r]);
+        if (kind == TIES)
+            row[r].edits = tie_make(r, &a.logits, &row[r], edit + used);
         if (kind == MASKS && r % 7) {
             uint32_t *own = mask + masks * words;
             mask_make(io, r, vocab, own);
@@ -137,16 +174,23 @@ const struct oc_case oc_cases_sample[] = {
     SAMPLE(0, 64, 96, DRAW, 0),
     SAMPLE(OC_GAPS, 64, 96, CUTS, 20),
     SAMPLE(OC_GAPS, 64, 97, ALL, 20),
+    SAMPLE(OC_GAPS, 20, 97, ODD, 0),
     SAMPLE(0, 5, 32001, GREEDY, 20),
     SAMPLE(OC_GAPS, 5, 32001, EDITS, 0),
     SAMPLE(0, 5, 32001, DRAW, 5),
     SAMPLE(0, 12, 32001, CUTS, 0),
     SAMPLE(0, 12, 32001, ALL, 20),
+    SAMPLE(0, 7, 8192, CUTS, 0), /* cut into parts by the CUDA backend: whole ones */
+    SAMPLE(OC_GAPS, 7, 16385, CUTS, 0),
+    SAMPLE(OC_GAPS, 5, 16385, DRAW, 0),
+    SAMPLE(0, 4, 16385, FLAT, 0),
+    SAMPLE(0, 20, 8200, ODD, 0),
     SAMPLE(0, 1, 1, MASKS, 0),
     SAMPLE(OC_GAPS, 64, 97, MASKS, 20),
     SAMPLE(OC_GAPS, 33, 96, MASKS, 0),
     SAMPLE(0, 26, 32001, MASKS, 20),
     SAMPLE(OC_BENCH, 16, 128256, GREEDY, 0),
+    SAMPLE(OC_BENCH, 16, 128256, DRAW, 0),
     SAMPLE(OC_BENCH, 16, 128256, CUTS, 0),
     SAMPLE(OC_BENCH, 16, 128256, MASKS, 0),
     {0},
