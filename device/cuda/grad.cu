@@ -350,6 +350,139 @@ static __global__ void rope_bwd(struct hzp_rope_bwd_args a, int heads, float *pa
     }
 }
 
+/* ---- the same with 8 elements of either half of a head per thread: 1 << shift threads a head ---- */
+
+/* Sums over the threads of a head. */
+static __device__ __forceinline__ float head_sum(float x, int threads)
+{
+    for (int m = threads / 2; m > 0; m /= 2)
+        x += __shfl_xor_sync(~0u, x, m);
+    return x;
+}
+
+/* A thread's elements of one head. */
+struct halves {
+    float lo[8], hi[8];
+    template <class T> __device__ __forceinline__ void take(const T *p, int half)
+    {
+        load_n(p, lo);
+        load_n(p + half, hi);
+    }
+};
+
+/* The norm's backward: d is the gradient of the normed head and becomes x's; dw gets the thread's
+ * part of the norm's. */
+template <class T>
+static __device__ __forceinline__ void norm_back(const T *norm, const halves &x, int half,
+                                                 int threads, float eps, halves &d, halves &dw)
+{
+    float sum = 0, mean = 0;
+    halves w;
+    w.take(norm, half);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        sum += x.lo[k] * x.lo[k] + x.hi[k] * x.hi[k];
+    float rstd = (float)(1 / sqrt((double)head_sum(sum, threads) / (2 * half) + (double)eps));
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float nlo = x.lo[k] * rstd, nhi = x.hi[k] * rstd;
+        dw.lo[k] += d.lo[k] * nlo;
+        dw.hi[k] += d.hi[k] * nhi;
+        d.lo[k] *= w.lo[k];
+        d.hi[k] *= w.hi[k];
+        mean += d.lo[k] * nlo + d.hi[k] * nhi;
+    }
+    mean = head_sum(mean, threads) / (2 * half);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        d.lo[k] = rstd * (d.lo[k] - x.lo[k] * rstd * mean);
+        d.hi[k] = rstd * (d.hi[k] - x.hi[k] * rstd * mean);
+    }
+}
+
+/* Heads [first, end) of row r, several at a time. */
+template <class T>
+static __device__ __forceinline__ void heads_back(const struct hzp_rope_bwd_args &a, int64_t r,
+                                                  int first, int end, const T *norm,
+                                                  const halves &turn, int shift, halves &dw)
+{
+    int dim = a.heads.dim, half = dim / 2, threads = 1 << shift, at = 32 >> shift;
+    int lane = threadIdx.x % 32, j = lane % threads * 8;
+    for (int h0 = first; h0 < end; h0 += at) {
+        int h = h0 + (lane >> shift);
+        bool there = h < end; /* the others take part in the sums */
+        int64_t from = (int64_t)h * dim + j;
+        halves dy = {}, d, x = {};
+        if (there)
+            dy.take(row_of<T>(a.dy, r) + from, half);
+        if (there && norm)
+            x.take(row_of<T>(a.x, r) + from, half);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            d.lo[k] = dy.lo[k] * turn.lo[k] + dy.hi[k] * turn.hi[k];
+            d.hi[k] = dy.hi[k] * turn.lo[k] - dy.lo[k] * turn.hi[k];
+        }
+        if (norm)
+            norm_back<T>(norm + j, x, half, threads, a.eps, d, dw);
+        if (there) {
+            store_n(row_of<T>(a.dx, r) + from, d.lo);
+            store_n(row_of<T>(a.dx, r) + from + half, d.hi);
+        }
+    }
+}
+
+/* The sums of a warp's threads for the same elements. */
+static __device__ void halves_put(float *part, halves dw, int half, int threads)
+{
+    int lane = threadIdx.x % 32, j = lane % threads * 8;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        for (int m = 16; m >= threads; m /= 2) {
+            dw.lo[k] += __shfl_xor_sync(~0u, dw.lo[k], m);
+            dw.hi[k] += __shfl_xor_sync(~0u, dw.hi[k], m);
+        }
+    for (int k = 0; k < 8 && lane < threads; k++) {
+        part[j + k] = dw.lo[k];
+        part[half + j + k] = dw.hi[k];
+    }
+}
+
+template <class T>
+static __global__ void __launch_bounds__(ROPE_WARPS * 32)
+    rope_bwd_wide(struct hzp_rope_bwd_args a, int heads, int shift, float *part)
+{
+    int dim = a.heads.dim, warp = blockIdx.x * ROPE_WARPS + threadIdx.x / 32;
+    int warps = gridDim.x * ROPE_WARPS, q_end = a.heads.heads, k_end = q_end + a.heads.kv_heads;
+    int lane = threadIdx.x % 32, threads = 1 << shift;
+    halves dq = {}, dk = {};
+    for (int64_t r = warp; r < a.dy.rows; r += warps) {
+        halves turn;
+        turn.take(row_of<float>(a.table, a.pos[r]) + lane % threads * 8, dim / 2);
+        heads_back<T>(a, r, 0, q_end, (const T *)a.q_norm.ptr, turn, shift, dq);
+        heads_back<T>(a, r, q_end, k_end, (const T *)a.k_norm.ptr, turn, shift, dk);
+        for (int c = k_end * dim + lane * 8; c < heads * dim; c += 32 * 8) {
+            float v[8];
+            load_n(row_of<T>(a.dy, r) + c, v);
+            store_n(row_of<T>(a.dx, r) + c, v);
+        }
+    }
+    if (part) {
+        halves_put(part + (int64_t)warp * 2 * dim, dq, dim / 2, threads);
+        halves_put(part + (int64_t)warp * 2 * dim + dim, dk, dim / 2, threads);
+    }
+}
+
+/* The threads of a head, as a power of two; -1: heads or rows are not groups of 8 elements. */
+static int rope_shift(const struct hzp_rope_bwd_args *a)
+{
+    int shift = 0;
+    while (16 << shift < a->heads.dim)
+        shift++;
+    bool fits = 16 << shift == a->heads.dim && shift <= 5 && wide(&a->dy) && wide(&a->dx) &&
+                wide(&a->x) && wide(&a->table) && wide(&a->q_norm) && wide(&a->k_norm);
+    return fits ? shift : -1;
+}
+
 static __global__ void rope_bwd_end(const float *part, int warps, int dim, float *dq, float *dk)
 {
     double sum = 0;
@@ -379,7 +512,11 @@ extern "C" int hzp_cuda_rope_bwd(struct hzp_lane *lane, const void *args)
     a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, (size_t)a.dy.rows * sizeof(*a.pos));
     return with_type(a.dy.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        start(lane, blocks, ROPE_WARPS * 32, 0, rope_bwd<T>, a, heads, part);
+        int shift = rope_shift(&a);
+        if (shift >= 0)
+            start(lane, blocks, ROPE_WARPS * 32, 0, rope_bwd_wide<T>, a, heads, shift, part);
+        else
+            start(lane, blocks, ROPE_WARPS * 32, 0, rope_bwd<T>, a, heads, part);
         if (wanted)
             start(lane, 2 * a.heads.dim, THREADS, 0, rope_bwd_end, part, blocks * ROPE_WARPS,
                   a.heads.dim, (float *)a.dq_norm.ptr, (float *)a.dk_norm.ptr);
