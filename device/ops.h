@@ -215,6 +215,8 @@ struct hzp_scatter_args {
  *   mask: a token whose bit is not set is no candidate: it counts in none of the following
  *   repetition r: seen tokens' logits l become l / r if l > 0, else l * r
  *   presence p, frequency f: l -= p * (count_out > 0) + f * count_out
+ *   A token's edits are computed in double and rounded to F32 once: what two tokens' logits are
+ *   compared by, and whether they are equal, is F32 on every backend.  NaN is -INFINITY.
  *   top_k: the k largest (0: all; ties by lower id).  top_p: the fewest likeliest tokens whose
  *   probabilities (normalized over what top_k left) reach p (1: all).  min_p: tokens at least
  *   min_p times as likely as the likeliest.

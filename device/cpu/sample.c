@@ -113,7 +113,7 @@ static float floor_of_top(struct desk *d, int k)
     return d->maxima[k - 1];
 }
 
-/* Removes the edited tokens from the row: they are candidates of their own, in double. */
+/* Removes the edited tokens from the row: they are candidates of their own. */
 static void edits_take(struct desk *d, const struct hzp_sample_row *row)
 {
     d->edits = row->edits;
@@ -124,7 +124,7 @@ static void edits_take(struct desk *d, const struct hzp_sample_row *row)
         if (e->seen)
             l = l > 0 ? l / row->repetition : l * row->repetition;
         l -= row->presence * (e->count_out > 0) + (double)row->frequency * e->count_out;
-        d->edit[i] = (struct hzp_candidate){l, raw, e->token};
+        d->edit[i] = (struct hzp_candidate){isnan(l) ? -INFINITY : (float)l, raw, e->token};
         d->x[e->token] = -INFINITY;
     }
 }

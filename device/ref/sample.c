@@ -59,7 +59,7 @@ static void edits_apply(const struct hzp_sample_row *row, const struct hzp_logit
         if (edit[i].seen)
             l = l > 0 ? l / row->repetition : l * row->repetition;
         l -= row->presence * (edit[i].count_out > 0) + (double)row->frequency * edit[i].count_out;
-        all[edit[i].token].logit = l;
+        all[edit[i].token].logit = isnan(l) ? -INFINITY : (float)l;
     }
 }
 

@@ -174,6 +174,7 @@ const struct oc_case oc_cases_sample[] = {
     SAMPLE(0, 64, 96, DRAW, 0),
     SAMPLE(OC_GAPS, 64, 96, CUTS, 20),
     SAMPLE(OC_GAPS, 64, 97, ALL, 20),
+    SAMPLE(0, 24, 96, TIES, 0),
     SAMPLE(OC_GAPS, 20, 97, ODD, 0),
     SAMPLE(0, 5, 32001, GREEDY, 20),
     SAMPLE(OC_GAPS, 5, 32001, EDITS, 0),
