@@ -330,7 +330,8 @@ static int parent(void)
         alarm(0);
         oc_report(false, progress->op, progress->target, progress->what, "%s",
                   WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "ended the process");
-        if (strcmp(progress->target, "build") == 0 || progress->next < 0)
+        bool began = progress->op[0]; /* else another child would end the same way */
+        if (!began || strcmp(progress->target, "build") == 0 || progress->next < 0)
             return 1;
     }
 }
