@@ -188,7 +188,9 @@ int hzp_bench_submit(struct hzp_bench_client *client, int32_t prompt, int32_t to
     free(id);
     if (r < 0)
         return hzp_fail(reterr, r, "no memory for a request");
-    rq->sampling.temperature = 0;
+    rq->sampling.temperature = (float)client->bench->settings->load.temperature;
+    rq->sampling.top_p = (float)client->bench->settings->load.top_p;
+    rq->sampling.seed = client->seed;
     rq->ignore_eos = true;
     rq->wake = poke;
     rq->wake_ctx = client->wake;

@@ -430,9 +430,9 @@ static int32_t sockets(int32_t wanted)
 /* Makes the common end of all bodies. */
 static char *make_tail(const struct hzp_load_config *config)
 {
-    json_t *same =
-        json_pack("{s:s, s:b, s:{s:b}, s:i, s:b}", "model", config->server->model, "stream", 1,
-                  "stream_options", "include_usage", 1, "temperature", 0, "ignore_eos", 1);
+    json_t *same = json_pack("{s:s, s:b, s:{s:b}, s:f, s:f, s:b}", "model", config->server->model,
+                             "stream", 1, "stream_options", "include_usage", 1, "temperature",
+                             config->temperature, "top_p", config->top_p, "ignore_eos", 1);
     if (same && config->extra)
         json_object_update(same, (json_t *)(uintptr_t)config->extra);
     char *text = same ? json_dumps(same, JSON_COMPACT) : NULL;

@@ -35,6 +35,7 @@ struct hzp_load_config {
     const struct hzp_workload *work;
     int32_t max_running; /* 0: limited by the sockets the process may open */
     int32_t warmup;      /* requests sent first, one after another, that do not count */
+    double temperature, top_p;
     double silence_s;    /* a request fails if the server sends nothing for this long */
     const json_t *extra; /* fields added to each request's body; NULL: none */
     bool progress;       /* print progress to standard error every few seconds */

@@ -244,6 +244,8 @@ int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *ret
         .work = &work,
         .max_running = (int32_t)o->concurrency,
         .warmup = (int32_t)o->warmup,
+        .temperature = o->temperature,
+        .top_p = o->top_p,
         .silence_s = o->silence,
         .extra = extra,
         .progress = !o->json,

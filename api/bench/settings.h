@@ -10,7 +10,8 @@
 
 #include <stdint.h>
 
-/* `bench replay`; other benchmarks also read requests, input, output and concurrency. */
+/* `bench replay`; other benchmarks also read requests, input, output, concurrency, temperature and
+ * top_p. */
 struct hzp_load_settings {
     const char *url, *api_key, *model_name;
     const char *trace;              /* a file of recorded requests; NULL: equal requests */
@@ -22,6 +23,7 @@ struct hzp_load_settings {
     int64_t input, output, context; /* tokens; 0: by benchmark; context 0: the server's */
     int64_t prefix;                 /* without a trace: first tokens that all prompts share */
     int64_t concurrency, warmup, seed, vocab;
+    double temperature, top_p; /* of the requests' draws; 0: the likeliest tokens */
     int64_t json;
 };
 

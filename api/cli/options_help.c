@@ -86,21 +86,24 @@ static const struct {
     const char *name, *words, *help, *example, *options, *topics;
 } benches[] = {
     {"serve", "[MODEL]", "decoding of one sequence, prefill, and decoding of many sequences",
-     "hzpserve bench serve DIR --quick", "--max-running --quick --json", "device serving"},
+     "hzpserve bench serve DIR --quick", "--max-running --temperature --top-p --quick --json",
+     "device serving"},
     {"train", "[MODEL]", "updates of 4 x 512 tokens",
      "hzpserve bench train DIR --dtype bf16 --moments bf16",
      "--moments --kv-memory --slots --quick --json", "device training"},
     {"coserve", "[MODEL]", "what training costs the requests served at the same time",
      "hzpserve bench coserve DIR --max-concurrency 8 --rounds 5 --slo itl=60ms",
-     "--load --seconds --rounds --slo --input-len --output-len --max-concurrency --seed --quick "
-     "--json",
+     "--load --seconds --rounds --slo --input-len --output-len --max-concurrency --temperature "
+     "--top-p --seed --quick --json",
      "device serving sharing training"},
     {"swap", "[MODEL]", "what publishing a version costs the running requests",
      "hzpserve bench swap DIR --slots 3 --consistency all", "--consistency --slots --quick --json",
      "device serving"},
     {"offline", "[MODEL]", "throughput, with as many requests at a time as may run",
      "hzpserve bench offline DIR --requests 1000 --input-len 128 --output-len 64",
-     "--requests --input-len --output-len --steady --max-running --seed --quick --json",
+     "--requests --input-len --output-len --steady --max-running --temperature --top-p --seed "
+     "--quick "
+     "--json",
      "device serving"},
     {"ops", "[MODEL]", "each operation of the model on its own, against the limit that binds it",
      "hzpserve bench ops DIR --threads 1", "--quick --json", "device"},
@@ -114,8 +117,7 @@ static const struct {
      "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --plot load.svg",
      "--url --served-model-name --api-key --trace --scale --limit --shrink --requests --input-len "
      "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --plot --warmup "
-     "--seed --vocab "
-     "--silence --extra-body --context --json",
+     "--temperature --top-p --seed --vocab --silence --extra-body --context --json",
      ""},
 };
 
