@@ -219,6 +219,15 @@ def serving(folder, size):
                                  size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting",
                                  "2048", "--max-waiting-tokens", "16777216"),
                "env": noise(), "limit": 55, "expect": seconds, "read": "bench"}
+    prompt, answer, running, seconds = size.offline["512/512"]
+    yield {"name": "offline, drawn",
+           "what": "the load of 512/512 at a temperature, with top_p: beside it, what drawing costs",
+           "command": engine(folder, size, "offline", size.big, "--steady", size.offline_seconds,
+                             "--temperature", "0.8", "--top-p", "0.95", "--input-len", str(prompt),
+                             "--output-len", str(answer), "--max-running", str(running), "--step-rows",
+                             size.offline_rows, "--prefill-rows", size.offline_rows, "--kv-memory",
+                             size.offline_memory, "--max-waiting", "2048", "--max-waiting-tokens", "16777216"),
+           "env": noise(), "limit": 55, "expect": seconds, "read": "bench", "part": 2, "extra": True}
     shape, context, running = size.long
     prompt, answer = size.offline["512/512"][:2]
     yield {"name": "offline, long context",
