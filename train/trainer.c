@@ -385,11 +385,14 @@ static bool chain_ended(const struct hzp_trainer *t)
     return (micro || update) && t->at == t->chain.items && done;
 }
 
-/* A policy pauses training.  What other ranks take part in goes on to its end if learning is to be
- * suspended. */
+/* Training is paused.  What other ranks take part in goes on to its end if learning is to be
+ * suspended, and the preparation if something waits for it. */
 static bool stands_still(const struct hzp_trainer *t)
 {
-    return atomic_load(&t->paused) && !(t->collectives && atomic_load(&t->suspend));
+    bool suspends = atomic_load(&t->suspend);
+    bool waited_for = suspends || atomic_load(&t->freeze) || hzp_trainer_parting(t);
+    return atomic_load(&t->paused) && !(t->collectives && suspends) &&
+           !(t->stage == HZP_TRAINER_PREPARE && waited_for);
 }
 
 /* Whether the update that is in its tail may end. */
@@ -397,6 +400,27 @@ static bool tail_ended(const struct hzp_trainer *t)
 {
     bool goes_on = t->stage != HZP_TRAINER_BROKEN && !stands_still(t);
     return t->tail && goes_on && hzp_collectives_whole(t->collectives);
+}
+
+/* The next step that is delivered may end the tail.  True: it does. */
+static bool offer_tail(struct hzp_trainer *t, const struct hzp_step *step, struct hzp_offer *offer)
+{
+    bool ends = tail_ended(t) && !offer->keep_version;
+    t->tail_step = ends ? step->number : 0;
+    if (ends && hzp_trainer_over_bound(t, t->unpublished + 1))
+        offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
+    return ends;
+}
+
+/* Whether the tail ends with this step.  It publishes: if that exceeds the staleness bound of a
+ * step that was formed since, it waits for one with which it was offered. */
+static bool tail_ends(struct hzp_trainer *t, const struct hzp_step *step,
+                      const struct hzp_offer *offer)
+{
+    if (!tail_ended(t) || offer->keep_version)
+        return false;
+    bool offered = t->tail_step && step->number >= t->tail_step;
+    return offered || !hzp_trainer_over_bound(t, t->unpublished + 1);
 }
 
 /* Returns the end of the slice that begins at t->to. */
@@ -455,6 +479,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     bool turn = hzp_trainer_given_back(t); /* deliver() has something to do: it releases it */
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
+    t->tail_step = 0;
     t->carried = room->ride_rows > 0;
     hzp_trainer_serve_part(t);
     if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
@@ -471,11 +496,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
     }
-    if (tail_ended(t) && !keep) {
-        turn = true;
-        if (hzp_trainer_over_bound(t, t->unpublished + 1))
-            offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
-    }
+    turn = offer_tail(t, step, offer) || turn;
     hzp_trainer_serve_gather(t);
     if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
         return turn; /* the other ranks take part in nothing else meanwhile */
@@ -598,7 +619,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         hzp_collectives_deliver_audit(t->collectives, offer);
     if (hzp_trainer_turn_ranks(t) >= 0 && chain_ended(t))
         end_chain(t, step, outcome->end_ns);
-    if (tail_ended(t) && !offer->keep_version)
+    if (tail_ends(t, step, offer))
         hzp_trainer_end_tail(t, step);
     t->flush = false;
     hzp_trainer_serve_part(t);

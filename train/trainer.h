@@ -47,6 +47,7 @@
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
+#include "base/thread.h"
 #include "device/link.h"
 #include "nanobatch/build/backward.h"
 #include "nanobatch/source.h"
@@ -149,7 +150,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
-/* Thread: any.  A paused trainer finishes nothing and offers nothing. */
+/* Thread: any.  A paused trainer finishes nothing and offers nothing; but its memory is prepared if
+ * a freeze, a suspension or lost ranks wait for it. */
 void hzp_trainer_pause(struct hzp_trainer *t, bool on);
 /* Thread: any.  For a graceful stop: finishes the update in progress, publishes, and begins no
  * other. */
@@ -162,6 +164,9 @@ void hzp_trainer_finish(struct hzp_trainer *t);
 void hzp_trainer_freeze(struct hzp_trainer *t);
 struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t); /* NULL: not yet */
 void hzp_trainer_thaw(struct hzp_trainer *t);
+/* Before the loop runs: this is poked when a freeze, or a suspension (trainer_suspend.h), is
+ * granted; borrowed. */
+void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker);
 
 /* True: moments and residuals belong to the current version and can be saved, because no update
  * runs and none is finished but unpublished. */

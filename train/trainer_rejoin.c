@@ -17,6 +17,14 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on)
     hzp_lock_release(&t->lock);
 }
 
+bool hzp_trainer_rejoins(struct hzp_trainer *t)
+{
+    hzp_lock_take(&t->lock);
+    bool rejoins = t->rejoins && t->stats.failure[0];
+    hzp_lock_release(&t->lock);
+    return rejoins;
+}
+
 void hzp_trainer_part(struct hzp_trainer *t)
 {
     int none = HZP_PARTING_NONE; /* a loss while the ranks join: it was done */
@@ -34,7 +42,7 @@ void hzp_trainer_link_closed(struct hzp_trainer *t)
     atomic_store(&t->parting, HZP_PARTING_CLOSED);
 }
 
-bool hzp_trainer_parting(struct hzp_trainer *t)
+bool hzp_trainer_parting(const struct hzp_trainer *t)
 {
     return atomic_load(&t->parting) != HZP_PARTING_NONE;
 }
@@ -80,14 +88,6 @@ bool hzp_trainer_joined(struct hzp_trainer *t)
 }
 
 /* --- The engine thread ------------------------------------------------------------------------ */
-
-bool hzp_trainer_parts_soon(struct hzp_trainer *t)
-{
-    hzp_lock_take(&t->lock);
-    bool soon = t->rejoins && t->stats.failure[0];
-    hzp_lock_release(&t->lock);
-    return soon;
-}
 
 void hzp_trainer_serve_part(struct hzp_trainer *t)
 {

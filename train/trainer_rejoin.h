@@ -11,7 +11,7 @@
  * serving version or of an older one that it makes serve again.
  *
  * Thread: any but the engine's, one at a time: that of checkpoints, because while ranks are missing
- * nothing can be saved; set_rejoins, part and parted: any.
+ * nothing can be saved; set_rejoins, rejoins, part and parted: any.
  */
 #ifndef HZP_TRAIN_TRAINER_REJOIN_H
 #define HZP_TRAIN_TRAINER_REJOIN_H
@@ -20,6 +20,9 @@
 
 /* Whether other ranks that are lost come back.  If not, the trainer is broken by a loss. */
 void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on);
+/* A rank was lost, and the ranks will meet again: the trainer is asked to let go of the link, or
+ * soon will be.  Any thread, the engine's too. */
+bool hzp_trainer_rejoins(struct hzp_trainer *t);
 
 /* Asks the engine thread to let go of the link, which has failed; poke the loop, and look until
  * parted.  Only then may the link be closed. */
@@ -28,7 +31,7 @@ bool hzp_trainer_parted(struct hzp_trainer *t);
 /* Once the link is closed, and nothing is being saved. */
 void hzp_trainer_link_closed(struct hzp_trainer *t);
 /* Between part and joined: nothing is saved.  Any thread. */
-bool hzp_trainer_parting(struct hzp_trainer *t);
+bool hzp_trainer_parting(const struct hzp_trainer *t);
 
 /* While suspended: gives the ranks at the other ends of this new link the serving version, and
  * moments and residuals of the checkpoint in dir (NULL: zeros), which this rank has loaded

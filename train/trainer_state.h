@@ -83,6 +83,9 @@ struct hzp_trainer {
     struct hzp_draw *other; /* drawn ahead, or of the update in its tail: trainer_update.c */
     bool ahead;             /* other holds samples that were dealt with the update's command */
     bool tail;              /* the update's chain has ended; its draft is gathered and audited */
+    /* the newest step with which the end of the tail was offered; 0: not yet.  The step before it
+     * may still be in flight */
+    uint64_t tail_step;
     /* first micro-batch of the current round: rank by rank, each rank has one of a round's */
     int32_t bin;
     struct hzp_version *held; /* the current version, acquired for this update; NULL: reads draft */
@@ -111,6 +114,7 @@ struct hzp_trainer {
     struct hzp_wake gathered;
     void (*wake)(void *ctx); /* set before the loop runs */
     void *wake_ctx;
+    struct hzp_wake *asker; /* set before the loop runs; NULL: none */
     struct {
         struct hzp_rank_command command;
         const void *whole;             /* FILL: the unit */
@@ -245,8 +249,6 @@ int hzp_trainer_restore_unit(struct hzp_trainer *t, enum hzp_state_part part, in
 
 /* --- trainer_rejoin.c ------------------------------------------------------------------------- */
 
-/* A rank was lost, and the trainer will be asked to let go of the link. */
-bool hzp_trainer_parts_soon(struct hzp_trainer *t);
 /* Engine thread: lets go of the link, if it was asked to and no item is in flight. */
 void hzp_trainer_serve_part(struct hzp_trainer *t);
 /* Engine thread: gives up what was in progress with the ranks, whose link is closed; takes over the

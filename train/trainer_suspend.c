@@ -34,6 +34,18 @@ void hzp_trainer_finish(struct hzp_trainer *t)
 
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
+void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker)
+{
+    t->asker = asker;
+}
+
+/* What another thread has asked for is granted. */
+static void tell_asker(struct hzp_trainer *t)
+{
+    if (t->asker)
+        hzp_wake_poke(t->asker);
+}
+
 void hzp_trainer_freeze(struct hzp_trainer *t)
 {
     atomic_store(&t->freeze, true);
@@ -71,6 +83,7 @@ void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
         t->picture = hzp_weights_acquire(w);
         t->asked.command.units = 0; /* what was gathered before is of another state */
         atomic_store(&t->frozen, t->picture);
+        tell_asker(t);
     }
 }
 
@@ -279,8 +292,7 @@ bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool k
     t->older.now = false;
     if (parting == HZP_PARTING_CLOSED)
         hzp_trainer_give_up_ranks(t, last_step);
-    else if ((parting != HZP_PARTING_NONE || hzp_trainer_parts_soon(t)) &&
-             !atomic_load(&t->suspended))
+    else if ((parting != HZP_PARTING_NONE || hzp_trainer_rejoins(t)) && !atomic_load(&t->suspended))
         return false; /* the link may still read and write what would be given up */
     if (!atomic_load(&t->suspend)) {
         atomic_store(&t->suspended, false);
@@ -295,8 +307,8 @@ bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool k
     give_up(t, last_step);
     hzp_trainer_serve_join(t);
     bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
-    if (rests && !t->unpublished)
-        atomic_store(&t->suspended, true);
+    if (rests && !t->unpublished && !atomic_exchange(&t->suspended, true))
+        tell_asker(t);
     if (atomic_load(&t->marks_wanted)) {
         hzp_trainer_tell_marks(t, t->older.mark, t->older.marks);
         atomic_store(&t->marks_wanted, false);

@@ -21,8 +21,8 @@
 struct hzp_unit_source; /* weights/model_dir.h */
 
 /* Micro-batches in progress are given up, and their samples drawn again later (with several ranks,
- * when those of the update have ended: all ranks take part in them, even while a policy pauses
- * training); an update in progress ends and is published; nothing else begins. */
+ * when those of the update have ended: all ranks take part in them, even while training is
+ * paused); an update in progress ends and is published; nothing else begins. */
 void hzp_trainer_suspend(struct hzp_trainer *t);
 /* True: from now on, until resume, the trainer reads and writes neither moments nor residuals nor
  * the queue. */

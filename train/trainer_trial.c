@@ -46,27 +46,32 @@ void hzp_trainer_trial_begin(struct hzp_trainer *t)
     set_on_trial(t, true);
 }
 
-/* why: as of hzp_trials_end. */
-static void end_trial(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
+/* why: as of hzp_trials_end.  False: the opposite was asked for since the verdict. */
+static bool end_trial(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
 {
     struct hzp_trials_stats stats;
     t->promotes = 0;
-    hzp_trials_end(t->config.trials, end, why);
+    if (!hzp_trials_end(t->config.trials, end, why))
+        return false;
     hzp_trials_read(t->config.trials, &stats);
     hzp_log(end == HZP_TRIAL_DROPPED ? HZP_LOG_WARN : HZP_LOG_INFO, "train",
             "trial %s version=%" PRIu64 ": %s", hzp_trial_end_name(end), stats.newest.version,
             stats.newest.reason);
     set_on_trial(t, false);
+    return true;
 }
 
-static void drop(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
+/* False: it goes on. */
+static bool drop(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
 {
-    end_trial(t, end, why);
+    if (!end_trial(t, end, why))
+        return false;
     t->now.trial = t->draft->record.id;
     t->withdraws = end == HZP_TRIAL_WITHDRAWN;
     hzp_weights_drop_trial(t->config.model->weights);
     t->draft = NULL;
     hzp_trainer_begin_undo(t);
+    return true;
 }
 
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why)
@@ -86,10 +91,8 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
     if (atomic_load(&t->paused))
         return true;
     enum hzp_verdict verdict = hzp_trials_verdict(t->config.trials, step->begin_ns);
-    if (verdict == HZP_VERDICT_DROP) {
-        drop(t, HZP_TRIAL_DROPPED, NULL);
-        return false;
-    }
+    if (verdict == HZP_VERDICT_DROP)
+        return !drop(t, HZP_TRIAL_DROPPED, NULL);
     if (verdict == HZP_VERDICT_PROMOTE && !offer->keep_version)
         t->promotes = since ? since : step->number;
     if (t->promotes && hzp_trainer_over_bound(t, t->unpublished + 1))
@@ -99,7 +102,8 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
 
 void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *step)
 {
-    end_trial(t, HZP_TRIAL_PROMOTED, NULL);
+    if (!end_trial(t, HZP_TRIAL_PROMOTED, NULL))
+        return; /* the next turn drops it */
     hzp_trainer_keep_update(t, step);
     hzp_trainer_close_update(t, step);
 }

@@ -133,17 +133,25 @@ uint64_t hzp_trials_due_ns(struct hzp_trials *t)
     return due;
 }
 
-void hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why)
+bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why)
 {
+    enum hzp_verdict opposite = end == HZP_TRIAL_PROMOTED  ? HZP_VERDICT_DROP
+                                : end == HZP_TRIAL_DROPPED ? HZP_VERDICT_PROMOTE
+                                                           : HZP_VERDICT_NONE;
     hzp_lock_take(&t->lock);
     struct hzp_trial *newest = &t->stats.newest;
     HZP_ASSERT(runs(t, newest->version) && end != HZP_TRIAL_RUNS);
+    if (opposite != HZP_VERDICT_NONE && t->asked == opposite) {
+        hzp_lock_release(&t->lock);
+        return false;
+    }
     newest->end = end;
     newest->ended_unix_ms = hzp_unix_ms();
     snprintf(newest->reason, sizeof(newest->reason), "%s", why ? why : t->why);
     t->stats.ended[end]++;
     t->ended[t->count++ % HZP_TRIALS_KEPT] = *newest;
     hzp_lock_release(&t->lock);
+    return true;
 }
 
 /* --- The scheduler ---------------------------------------------------------------------------- */

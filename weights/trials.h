@@ -80,8 +80,9 @@ enum hzp_verdict { HZP_VERDICT_NONE, HZP_VERDICT_PROMOTE, HZP_VERDICT_DROP };
 enum hzp_verdict hzp_trials_verdict(struct hzp_trials *t, uint64_t now_ns);
 /* When the verdict is due at the latest; UINT64_MAX: no trial runs. */
 uint64_t hzp_trials_due_ns(struct hzp_trials *t);
-/* The trial that runs ends.  why: its reason; NULL: that of the newest verdict. */
-void hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why);
+/* The trial that runs ends.  why: its reason; NULL: that of the newest verdict.  False: it goes on,
+ * because since that verdict the opposite was asked for. */
+bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why);
 
 /* --- The scheduler ---------------------------------------------------------------------------- */
 
@@ -97,8 +98,9 @@ void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, b
 
 /* --- Thread: any ------------------------------------------------------------------------------ */
 
-/* Asks for a verdict about the version, which is on trial; poke the loop afterwards.  HZP_ENOENT:
- * it is not. */
+/* Asks for a verdict about the version, which is on trial; poke the loop afterwards.  The trial
+ * ends so unless the other verdict is asked for later, or it is withdrawn.  HZP_ENOENT: it is not
+ * on trial any more. */
 int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr);
 /* An answer that began while `version` was on trial (0: none) got a score; replaces: instead of the

@@ -3,6 +3,7 @@
  * what one rank gives: in the ordered mode the same bits for every choice of groups, otherwise the
  * same up to rounding. */
 #include "tests/train/ranks.h"
+#include "train/collectives_state.h"
 #include "train/trainer_state.h"
 
 #include "device/backend.h"
@@ -538,6 +539,61 @@ static void test_steps_go_on(void **state)
     assert_true(in_tail > 0);
 }
 
+/* Whether rank 0 has audited its draft, and waits for the other ranks' results. */
+static bool waits_for_results(const struct hzp_trainer *t)
+{
+    const struct hzp_collectives *x = t->collectives;
+    return t->tail && x->audit.built && x->audit.at == x->audit.chain.items &&
+           !hzp_collectives_whole(x);
+}
+
+/* With run-ahead a step is delivered while the next one is in flight, which was formed before all
+ * ranks had audited the draft: where its answers would exceed the staleness bound, the version is
+ * published with a step after which the next one waits. */
+static void check_run_ahead(int32_t bound)
+{
+    struct tiny_config config = defaults(HZP_F32, (struct hzp_groups){2, 2, 1, 1}, true);
+    config.max_staleness = bound;
+    struct ranks *r = ranks_open(&config, 0, false);
+    struct hzp_trainer *t = r->first->trainer;
+    struct hzp_source *source = hzp_trainer_source(t);
+    tiny_publish(r->first);
+    tiny_push(r->first, 1, 40);
+    while (!waits_for_results(t))
+        if (hzp_loop_turn(r->first->loop) <= 0)
+            hzp_loop_turn(r->other[1].loop);
+    uint64_t now = hzp_device_now_ns(r->first->fixture.model->dev);
+    struct hzp_step before = {.number = 100000, .begin_ns = now};
+    struct hzp_step step = {.number = 100001, .begin_ns = now};
+    struct hzp_step after = {.number = 100002, .begin_ns = now};
+    struct hzp_room room = {.train_ns = 0};
+    struct hzp_offer none = {.slices = 0}, offer = none;
+    struct hzp_outcome outcome = {.status = HZP_OK};
+    source->offer(source, &step, &room, &offer);
+    assert_int_equal(offer.settle, HZP_SETTLE_NOTHING);
+    while (!hzp_collectives_whole(t->collectives)) {
+        hzp_loop_turn(r->other[1].loop);
+        assert_int_equal(hzp_trainer_turn_ranks(t), HZP_OK);
+    }
+    source->deliver(source, &before, &none, &outcome);
+    assert_int_equal(hzp_weights_current(r->first->weights)->record.id, bound ? 2 : 1);
+    if (!bound) {
+        assert_true(source->offer(source, &after, &room, &offer));
+        assert_int_equal(offer.settle, HZP_SETTLE_ALL);
+        source->deliver(source, &step, &none, &outcome);
+        assert_int_equal(hzp_weights_current(r->first->weights)->record.id, 1);
+        source->deliver(source, &after, &offer, &outcome);
+        assert_int_equal(hzp_weights_current(r->first->weights)->record.id, 2);
+    }
+    ranks_close(r);
+}
+
+static void test_run_ahead(void **state)
+{
+    check_run_ahead(0);
+    check_run_ahead(1);
+}
+
 /* A rank that goes away in the middle of an update stops training, and is named; the loop and the
  * version that serves stay. */
 static void test_rank_lost(void **state)
@@ -615,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_steps_go_on),
+        cmocka_unit_test(test_run_ahead),
         cmocka_unit_test(test_rank_lost),
         cmocka_unit_test(test_rank_lost_any_time),
     };

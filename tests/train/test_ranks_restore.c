@@ -350,7 +350,7 @@ static void test_reset(void **state)
     free_one(&one);
 }
 
-/* A policy pauses training: what all ranks take part in ends all the same, and no more is learned
+/* Training is paused: what all ranks take part in ends all the same, and no more is learned
  * until it is resumed. */
 static void test_paused(void **state)
 {

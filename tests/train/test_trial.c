@@ -364,6 +364,36 @@ static void test_run_ahead(void **state)
     hzp_trials_destroy(config.trials);
 }
 
+/* A drop that is asked for when the verdict is known, and the version not published yet, counts. */
+static void test_late_drop(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    config.slots = 3;
+    config.trials = hzp_trials_create(&bounds);
+    struct tiny *t = tiny_open(&config);
+    struct hzp_source *source = hzp_trainer_source(t->trainer);
+    tiny_publish(t);
+    tiny_push(t, 1, 1);
+    assert_int_equal(run_to_trial(t), 2);
+    assert_int_equal(hzp_trials_ask(config.trials, 2, true, NULL), HZP_OK);
+    struct hzp_step step = {.number = 1000, .begin_ns = hzp_device_now_ns(t->fixture.model->dev)};
+    struct hzp_room room = {.train_ns = 0};
+    struct hzp_offer offer = {.slices = 0};
+    struct hzp_outcome outcome = {.status = HZP_OK};
+    assert_true(source->offer(source, &step, &room, &offer));
+    assert_int_equal(hzp_trials_ask(config.trials, 2, false, NULL), HZP_OK);
+    source->deliver(source, &step, &offer, &outcome);
+    assert_int_equal(hzp_weights_current(t->weights)->record.id, 1);
+    assert_int_equal(hzp_trials_running(config.trials), 2);
+    assert_int_equal(run_to_trial(t), 0);
+    assert_int_equal(newest(config.trials).end, HZP_TRIAL_DROPPED);
+    assert_true(t->reports == 1 && t->report[0].rejected);
+    assert_int_equal(hzp_weights_current(t->weights)->record.id, 1);
+    assert_int_equal(hzp_trials_ask(config.trials, 2, true, NULL), HZP_ENOENT);
+    tiny_close(t);
+    hzp_trials_destroy(config.trials);
+}
+
 /* Time alone ends a trial: the source says when the loop must look again. */
 static void test_time(void **state)
 {
@@ -395,7 +425,7 @@ int main(void)
         cmocka_unit_test(test_share),     cmocka_unit_test(test_promoted),
         cmocka_unit_test(test_dropped),   cmocka_unit_test(test_held),
         cmocka_unit_test(test_withdrawn), cmocka_unit_test(test_run_ahead),
-        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_late_drop), cmocka_unit_test(test_time),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
 }
