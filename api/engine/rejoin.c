@@ -115,6 +115,8 @@ static void *watch(void *arg)
                 now.lost_rank, left);
         if (!part(r) || !meet(r) || !hand_over(r))
             break;
+        if (left <= 0) /* the next loss is the last */
+            hzp_trainer_set_rejoins(r->engine->parts.trainer, false);
     }
     hzp_trainer_set_rejoins(r->engine->parts.trainer, false);
     return NULL;

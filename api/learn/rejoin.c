@@ -117,12 +117,13 @@ static int rejoin(struct hzp_state *s, struct hzp_err_text *reterr)
     s->asked = false;
     if (s->job_need == HZP_NEEDS_FREEZE) /* the same; the job asks again afterwards */
         hzp_state_end_job(s);
-    hzp_state_turn_saver(s, true); /* a checkpoint whose copy is whole: less is learned again */
+    hzp_state_turn_saver(s, true);   /* a checkpoint whose copy is whole: less is learned again */
+    hzp_trainer_suspend(s->trainer); /* first: else it might stop because a job has failed */
     hzp_trainer_link_closed(s->trainer);
-    hzp_trainer_suspend(s->trainer);
     while (!hzp_trainer_suspended(s->trainer))
         HZP_TRY(look_again(s, reterr));
-    hzp_state_journal(s);
+    if (!atomic_load(&s->read_only))
+        hzp_state_journal(s);
     HZP_TRY(restore(s, reterr));
     while (!hzp_trainer_joined(s->trainer))
         HZP_TRY(look_again(s, reterr));

@@ -19,11 +19,12 @@
  *
  * With several ranks the others get moments, residuals and the version once it serves on rank 0; no
  * other rank decides anything.  One that is lost meanwhile ends learning, and the log says what the
- * next start goes on from. */
+ * next start, or the next meeting of the ranks (rejoin.c), goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
@@ -381,9 +382,12 @@ static int clean_up(struct rollback *r, int code)
     }
     if (code >= 0 || !(r->entered || r->result->made))
         return code;
-    hzp_trainer_stop_learning(r->s->trainer); /* half of it: the rest is done by a restart */
-    return hzp_fail(r->reterr, code, "%.300s; learning has stopped: restart the server, which %s",
-                    why.text, r->entered ? "completes the activation" : "continues from before it");
+    /* Half of it: the rest is done by a restart, or when ranks that were lost are there again. */
+    hzp_trainer_stop_learning(r->s->trainer);
+    return hzp_fail(r->reterr, code, "%.300s; learning %s, which %s", why.text,
+                    hzp_trainer_rejoins(r->s->trainer) ? "stops until all ranks have met again"
+                                                       : "has stopped: restart the server",
+                    r->entered ? "completes the activation" : "continues from before it");
 }
 
 int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
@@ -428,14 +432,18 @@ static int push(struct rollback *r)
     return from_slot(r);
 }
 
+static int hold_upload(struct hzp_state *s, uint64_t checksum, struct hzp_err_text *reterr)
+{
+    return s->upload ? hzp_upload_hold(s->upload, checksum, reterr)
+                     : hzp_fail(reterr, HZP_EINVAL, "this server takes no weights");
+}
+
 int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
                    struct hzp_version_job *ret, struct hzp_err_text *reterr)
 {
     struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
     HZP_ASSERT(job->reset);
-    if (!s->upload)
-        return hzp_fail(reterr, HZP_EINVAL, "this server takes no weights");
-    HZP_TRY(hzp_upload_hold(s->upload, job->checksum, reterr));
+    HZP_TRY(hold_upload(s, job->checksum, reterr));
     int code = clean_up(&r, push(&r));
     hzp_upload_release(s->upload, code >= 0);
     return code;
@@ -548,14 +556,20 @@ static int find_before(struct hzp_state *s, int64_t example, uint64_t *ret,
                           example, learned);
 }
 
+static int check_example(struct hzp_state *s, int64_t example, struct hzp_err_text *reterr)
+{
+    return example > hzp_sample_log_last(s->log) || example < 1
+               ? hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, example)
+               : HZP_OK;
+}
+
 int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
                      struct hzp_version_job *ret, struct hzp_err_text *reterr)
 {
     struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
     struct hzp_weights_stats stats;
     struct hzp_version_job of = *job;
-    if (job->example > hzp_sample_log_last(s->log) || job->example < 1)
-        return hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, job->example);
+    HZP_TRY(check_example(s, job->example, reterr));
     HZP_TRY(find_before(s, job->example, &of.version, reterr));
     if (of.version) {
         ret->version = of.version;
@@ -565,4 +579,28 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
     HZP_TRY(hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr));
     hzp_sample_queue_remove(s->queue, job->example);
     return tell_marks(&r);
+}
+
+/* --- Before it is done ------------------------------------------------------------------------ */
+
+int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_version_job of = *job;
+    struct rollback r = {.s = s, .job = &of, .reterr = reterr};
+    if (job->kind == HZP_JOB_NAME || job->kind == HZP_JOB_EXPORT)
+        return HZP_OK;
+    if (job->kind == HZP_JOB_PUSH) {
+        HZP_TRY(hold_upload(s, job->checksum, reterr));
+        hzp_upload_release(s->upload, false);
+        return HZP_OK;
+    }
+    if (job->kind == HZP_JOB_FORGET) {
+        HZP_TRY(check_example(s, job->example, reterr));
+        HZP_TRY(find_before(s, job->example, &of.version, reterr));
+        if (!of.version)
+            return HZP_OK;
+    }
+    HZP_TRY(find_source(&r));
+    return find_numbers(&r);
 }

@@ -20,10 +20,12 @@
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
     JOURNAL_PIECE = 8,
-    QUIET_S = 3,    /* idle: nothing was learned for this long */
-    DUTY = 10,      /* an idle checkpoint waits this many times the duration of the last one */
-    STARVED_S = 60, /* training starves: no progress for this long while examples wait */
-    LOOKS = 12,     /* how often it is looked at within that time */
+    QUIET_S = 3,         /* idle: nothing was learned for this long */
+    DUTY = 10,           /* an idle checkpoint waits this many times the duration of the last one */
+    STARVED_S = 60,      /* training starves: no progress for this long while examples wait */
+    LOOKS = 12,          /* how often it is looked at within that time */
+    SOON_NS = 500000000, /* what has failed is tried again */
+    GRANT_NS = 250000000, /* the trainer is looked at again; a grant pokes the thread */
 };
 
 /* Marks the samples that have failed since; before a checkpoint may cover them. */
@@ -373,10 +375,11 @@ static void *file_main(void *arg)
         uint64_t sleep_ns = watch_learning(s);
         bool soon = later || s->journal_failed || atomic_load(&s->read_only);
         bool waits = s->asked || s->job_asked; /* for the trainer */
-        hzp_wake_wait(&s->wake, waits ? 2000000u : soon ? 500000000u : sleep_ns);
+        hzp_wake_wait(&s->wake, waits ? (uint64_t)GRANT_NS : soon ? (uint64_t)SOON_NS : sleep_ns);
         write_log(s);
         if (atomic_load(&s->read_only)) {
             try_writing(s);
+            hzp_state_turn_rejoin(s, false);
             continue;
         }
         if (s->contents_due)
@@ -464,6 +467,7 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->trainer = trainer;
     s->model = model;
     s->loop = loop;
+    hzp_trainer_set_asker(trainer, &s->wake);
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     make_copy(s);

@@ -175,6 +175,9 @@ void hzp_state_end_job(struct hzp_state *s);
 /* Removes checkpoints that the policy does not keep; never `needed`. */
 void hzp_state_prune(struct hzp_state *s, const char *needed);
 
+/* Whether that can be done, as far as files and log say, before learning is suspended for it. */
+int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
+                    struct hzp_err_text *reterr);
 /* Makes job->version serve again, or forgets job->example.  Learning is suspended. */
 int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
                        struct hzp_version_job *ret, struct hzp_err_text *reterr);

@@ -457,7 +457,11 @@ void hzp_state_turn_jobs(struct hzp_state *s)
     if (s->jobs && job->state == HZP_JOB_WAITS)
         asked = *job;
     hzp_lock_release(&s->lock);
-    if (!asked.id || !ready(s, &asked))
+    if (!asked.id)
+        return;
+    /* What cannot be done disturbs nothing: a suspension withdraws a trial. */
+    int r = s->job_asked == asked.id ? HZP_OK : hzp_state_check(s, &asked, &text);
+    if (r >= 0 && !ready(s, &asked))
         return;
     hzp_lock_take(&s->lock);
     job->state = HZP_JOB_RUNS;
@@ -465,7 +469,8 @@ void hzp_state_turn_jobs(struct hzp_state *s)
     hzp_state_journal(s);
     struct hzp_version_job result = asked;
     result.state = HZP_JOB_RUNS;
-    int r = run_job(s, &asked, &result, &text);
+    if (r >= 0)
+        r = run_job(s, &asked, &result, &text);
     hzp_state_end_job(s);
     result.state = r < 0 ? HZP_JOB_FAILED : result.learn_to ? HZP_JOB_LEARNS : HZP_JOB_DONE;
     result.code = r;

@@ -465,10 +465,22 @@ def lost_while_going_back():
             server.call(f"/v1/weights/first/activate?timeout={HANG}", {"lessons": "replay"})
         except urllib.error.HTTPError as error:
             assert error.code >= 500, error
+            assert "restart the server" not in error.read().decode()
         killer.join()
         together(server, turn + 1)
         server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(3))
         server.until(lambda: learned_through(server) >= last + 3)
+    # In its middle: rank 0 serves the version, and a rank that is stopped does not take it.
+    serving, pid = server.call("/v1/weights")["serving"], server.pid(1)
+    os.kill(pid, signal.SIGSTOP)
+    job = server.call("/v1/weights/first/activate?timeout=0", {"lessons": "replay"})["id"]
+    server.until(lambda: server.call("/v1/weights")["serving"] > serving)
+    os.kill(pid, signal.SIGKILL)
+    server.until(lambda: server.call(f"/v1/jobs/{job}")["state"] == "failed")
+    error = server.call(f"/v1/jobs/{job}")["error"]
+    assert "until all ranks have met again, which completes the activation" in error, error
+    together(server, 4)
+    server.until(lambda: learned_through(server) >= last + 3)
     server.stop()
 
 
