@@ -211,20 +211,30 @@ def ends(server, long):
 
 def leaves(server):
     """A client that disconnects: no rank goes on with its request."""
-    answers = []
-    for prompt in PROMPTS[:4]:
-        answers.append(server.open("/v1/completions", {"prompt": prompt, "max_tokens": 400, "temperature": 0,
-                                                       "ignore_eos": True, "stream": True}))
-        answers[-1].readline()
-    assert sum(server.metric("requests", rank) for rank in range(server.ranks)) > 0
-    for answer in answers:
-        answer.close()
-    server.until(lambda: all(server.metric("requests", rank) == 0 and server.metric("running", rank) == 0
-                             for rank in range(server.ranks)))
+    def generated():
+        return sum(server.metric("generated_tokens_total", rank) for rank in range(server.ranks))
+
+    def rests():
+        return all(server.metric("requests", rank) == 0 and server.metric("running", rank) == 0
+                   for rank in range(server.ranks))
+
+    def leave():  # it may have its answer before it leaves: perhaps another one has not
+        server.until(rests)
+        before, answers = generated(), []
+        for prompt in PROMPTS[:4]:
+            answers.append(server.open("/v1/completions", {"prompt": prompt, "max_tokens": LONG, "temperature": 0,
+                                                           "ignore_eos": True, "stream": True}))
+            answers[-1].readline()
+        for answer in answers:
+            answer.close()
+        server.until(rests)
+        return generated() < before + len(answers) * LONG
+
+    server.until(leave)
 
 
 def killed(server, long, rounds, comes_back):
-    """A rank is killed while it streams: the same texts, and no error."""
+    """A rank is killed while it streams: the same texts, and no error.  False: it had ended them, and is lost."""
     while rounds:
         begun, lock = set(), threading.Lock()
 
@@ -239,6 +249,7 @@ def killed(server, long, rounds, comes_back):
             server.until(lambda: len(begun) == len(long))
             rank = max(range(1, server.ranks), key=lambda r: server.metric("requests", r) or 0)
             moved, pid = server.metric("moved_total", rank), server.pid(rank)
+            downs = server.log.read_text().count(f"replica down rank={rank} ")
             os.kill(pid, signal.SIGSTOP)  # what it has now it still has when it is killed
             held = server.metric("requests", rank)
             os.kill(pid, signal.SIGKILL if held else signal.SIGCONT)
@@ -247,15 +258,17 @@ def killed(server, long, rounds, comes_back):
                 assert text == long[prompt] and end == "length", (prompt, text, long[prompt])
         if not held:
             continue  # it had ended them before
-        rounds -= 1
-        server.until(lambda: server.metric("moved_total", rank) > moved)
+        server.until(lambda: server.log.read_text().count(f"replica down rank={rank} ") > downs)
         if comes_back:
             server.until(lambda: server.up() == server.ranks)
-        else:
-            server.until(lambda: server.metric("up", rank) == 0)
+        if server.metric("moved_total", rank) > moved:
+            rounds -= 1
+        elif not comes_back:  # it had ended them, and rank 0 had not read that yet
+            return False
     ranks, health = server.call("/v1/weights")["ranks"], server.call("/health")
     assert comes_back or any(not r["up"] and r["reason"] for r in ranks), ranks
     assert health == {"status": "ok"} if comes_back else health["lost_rank"] == rank and health["reason"], health
+    return True
 
 
 def refused():
@@ -314,7 +327,7 @@ if "serves" in CASES:
     texts_, long_, sampled_ = alone()
     for count in (2, 4):
         print("serves", count, flush=True)
-        server_ = Server(count, "--restart", "2")
+        server_ = Server(count, "--restart", "1000")
         same(server_, texts_, sampled_)
         shares(server_)
         leaves(server_)
@@ -323,7 +336,9 @@ if "serves" in CASES:
         assert log_.count("replica down rank=") >= 2, log_
     print("not replaced", flush=True)
     server_ = Server(2)
-    killed(server_, long_, 1, False)
+    while not killed(server_, long_, 1, False):
+        server_.stop()
+        server_ = Server(2)
     assert server_.complete(PROMPTS[0])["text"] == texts_[0]
     server_.stop()
     print("ends", flush=True)
