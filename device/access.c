@@ -49,10 +49,16 @@ static void array(struct list *list, const char *name, const void *ptr, int64_t 
 static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_heads *heads,
                   int mode)
 {
-    int64_t count = (int64_t)kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
-    array(list, "k", kv->k, count, hzp_dtype_size(kv->type), mode);
+    int64_t rows = (int64_t)kv->pages * heads->kv_heads * kv->page_rows;
+    array(list, "k", kv->k, rows * heads->dim, hzp_dtype_size(kv->type), mode);
     list->item[list->count - 1].slots = true;
-    array(list, "v", kv->v, count, hzp_dtype_size(kv->type), mode);
+    array(list, "v", kv->v, rows * heads->dim, hzp_dtype_size(kv->type), mode);
+    list->item[list->count - 1].slots = true;
+    if (kv->type != HZP_E4M3)
+        return;
+    array(list, "k_scale", kv->k_scale, rows, sizeof(float), mode);
+    list->item[list->count - 1].slots = true;
+    array(list, "v_scale", kv->v_scale, rows, sizeof(float), mode);
     list->item[list->count - 1].slots = true;
 }
 

@@ -44,11 +44,18 @@ static struct hzp_cost cost_matmul(const struct hzp_matmul_args *a)
     return (struct hzp_cost){bytes_of_operands(HZP_OP_matmul, a), 2 * elements(&a->c) * depth};
 }
 
+/* Bytes of one row of a kv head in pages. */
+static uint64_t kv_row_bytes(const struct hzp_kv *kv, const struct hzp_heads *heads)
+{
+    return (uint64_t)heads->dim * hzp_dtype_size(kv->type) +
+           (kv->type == HZP_E4M3 ? sizeof(float) : 0);
+}
+
 static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
 {
     uint64_t dim = (uint64_t)a->heads.dim;
     uint64_t ctx = (uint64_t)a->segs.count * (uint64_t)HZP_MAX(a->segs.ctx_max, 0);
-    uint64_t kv = 2 * ctx * (uint64_t)a->heads.kv_heads * dim * hzp_dtype_size(a->kv.type);
+    uint64_t kv = 2 * ctx * (uint64_t)a->heads.kv_heads * kv_row_bytes(&a->kv, &a->heads);
     return (struct hzp_cost){kv + 2 * mat_bytes(&a->out),
                              4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim};
 }
@@ -71,10 +78,8 @@ static struct hzp_cost cost_rope(enum hzp_op op, const void *args, const struct 
 /* Bytes of the rows' slots in the pages, k and v, written once. */
 static uint64_t bytes_appended(const struct hzp_rope_args *a)
 {
-    uint64_t width = 2 * (uint64_t)a->heads.kv_heads * (uint64_t)a->heads.dim;
-    return a->kv.k ? (uint64_t)HZP_MAX(a->x.rows, 0) *
-                         (width * hzp_dtype_size(a->kv.type) + sizeof(*a->slot))
-                   : 0;
+    uint64_t row = 2 * (uint64_t)a->heads.kv_heads * kv_row_bytes(&a->kv, &a->heads);
+    return a->kv.k ? (uint64_t)HZP_MAX(a->x.rows, 0) * (row + sizeof(*a->slot)) : 0;
 }
 
 /* Operations per element of the op's main operand, counted from the formulas in device/ops.h;

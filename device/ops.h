@@ -97,11 +97,14 @@ struct hzp_heads {
     int32_t heads, kv_heads, dim;
 };
 
-/* One layer's paged keys and values: [pages][kv_heads][page_rows][dim] each, type act. */
+/* One layer's paged keys and values: [pages][kv_heads][page_rows][dim] each.  type: act, or E4M3;
+ * then k_scale and v_scale are [pages][kv_heads][page_rows], and an element is its code times the
+ * scale of its row of its head. */
 struct hzp_kv {
     void *k, *v;
     int32_t pages, page_rows;
     enum hzp_dtype type;
+    float *k_scale, *v_scale; /* NULL unless E4M3 */
 };
 
 /* y[r] = table[id[r]].  table [vocab][width] act or F32; y [rows][width] F32. */
@@ -147,7 +150,7 @@ struct hzp_quantize_args {
  * table [positions][dim] F32: dim/2 cosines, then dim/2 sines.
  * Where kv.k is not NULL, k and v of y's row r are also appended to the layer's pages, at
  * slot[r] = page * page_rows + offset; slot < 0: the row is not kept.  No two rows have one
- * slot. */
+ * slot.  To E4M3 pages each head of the row goes as a row of `quantize` does. */
 struct hzp_rope_args {
     struct hzp_mat x, y, q_norm, k_norm, table;
     const int32_t *pos;  /* [rows] */
@@ -159,7 +162,8 @@ struct hzp_rope_args {
 
 /* out[r] = softmax(q[r] K^T * scale) V over positions 0 .. pos(r) of r's sequence, K and V read
  * from pages: position p of segment i lies in page[i * page_stride + p / page_rows].  The rows'
- * own k and v have been appended before.  attn_decode: every segment has one row.
+ * own k and v have been appended before.  attn_decode: every segment has one row.  K and V of E4M3
+ * pages have no NaN among their codes (rope writes none); a row whose scale is NaN is NaN.
  * qkv as in rope, out [rows][heads dim] act. */
 struct hzp_attn_paged_args {
     struct hzp_mat qkv, out;

@@ -101,7 +101,10 @@ static const char *check_matmul(const struct hzp_matmul_args *a)
 
 static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
 {
-    RULE(kv->type == qkv->type, "pages and rows differ in type");
+    RULE(kv->type == qkv->type || kv->type == HZP_E4M3,
+         "pages and rows differ in type, and the pages are not E4M3");
+    RULE(kv->type == HZP_E4M3 || (!kv->k_scale && !kv->v_scale),
+         "there are scales, and the pages are not E4M3");
     RULE(kv->pages > 0 && kv->page_rows > 0, "there are no pages");
     RULE((int64_t)kv->pages * kv->page_rows <= INT32_MAX, "more slots than an int32 can name");
     return NULL;

@@ -135,8 +135,11 @@ static void decode_attention(struct lab *lab, const struct hzp_model_config *c)
     }
     int32_t rows = SEQUENCES * CONTEXT * c->heads.kv_heads;
     struct hzp_attn_paged_args args = {
-        .kv = {take(lab, &at, rows, c->heads.dim, lab->act).ptr,
-               take(lab, &at, rows, c->heads.dim, lab->act).ptr, SEQUENCES * PAGES, PAGE, lab->act},
+        .kv = {.k = take(lab, &at, rows, c->heads.dim, lab->act).ptr,
+               .v = take(lab, &at, rows, c->heads.dim, lab->act).ptr,
+               .pages = SEQUENCES * PAGES,
+               .page_rows = PAGE,
+               .type = lab->act},
         .qkv = take(lab, &at, SEQUENCES, packed, lab->act),
         .out = take(lab, &at, SEQUENCES, c->heads.heads * c->heads.dim, lab->act),
         .segs = {row0, pos0, SEQUENCES, 1, CONTEXT},
@@ -145,6 +148,10 @@ static void decode_attention(struct lab *lab, const struct hzp_model_config *c)
         .heads = c->heads,
         .scale = 0.1f};
     show(lab, "decode attention, 8 sequences of 1024", HZP_OP_attn_decode, &args);
+    args.kv.type = HZP_E4M3; /* in the same memory: its bytes are moderate numbers in any type */
+    args.kv.k_scale = take(lab, &at, 1, rows, HZP_F32).ptr;
+    args.kv.v_scale = take(lab, &at, 1, rows, HZP_F32).ptr;
+    show(lab, "the same, keys and values in fp8", HZP_OP_attn_decode, &args);
 }
 
 static void rows_of_things(struct lab *lab, const struct hzp_model_config *c)

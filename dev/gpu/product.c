@@ -187,7 +187,7 @@ static void serving_open(struct bench *b, struct serving *s, int32_t pages)
     s->kv = hzp_xcalloc((size_t)b->shape->layers, sizeof(*s->kv));
     for (int32_t l = 0; l < b->shape->layers; l++) {
         char *base = (char *)s->pages + 2 * layer * (size_t)l;
-        s->kv[l] = (struct hzp_kv){base, base + layer, pages, PAGE_ROWS, HZP_BF16};
+        s->kv[l] = (struct hzp_kv){base, base + layer, pages, PAGE_ROWS, HZP_BF16, NULL, NULL};
     }
 }
 

@@ -6,28 +6,16 @@
  * FETCH_BYTES later in this order.  Query heads that share a kv head are processed together, so
  * keys and values are read once.
  *
+ * Codes of E4M3 pages are multiplied without their scales; scores are multiplied by the keys',
+ * weights by the values' scales.
+ *
  * A context is divided into chunks of fixed size whose results are merged in order.  The assignment
  * of chunks and heads to tasks depends on the other sequences and on the team, but does not change
  * a bit of the result.
  */
-#include "device/cpu/vec_tmpl.h"
+#include "device/cpu/decode_tmpl.h"
 
 #include <stdlib.h>
-
-enum {
-    CHUNK = 256,            /* positions per chunk; each chunk has its own sums */
-    ROWS = 16,              /* rows of a block */
-    SCORES = CHUNK + ROWS,  /* scores of a head: blocks may write past the chunk's end */
-    FETCH_BYTES = 16 << 10, /* prefetch distance: 4 K are 6 % slower, 24 K 5 % */
-    HEADS_AT_ONCE = 4,
-    NR = 4,
-};
-
-#ifdef __AVX512BF16__
-#define HAS_PAIRS 1
-#else
-#define HAS_PAIRS 0
-#endif
 
 /* The state of a chunk, or of a context so far, per query head of a task: the largest score, the
  * sum of exp(score - top), and the sum of the values with those weights.  With pairs the elements
@@ -63,12 +51,6 @@ struct place {
     bool value;
 };
 
-/* A block to prefetch. */
-struct wanted {
-    const char *at;
-    int n;
-};
-
 struct task {
     const struct decode *w;
     int seg, h0, h1; /* kv heads h0 .. h1-1 */
@@ -80,16 +62,30 @@ struct task {
 
 static size_t row_bytes(const struct decode *w)
 {
-    return (size_t)w->args->heads.dim * (w->args->kv.type == HZP_F32 ? 4 : 2);
+    return (size_t)w->args->heads.dim * size_of(w->args->kv.type);
+}
+
+/* The index of position p of kv head h, in rows of a head. */
+static size_t row_index(const struct task *t, int h, int p)
+{
+    const struct hzp_attn_paged_args *a = t->w->args;
+    int64_t page = hzp_attn_pages(a, t->seg)[p / a->kv.page_rows];
+    return ((size_t)page * (size_t)a->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
+           (size_t)(p % a->kv.page_rows);
 }
 
 static const char *row_at(const struct task *t, bool value, int h, int p)
 {
-    const struct hzp_attn_paged_args *a = t->w->args;
-    int64_t page = hzp_attn_pages(a, t->seg)[p / a->kv.page_rows];
-    size_t row = ((size_t)page * (size_t)a->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
-                 (size_t)(p % a->kv.page_rows);
-    return (const char *)(value ? a->kv.v : a->kv.k) + row * row_bytes(t->w);
+    const struct hzp_kv *kv = &t->w->args->kv;
+    return (const char *)(value ? kv->v : kv->k) + row_index(t, h, p) * row_bytes(t->w);
+}
+
+/* NULL: the pages have no scales. */
+static const float *scale_at(const struct task *t, bool value, int h, int p)
+{
+    const struct hzp_kv *kv = &t->w->args->kv;
+    const float *scale = value ? kv->v_scale : kv->k_scale;
+    return scale ? scale + row_index(t, h, p) : NULL;
 }
 
 /* The number of positions of one page from p on, below p1. */
@@ -108,7 +104,10 @@ INLINE struct wanted ahead(struct task *t)
         return (struct wanted){NULL, 0};
     int left = page_left(t, a->p, a->p1), n = HZP_MIN(left - a->row, ROWS);
     struct wanted want = {row_at(t, a->value, a->h, a->p + a->row), n};
+    const float *scale = scale_at(t, a->value, a->h, a->p + a->row);
 
+    if (scale)
+        fetch_near(scale);
     a->row += n;
     if (a->row < left)
         return want;
@@ -128,266 +127,9 @@ INLINE struct wanted ahead(struct task *t)
     return want;
 }
 
-/* Prefetches two of its rows, from row r on: a few lines at a time, between other work, because a
- * core can have only a limited number of loads in flight.  Pages are scattered in memory, so the
- * hardware cannot predict them. */
-INLINE void fetch_two(struct wanted want, int r, size_t row)
-{
-    if (r < want.n)
-        for (size_t i = 0; i < 2 * row; i += 64)
-            fetch_near(want.at + (size_t)r * row + i);
-}
-
-/* Prefetches all rows from row r on. */
-INLINE void fetch_rest(struct wanted want, int r, size_t row)
-{
-    for (; r < want.n; r += 2)
-        fetch_two(want, r, row);
-}
-
-#if HAS_PAIRS
-
-/* Dot products of keys k0 and k1 with g queries: eight partial sums each, k0's in the lower
- * half. */
-INLINE void dot_two(int g, int dim, const float *q, size_t ldq, const char *k0, const char *k1,
-                    struct wanted want, int r, vf ret[HEADS_AT_ONCE])
-{
-    fetch_two(want, r, (size_t)dim * 2);
-    for (int i = 0; i < g; i++)
-        ret[i] = vzero();
-    for (int d = 0; d < dim; d += 16) {
-        __mmask16 some = lanes(HZP_MIN(16, dim - d));
-        bool whole = dim - d >= 16;
-        __m256i a = whole ? _mm256_loadu_si256((const __m256i *)(k0 + 2 * d))
-                          : _mm256_maskz_loadu_epi16(some, k0 + 2 * d);
-        __m256i b = whole ? _mm256_loadu_si256((const __m256i *)(k1 + 2 * d))
-                          : _mm256_maskz_loadu_epi16(some, k1 + 2 * d);
-        __m512bh k = (__m512bh)_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-        for (int i = 0; i < g; i++)
-            ret[i] =
-                _mm512_dpbf16_ps(ret[i], k, (__m512bh)_mm512_loadu_ps(q + (size_t)i * ldq + d));
-    }
-}
-
-INLINE void dot_four(int g, int dim, const float *q, size_t ldq, const char *const *key,
-                     struct wanted want, int r, vf ret[HEADS_AT_ONCE])
-{
-    vf a[HEADS_AT_ONCE], b[HEADS_AT_ONCE];
-
-    dot_two(g, dim, q, ldq, key[0], key[1], want, r, a);
-    dot_two(g, dim, q, ldq, key[2], key[3], want, r + 2, b);
-    for (int i = 0; i < g; i++)
-        ret[i] =
-            vadd(_mm512_shuffle_f32x4(a[i], b[i], 0x88), _mm512_shuffle_f32x4(a[i], b[i], 0xdd));
-}
-
-INLINE void dot_eight(int g, int dim, const float *q, size_t ldq, const char *const *key,
-                      struct wanted want, int r, vf ret[HEADS_AT_ONCE])
-{
-    vf a[HEADS_AT_ONCE], b[HEADS_AT_ONCE];
-
-    dot_four(g, dim, q, ldq, key, want, r, a);
-    dot_four(g, dim, q, ldq, key + 4, want, r + 4, b);
-    for (int i = 0; i < g; i++) {
-        __m512d x = _mm512_castps_pd(a[i]), y = _mm512_castps_pd(b[i]);
-        ret[i] = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
-                      _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    }
-}
-
-/* Scores of g heads with n <= ROWS keys; ROWS floats are written.  Each fold halves the number of
- * partial sums per key and joins the keys of two vectors, so the keys are read in the order that
- * the last fold requires. */
-INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, float scale,
-                       struct wanted want, float *score)
-{
-    size_t row = (size_t)dim * 2, ldq = (size_t)HZP_ROUND_UP(dim, 16);
-    const char *key[ROWS];
-    vf a[HEADS_AT_ONCE], b[HEADS_AT_ONCE];
-
-    for (int i = 0; i < ROWS; i++)
-        key[i] = keys + (size_t)HZP_MIN(i % 4 * 4 + i / 4, n - 1) * row;
-    dot_eight(g, dim, q, ldq, key, want, 0, a);
-    dot_eight(g, dim, q, ldq, key + 8, want, 8, b);
-    for (int i = 0; i < g; i++) {
-        vf sum = vadd(_mm512_shuffle_ps(a[i], b[i], 0x88), _mm512_shuffle_ps(a[i], b[i], 0xdd));
-        vstore(score + i * SCORES, vmul(sum, vset(scale)), VL);
-    }
-}
-
-/* 32 elements of a row, or `left` if that is less. */
-INLINE __m512i half_row(const char *row, int left)
-{
-    return left >= 32 ? _mm512_loadu_si512(row) : _mm512_maskz_loadu_epi16((1u << left) - 1, row);
-}
-
-/* Two rows are interleaved, and a dword of p holds the weights of both.  Of each 32 elements the
- * first vector then has 0-3, 8-11, 16-19, 24-27, and the second the others. */
-INLINE void values_pairs(int g, int dim, const char *values, int n, const float *score,
-                         struct wanted want, float *value)
-{
-    size_t row = (size_t)dim * 2, wide = (size_t)HZP_ROUND_UP(dim, 32);
-
-    for (int d0 = 0; d0 < dim; d0 += 64) {
-        int nv = dim - d0 > 32 ? 4 : 2;
-        vf acc[HEADS_AT_ONCE][4];
-        float *at = value + d0;
-        for (int i = 0; i < g; i++)
-            for (int v = 0; v < nv; v++)
-                acc[i][v] = vload(at + (size_t)i * wide + v * VL, VL);
-        for (int p = 0; p < n; p += 2) {
-            __m512bh woven[4];
-            if (d0 == 0)
-                fetch_two(want, p, row);
-            for (int v = 0; v < nv; v += 2) {
-                const char *x = values + (size_t)p * row + (d0 + v * VL) * 2;
-                __m512i a = half_row(x, dim - d0 - v * VL);
-                __m512i b =
-                    p + 1 < n ? half_row(x + row, dim - d0 - v * VL) : _mm512_setzero_si512();
-                woven[v] = (__m512bh)_mm512_unpacklo_epi16(a, b);
-                woven[v + 1] = (__m512bh)_mm512_unpackhi_epi16(a, b);
-            }
-            for (int i = 0; i < g; i++) {
-                int32_t two;
-                memcpy(&two, (const uint16_t *)(score + i * SCORES) + p, sizeof(two));
-                for (int v = 0; v < nv; v++)
-                    acc[i][v] =
-                        _mm512_dpbf16_ps(acc[i][v], woven[v], (__m512bh)_mm512_set1_epi32(two));
-            }
-        }
-        for (int i = 0; i < g; i++)
-            for (int v = 0; v < nv; v++)
-                vstore(at + (size_t)i * wide + v * VL, acc[i][v], VL);
-    }
-}
-
-/* Elements d .. d+15 of a sum made by values_pairs. */
-INLINE vf value_turned(const float *value, int d)
-{
-    vf a = vload(value + d / 32 * 32, VL), b = vload(value + d / 32 * 32 + VL, VL);
-    vi at = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    if (d % 32)
-        at = _mm512_or_si512(at, _mm512_set1_epi32(8));
-    return _mm512_permutex2var_ps(a, at, b);
-}
-
-#else
-
-INLINE void keys_pairs(int g, int dim, const float *q, const char *keys, int n, float scale,
-                       struct wanted want, float *score)
-{
-    (void)g, (void)dim, (void)q, (void)keys, (void)n, (void)scale, (void)want, (void)score;
-}
-INLINE void values_pairs(int g, int dim, const char *values, int n, const float *score,
-                         struct wanted want, float *value)
-{
-    (void)g, (void)dim, (void)values, (void)n, (void)score, (void)want, (void)value;
-}
-INLINE vf value_turned(const float *value, int d)
-{
-    return vload(value + d, VL);
-}
-
-#endif
-
-/* Scores of g heads with NR keys; q: [g][dim] floats. */
-INLINE void score_four(int g, enum hzp_dtype type, const float *q, const char *const key[NR],
-                       int dim, float scale, v4 ret[HEADS_AT_ONCE])
-{
-    vf acc[HEADS_AT_ONCE][NR];
-
-    UNROLL
-    for (int i = 0; i < g; i++) {
-        UNROLL
-        for (int j = 0; j < NR; j++)
-            acc[i][j] = vzero();
-    }
-    EACH(d, dim, {
-        UNROLL
-        for (int j = 0; j < NR; j++) {
-            vf kv = vget(key[j], (size_t)d, type, left);
-            UNROLL
-            for (int i = 0; i < g; i++)
-                acc[i][j] = vfma(vload(q + i * dim + d, left), kv, acc[i][j]);
-        }
-    });
-    UNROLL
-    for (int i = 0; i < g; i++) {
-        v4 sums =
-            v4_sums(vfold4(acc[i][0]), vfold4(acc[i][1]), vfold4(acc[i][2]), vfold4(acc[i][3]));
-        ret[i] = sums * v4_set(scale);
-    }
-}
-
-INLINE void keys_plain(int g, enum hzp_dtype type, int dim, const float *q, const char *keys, int n,
-                       float scale, struct wanted want, float *score)
-{
-    size_t row = (size_t)dim * (type == HZP_F32 ? 4 : 2);
-
-    for (int p = 0; p < n; p += NR) {
-        const char *key[NR];
-        v4 s[HEADS_AT_ONCE];
-        fetch_two(want, p, row);
-        fetch_two(want, p + 2, row);
-        for (int j = 0; j < NR; j++)
-            key[j] = keys + (size_t)HZP_MIN(p + j, n - 1) * row;
-        score_four(g, type, q, key, dim, scale, s);
-        for (int i = 0; i < g; i++)
-            v4_store(score + i * SCORES + p, s[i]);
-    }
-}
-
-/* value[i][d0 .. d0+nv*VL) += sum over p of score[i][p] v[p][d0 ..); the last vector has `left`
- * elements, and at d0 = 0 what is wanted is fetched. */
-INLINE void values_wide(int g, int nv, enum hzp_dtype type, int dim, int d0, int last,
-                        const char *values, int n, const float *score, struct wanted want,
-                        float *value)
-{
-    size_t row = (size_t)dim * (type == HZP_F32 ? 4 : 2);
-    vf acc[HEADS_AT_ONCE][4];
-
-    UNROLL
-    for (int i = 0; i < g; i++) {
-        UNROLL
-        for (int v = 0; v < nv; v++)
-            acc[i][v] = vload(value + i * dim + d0 + v * VL, v + 1 < nv ? VL : last);
-    }
-    for (int p = 0; p < n; p++) {
-        if (d0 == 0 && p % 2 == 0)
-            fetch_two(want, p, row);
-        UNROLL
-        for (int v = 0; v < nv; v++) {
-            vf vv =
-                vget(values + (size_t)p * row, (size_t)(d0 + v * VL), type, v + 1 < nv ? VL : last);
-            UNROLL
-            for (int i = 0; i < g; i++)
-                acc[i][v] = vfma(vset(score[i * SCORES + p]), vv, acc[i][v]);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < g; i++) {
-        UNROLL
-        for (int v = 0; v < nv; v++)
-            vstore(value + i * dim + d0 + v * VL, acc[i][v], v + 1 < nv ? VL : last);
-    }
-}
-
-/* value[i][d] += sum over p of score[i][p] v[p][d]. */
-INLINE void values_plain(int g, enum hzp_dtype type, int dim, const char *values, int n,
-                         const float *score, struct wanted want, float *value)
-{
-    const int nv = VL == 16 || g <= 3 ? 4 : 2; /* registers: g sums of each, and g scores */
-    int d = 0;
-
-    for (; d + nv * VL <= dim; d += nv * VL)
-        values_wide(g, nv, type, dim, d, VL, values, n, score, want, value);
-    for (; d < dim; d += VL)
-        values_wide(g, 1, type, dim, d, HZP_MIN(VL, dim - d), values, n, score, want, value);
-}
-
-/* Turns scores into exp(score - top), with pairs as bf16 in the same place, and writes zeros up to
- * a whole vector; returns their sum. */
-INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
+/* Turns scores into exp(score - top), with `words` as bf16 in the same place, and writes zeros up
+ * to a whole vector; returns their sum. */
+INLINE float chunk_softmax(bool words, float *score, int n, float *ret_top)
 {
     vf top = vset(-INFINITY), sum = vzero();
 
@@ -397,25 +139,26 @@ INLINE float chunk_softmax(bool pairs, float *score, int n, float *ret_top)
     EACH(c, n, {
         vf e = vkeep(vexp(vsub(vload(score + c, left), shift)), 0, left);
 #if HAS_PAIRS
-        if (pairs)
+        if (words)
             _mm256_storeu_si256((__m256i *)((uint16_t *)score + c), (__m256i)_mm512_cvtneps_pbh(e));
         else
 #endif
             vstore(score + c, e, left);
         sum = vadd(sum, e);
     });
-    (void)pairs;
+    (void)words;
     *ret_top = high;
     return vsum(sum);
 }
 
 /* Processes heads i .. i+g-1 of the task, all of kv head h, with n keys or values, at position `at`
- * of the chunk. */
+ * of the chunk.  scale: of the rows; used if type is E4M3. */
 INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype type, int dim,
-                      bool value, int i, const char *rows, int n, int at, struct wanted want,
-                      struct state out)
+                      bool value, int i, const char *rows, const float *scale, int n, int at,
+                      struct wanted want, struct state out)
 {
     const struct hzp_attn_paged_args *a = t->w->args;
+    bool narrow = type == HZP_E4M3;
     float *score = t->score + i * SCORES;
 
     if (!pairs && !value) /* keys_plain and values prefetch only so many rows */
@@ -425,17 +168,22 @@ INLINE void block_run(const struct task *t, int g, bool pairs, enum hzp_dtype ty
 
     if (value) {
         float *sum = out.value + (size_t)i * (size_t)t->w->wide;
+        if (narrow)
+            rows_scale(g, pairs, scale, n, score + at);
         if (pairs)
-            values_pairs(g, dim, rows, n, (float *)((uint16_t *)score + at), want, sum);
+            values_pairs(g, narrow, dim, rows, n,
+                         narrow ? score + at : (float *)((uint16_t *)score + at), want, sum);
         else
             values_plain(g, type, dim, rows, n, score + at, want, sum);
     } else if (pairs) {
-        keys_pairs(g, dim, t->q + (size_t)i * (size_t)HZP_ROUND_UP(dim, 16), rows, n, a->scale,
-                   want, score + at);
+        keys_pairs(g, narrow, dim, t->q + (size_t)i * (size_t)HZP_ROUND_UP(dim, 16), rows, n,
+                   a->scale, want, score + at);
     } else {
         keys_plain(g, type, dim, t->q + (size_t)i * (size_t)dim, rows, n, a->scale, want,
                    score + at);
     }
+    if (narrow && !value)
+        rows_scale(g, false, scale, n, score + at);
 }
 
 /* Processes all keys, or all values, of positions p0 .. p1-1. */
@@ -448,21 +196,23 @@ INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, b
         left = page_left(t, p, p1);
         for (int h = t->h0; h < t->h1; h++) {
             const char *rows = row_at(t, value, h, p);
+            const float *scale = scale_at(t, value, h, p);
             for (int r = 0, n; r < left; r += n, rows += (size_t)n * row_bytes(t->w)) {
                 int i = (h - t->h0) * group, end = i + group, at = p - p0 + r;
                 n = HZP_MIN(left - r, ROWS);
                 struct wanted want = ahead(t);
+                const float *by = scale ? scale + r : NULL;
                 for (; i + 4 <= end; i += 4, want.n = 0)
-                    block_run(t, 4, pairs, type, dim, value, i, rows, n, at, want, out);
+                    block_run(t, 4, pairs, type, dim, value, i, rows, by, n, at, want, out);
                 switch (end - i) {
                 case 1:
-                    block_run(t, 1, pairs, type, dim, value, i, rows, n, at, want, out);
+                    block_run(t, 1, pairs, type, dim, value, i, rows, by, n, at, want, out);
                     break;
                 case 2:
-                    block_run(t, 2, pairs, type, dim, value, i, rows, n, at, want, out);
+                    block_run(t, 2, pairs, type, dim, value, i, rows, by, n, at, want, out);
                     break;
                 case 3:
-                    block_run(t, 3, pairs, type, dim, value, i, rows, n, at, want, out);
+                    block_run(t, 3, pairs, type, dim, value, i, rows, by, n, at, want, out);
                     break;
                 }
             }
@@ -478,32 +228,38 @@ INLINE void chunk_run_as(struct task *t, bool pairs, enum hzp_dtype type, int di
 
     rows_run(t, pairs, type, dim, false, p0, p1, out);
     for (int i = 0; i < heads; i++)
-        out.sum[i] = chunk_softmax(pairs, t->score + i * SCORES, p1 - p0, &out.top[i]);
+        out.sum[i] =
+            chunk_softmax(pairs && type != HZP_E4M3, t->score + i * SCORES, p1 - p0, &out.top[i]);
     memset(out.value, 0, (size_t)heads * (size_t)t->w->wide * sizeof(*out.value));
     rows_run(t, pairs, type, dim, true, p0, p1, out);
 }
 
-static void chunk_run(struct task *t, int p0, int p1, struct state out)
+/* The same, with widths that are common known to the compiler. */
+INLINE void chunk_run_wide(struct task *t, bool pairs, enum hzp_dtype type, int p0, int p1,
+                           struct state out)
 {
     int dim = t->w->args->heads.dim;
 
-    if (t->w->args->kv.type == HZP_F32)
-        chunk_run_as(t, false, HZP_F32, dim, p0, p1, out);
-#if !HAS_PAIRS
-    else if (dim == 64)
-        chunk_run_as(t, false, HZP_BF16, 64, p0, p1, out);
+    if (dim == 64)
+        chunk_run_as(t, pairs, type, 64, p0, p1, out);
     else if (dim == 128)
-        chunk_run_as(t, false, HZP_BF16, 128, p0, p1, out);
+        chunk_run_as(t, pairs, type, 128, p0, p1, out);
     else
-        chunk_run_as(t, false, HZP_BF16, dim, p0, p1, out);
-#else
-    else if (dim == 64)
-        chunk_run_as(t, HAS_PAIRS, HZP_BF16, 64, p0, p1, out);
-    else if (dim == 128)
-        chunk_run_as(t, HAS_PAIRS, HZP_BF16, 128, p0, p1, out);
+        chunk_run_as(t, pairs, type, dim, p0, p1, out);
+}
+
+static void chunk_run(struct task *t, int p0, int p1, struct state out)
+{
+    const struct hzp_attn_paged_args *a = t->w->args;
+
+    if (a->kv.type == HZP_F32)
+        chunk_run_as(t, false, HZP_F32, a->heads.dim, p0, p1, out);
+    else if (a->kv.type == HZP_BF16)
+        chunk_run_wide(t, HAS_PAIRS, HZP_BF16, p0, p1, out);
+    else if (HAS_PAIRS && !t->w->pairs)
+        chunk_run_as(t, false, HZP_E4M3, a->heads.dim, p0, p1, out);
     else
-        chunk_run_as(t, HAS_PAIRS, HZP_BF16, dim, p0, p1, out);
-#endif
+        chunk_run_wide(t, HAS_PAIRS, HZP_E4M3, p0, p1, out);
 }
 
 /* x = x a + y b, n floats. */
@@ -703,7 +459,7 @@ static int cpu_attn_decode(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_paged_args *a = args;
     struct hzp_team *team = hzp_cpu_team(lane);
-    bool pairs = HAS_PAIRS && a->kv.type == HZP_BF16;
+    bool pairs = HAS_PAIRS && a->qkv.type == HZP_BF16;
     struct decode w = {.args = a,
                        .team = team,
                        .pairs = pairs,

@@ -5,7 +5,11 @@
  * Dao et al. 2022), so that scores stay in the cache.  The query heads that share a kv head are
  * rows of one product, so keys and values are packed once for all of them.  A task is one kv head
  * and one range of a segment's queries.
+ *
+ * Codes of E4M3 pages are packed without their scales; scores are multiplied by the keys',
+ * probabilities by the values' scales.
  */
+#include "device/cpu/fp8_tmpl.h"
 #include "device/cpu/tile_tmpl.h"
 
 /* Rows are (query, head) pairs of the heads that share a kv head, ordered by query. */
@@ -29,6 +33,11 @@ struct flash {
     int items, queries;       /* queries: of a task */
 };
 
+static bool has_scales(const struct flash *f)
+{
+    return f->paged && f->paged->kv.type == HZP_E4M3;
+}
+
 /* A task's work memory. */
 struct flash_work {
     float *q, *o;                /* [rows][k of dim], [rows][width] */
@@ -36,12 +45,15 @@ struct flash_work {
     float *s, *p;                /* [PART][BLOCK], [PART][k of BLOCK] */
     float *high, *shift, *less;  /* [PART] */
     float *rows, *keys, *values; /* one block in rows form; panels */
+    float *k_scale, *v_scale;    /* [BLOCK] of E4M3 pages, with zeros after the last; else NULL */
     size_t k;                    /* dwords of a row of q */
     int width;                   /* dim, rounded up to panels */
 };
 
-static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct flash_work *ret)
+static size_t flash_work_make(const struct flash *f, int rows, float *base, struct flash_work *ret)
 {
+    bool pairs = HZP_PAIRS(f->qkv.type);
+    int dim = f->heads.dim;
     size_t k = (size_t)k_dwords(pairs, dim), width = (size_t)HZP_ROUND_UP(dim, W);
     size_t n = (size_t)HZP_ROUND_UP(rows, 16), at = 0;
     struct {
@@ -52,15 +64,27 @@ static size_t flash_work_make(bool pairs, int dim, int rows, float *base, struct
         {&ret->sum, n * VL},     {&ret->s, PART * BLOCK}, {&ret->p, PART * BLOCK},
         {&ret->high, PART},      {&ret->shift, PART},     {&ret->less, PART},
         {&ret->rows, BLOCK * k}, {&ret->keys, BLOCK * k}, {&ret->values, BLOCK * width},
+        {&ret->k_scale, BLOCK},  {&ret->v_scale, BLOCK},
     };
 
     for (int i = 0; i < HZP_COUNT(part); i++) {
         *part[i].ptr = base ? base + at : NULL;
         at += HZP_ROUND_UP(part[i].size, (size_t)16);
     }
+    if (!has_scales(f))
+        ret->k_scale = ret->v_scale = NULL;
     ret->k = k;
     ret->width = (int)width;
     return at * sizeof(float);
+}
+
+/* Where position p of segment seg, kv head h lies in the pages, in rows of a head. */
+static size_t page_row(const struct flash *f, int seg, int h, int p)
+{
+    const struct hzp_attn_paged_args *a = f->paged;
+    int64_t page = hzp_attn_pages(a, seg)[p / a->kv.page_rows];
+    return ((size_t)page * (size_t)f->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
+           (size_t)(p % a->kv.page_rows);
 }
 
 /* The key (or value) at position p of segment seg, kv head h. */
@@ -69,23 +93,58 @@ static const char *key_at(const struct flash *f, int seg, int h, int p, bool val
     size_t dim = (size_t)f->heads.dim, size = f->qkv.type == HZP_F32 ? 4 : 2;
 
     if (f->paged) {
-        const struct hzp_attn_paged_args *a = f->paged;
-        int64_t page = hzp_attn_pages(a, seg)[p / a->kv.page_rows];
-        size_t row =
-            ((size_t)page * (size_t)f->heads.kv_heads + (size_t)h) * (size_t)a->kv.page_rows +
-            (size_t)(p % a->kv.page_rows);
-        return (const char *)(value ? a->kv.v : a->kv.k) + row * dim * size;
+        const struct hzp_kv *kv = &f->paged->kv;
+        size_t bytes = kv->type == HZP_E4M3 ? dim : dim * size;
+        return (const char *)(value ? kv->v : kv->k) + page_row(f, seg, h, p) * bytes;
     }
     size_t head = (size_t)(f->heads.heads + h + (value ? f->heads.kv_heads : 0));
     int64_t row = f->before + f->segs->row0[seg] - f->segs->pos0[seg] + p;
     return (const char *)hzp_cpu_row(&f->qkv, row) + head * dim * size;
 }
 
+/* Copies one row of n codes into rows form. */
+INLINE void codes_copy(bool pairs, const uint8_t *from, int n, float *y)
+{
+#ifdef __AVX512BF16__
+    if (pairs) {
+        uint16_t *to = (uint16_t *)y;
+        if (n % 2)
+            y[n / 2] = 0;
+        for (int c = 0; c < n; c += 32) {
+            int left = HZP_MIN(n - c, 32);
+            __mmask32 some = left == 32 ? ~0u : (1u << left) - 1;
+            _mm512_mask_storeu_epi16(to + c, some, words_of_e4m3(from + c, left));
+        }
+        return;
+    }
+#endif
+    (void)pairs;
+    EACH(c, n, vstore(y + c, vload_e4m3(from + c, left), left););
+}
+
+/* Loads codes k0 .. k0+n-1 and their scales; `scale` gets zeros after them. */
+INLINE void codes_load(const struct flash *f, const struct flash_work *w, bool pairs, int seg,
+                       int h, int k0, int n, bool value)
+{
+    const float *from = value ? f->paged->kv.v_scale : f->paged->kv.k_scale;
+    float *scale = value ? w->v_scale : w->k_scale;
+
+    for (int i = 0; i < n; i++) {
+        codes_copy(pairs, (const uint8_t *)key_at(f, seg, h, k0 + i, value), f->heads.dim,
+                   w->rows + (size_t)i * w->k);
+        scale[i] = from[page_row(f, seg, h, k0 + i)];
+    }
+    for (int i = n; i < BLOCK; i++)
+        scale[i] = 0;
+}
+
 /* Loads keys or values k0 .. k0+n-1 into w->rows, with zeros after them. */
 INLINE void block_load(const struct flash *f, const struct flash_work *w, bool pairs, int seg,
                        int h, int k0, int n, bool value)
 {
-    for (int i = 0; i < n; i++)
+    if (w->k_scale)
+        codes_load(f, w, pairs, seg, h, k0, n, value);
+    for (int i = 0; i < n && !w->k_scale; i++)
         row_copy(pairs, key_at(f, seg, h, k0 + i, value), f->qkv.type, f->heads.dim,
                  w->rows + (size_t)i * w->k);
     if (n < BLOCK)
@@ -166,8 +225,8 @@ static __attribute__((noinline)) void values_floats(int m, int width, int k, int
 #define values_floats values_pairs
 #endif
 
-/* Turns row i's scores of the first n keys of the block into probabilities; the rest of p up to
- * `cols`, the number of scores in s, becomes 0. */
+/* Turns row i's scores of the first n keys of the block into probabilities, times the values'
+ * scales; the rest of p up to `cols`, the number of scores in s, becomes 0. */
 INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n, int cols, float f)
 {
     const float *s = w->s + (size_t)at * BLOCK;
@@ -180,6 +239,8 @@ INLINE void row_exp(const struct flash_work *w, bool pairs, int i, int at, int n
             vf x = vsub(vmul(vload(s + c, VL), factor), shift);
             e = vkeep(unit_exp(pairs, x), 0, HZP_MIN(VL, n - c));
             sum = vadd(sum, e);
+            if (w->v_scale)
+                e = vmul(e, vload(w->v_scale + c, VL));
         }
 #ifdef __AVX512BF16__
         if (pairs)
@@ -244,6 +305,16 @@ INLINE void flash_finish(const struct flash *f, const struct flash_work *w, bool
     }
 }
 
+/* Multiplies m rows of scores by the keys' scales. */
+INLINE void scores_scale(const struct flash_work *w, int m, int cols)
+{
+    for (int i = 0; i < m; i++)
+        for (int c = 0; c < cols; c += VL) {
+            float *s = w->s + (size_t)i * BLOCK + c;
+            vstore(s, vmul(vload(s, VL), vload(w->k_scale + c, VL)), VL);
+        }
+}
+
 /* Adds the contribution of the packed keys k0 .. k0+keys-1 to all rows.  pos: of the first
  * query. */
 INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pairs, int rows,
@@ -262,6 +333,8 @@ INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pa
             scores_pairs(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
         else
             scores_floats(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
+        if (w->k_scale)
+            scores_scale(w, m, cols);
         softmax_rows(w, pairs, i0, m, group, pos - k0 + 1, keys, cols, f->scale);
         float *o = w->o + (size_t)i0 * (size_t)w->width;
         if (pairs)
@@ -308,7 +381,7 @@ static void flash_task(void *ctx, int task, int thread)
     int rows = f->queries * (f->heads.heads / f->heads.kv_heads);
     struct flash_work w;
 
-    flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim, rows, hzp_team_own(f->team, thread), &w);
+    flash_work_make(f, rows, hzp_team_own(f->team, thread), &w);
     if (HZP_PAIRS(f->qkv.type))
         flash_run(f, &w, true, seg, q0, n, h);
     else
@@ -329,9 +402,8 @@ static int flash_issue(struct flash *f)
         if ((int64_t)items * f->heads.kv_heads >= few)
             break;
     }
-    HZP_TRY(hzp_team_reserve(
-        f->team, (size_t)items * sizeof(*item),
-        flash_work_make(HZP_PAIRS(f->qkv.type), f->heads.dim, f->queries * group, NULL, &w)));
+    HZP_TRY(hzp_team_reserve(f->team, (size_t)items * sizeof(*item),
+                             flash_work_make(f, f->queries * group, NULL, &w)));
     item = hzp_team_shared(f->team);
     f->item = (const int32_t(*)[2])item;
     for (int i = 0; i < f->segs->count; i++)

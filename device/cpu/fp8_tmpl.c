@@ -4,18 +4,7 @@
 
 INLINE void quantize_row(const struct hzp_quantize_args *a, int r, enum hzp_dtype type)
 {
-    const void *x = hzp_cpu_row(&a->x, r);
-    uint8_t *y = hzp_cpu_row(&a->y, r);
-    vi largest = vnone();
-
-    EACH(c, a->x.cols, largest = vlargest(largest, vget(x, (size_t)c, type, left)););
-    float scale = a->scale[r] = hzp_e4m3_scale(vlargest_of(largest));
-    if (isnan(scale)) {
-        memset(y, 0, (size_t)a->y.cols);
-        return;
-    }
-    vf by = vset(scale);
-    EACH(c, a->x.cols, vstore_e4m3(y + c, vdiv(vget(x, (size_t)c, type, left), by), left););
+    a->scale[r] = to_e4m3(hzp_cpu_row(&a->x, r), type, a->x.cols, hzp_cpu_row(&a->y, r));
 }
 
 static void quantize_rows(void *ctx, int begin, int end, int thread)

@@ -157,13 +157,27 @@ INLINE uint32_t vlargest_of(vi a)
 
 #endif
 
+/* Quantizes a row of n elements, as device/ops.h says of `quantize`; returns its scale. */
+INLINE float to_e4m3(const void *x, enum hzp_dtype type, int n, uint8_t *y)
+{
+    vi largest = vnone();
+
+    EACH(c, n, largest = vlargest(largest, vget(x, (size_t)c, type, left)););
+    float scale = hzp_e4m3_scale(vlargest_of(largest));
+    if (isnan(scale)) {
+        memset(y, 0, (size_t)n);
+        return scale;
+    }
+    vf by = vset(scale);
+    EACH(c, n, vstore_e4m3(y + c, vdiv(vget(x, (size_t)c, type, left), by), left););
+    return scale;
+}
+
 #ifdef __AVX512BF16__
-/* 32 codes as bf16; elements at `left` or beyond are 0. */
-INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
+/* 32 codes as bf16. */
+INLINE __m512i words_of_codes(__m256i b)
 {
     static const uint16_t small[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
-    __m256i b = left >= 32 ? _mm256_loadu_si256((const __m256i *)p)
-                           : _mm256_maskz_loadu_epi8((__mmask32)((1u << left) - 1), p);
     __m512i v = _mm512_cvtepi8_epi16(b);
     __m512i f = _mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16(0x7f0));
     __mmask32 tiny = _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x78));
@@ -171,6 +185,12 @@ INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
     f = _mm512_mask_permutexvar_epi16(f, tiny, v, _mm512_loadu_si512(small));
     /* f | (v & sign) */
     return _mm512_ternarylogic_epi32(f, v, _mm512_set1_epi16((short)0x8000), 0xf8);
+}
+/* The same from memory; elements at `left` or beyond are 0. */
+INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
+{
+    return words_of_codes(left >= 32 ? _mm256_loadu_si256((const __m256i *)p)
+                                     : _mm256_maskz_loadu_epi8((__mmask32)((1u << left) - 1), p));
 }
 #endif
 

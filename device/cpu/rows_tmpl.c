@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/rows_tmpl.c - forward ops on single rows. */
-#include "device/cpu/vec_tmpl.h"
+#include "device/cpu/fp8_tmpl.h"
 #include "device/philox.h"
 
 static size_t row_bytes(const struct hzp_mat *mat)
@@ -106,18 +106,25 @@ INLINE void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm,
 }
 
 /* Appends k and v of a row that was just rotated, while they are in the cache. */
-static void append_row(const struct hzp_rope_args *a, int r, const char *k, size_t head)
+INLINE void append_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type, const char *k)
 {
     size_t kv_heads = (size_t)a->heads.kv_heads, page_rows = (size_t)a->kv.page_rows;
+    size_t dim = (size_t)a->heads.dim, head = dim * (type == HZP_F32 ? 4 : 2);
     const char *v = k + kv_heads * head;
 
     if (a->slot[r] < 0)
         return;
     size_t page = (size_t)a->slot[r] / page_rows, at = (size_t)a->slot[r] % page_rows;
     for (size_t h = 0; h < kv_heads; h++) {
-        size_t to = ((page * kv_heads + h) * page_rows + at) * head;
-        memcpy((char *)a->kv.k + to, k + h * head, head);
-        memcpy((char *)a->kv.v + to, v + h * head, head);
+        size_t to = (page * kv_heads + h) * page_rows + at;
+        if (a->kv.type == HZP_E4M3) {
+            uint8_t *codes = a->kv.k, *values = a->kv.v;
+            a->kv.k_scale[to] = to_e4m3(k + h * head, type, (int)dim, codes + to * dim);
+            a->kv.v_scale[to] = to_e4m3(v + h * head, type, (int)dim, values + to * dim);
+        } else {
+            memcpy((char *)a->kv.k + to * head, k + h * head, head);
+            memcpy((char *)a->kv.v + to * head, v + h * head, head);
+        }
     }
 }
 
@@ -136,7 +143,7 @@ INLINE void rope_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type)
         memcpy(y + (size_t)turned * head, x + (size_t)turned * head,
                (size_t)a->heads.kv_heads * head);
     if (a->kv.k)
-        append_row(a, r, y + (size_t)heads * head, head);
+        append_row(a, r, type, y + (size_t)heads * head);
 }
 
 static void rope_rows(void *ctx, int begin, int end, int thread)

@@ -8,6 +8,9 @@
  * the context; each warp of a block takes 16 tokens at a time.  The block that ends last merges the
  * pieces.
  *
+ * E4M3 pages (CODES) are widened to bf16 in registers, without their scales: scores are multiplied
+ * by the keys' scales, weights by the values'.
+ *
  * As many blocks are started as are resident at a time (of the SMs of the lane's share), and each
  * takes every so-many-th item of a list.  The list is made on the device, by each block for itself,
  * from the sequences' lengths: what is launched does not depend on them, so one graph serves all
@@ -59,7 +62,20 @@ template <int D, bool TALL> struct state {
     float top[ROWS], mass[ROWS];
 };
 
-template <int D, bool TALL>
+/* Where block b of 32 elements of a head begins for lane l: it has 8 of them.  With codes, 16
+ * neighbours are a load, and the elements of two blocks. */
+template <bool CODES> static __device__ __forceinline__ int key_element(int b, int l)
+{
+    return CODES ? b / 2 * 64 + l * 16 + b % 2 * 8 : b * 32 + l * 8;
+}
+
+/* Where the 8 values of block w of 64 begin for column n; likewise. */
+template <int D, bool CODES> static __device__ __forceinline__ int value_element(int w, int n)
+{
+    return CODES && D == 128 ? n * 16 + w * 8 : w * 64 + n * 8;
+}
+
+template <int D, bool TALL, bool CODES>
 static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
@@ -69,7 +85,7 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
         s.mass[i] = 0;
 #pragma unroll
         for (int b = 0; b < D / 32; b++) {
-            const uint16_t *from = q + (g + 8 * i) * D + b * 32 + l * 8;
+            const uint16_t *from = q + (g + 8 * i) * D + key_element<CODES>(b, l);
             uint32_t w[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) /* rows of the batch may have any alignment */
@@ -127,16 +143,91 @@ places_find(const struct hzp_attn_paged_args &a, const int32_t *page, int kv_hea
     return p;
 }
 
-/* 16 bytes of the token at index i of `places`, starting at element `at`. */
-template <int D, bool WHOLE>
-static __device__ __forceinline__ uint4 fetch(const uint16_t *base, const places<WHOLE> &p, int i,
-                                              int at)
+/* A vector (type V) of the token at index i of `places`, whose rows have D elements, starting at
+ * element `at`. */
+template <class V, int D, bool WHOLE, class E>
+static __device__ __forceinline__ V fetch(const E *base, const places<WHOLE> &p, int i, int at)
 {
     int token = i < 2 ? p.k[i] : p.v[i < 2 ? 0 : i - 2], t = token_of(i);
     if (WHOLE ? t >= p.left : token < 0)
-        return make_uint4(0, 0, 0, 0);
+        return V{};
     int64_t from = WHOLE ? (int64_t)p.first * D + t * D : (int64_t)token * D;
-    return __ldg(reinterpret_cast<const uint4 *>(base + from + at));
+    return __ldg(reinterpret_cast<const V *>(base + from + at));
+}
+
+/* 8 codes as bf16. */
+static __device__ __forceinline__ uint4 widen(uint32_t first, uint32_t second)
+{
+    uint4 v;
+    bf16_of_e4m3(first, v.x, v.y);
+    bf16_of_e4m3(second, v.z, v.w);
+    return v;
+}
+
+/* This lane's keys and values of 16 tokens. */
+template <int D, bool WHOLE>
+static __device__ __forceinline__ void fetch_all(const uint16_t *key, const uint16_t *value,
+                                                 const places<WHOLE> &at, uint4 (&k)[D / 32][2],
+                                                 uint4 (&v)[D / 64][4])
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+#pragma unroll
+    for (int b = 0; b < D / 32; b++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            k[b][i] = fetch<uint4, D, WHOLE>(key, at, i, key_element<false>(b, l));
+#pragma unroll
+    for (int w = 0; w < D / 64; w++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[w][i] = fetch<uint4, D, WHOLE>(value, at, i + 2, value_element<D, false>(w, g));
+}
+
+template <int D, bool WHOLE>
+static __device__ __forceinline__ void fetch_all(const uint8_t *key, const uint8_t *value,
+                                                 const places<WHOLE> &at, uint4 (&k)[D / 32][2],
+                                                 uint4 (&v)[D / 64][4])
+{
+    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+#pragma unroll
+    for (int b = 0; b < D / 32; b += 2)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint4 x = fetch<uint4, D, WHOLE>(key, at, i, key_element<true>(b, l));
+            k[b][i] = widen(x.x, x.y);
+            k[b + 1][i] = widen(x.z, x.w);
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (D == 128) {
+            uint4 x = fetch<uint4, D, WHOLE>(value, at, i + 2, value_element<D, true>(0, g));
+            v[0][i] = widen(x.x, x.y);
+            v[D / 64 - 1][i] = widen(x.z, x.w);
+        } else {
+            uint2 x = fetch<uint2, D, WHOLE>(value, at, i + 2, value_element<D, true>(0, g));
+            v[0][i] = widen(x.x, x.y);
+        }
+    }
+}
+
+/* The scales of this lane's four columns of the scores. */
+template <bool WHOLE>
+static __device__ __forceinline__ void scales_fetch(const float *base, const places<WHOLE> &at,
+                                                    float (&ret)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        ret[i] = fetch<float, 1, WHOLE>(base, at, i + 2, 0);
+}
+
+template <bool TALL>
+static __device__ __forceinline__ void times(float (&c)[2][4], const float (&by)[4])
+{
+#pragma unroll
+    for (int r = 0; r < (TALL ? 2 : 1); r++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[i / 2][2 * r + i % 2] *= by[i];
 }
 
 /* Scores of 16 tokens, as exponents of 2: c[block of 8 tokens][as mma's d]. */
@@ -188,7 +279,7 @@ static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][
     }
 }
 
-/* o += weights * values; o[8w + j], column n is element 64w + 8n + j. */
+/* o += weights * values; o[8w + j], column n is element j of value_element(w, n). */
 template <int D, bool TALL>
 static __device__ __forceinline__ void weigh(state<D, TALL> &s, const uint4 (&v)[D / 64][4],
                                              const float (&c)[2][4])
@@ -224,7 +315,7 @@ static __device__ __forceinline__ void weigh(state<D, TALL> &s, const uint4 (&v)
 
 /* Stores the warp's sums in shared memory: each row's D elements, its maximum and its sum of
  * weights. */
-template <int D, bool TALL>
+template <int D, bool TALL, bool CODES>
 static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float *to)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
@@ -237,7 +328,7 @@ static __device__ __forceinline__ void state_put(const state<D, TALL> &s, float 
             for (int j = 0; j < 8; j++)
 #pragma unroll
                 for (int n = 0; n < 2; n++)
-                    row[64 * w + 8 * (2 * l + n) + j] = s.o[8 * w + j][2 * r + n];
+                    row[value_element<D, CODES>(w, 2 * l + n) + j] = s.o[8 * w + j][2 * r + n];
         if (l == 0) {
             row[D] = s.top[r];
             row[D + 1] = mass;
@@ -353,12 +444,20 @@ static __device__ __forceinline__ int sequence_of(const int *first, int count, i
     return low;
 }
 
+/* The type of the pages' elements. */
+template <bool CODES> struct element {
+    using type = uint16_t;
+};
+template <> struct element<true> {
+    using type = uint8_t;
+};
+
 /* One item: a piece of a sequence, for a rank; kept: as in work_list. */
 struct item {
     int seq, rank, piece, kept, stretch;
 };
 
-template <int D, bool TALL, bool WHOLE>
+template <int D, bool TALL, bool WHOLE, bool CODES>
 static __device__ __forceinline__ void attend(const struct decode_args &d, struct item item)
 {
     constexpr int ROWS = TALL ? 16 : 8;
@@ -372,30 +471,28 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     int head0 = kv_head * group + tile * 16, warp = threadIdx.x / 32;
     int64_t row = a.segs.row0[seq];
     const int32_t *page = pages_of(a, seq);
-    const uint16_t *key = (const uint16_t *)a.kv.k, *value = (const uint16_t *)a.kv.v;
-    int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
+    using E = typename element<CODES>::type;
 
     state<D, TALL> s;
-    state_begin<D, TALL>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
+    state_begin<D, TALL, CODES>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
     for (int t0 = begin + warp * STEP; t0 < end; t0 += WARPS * STEP) {
         places<WHOLE> at = places_find<WHOLE>(a, page, kv_head, t0, end);
         uint4 k[D / 32][2], v[D / 64][4];
-#pragma unroll
-        for (int b = 0; b < D / 32; b++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                k[b][i] = fetch<D, WHOLE>(key, at, i, b * 32 + l * 8);
-#pragma unroll
-        for (int w = 0; w < D / 64; w++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[w][i] = fetch<D, WHOLE>(value, at, i + 2, w * 64 + g * 8);
-        float c[2][4] = {};
+        float k_scale[4], v_scale[4], c[2][4] = {};
+        fetch_all<D, WHOLE>((const E *)a.kv.k, (const E *)a.kv.v, at, k, v);
+        if constexpr (CODES) {
+            scales_fetch<WHOLE>(a.kv.k_scale, at, k_scale);
+            scales_fetch<WHOLE>(a.kv.v_scale, at, v_scale);
+        }
         scores<D, TALL>(s, k, c);
+        if constexpr (CODES)
+            times<TALL>(c, k_scale);
         weights<D, TALL>(s, c, d.scale, t0, end);
+        if constexpr (CODES)
+            times<TALL>(c, v_scale);
         weigh<D, TALL>(s, v, c);
     }
-    state_put<D, TALL>(s, &sums[warp][0][0]);
+    state_put<D, TALL, CODES>(s, &sums[warp][0][0]);
     __syncthreads();
 
     int64_t apart = ROWS * (D + 2);
@@ -423,7 +520,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     }
 }
 
-template <int D, bool TALL, bool WHOLE>
+template <int D, bool TALL, bool WHOLE, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
 {
     HZP_SHARED_DYNAMIC(int, list);
@@ -433,12 +530,12 @@ static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_a
         int rank = (int)(i / work.pieces), p = (int)(i % work.pieces);
         int seq = sequence_of(first, count, p);
         struct item item = {seq, rank, p - first[seq], kept[seq], work.stretch};
-        attend<D, TALL, WHOLE>(d, item);
+        attend<D, TALL, WHOLE, CODES>(d, item);
         __syncthreads(); /* other warps may still read the sums */
     }
 }
 
-template <int D, bool TALL, bool WHOLE>
+template <int D, bool TALL, bool WHOLE, bool CODES>
 static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
     int64_t most = (int64_t)hzp_cuda_sms(lane) * (TALL && D == 128 ? RESIDENT_WIDE : RESIDENT);
@@ -446,14 +543,16 @@ static int launch(struct hzp_lane *lane, const struct decode_args &d)
     int cut = pieces_of(HZP_MIN(d.a.segs.ctx_max, (int)LONG_FROM), 1);
     int64_t items = (int64_t)d.a.segs.count * d.ranks * HZP_MAX(whole, cut);
     start(lane, (unsigned)HZP_MAX(HZP_MIN(items, most), (int64_t)1), WARPS * 32,
-          2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE>, d);
+          2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE, CODES>, d);
     return hzp_cuda_launched(lane, "attn_decode");
 }
 
 template <int D, bool TALL> static int launch(struct hzp_lane *lane, const struct decode_args &d)
 {
-    return d.a.kv.page_rows % STEP == 0 ? launch<D, TALL, true>(lane, d)
-                                        : launch<D, TALL, false>(lane, d);
+    bool whole = d.a.kv.page_rows % STEP == 0;
+    if (d.a.kv.type == HZP_E4M3)
+        return whole ? launch<D, TALL, true, true>(lane, d) : launch<D, TALL, false, true>(lane, d);
+    return whole ? launch<D, TALL, true, false>(lane, d) : launch<D, TALL, false, false>(lane, d);
 }
 
 static int launch(struct hzp_lane *lane, const struct decode_args &d)

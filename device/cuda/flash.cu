@@ -6,6 +6,9 @@
  * inside a block of queries as in FlashAttention-2, ICLR 2024).  A block has 64 query rows of one
  * head, a warp 16 of them; tiles of 64 keys and values arrive asynchronously, one ahead.  The
  * longest blocks start first.
+ *
+ * E4M3 pages are widened to bf16 tiles, without their scales: scores are multiplied by the keys'
+ * scales, weights by the values'.
  */
 #include "device/cuda/flash.cuh"
 #include "device/fallback.h"
@@ -23,8 +26,9 @@ struct flash_args {
     int tiles;
 };
 
-template <int D> struct flash_memory {
+template <int D, class S> struct flash_memory {
     uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
+    float scale[2][2][S::CODES ? FLASH_TILE : 1]; /* of the tiles' keys, values */
 };
 
 /* A warp's state: 16 query rows; the sums of their outputs, maxima and sums of weights of rows g,
@@ -92,6 +96,20 @@ static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c
     }
 }
 
+/* Multiplies the columns of scores or weights by the rows' scales. */
+static __device__ __forceinline__ void tile_times(float (&c)[8][4], const float *scale)
+{
+    int l = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float by = scale[8 * i + 2 * l + k];
+            c[i][k] *= by;
+            c[i][2 + k] *= by;
+        }
+}
+
 template <int D>
 static __device__ __forceinline__ void tile_weigh(flash_state<D> &s, uint32_t v_tile,
                                                   const float (&c)[8][4])
@@ -133,17 +151,19 @@ static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_st
     }
 }
 
-template <int D>
-static __device__ __forceinline__ page_rows source_of(const flash_args &a, int seg, int head,
-                                                      const page_rows *)
+template <int D, class E>
+static __device__ __forceinline__ page_rows<E> source_of(const flash_args &a, int seg, int head,
+                                                         const page_rows<E> *)
 {
-    return page_rows{(const uint16_t *)a.kv.k,
-                     (const uint16_t *)a.kv.v,
-                     pages_of(a, seg),
-                     a.kv.page_rows,
-                     a.heads.kv_heads,
-                     head / (a.heads.heads / a.heads.kv_heads),
-                     D};
+    return page_rows<E>{(const E *)a.kv.k,
+                        (const E *)a.kv.v,
+                        a.kv.k_scale,
+                        a.kv.v_scale,
+                        pages_of(a, seg),
+                        a.kv.page_rows,
+                        a.heads.kv_heads,
+                        head / (a.heads.heads / a.heads.kv_heads),
+                        D};
 }
 
 template <int D>
@@ -156,11 +176,31 @@ static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int
     return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
 }
 
+/* Brings the keys and values of positions p0 .. p0+there-1 to tiles `into`, or begins to. */
+template <int D, class S>
+static __device__ __forceinline__ void tiles_fetch(flash_memory<D, S> &m, const S &source, int p0,
+                                                   int there, int into)
+{
+    auto key = [&](int r) { return source.k(p0 + r); };
+    auto value = [&](int r) { return source.v(p0 + r); };
+    if constexpr (S::CODES) {
+        tile_widen<D, FLASH_TILE>(m.k[into], there, key);
+        tile_widen<D, FLASH_TILE>(m.v[into], there, value);
+        int r = threadIdx.x % FLASH_TILE, side = threadIdx.x / FLASH_TILE;
+        const float *from = side ? source.value_scale : source.key_scale;
+        m.scale[into][side][r] = r < there ? from[source.at(p0 + r)] : 0;
+    } else {
+        tile_fetch<D, FLASH_TILE>(shared_at(m.k[into]), there, key);
+        tile_fetch<D, FLASH_TILE>(shared_at(m.v[into]), there, value);
+    }
+    copy_commit();
+}
+
 template <int D, class S>
 static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
 {
     HZP_SHARED_DYNAMIC(unsigned char, room);
-    flash_memory<D> &m = *reinterpret_cast<flash_memory<D> *>(room);
+    flash_memory<D, S> &m = *reinterpret_cast<flash_memory<D, S> *>(room);
     int seg = blockIdx.x / a.tiles, tile = a.tiles - 1 - blockIdx.x % a.tiles, head = blockIdx.y;
     int row0 = a.segs.row0[seg], rows = a.segs.row0[seg + 1] - row0, first = tile * FLASH_TILE;
     if (first >= rows)
@@ -175,14 +215,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
     uint32_t v_tile = shared_at(m.v[0]);
     const uint16_t *q = row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
-    auto fetch_keys = [&](int p0, int into) {
-        tile_fetch<D, FLASH_TILE>(k_tile + into * BYTES, keys - p0,
-                                  [&](int r) { return source.k(p0 + r); });
-        tile_fetch<D, FLASH_TILE>(v_tile + into * BYTES, keys - p0,
-                                  [&](int r) { return source.v(p0 + r); });
-        copy_commit();
-    };
-    fetch_keys(0, 0);
+    tiles_fetch<D, S>(m, source, 0, keys, 0);
 
     flash_state<D> s;
     s.top[0] = s.top[1] = -INFINITY;
@@ -192,7 +225,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
     for (int p0 = 0, turn = 0; p0 < keys; p0 += FLASH_TILE, turn ^= 1) {
         if (p0 + FLASH_TILE < keys)
-            fetch_keys(p0 + FLASH_TILE, turn ^ 1);
+            tiles_fetch<D, S>(m, source, p0 + FLASH_TILE, keys - p0 - FLASH_TILE, turn ^ 1);
         else
             copy_commit(); /* an empty group keeps the count of the wait below the same */
         copy_wait<1>();
@@ -203,7 +236,11 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
                 load_a<D>(s.q[k], q_tile, 16 * warp, k);
         float c[8][4];
         tile_scores<D>(s, k_tile + turn * BYTES, c);
+        if constexpr (S::CODES)
+            tile_times(c, m.scale[turn][0]);
         tile_weights<D>(s, c, a.scale, pos + 16 * warp + g + 1 - p0);
+        if constexpr (S::CODES)
+            tile_times(c, m.scale[turn][1]);
         tile_weigh<D>(s, v_tile + turn * BYTES, c);
         __syncthreads(); /* all warps have read the tile before it is filled again */
     }
@@ -218,8 +255,8 @@ template <int D, class S> static int launch(struct hzp_lane *lane, flash_args &a
     dim3 grid((unsigned)a.segs.count * (unsigned)a.tiles, (unsigned)a.heads.heads);
     if (grid.x == 0)
         return HZP_OK;
-    HZP_TRY(flash_room(lane, flash<D, S>, sizeof(flash_memory<D>)));
-    start(lane, grid, FLASH_THREADS, sizeof(flash_memory<D>), flash<D, S>, a);
+    HZP_TRY(flash_room(lane, flash<D, S>, sizeof(flash_memory<D, S>)));
+    start(lane, grid, FLASH_THREADS, sizeof(flash_memory<D, S>), flash<D, S>, a);
     return hzp_cuda_launched(lane, op);
 }
 
@@ -246,8 +283,11 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
     }
     flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page, p.line,
                     p.page_stride, p.heads, nullptr, p.scale, 0};
-    return dim == 64 ? launch<64, page_rows>(lane, a, "attn_prefill")
-                     : launch<128, page_rows>(lane, a, "attn_prefill");
+    if (p.kv.type == HZP_E4M3)
+        return dim == 64 ? launch<64, page_rows<uint8_t>>(lane, a, "attn_prefill")
+                         : launch<128, page_rows<uint8_t>>(lane, a, "attn_prefill");
+    return dim == 64 ? launch<64, page_rows<uint16_t>>(lane, a, "attn_prefill")
+                     : launch<128, page_rows<uint16_t>>(lane, a, "attn_prefill");
 }
 
 extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)

@@ -11,28 +11,31 @@
 
 enum { FLASH_TILE = 64, FLASH_THREADS = 128 };
 
-/* Keys and values in pages. */
-struct page_rows {
-    const uint16_t *key, *value;
+/* Keys and values in pages; E: uint16_t, or uint8_t for E4M3, which have scales. */
+template <class E> struct page_rows {
+    static const bool CODES = sizeof(E) == 1;
+    const E *key, *value;
+    const float *key_scale, *value_scale;
     const int32_t *page;
     int per_page, kv_heads, kv_head, dim;
     __device__ __forceinline__ int64_t at(int p) const
     {
         int i = p / per_page;
-        return (((int64_t)page[i] * kv_heads + kv_head) * per_page + p - i * per_page) * dim;
+        return ((int64_t)page[i] * kv_heads + kv_head) * per_page + p - i * per_page;
     }
-    __device__ __forceinline__ const uint16_t *k(int p) const
+    __device__ __forceinline__ const E *k(int p) const
     {
-        return key + at(p);
+        return key + at(p) * dim;
     }
-    __device__ __forceinline__ const uint16_t *v(int p) const
+    __device__ __forceinline__ const E *v(int p) const
     {
-        return value + at(p);
+        return value + at(p) * dim;
     }
 };
 
 /* Keys and values in the same rows as the queries. */
 struct packed_rows {
+    static const bool CODES = false;
     const uint16_t *key, *value;
     int64_t stride;
     __device__ __forceinline__ const uint16_t *k(int p) const
@@ -57,6 +60,25 @@ static __device__ __forceinline__ void tile_fetch(uint32_t tile, int there, F ro
         bool is = r < there;
         const uint16_t *from = row_at(is ? r : 0);
         copy_async(tile + tile_at<D>(r, c), from + c * 8, is);
+    }
+}
+
+/* The same of rows of codes, which become bf16 on the way; the copies are not asynchronous. */
+template <int D, int ROWS, class F>
+static __device__ __forceinline__ void tile_widen(uint16_t *tile, int there, F row_at)
+{
+    constexpr int COLS = D / 8;
+    static_assert(ROWS * COLS % FLASH_THREADS == 0, "whole rounds");
+#pragma unroll
+    for (int i = 0; i < ROWS * COLS / FLASH_THREADS; i++) {
+        int at = i * FLASH_THREADS + threadIdx.x, r = at / COLS, c = at % COLS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (r < there) {
+            uint2 x = __ldg(reinterpret_cast<const uint2 *>(row_at(r) + c * 8));
+            bf16_of_e4m3(x.x, v.x, v.y);
+            bf16_of_e4m3(x.y, v.z, v.w);
+        }
+        *reinterpret_cast<uint4 *>(tile + tile_at<D>(r, c) / 2) = v;
     }
 }
 

@@ -33,17 +33,6 @@ static __device__ inline uint32_t block_largest(uint32_t x)
     return x;
 }
 
-template <int N> static __device__ __forceinline__ void store_codes(uint8_t *y, const float (&q)[N])
-{
-    if constexpr (N == 1) {
-        *y = (uint8_t)e4m3_pair(q[0], 0);
-    } else {
-        uint2 v = make_uint2(e4m3_pair(q[0], q[1]) | e4m3_pair(q[2], q[3]) << 16,
-                             e4m3_pair(q[4], q[5]) | e4m3_pair(q[6], q[7]) << 16);
-        *reinterpret_cast<uint2 *>(y) = v;
-    }
-}
-
 /* One block per row: it is read twice, the second time from the cache. */
 template <class T, int N> static __global__ void quantize(struct hzp_quantize_args a)
 {

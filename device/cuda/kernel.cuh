@@ -97,6 +97,18 @@ template <int N> static __device__ __forceinline__ void store_n(uint16_t *p, con
             make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
 
+/* N elements to e4m3, N = 1 or 8; 8 codes must be aligned to 8 bytes. */
+template <int N> static __device__ __forceinline__ void store_codes(uint8_t *y, const float (&q)[N])
+{
+    if constexpr (N == 1) {
+        *y = (uint8_t)e4m3_pair(q[0], 0);
+    } else {
+        uint2 v = make_uint2(e4m3_pair(q[0], q[1]) | e4m3_pair(q[2], q[3]) << 16,
+                             e4m3_pair(q[4], q[5]) | e4m3_pair(q[6], q[7]) << 16);
+        *reinterpret_cast<uint2 *>(y) = v;
+    }
+}
+
 template <class T> static __device__ __forceinline__ T *row_of(const struct hzp_mat &m, int64_t r)
 {
     return (T *)m.ptr + r * m.stride;

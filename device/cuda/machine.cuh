@@ -90,6 +90,18 @@ static __device__ __forceinline__ void half_of_e4m3(uint32_t four, uint32_t &lo,
 #endif
 }
 
+/* Four e4m3 (no NaN) to two pairs of BF16, exactly.  With its bits below the sign at those of a
+ * bf16, a code is 2^-120 of its value, subnormal ones too. */
+static __device__ __forceinline__ void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
+{
+    lo = __byte_perm(four, 0, 0x1404);
+    hi = __byte_perm(four, 0, 0x3424);
+    lo = (lo & 0x80008000u) | (lo >> 4 & 0x07f007f0u);
+    hi = (hi & 0x80008000u) | (hi >> 4 & 0x07f007f0u);
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(lo) : "r"(lo), "r"(0x7b807b80u), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(hi) : "r"(hi), "r"(0x7b807b80u), "r"(0x80008000u));
+}
+
 /* 16 bytes that are read once; the compiler must not delay the load. */
 static __device__ __forceinline__ uint4 load_once(const void *p)
 {

@@ -62,23 +62,31 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
 
 enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };
 
-/* Addresses of the keys and values of one kv head of one sequence. */
+/* Addresses of the keys and values of one kv head of one sequence, and the scales of E4M3 ones. */
 template <class T> struct paged {
     const T *key, *value;
+    const float *key_scale, *value_scale; /* NULL: none */
     const int32_t *page;
     int page_rows, kv_heads, kv_head, dim;
     __device__ int64_t at(int p) const
     {
-        return (((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows) *
-               dim;
+        return ((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows;
     }
     __device__ const T *k(int p) const
     {
-        return key + at(p);
+        return key + at(p) * dim;
     }
     __device__ const T *v(int p) const
     {
-        return value + at(p);
+        return value + at(p) * dim;
+    }
+    __device__ float k_scale(int p) const
+    {
+        return key_scale ? key_scale[at(p)] : 1;
+    }
+    __device__ float v_scale(int p) const
+    {
+        return value_scale ? value_scale[at(p)] : 1;
     }
 };
 
@@ -93,6 +101,14 @@ template <class T> struct packed {
     {
         return value + p * stride;
     }
+    __device__ float k_scale(int) const
+    {
+        return 1;
+    }
+    __device__ float v_scale(int) const
+    {
+        return 1;
+    }
 };
 
 /* out = softmax(q K^T scale) V over positions 0 .. n-1: each lane has one position for the scores,
@@ -106,11 +122,11 @@ static __device__ float attend(const S &source, const float *q, int dim, int n, 
     for (int p0 = 0; p0 < n; p0 += 32) {
         float score = -INFINITY;
         if (p0 + lane < n) {
-            const T *k = source.k(p0 + lane);
+            const auto *k = source.k(p0 + lane);
             score = 0;
             for (int j = 0; j < dim; j++)
                 score += q[j] * load(k + j);
-            score *= scale;
+            score *= scale * source.k_scale(p0 + lane);
         }
         float next = fmaxf(top, warp_max(score)), shrink = expf(top - next);
         float p = p0 + lane < n ? expf(score - next) : 0;
@@ -119,8 +135,10 @@ static __device__ float attend(const S &source, const float *q, int dim, int n, 
 #pragma unroll
         for (int i = 0; i < PARTS; i++)
             sum[i] *= shrink;
+        if (p0 + lane < n)
+            p *= source.v_scale(p0 + lane);
         for (int t = 0; t < 32 && p0 + t < n; t++) {
-            const T *v = source.v(p0 + t);
+            const auto *v = source.v(p0 + t);
             float share = __shfl_sync(~0u, p, t);
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
@@ -152,7 +170,9 @@ template <class T> static __device__ void load_head(const T *from, int dim, floa
     __syncwarp();
 }
 
-template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
+/* P: the type of the pages' elements. */
+template <class T, class P>
+static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
 {
     HZP_SHARED(float, q, [WARPS][DIM_MAX]);
     int seg, r, h = blockIdx.y, dim = a.heads.dim, warp = threadIdx.x / 32;
@@ -160,8 +180,10 @@ template <class T> static __global__ void attn_paged(struct hzp_attn_paged_args 
         return;
     load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
     int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
-    paged<T> source = {(const T *)a.kv.k,
-                       (const T *)a.kv.v,
+    paged<P> source = {(const P *)a.kv.k,
+                       (const P *)a.kv.v,
+                       a.kv.k_scale,
+                       a.kv.v_scale,
                        pages_of(a, seg),
                        a.kv.page_rows,
                        a.heads.kv_heads,
@@ -211,7 +233,11 @@ extern "C" int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp
     if (too_wide(lane, a->heads.dim))
         return HZP_EDEVICE;
     return with_type(a->qkv.type, [&](auto *t) {
-        start(lane, grid, WARPS * 32, 0, attn_paged<elem_of<decltype(t)>>, *a, tiles);
+        using T = elem_of<decltype(t)>;
+        if (a->kv.type == HZP_E4M3)
+            start(lane, grid, WARPS * 32, 0, attn_paged<T, uint8_t>, *a, tiles);
+        else
+            start(lane, grid, WARPS * 32, 0, attn_paged<T, T>, *a, tiles);
         return hzp_cuda_launched(lane, "attention over pages");
     });
 }

@@ -136,21 +136,29 @@ static __device__ __host__ __forceinline__ int rope_items(const struct hzp_rope_
     return a.heads.heads + (v ? 2 : 1) * a.heads.kv_heads;
 }
 
-/* The address in the pages for row r's head h (q, k, v in this order); NULL: not appended. */
-template <class T>
-static __device__ __forceinline__ T *append_at(const struct hzp_rope_args &a, int64_t r, int h)
+/* The place in the pages for row r's head h (q, k, v in this order), in rows of a head; -1: not
+ * appended. */
+static __device__ __forceinline__ int64_t append_row(const struct hzp_rope_args &a, int64_t r,
+                                                     int h)
 {
     h -= a.heads.heads;
     if (h < 0 || !a.kv.k)
-        return nullptr;
+        return -1;
     int slot = a.slot[r];
     if (slot < 0)
-        return nullptr;
-    bool v = h >= a.heads.kv_heads;
+        return -1;
     int64_t page = slot / a.kv.page_rows;
-    int64_t head = page * a.heads.kv_heads + (v ? h - a.heads.kv_heads : h);
-    return (T *)(v ? a.kv.v : a.kv.k) +
-           (head * a.kv.page_rows + slot % a.kv.page_rows) * a.heads.dim;
+    int64_t head = page * a.heads.kv_heads + (h >= a.heads.kv_heads ? h - a.heads.kv_heads : h);
+    return head * a.kv.page_rows + slot % a.kv.page_rows;
+}
+
+/* Where that row begins; NULL: not appended. */
+template <class T>
+static __device__ __forceinline__ T *append_at(const struct hzp_rope_args &a, int64_t r, int h)
+{
+    int64_t row = append_row(a, r, h);
+    bool v = h >= a.heads.heads + a.heads.kv_heads;
+    return row < 0 ? nullptr : (T *)(v ? a.kv.v : a.kv.k) + row * a.heads.dim;
 }
 
 static __device__ __forceinline__ float rope_rstd(const struct hzp_rope_args &a, float sum)
@@ -181,9 +189,49 @@ static __device__ __forceinline__ void turn_both(float (&lo)[N], float (&hi)[N],
     }
 }
 
+/* Quantizes a head of row r, as it is in y, to its place in the pages.  All threads of a warp call
+ * it; the head has `threads` of them, and this one elements j .. j+N-1 of either half, and so on. */
+template <class T, int N>
+static __device__ __forceinline__ void append_codes(const struct hzp_rope_args &a, int64_t r, int h,
+                                                    const T *y, int j, int threads, bool there)
+{
+    int half = a.heads.dim / 2;
+    bool v = h >= a.heads.heads + a.heads.kv_heads;
+    int64_t row = there ? append_row(a, r, h) : -1;
+    uint32_t largest = 0;
+    float x[N];
+    for (int i = j; row >= 0 && i < half; i += threads * N)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            load_n(y + i + side * half, x);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
+        }
+    for (int m = threads / 2; m > 0; m /= 2)
+        largest = max(largest, __shfl_xor_sync(~0u, largest, m));
+    if (row < 0)
+        return;
+    float scale = hzp_e4m3_scale(largest);
+    bool none = largest >= 0x7f800000u;
+    uint8_t *to = (uint8_t *)(v ? a.kv.v : a.kv.k) + row * a.heads.dim;
+    for (int i = j; i < half; i += threads * N)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            load_n(y + i + side * half, x);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                x[k] = none ? 0 : x[k] / scale;
+            store_codes(to + i + side * half, x);
+        }
+    if (j == 0)
+        (v ? a.kv.v_scale : a.kv.k_scale)[row] = scale;
+}
+
 /* Each head has 1 << shift threads of a warp, which process N elements of either half at a time.
- * ONCE: one iteration is enough, and the head stays in registers from its norm to its stores. */
-template <class T, int N, bool ONCE>
+ * ONCE: one iteration is enough, and the head stays in registers from its norm to its stores.
+ * CODES: the pages are E4M3; a thread quantizes what it has just stored. */
+template <class T, int N, bool ONCE, bool CODES>
 static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, int shift)
 {
     int dim = a.heads.dim, half = dim / 2, threads = 1 << shift;
@@ -215,13 +263,13 @@ static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, i
             sum += __shfl_xor_sync(~0u, sum, m);
         rstd = rope_rstd(a, sum);
     }
-    if (!there)
+    if (!there && !CODES)
         return;
     bool v = h >= a.heads.heads + a.heads.kv_heads, same = v && x == y;
     const T *norm = (const T *)(h < a.heads.heads ? a.q_norm.ptr : a.k_norm.ptr);
-    const float *turn = row_of<float>(a.table, a.pos[r]);
-    T *to = append_at<T>(a, r, h);
-    for (int i = j; i < half; i += threads * N) {
+    const float *turn = there ? row_of<float>(a.table, a.pos[r]) : nullptr;
+    T *to = CODES ? nullptr : append_at<T>(a, r, h);
+    for (int i = j; there && i < half; i += threads * N) {
         if (!ONCE) {
             load_n(x + i, lo);
             load_n(x + half + i, hi);
@@ -237,6 +285,19 @@ static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, i
             store_n(to + half + i, hi);
         }
     }
+    if (CODES)
+        append_codes<T, N>(a, r, h, y, j, threads, there);
+}
+
+template <class T, bool CODES>
+static void rope_start(struct hzp_lane *lane, const struct hzp_rope_args &a, bool fast, int shift)
+{
+    unsigned blocks =
+        (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift, (int64_t)THREADS);
+    if (fast)
+        start(lane, blocks, THREADS, 0, rope<T, 8, true, CODES>, a, shift);
+    else
+        start(lane, blocks, THREADS, 0, rope<T, 1, false, CODES>, a, shift);
 }
 
 extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
@@ -251,17 +312,15 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
     int shift = fast ? 0 : 5;
     while (fast && 16 << shift < a.heads.dim)
         shift++;
-    unsigned blocks =
-        (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift, (int64_t)THREADS);
     a.pos = (const int32_t *)hzp_cuda_staged(lane, a.pos, ints);
     if (a.kv.k)
         a.slot = (const int32_t *)hzp_cuda_staged(lane, a.slot, ints);
     return with_type(a.x.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        if (fast)
-            start(lane, blocks, THREADS, 0, rope<T, 8, true>, a, shift);
+        if (a.kv.k && a.kv.type == HZP_E4M3)
+            rope_start<T, true>(lane, a, fast, shift);
         else
-            start(lane, blocks, THREADS, 0, rope<T, 1, false>, a, shift);
+            rope_start<T, false>(lane, a, fast, shift);
         return hzp_cuda_launched(lane, "rope");
     });
 }

@@ -6,16 +6,42 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "device/fp8.h"
 #include "device/ref/ref.h"
 
-/* The rows of one kv head in a page, as a matrix [page_rows][dim]. */
-static struct hzp_mat page_mat(const struct hzp_kv *kv, void *base, const struct hzp_heads *heads,
-                               int32_t page, int32_t kv_head)
+/* One row of a kv head in pages. */
+struct page_row {
+    struct hzp_mat mat; /* [1][dim] */
+    float *scale;       /* NULL: none */
+};
+
+/* The row of kv head kv_head at `slot`: page * page_rows + offset. */
+static struct page_row page_row(const struct hzp_kv *kv, bool value, const struct hzp_heads *heads,
+                                int64_t slot, int32_t kv_head)
 {
-    size_t rows =
-        ((size_t)page * (size_t)heads->kv_heads + (size_t)kv_head) * (size_t)kv->page_rows;
-    char *ptr = (char *)base + rows * (size_t)heads->dim * hzp_dtype_size(kv->type);
-    return (struct hzp_mat){ptr, kv->page_rows, heads->dim, heads->dim, kv->type};
+    int64_t page = slot / kv->page_rows, at = slot % kv->page_rows;
+    size_t row = (size_t)((page * heads->kv_heads + kv_head) * kv->page_rows + at);
+    size_t bytes = (size_t)heads->dim * hzp_dtype_size(kv->type);
+    char *ptr = (char *)(value ? kv->v : kv->k) + row * bytes;
+    float *scale = value ? kv->v_scale : kv->k_scale;
+    return (struct page_row){{ptr, 1, heads->dim, heads->dim, kv->type},
+                             scale ? scale + row : NULL};
+}
+
+static double page_get(const struct page_row *row, int32_t c)
+{
+    const uint8_t *code = row->mat.ptr;
+    return row->scale ? (double)hzp_e4m3_to_f32(code[c]) * *row->scale : ref_get(&row->mat, 0, c);
+}
+
+/* Stores y[r][c0 ..] in a row of pages. */
+static void page_put(const struct page_row *row, const struct hzp_mat *y, int32_t r, int32_t c0)
+{
+    if (row->scale)
+        hzp_ref_quantize_row(y, r, c0, row->mat.cols, row->mat.ptr, row->scale);
+    else
+        for (int32_t c = 0; c < row->mat.cols; c++)
+            ref_put(&row->mat, 0, c, ref_get(y, r, c0 + c));
 }
 
 /* Appends the k and v in rope's output y to the pages. */
@@ -25,14 +51,11 @@ void hzp_ref_append(const struct hzp_rope_args *a)
     for (int32_t r = 0; r < a->y.rows; r++) {
         if (a->slot[r] < 0)
             continue;
-        int32_t page = a->slot[r] / a->kv.page_rows, at = a->slot[r] % a->kv.page_rows;
         for (int32_t i = 0; i < h->kv_heads; i++) {
-            struct hzp_mat k = page_mat(&a->kv, a->kv.k, h, page, i);
-            struct hzp_mat v = page_mat(&a->kv, a->kv.v, h, page, i);
-            for (int32_t j = 0; j < h->dim; j++) {
-                ref_put(&k, at, j, ref_get(&a->y, r, (h->heads + i) * h->dim + j));
-                ref_put(&v, at, j, ref_get(&a->y, r, (h->heads + h->kv_heads + i) * h->dim + j));
-            }
+            struct page_row k = page_row(&a->kv, false, h, a->slot[r], i);
+            struct page_row v = page_row(&a->kv, true, h, a->slot[r], i);
+            page_put(&k, &a->y, r, (h->heads + i) * h->dim);
+            page_put(&v, &a->y, r, (h->heads + h->kv_heads + i) * h->dim);
         }
     }
 }
@@ -58,19 +81,21 @@ static void paged_head(const struct hzp_attn_paged_args *a, const int32_t *page,
     int32_t page_rows = a->kv.page_rows;
 
     for (int32_t p = 0; p < n; p++) {
-        struct hzp_mat k = page_mat(&a->kv, a->kv.k, &a->heads, page[p / page_rows], kv_head);
+        int64_t slot = (int64_t)page[p / page_rows] * page_rows + p % page_rows;
+        struct page_row k = page_row(&a->kv, false, &a->heads, slot, kv_head);
         double dot = 0;
         for (int32_t j = 0; j < dim; j++)
-            dot += (double)ref_get(&a->qkv, r, h * dim + j) * ref_get(&k, p % page_rows, j);
+            dot += (double)ref_get(&a->qkv, r, h * dim + j) * page_get(&k, j);
         score[p] = dot * a->scale;
     }
     softmax(score, n);
     for (int32_t j = 0; j < dim; j++)
         sum[j] = 0;
     for (int32_t p = 0; p < n; p++) {
-        struct hzp_mat v = page_mat(&a->kv, a->kv.v, &a->heads, page[p / page_rows], kv_head);
+        int64_t slot = (int64_t)page[p / page_rows] * page_rows + p % page_rows;
+        struct page_row v = page_row(&a->kv, true, &a->heads, slot, kv_head);
         for (int32_t j = 0; j < dim; j++)
-            sum[j] += score[p] * ref_get(&v, p % page_rows, j);
+            sum[j] += score[p] * page_get(&v, j);
     }
     for (int32_t j = 0; j < dim; j++)
         ref_put(&a->out, r, h * dim + j, sum[j]);

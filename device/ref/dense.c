@@ -60,20 +60,24 @@ static int ref_matmul(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+void hzp_ref_quantize_row(const struct hzp_mat *x, int32_t r, int32_t c0, int32_t count,
+                          uint8_t *code, float *ret_scale)
+{
+    uint32_t largest = 0;
+    for (int32_t c = 0; c < count; c++) {
+        uint32_t bits = hzp_f32_bits(ref_get(x, r, c0 + c)) & 0x7fffffffu;
+        largest = HZP_MAX(largest, bits);
+    }
+    float scale = *ret_scale = hzp_e4m3_scale(largest);
+    for (int32_t c = 0; c < count; c++)
+        code[c] = isnan(scale) ? 0 : hzp_e4m3_from_f32(ref_get(x, r, c0 + c) / scale);
+}
+
 static int ref_quantize(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_quantize_args *a = args;
-    for (int32_t r = 0; r < a->x.rows; r++) {
-        uint8_t *y = ref_at(&a->y, r);
-        uint32_t largest = 0;
-        for (int32_t c = 0; c < a->x.cols; c++) {
-            uint32_t bits = hzp_f32_bits(ref_get(&a->x, r, c)) & 0x7fffffffu;
-            largest = HZP_MAX(largest, bits);
-        }
-        float scale = a->scale[r] = hzp_e4m3_scale(largest);
-        for (int32_t c = 0; c < a->x.cols; c++)
-            y[c] = isnan(scale) ? 0 : hzp_e4m3_from_f32(ref_get(&a->x, r, c) / scale);
-    }
+    for (int32_t r = 0; r < a->x.rows; r++)
+        hzp_ref_quantize_row(&a->x, r, 0, a->x.cols, ref_at(&a->y, r), &a->scale[r]);
     return HZP_OK;
 }
 

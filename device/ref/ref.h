@@ -41,6 +41,10 @@ static inline void *ref_at(const struct hzp_mat *m, int32_t r)
 /* attn.c, for rope */
 void hzp_ref_append(const struct hzp_rope_args *args);
 
+/* dense.c: quantizes elements c0 .. c0+count-1 of row r, as a row of its own. */
+void hzp_ref_quantize_row(const struct hzp_mat *x, int32_t r, int32_t c0, int32_t count,
+                          uint8_t *code, float *ret_scale);
+
 void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_attn(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_sample(hzp_op_fn *op[HZP_OP_COUNT]);

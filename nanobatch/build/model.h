@@ -14,10 +14,24 @@ struct hzp_model {
     struct hzp_weights *weights;
     const struct hzp_layout *layout;
     const struct hzp_model_config *config; /* layout's */
-    enum hzp_dtype act;                    /* type of weights, activations and KV */
+    enum hzp_dtype act;                    /* type of weights and activations */
+    bool kv_e4m3;                          /* keys and values in pages are E4M3; else of act */
     struct hzp_mat rope;                   /* [positions][dim] F32, device memory, owned */
     int32_t positions;                     /* longest sequence this process accepts */
 };
+
+/* The type of keys and values in pages. */
+static inline enum hzp_dtype hzp_model_kv_type(const struct hzp_model *model)
+{
+    return model->kv_e4m3 ? HZP_E4M3 : model->act;
+}
+
+/* Bytes of the keys, or of the values, of one position in one layer, with their scales. */
+static inline size_t hzp_kv_side_bytes(const struct hzp_model_config *config, enum hzp_dtype type)
+{
+    size_t head = (size_t)config->heads.dim * hzp_dtype_size(type);
+    return (size_t)config->heads.kv_heads * (head + (type == HZP_E4M3 ? sizeof(float) : 0));
+}
 
 /* Computes the rotary table for `positions` positions.  dev and weights are borrowed.  HZP_ENOMEM,
  * HZP_EDEVICE. */

@@ -181,12 +181,12 @@ static void normal(const struct hzp_item *item, union args *ret)
     switch (item->op) {
     case HZP_OP_attn_decode:
         ret->attn.segs.ctx_max = ctx_most(&ret->attn);
-        TAIL(&ret->attn.kv, type);
+        HOLE(&ret->attn.kv, type, offsetof(struct hzp_kv, k_scale));
         TAIL(&ret->attn.segs, ctx_max);
         TAIL(&ret->attn, scale);
         break;
     case HZP_OP_rope:
-        TAIL(&ret->rope.kv, type);
+        HOLE(&ret->rope.kv, type, offsetof(struct hzp_kv, k_scale));
         break;
     case HZP_OP_rmsnorm:
         TAIL(&ret->norm, eps);

@@ -97,6 +97,13 @@ static void describe_operands(enum hzp_op op, const void *args, struct hzp_op_ke
         describe_attention(&v->out, &v->segs, &v->heads, key, size);                               \
         break;                                                                                     \
     }
+#define PAGED(name)                                                                                \
+    case HZP_OP_##name: {                                                                          \
+        const struct hzp_##name##_args *v = args;                                                  \
+        describe_attention(&v->out, &v->segs, &v->heads, key, size);                               \
+        key->flags = v->kv.type == HZP_E4M3;                                                       \
+        break;                                                                                     \
+    }
 
 void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
                      struct hzp_op_size *size)
@@ -114,14 +121,14 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
         BY_ROWS(colsum, x, y)
         BY_ROWS(cast, x, y)
         BY_ELEMENTS(adamw, from, m)
-        ATTENTION(attn_decode)
-        ATTENTION(attn_prefill)
+        PAGED(attn_decode)
+        PAGED(attn_prefill)
         ATTENTION(attn_packed)
         ATTENTION(attn_packed_bwd)
     case HZP_OP_rope: {
         const struct hzp_rope_args *v = args;
         by_rows(&v->y, &v->x, key, size);
-        key->flags = v->kv.k ? 1 : 0;
+        key->flags = !v->kv.k ? 0 : v->kv.type == HZP_E4M3 ? 2 : 1;
         break;
     }
     case HZP_OP_rmsnorm: {

@@ -83,7 +83,7 @@ static void world_open(struct world *w, struct hzp_device *dev)
         void *zero = hzp_xcalloc(1, 2 * page);
         assert_int_equal(hzp_device_copy(dev, kv, zero, 2 * page), HZP_OK);
         free(zero);
-        w->kv[l] = (struct hzp_kv){kv, (char *)kv + page, PAGES, PAGE_ROWS, HZP_BF16};
+        w->kv[l] = (struct hzp_kv){kv, (char *)kv + page, PAGES, PAGE_ROWS, HZP_BF16, NULL, NULL};
     }
     hzp_plan_init(&w->plan);
 }

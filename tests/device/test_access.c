@@ -92,7 +92,7 @@ static void test_pages(void **state)
                               .y = mat(0, 2, 12, 12),
                               .table = mat(3, 4, 2, 2),
                               .pos = ids,
-                              .kv = {memory[1], memory[2], 3, 4, HZP_F32},
+                              .kv = {memory[1], memory[2], 3, 4, HZP_F32, NULL, NULL},
                               .slot = ids,
                               .heads = {2, 2, 2}};
     int count = hzp_op_access(HZP_OP_rope, &a, list), written = 0;
@@ -125,7 +125,7 @@ static void test_cost(void **state)
     /* decode reads each segment's keys and values once */
     struct hzp_attn_paged_args d = {.qkv = mat(0, 2, 16, 16),
                                     .out = mat(1, 2, 8, 8),
-                                    .kv = {memory[2], memory[3], 10, 16, HZP_F32},
+                                    .kv = {memory[2], memory[3], 10, 16, HZP_F32, NULL, NULL},
                                     .segs = {ids, ids, 2, 1, 50},
                                     .page = ids,
                                     .page_stride = 4,

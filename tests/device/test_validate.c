@@ -101,7 +101,7 @@ static void test_attention(void **state)
 {
     struct hzp_attn_paged_args a = {.qkv = mat(0, 4, 32),
                                     .out = mat(1, 4, 16),
-                                    .kv = {memory[2], memory[3], 6, 16, HZP_F32},
+                                    .kv = {memory[2], memory[3], 6, 16, HZP_F32, NULL, NULL},
                                     .segs = {ids, ids, 4, 1, 32},
                                     .page = ids,
                                     .page_stride = 2,
@@ -115,6 +115,7 @@ static void test_attention(void **state)
     BROKEN(attn_decode, a, segs.ctx_max, 0, "less than rows_max");
     BROKEN(attn_decode, a, segs.row0, NULL, "row0 is absent");
     BROKEN(attn_decode, a, kv.type, HZP_BF16, "pages and rows differ");
+    BROKEN(attn_decode, a, kv.k_scale, (float *)memory[5], "pages are not E4M3");
     BROKEN(attn_decode, a, kv.pages, 0, "no pages");
     BROKEN(attn_decode, a, out.cols, 12, "out is not");
     BROKEN(attn_prefill, a, segs.rows_max, 5, "segments do not fit");
@@ -134,6 +135,12 @@ static void test_attention(void **state)
     BROKEN(rope, k, kv.v, NULL, "v is absent");
     BROKEN(rope, k, kv.v, memory[0], "overlaps");
     BROKEN(rope, k, slot, NULL, "slot is absent");
+    k.kv.type = HZP_E4M3;
+    k.kv.k_scale = (float *)memory[5];
+    k.kv.v_scale = (float *)memory[6];
+    assert_null(hzp_op_validate(HZP_OP_rope, &k));
+    BROKEN(rope, k, kv.v_scale, NULL, "v_scale is absent");
+    BROKEN(rope, k, kv.k_scale, (float *)memory[0], "overlaps");
     k.kv = (struct hzp_kv){0}; /* nothing is appended: no slots are needed */
     k.slot = NULL;
     assert_null(hzp_op_validate(HZP_OP_rope, &k));

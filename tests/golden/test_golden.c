@@ -255,7 +255,7 @@ static void test_logits(struct fixture *f)
     MUST(hzp_batch_create(f->m.dev, &max, &batch));
     MUST(hzp_serve_space_create(f->m.model, ROWS_MAX, ROWS_MAX, &space));
     for (int32_t l = 0; l < layers; l++) {
-        kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
+        kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32, NULL, NULL};
         MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].k));
         MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].v));
     }

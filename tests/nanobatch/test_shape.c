@@ -96,7 +96,7 @@ static void set_up(struct fixture *f)
     for (size_t i = 0; i < (size_t)config.layers * 2 * f->kv_bytes / sizeof(float); i++)
         ((float *)(void *)f->kv_before)[i] = (float)(draw(f, 2001) - 1000) * 1e-3f;
     for (int32_t l = 0; l < config.layers; l++) {
-        f->kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32};
+        f->kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, HZP_F32, NULL, NULL};
         MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].k));
         MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, f->kv_bytes, &f->kv[l].v));
     }

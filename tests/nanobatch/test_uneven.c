@@ -114,7 +114,7 @@ static void serve(struct fixture_model *f, float *ret)
     FIXTURE_MUST(hzp_batch_create(f->dev, &max, &batch));
     FIXTURE_MUST(hzp_serve_space_create(f->model, ROWS, ROWS, &space));
     for (int32_t l = 0; l < LAYERS; l++) {
-        kv[l] = (struct hzp_kv){NULL, NULL, 1, PAGE_ROWS, HZP_F32};
+        kv[l] = (struct hzp_kv){NULL, NULL, 1, PAGE_ROWS, HZP_F32, NULL, NULL};
         FIXTURE_MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, page, &kv[l].k));
         FIXTURE_MUST(hzp_device_alloc(f->dev, HZP_MEM_DEVICE, page, &kv[l].v));
     }

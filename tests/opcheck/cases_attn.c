@@ -59,13 +59,18 @@ static struct hzp_segs segs_decode(struct oc_io *io, int32_t count, int32_t ctx)
     return (struct hzp_segs){row0, pos0, count, count > 0, count > 0 ? ctx : 0};
 }
 
-/* Pages with the segments' contexts, and NaN wherever nothing was appended. */
-static void *context_make(struct oc_io *io, const char *name, const struct hzp_attn_paged_args *a)
+/* Pages with the segments' contexts, and NaN wherever nothing was appended, codes and scales. */
+static void *context_make(struct oc_io *io, bool value, const struct hzp_attn_paged_args *a,
+                          float **ret_scale)
 {
+    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3};
     int32_t dim = a->heads.dim, page_rows = a->kv.page_rows;
     int32_t per_page = a->heads.kv_heads * page_rows * dim;
-    char *base = oc_array(io, name, a->kv.type == HZP_BF16 ? OC_BF16 : OC_F32,
-                          a->kv.pages * per_page, OC_IN);
+    bool codes = a->kv.type == HZP_E4M3;
+    char *base = oc_array(io, value ? "v" : "k", elems[a->kv.type], a->kv.pages * per_page, OC_IN);
+    float *scale = codes ? oc_array(io, value ? "v_scale" : "k_scale", OC_F32,
+                                    a->kv.pages * a->heads.kv_heads * page_rows, OC_IN)
+                         : NULL;
     for (int32_t i = 0; i < a->segs.count; i++) {
         int32_t context = a->segs.pos0[i] + a->segs.row0[i + 1] - a->segs.row0[i];
         for (int32_t p = 0; p < context && a->segs.row0[i] < a->segs.row0[i + 1]; p++)
@@ -75,9 +80,12 @@ static void *context_make(struct oc_io *io, const char *name, const struct hzp_a
                             (size_t)(h * page_rows + p % page_rows) * (size_t)dim;
                 struct hzp_mat row = {base + at * hzp_dtype_size(a->kv.type), 1, dim, dim,
                                       a->kv.type};
-                oc_fill(io, &row, 1, 10);
+                oc_fill(io, &row, codes ? 100 : 1, 10);
+                if (codes)
+                    scale[at / (size_t)dim] = (float)(0.001 + 0.02 * oc_uniform(io));
             }
     }
+    *ret_scale = scale;
     return base;
 }
 
@@ -102,7 +110,7 @@ static void table_make(struct oc_io *io, struct hzp_attn_paged_args *a, int32_t 
 }
 
 /* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode), whether
- * the page numbers are in a table */
+ * the page numbers are in a table, whether the pages are E4M3 */
 static void build_paged(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_paged_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
@@ -111,7 +119,9 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.segs = decode ? segs_decode(io, rows, c->p[5]) : segs_make(io, &patterns[c->p[0]], &rows);
     a.page_stride = HZP_DIV_UP(a.segs.ctx_max, page_rows) + 2;
     a.scale = dim == 8 ? 1 : 0.125f;
-    a.kv = (struct hzp_kv){NULL, NULL, a.segs.count * a.page_stride + 3, page_rows, c->type};
+    a.kv.pages = a.segs.count * a.page_stride + 3;
+    a.kv.page_rows = page_rows;
+    a.kv.type = c->p[7] ? HZP_E4M3 : c->type;
 
     /* pages in random order; entries beyond a segment's context hold invalid numbers */
     int32_t *page = oc_array(io, "page", OC_I32, a.segs.count * a.page_stride, OC_IN);
@@ -126,19 +136,19 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.page = page;
     a.qkv = oc_mat(io, "qkv", rows, (c->p[1] + 2 * c->p[2]) * dim, c->type, OC_IN);
     a.out = oc_mat(io, "out", rows, c->p[1] * dim, c->type, OC_OUT);
-    a.kv.k = context_make(io, "k", &a);
-    a.kv.v = context_make(io, "v", &a);
+    a.kv.k = context_make(io, false, &a, &a.kv.k_scale);
+    a.kv.v = context_make(io, true, &a, &a.kv.v_scale);
     oc_fill(io, &a.qkv, 1, 10);
     if (c->p[6])
         table_make(io, &a, page);
     oc_args(io, &a, sizeof(a));
-    const char *table = a.table ? ", table" : "";
+    const char *table = a.table ? ", table" : "", *codes = c->p[7] ? ", e4m3 pages" : "";
     if (decode)
-        oc_what(io, "%d rows to %d, %d/%dx%d %s%s", rows, c->p[5], c->p[1], c->p[2], dim,
-                oc_type_name(c->type), table);
+        oc_what(io, "%d rows to %d, %d/%dx%d %s%s%s", rows, c->p[5], c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table, codes);
     else
-        oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-                oc_type_name(c->type), table);
+        oc_what(io, "%s, %d/%dx%d %s%s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table, codes);
 }
 
 /* pattern, heads, kv_heads, dim, keep lse */
@@ -272,10 +282,41 @@ const struct oc_case oc_cases_attn[] = {
     {0},
 };
 
-/* More sequences than one launch lists.  They come last of all: a case's random numbers follow from
- * its number, and some of sampling's draws are nearly ties. */
+/* More sequences than one launch lists, and E4M3 pages.  They come last of all: a case's random
+ * numbers follow from its number, and some of sampling's draws are nearly ties. */
 const struct oc_case oc_cases_many[] = {
     DECODE(HZP_BF16, 0, 1030, 1, 1, 64, 16, 20),
     DECODE(HZP_BF16, 0, 1030, 1, 1, 64, 16, 20, 1),
+    BOTH(DECODE, 0, 1, 1, 1, 2, 16, 1, 0, 1),
+    BOTH(DECODE, 0, 0, 2, 1, 8, 16, 1, 0, 1),
+    BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 0, 1),
+    BOTH(DECODE, OC_GAPS, 7, 6, 2, 64, 16, 100, 0, 1),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 257, 0, 1),
+    BOTH(DECODE, OC_GAPS, 3, 7, 1, 16, 1, 19, 0, 1),
+    BOTH(DECODE, 0, 3, 14, 2, 80, 16, 130, 0, 1),
+    BOTH(DECODE, 0, 2, 4, 2, 96, 64, 1025, 0, 1),
+    BOTH(DECODE, 0, 3, 12, 1, 64, 16, 300, 0, 1),
+    BOTH(DECODE, 0, 3, 24, 2, 128, 16, 150, 0, 1),
+    BOTH(DECODE, 0, 2, 9, 1, 64, 7, 140, 0, 1),
+    BOTH(DECODE, 0, 2, 20, 1, 128, 5, 140, 0, 1),
+    BOTH(DECODE, 0, 2, 4, 2, 64, 5, 270, 0, 1),
+    BOTH(DECODE, OC_GAPS, 3, 2, 1, 128, 24, 140, 0, 1),
+    BOTH(DECODE, 0, 2, 4, 1, 128, 5, 150, 0, 1),
+    BOTH(DECODE, 0, 2, 2, 1, 64, 64, 4200, 0, 1),
+    BOTH(DECODE, 0, 2, 3, 3, 20, 3, 50, 0, 1),
+    BOTH(DECODE, 0, 7, 6, 2, 64, 16, 300, 1, 1),
+    BOTH(DECODE, OC_BENCH, 1, 32, 8, 64, 16, 1024, 0, 1),
+    BOTH(DECODE, OC_BENCH, 16, 32, 8, 64, 16, 1024, 0, 1),
+    BOTH(PREFILL, 0, 0, 1, 1, 2, 16, 0, 0, 1),
+    BOTH(PREFILL, 0, 6, 2, 1, 8, 16, 0, 0, 1),
+    BOTH(PREFILL, 0, 1, 4, 4, 8, 16, 0, 0, 1),
+    BOTH(PREFILL, OC_GAPS, 2, 6, 2, 64, 16, 0, 0, 1),
+    BOTH(PREFILL, 0, 3, 4, 1, 128, 16, 0, 0, 1),
+    BOTH(PREFILL, OC_GAPS, 4, 7, 1, 16, 16, 0, 0, 1),
+    BOTH(PREFILL, 0, 7, 2, 2, 64, 16, 0, 0, 1),
+    BOTH(PREFILL, 0, 2, 3, 1, 80, 5, 0, 0, 1),
+    BOTH(PREFILL, 0, 2, 3, 3, 20, 3, 0, 0, 1),
+    BOTH(PREFILL, 0, 2, 6, 2, 64, 16, 0, 1, 1),
+    BOTH(PREFILL, OC_BENCH, 8, 32, 8, 64, 16, 0, 0, 1),
     {0},
 };

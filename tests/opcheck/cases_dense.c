@@ -106,30 +106,41 @@ static void build_quantize(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
 }
 
-static void *pages_make(struct oc_io *io, const char *name, const struct hzp_kv *kv,
-                        const struct hzp_heads *heads, enum oc_role role)
+static void *pages_make(struct oc_io *io, bool value, const struct hzp_kv *kv,
+                        const struct hzp_heads *heads, float **ret_scale)
 {
-    int32_t count = kv->pages * heads->kv_heads * kv->page_rows * heads->dim;
-    struct hzp_mat flat = {oc_array(io, name, kv->type == HZP_BF16 ? OC_BF16 : OC_F32, count, role),
-                           1, count, count, kv->type};
+    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3};
+    int32_t rows = kv->pages * heads->kv_heads * kv->page_rows, count = rows * heads->dim;
+    struct hzp_mat flat = {oc_array(io, value ? "v" : "k", elems[kv->type], count, OC_INOUT), 1,
+                           count, count, kv->type};
     oc_fill(io, &flat, 1, 10);
+    if (kv->type == HZP_E4M3) {
+        struct hzp_mat scale = {oc_array(io, value ? "v_scale" : "k_scale", OC_F32, rows, OC_INOUT),
+                                1, rows, rows, HZP_F32};
+        oc_fill(io, &scale, 0.01, 2);
+        *ret_scale = scale.ptr;
+    }
     return flat.ptr;
 }
 
 /* Every fifth row is not appended; 7 and the number of slots have no common divisor. */
-static void append_make(struct oc_io *io, struct hzp_rope_args *a, int32_t page_rows, int32_t pages)
+static void append_make(struct oc_io *io, struct hzp_rope_args *a, int32_t page_rows, int32_t pages,
+                        bool codes)
 {
     int32_t rows = a->x.rows, slots = page_rows * pages;
     int32_t *slot = oc_array(io, "slot", OC_I32, rows, OC_IN);
-    a->kv = (struct hzp_kv){NULL, NULL, pages, page_rows, a->x.type};
-    a->kv.k = pages_make(io, "k", &a->kv, &a->heads, OC_INOUT);
-    a->kv.v = pages_make(io, "v", &a->kv, &a->heads, OC_INOUT);
+    a->kv.pages = pages;
+    a->kv.page_rows = page_rows;
+    a->kv.type = codes ? HZP_E4M3 : a->x.type;
+    a->kv.k = pages_make(io, false, &a->kv, &a->heads, &a->kv.k_scale);
+    a->kv.v = pages_make(io, true, &a->kv, &a->heads, &a->kv.v_scale);
     a->slot = slot;
     for (int32_t r = 0; r < rows; r++)
         slot[r] = r % 5 == 3 ? -1 : (int32_t)((slots - 1 + (int64_t)r * 7) % slots);
 }
 
-/* rows, heads, kv_heads, dim, norms (1 q, 2 k), page_rows (0: nothing is appended), pages */
+/* rows, heads, kv_heads, dim, norms (1 q, 2 k), page_rows (0: nothing is appended), pages, whether
+ * these are E4M3 */
 static void build_rope(struct oc_io *io, const struct oc_case *c)
 {
     enum { POSITIONS = 1000 };
@@ -150,7 +161,7 @@ static void build_rope(struct oc_io *io, const struct oc_case *c)
         oc_fill(io, &a.k_norm, 1, 10);
     }
     if (c->p[5])
-        append_make(io, &a, c->p[5], c->p[6]);
+        append_make(io, &a, c->p[5], c->p[6], c->p[7]);
     oc_fill(io, &a.x, 1, 300);
     oc_fill_index(io, pos, rows, POSITIONS);
     for (int32_t p = 0; p < POSITIONS; p++)
@@ -162,7 +173,9 @@ static void build_rope(struct oc_io *io, const struct oc_case *c)
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%d rows %d/%dx%d %s%s%s%s%s", rows, c->p[1], c->p[2], dim, oc_type_name(c->type),
             c->p[4] & 1 ? " qnorm" : "", c->p[4] & 2 ? " knorm" : "", in_place ? " in place" : "",
-            c->p[5] ? " to pages" : "");
+            !c->p[5]  ? ""
+            : c->p[7] ? " to e4m3 pages"
+                      : " to pages");
 }
 
 /* rows, width */
@@ -495,5 +508,20 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(FILL, OC_GAPS, 7, 97, 0),
     BOTH(FILL, 0, 3, 1024, -7),
     BOTH(FILL, OC_BENCH, 256, 8192, 0),
+    {0},
+};
+
+/* Appending to E4M3 pages; after all other cases, so that those keep their random numbers. */
+const struct oc_case oc_cases_narrow[] = {
+    BOTH(ROPE, 0, 1, 1, 1, 2, 0, 16, 1, 1),
+    BOTH(ROPE, OC_IN_PLACE, 0, 2, 1, 8, 0, 16, 3, 1),
+    BOTH(ROPE, OC_IN_PLACE | OC_GAPS, 19, 4, 2, 8, 3, 16, 5, 1),
+    BOTH(ROPE, OC_IN_PLACE, 40, 8, 2, 64, 0, 16, 4, 1),
+    BOTH(ROPE, 0, 40, 8, 2, 64, 3, 16, 4, 1),
+    BOTH(ROPE, OC_GAPS, 7, 3, 3, 128, 2, 1, 9, 1),
+    BOTH(ROPE, OC_IN_PLACE, 33, 6, 3, 128, 3, 16, 3, 1),
+    BOTH(ROPE, OC_IN_PLACE, 5, 14, 2, 96, 1, 16, 2, 1),
+    BOTH(ROPE, 0, 6, 2, 2, 20, 3, 5, 3, 1),
+    BOTH(ROPE, OC_BENCH | OC_IN_PLACE, 512, 32, 8, 128, 0, 16, 64, 1),
     {0},
 };

@@ -164,7 +164,7 @@ static int fact_alone(struct oc_target *target, struct oc_io *io, uint8_t *resul
 /* Attention's result for a row must not depend on the other rows, bit for bit: neither where
  * work is split by its amount, nor where a prompt comes in parts. */
 static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *result,
-                          enum hzp_op op)
+                          enum hzp_op op, enum hzp_dtype pages)
 {
     enum { SEQS = 5, STRIDE = 70, PAGE = 16, DIM = 64, HEADS = 6, KV = 2, WIDE = HEADS * DIM };
     static const int32_t seen[SEQS] = {1, 256, 1100, 300, 77};
@@ -197,13 +197,20 @@ static int fact_attention(struct oc_target *target, struct oc_io *io, uint8_t *r
         a.page_stride = STRIDE;
         a.qkv = oc_mat(io, "qkv", at[SEQS], WIDE + 2 * KV * DIM, HZP_BF16, OC_IN);
         a.out = oc_mat(io, "out", at[SEQS], WIDE, HZP_BF16, OC_OUT);
-        struct hzp_mat kv[2];
+        struct hzp_mat kv[2], scale[2] = {0};
         for (int i = 0; i < 2; i++) {
-            kv[i] = oc_mat(io, i ? "v" : "k", SEQS * STRIDE * KV * PAGE, DIM, HZP_BF16, OC_IN);
-            oc_fill(io, &kv[i], 1, 10);
+            bool codes = pages == HZP_E4M3;
+            kv[i] = oc_mat(io, i ? "v" : "k", SEQS * STRIDE * KV * PAGE, DIM, pages, OC_IN);
+            oc_fill(io, &kv[i], codes ? 100 : 1, 10);
+            if (!codes)
+                continue;
+            scale[i] = oc_mat(io, "scale", 1, SEQS * STRIDE * KV * PAGE, HZP_F32, OC_IN);
+            for (int32_t c = 0; c < scale[i].cols; c++)
+                oc_put(&scale[i], 0, c, (float)(0.001 + 0.02 * oc_uniform(io)));
         }
         oc_fill(io, &a.qkv, 1, 10);
-        a.kv = (struct hzp_kv){kv[0].ptr, kv[1].ptr, SEQS * STRIDE, PAGE, HZP_BF16};
+        a.kv = (struct hzp_kv){kv[0].ptr, kv[1].ptr,    SEQS * STRIDE, PAGE,
+                               pages,     scale[0].ptr, scale[1].ptr};
         a.qkv = hzp_mat_rows(a.qkv, at[first] + skip, row0[count]);
         a.out = hzp_mat_rows(a.out, at[first] + skip, row0[count]);
         oc_args(io, &a, sizeof(a));
@@ -516,7 +523,7 @@ static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *re
     int32_t *slot = oc_array(io, "slot", OC_I32, ROWS, OC_IN);
     uint16_t *part[2] = {oc_array(io, "k", OC_BF16, PART, OC_INOUT),
                          oc_array(io, "v", OC_BF16, PART, OC_INOUT)};
-    a.kv = (struct hzp_kv){part[0], part[1], PAGES, PAGE_ROWS, HZP_BF16};
+    a.kv = (struct hzp_kv){part[0], part[1], PAGES, PAGE_ROWS, HZP_BF16, NULL, NULL};
     oc_fill(io, &a.x, 1, 3);
     oc_fill(io, &a.table, 1, 1);
     oc_fill(io, &a.k_norm, 1, 1);
@@ -542,6 +549,66 @@ static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *re
                 broken = which ? "a wrong value in v" : "a wrong value in k";
         }
     return verdict(target, "rope", "pages hold y's bits", broken);
+}
+
+/* E4M3 pages hold exactly y as `quantize` makes it of each head, each row in its slot, and nothing
+ * else has changed there; a row with an infinity gets a scale of NaN. */
+static int fact_appended_narrow(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    enum { ROWS = 9, KV_HEADS = 2, DIM = 64, PAGE_ROWS = 4, PAGES = 3, HEADS = 4 };
+    enum { WIDTH = (HEADS + 2 * KV_HEADS) * DIM, SLOTS = PAGES * PAGE_ROWS * KV_HEADS };
+    static const int32_t to[ROWS] = {4, 3, 11, -1, 0, 8, 7, -1, 5};
+    const char *broken = NULL;
+    oc_io_reset(io, 15, false);
+    struct hzp_rope_args a = {.heads = {HEADS, KV_HEADS, DIM}, .eps = 1e-6f};
+    a.x = a.y = oc_mat(io, "x", ROWS, WIDTH, HZP_BF16, OC_INOUT);
+    a.table = oc_mat(io, "table", 50, DIM, HZP_F32, OC_IN);
+    int32_t *pos = oc_array(io, "pos", OC_I32, ROWS, OC_IN);
+    int32_t *slot = oc_array(io, "slot", OC_I32, ROWS, OC_IN);
+    uint8_t *code[2] = {oc_array(io, "k", OC_E4M3, SLOTS * DIM, OC_INOUT),
+                        oc_array(io, "v", OC_E4M3, SLOTS * DIM, OC_INOUT)};
+    float *scale[2] = {oc_array(io, "k_scale", OC_F32, SLOTS, OC_INOUT),
+                       oc_array(io, "v_scale", OC_F32, SLOTS, OC_INOUT)};
+    a.kv = (struct hzp_kv){code[0], code[1], PAGES, PAGE_ROWS, HZP_E4M3, scale[0], scale[1]};
+    oc_fill(io, &a.x, 1, 300);
+    oc_put(&a.x, 4, WIDTH - 3, INFINITY);
+    oc_fill(io, &a.table, 1, 1);
+    oc_fill_index(io, pos, ROWS, 50);
+    memcpy(slot, to, sizeof(to));
+    a.pos = pos;
+    a.slot = slot;
+    for (int i = 0; i < 2; i++) {
+        memset(code[i], 0x42, SLOTS * DIM);
+        memset(scale[i], 0x42, SLOTS * sizeof(float));
+    }
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_rope, io, result) < 0)
+        return verdict(target, "rope", "e4m3 pages hold y, quantized", "the device failed");
+    const uint16_t *y = result_at(io, result, a.y.ptr);
+    for (int i = 0; i < 2 * SLOTS; i++) {
+        int at = i % SLOTS, value = i / SLOTS, head = at / PAGE_ROWS % KV_HEADS;
+        int here = at / (PAGE_ROWS * KV_HEADS) * PAGE_ROWS + at % PAGE_ROWS;
+        uint8_t want[DIM];
+        float by = 48.564704895019531f; /* 0x42424242 */
+        memset(want, 0x42, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            const uint16_t *row = y + r * WIDTH + (HEADS + value * KV_HEADS + head) * DIM;
+            uint32_t largest = 0;
+            if (to[r] != here)
+                continue;
+            for (int d = 0; d < DIM; d++)
+                largest = HZP_MAX(largest, (uint32_t)(row[d] & 0x7fff) << 16);
+            by = hzp_e4m3_scale(largest);
+            for (int d = 0; d < DIM; d++)
+                want[d] = isnan(by) ? 0 : hzp_e4m3_from_f32(hzp_bf16_to_f32(row[d]) / by);
+        }
+        float got = ((const float *)result_at(io, result, scale[value]))[at];
+        if (isnan(by) ? !isnan(got) : got != by)
+            broken = value ? "a wrong scale of v" : "a wrong scale of k";
+        else if (memcmp((uint8_t *)result_at(io, result, code[value]) + at * DIM, want, DIM))
+            broken = value ? "a wrong code in v" : "a wrong code in k";
+    }
+    return verdict(target, "rope", "e4m3 pages hold y, quantized", broken);
 }
 
 /* Mean, deviation, the fourth moment (of a sum of four uniform bytes: 2.7), no correlation of
@@ -599,7 +666,7 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     if (oc_wanted(pattern, HZP_OP_noise))
         failures += fact_noise(target, io, result);
     if (oc_wanted(pattern, HZP_OP_rope))
-        failures += fact_appended(target, io, result);
+        failures += fact_appended(target, io, result) + fact_appended_narrow(target, io, result);
     if (oc_wanted(pattern, HZP_OP_quantize))
         failures += fact_rounding(target, io, result);
     if (oc_wanted(pattern, HZP_OP_adamw)) {
@@ -611,7 +678,8 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     /* elsewhere the split of a context may depend on the number of contexts */
     for (int op = HZP_OP_attn_decode; op <= HZP_OP_attn_prefill; op++)
         if (oc_wanted(pattern, op) && hzp_device_host_memory(target->dev))
-            failures += fact_attention(target, io, result, op);
+            failures += fact_attention(target, io, result, op, HZP_BF16) +
+                        fact_attention(target, io, result, op, HZP_E4M3);
     free(result);
     oc_io_destroy(io);
     return failures;

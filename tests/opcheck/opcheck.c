@@ -24,7 +24,7 @@
 #include "base/arena.h"
 #include "tests/opcheck/opcheck.h"
 
-enum { TARGETS_MAX = 4, CASE_SECONDS = 1200, PHASE_GRAD = 100000, PHASE_FACTS = 200000 };
+enum { TARGETS_MAX = 6, CASE_SECONDS = 1200, PHASE_GRAD = 100000, PHASE_FACTS = 200000 };
 
 static struct {
     const char *pattern, *backend, *level;
@@ -43,7 +43,8 @@ static struct {
 } * progress;
 
 static const struct oc_case *const tables[] = {
-    oc_cases_dense, oc_cases_attn, oc_cases_sample, oc_cases_grad, oc_cases_update, oc_cases_many,
+    oc_cases_dense,  oc_cases_attn, oc_cases_sample, oc_cases_grad,
+    oc_cases_update, oc_cases_many, oc_cases_narrow,
 };
 
 static struct oc_target targets[TARGETS_MAX];

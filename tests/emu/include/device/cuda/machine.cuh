@@ -76,6 +76,15 @@ static inline void half_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
     hzp_emu_half_of_e4m3(four, &lo, &hi);
 }
 
+static inline void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
+{
+    uint32_t word[4];
+    for (int i = 0; i < 4; i++)
+        word[i] = hzp_f32_bits(hzp_e4m3_to_f32((uint8_t)(four >> (8 * i)))) >> 16;
+    lo = word[0] | word[1] << 16;
+    hi = word[2] | word[3] << 16;
+}
+
 static inline uint4 load_once(const void *p)
 {
     return *(const uint4 *)p;
