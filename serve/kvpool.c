@@ -10,27 +10,72 @@ struct hzp_kvpool {
     /* fixed after create */
     struct hzp_device *dev;
     void *memory;
-    size_t side; /* bytes of one layer's keys, or of its values */
-    size_t part; /* of these, a page's */
     struct hzp_kv *layer;
     int32_t layers, pages, page_rows;
+    /* The arrays that hold pages: the keys and the values of each layer, and their scales if they
+     * are E4M3.  A page is a part of each. */
+    struct array {
+        char *at;
+        size_t part; /* bytes of a page */
+    } * array;
+    int32_t arrays;
+    size_t page_bytes; /* in all arrays */
 
     int32_t *free_page; /* a stack: the page freed last is most likely still cached */
     int32_t free_pages;
 };
 
-static size_t side_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
-                         int32_t page_rows)
+/* Bytes of an array whose rows of one head take head_bytes. */
+static size_t array_bytes(const struct hzp_model_config *config, size_t head_bytes, int32_t pages,
+                          int32_t page_rows)
 {
-    size_t bytes = (size_t)pages * (size_t)config->heads.kv_heads * (size_t)page_rows *
-                   (size_t)config->heads.dim * hzp_dtype_size(type);
-    return HZP_ROUND_UP(bytes, 64);
+    size_t rows = (size_t)pages * (size_t)config->heads.kv_heads * (size_t)page_rows;
+    return HZP_ROUND_UP(rows * head_bytes, (size_t)64);
+}
+
+static size_t head_bytes(const struct hzp_model_config *config, enum hzp_dtype type)
+{
+    return (size_t)config->heads.dim * hzp_dtype_size(type);
 }
 
 size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
                         int32_t page_rows)
 {
-    return 2 * (size_t)config->layers * side_bytes(config, type, pages, page_rows);
+    size_t bytes = array_bytes(config, head_bytes(config, type), pages, page_rows);
+    if (type == HZP_E4M3)
+        bytes += array_bytes(config, sizeof(float), pages, page_rows);
+    return 2 * (size_t)config->layers * bytes;
+}
+
+/* The next array in the pool's memory. */
+static void *add_array(struct hzp_kvpool *pool, const struct hzp_model_config *config, size_t bytes)
+{
+    struct array *last = pool->arrays ? &pool->array[pool->arrays - 1] : NULL;
+    struct array *a = &pool->array[pool->arrays++];
+    size_t part = (size_t)config->heads.kv_heads * (size_t)pool->page_rows;
+    a->at = last ? last->at + HZP_ROUND_UP((size_t)pool->pages * last->part, (size_t)64)
+                 : (char *)pool->memory;
+    a->part = part * bytes;
+    pool->page_bytes += a->part;
+    return a->at;
+}
+
+static void add_layers(struct hzp_kvpool *pool, const struct hzp_model_config *config,
+                       enum hzp_dtype type)
+{
+    pool->array = hzp_xcalloc((size_t)config->layers * 4, sizeof(*pool->array));
+    pool->layer = hzp_xcalloc((size_t)config->layers, sizeof(*pool->layer));
+    pool->layers = config->layers;
+    for (int32_t l = 0; l < config->layers; l++) {
+        struct hzp_kv *kv = &pool->layer[l];
+        *kv = (struct hzp_kv){.pages = pool->pages, .page_rows = pool->page_rows, .type = type};
+        kv->k = add_array(pool, config, head_bytes(config, type));
+        kv->v = add_array(pool, config, head_bytes(config, type));
+        if (type != HZP_E4M3)
+            continue;
+        kv->k_scale = add_array(pool, config, sizeof(float));
+        kv->v_scale = add_array(pool, config, sizeof(float));
+    }
 }
 
 int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,
@@ -38,25 +83,17 @@ int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page
 {
     HZP_ASSERT(pages > 0 && page_rows > 0 && pages <= INT32_MAX / page_rows);
     const struct hzp_model_config *config = model->config;
+    enum hzp_dtype type = hzp_model_kv_type(model);
     void *memory;
     HZP_TRY(hzp_device_alloc(model->dev, HZP_MEM_DEVICE,
-                             hzp_kvpool_bytes(config, model->act, pages, page_rows), &memory));
+                             hzp_kvpool_bytes(config, type, pages, page_rows), &memory));
 
     struct hzp_kvpool *pool = hzp_xcalloc(1, sizeof(*pool));
     pool->dev = model->dev;
     pool->memory = memory;
     pool->pages = pages;
     pool->page_rows = page_rows;
-    pool->layer = hzp_xcalloc((size_t)config->layers, sizeof(*pool->layer));
-    pool->layers = config->layers;
-    size_t side = pool->side = side_bytes(config, model->act, pages, page_rows);
-    pool->part = (size_t)config->heads.kv_heads * (size_t)page_rows * (size_t)config->heads.dim *
-                 hzp_dtype_size(model->act);
-    for (int32_t l = 0; l < config->layers; l++) {
-        char *at = (char *)memory + 2 * (size_t)l * side;
-        pool->layer[l] = (struct hzp_kv){
-            .k = at, .v = at + side, .pages = pages, .page_rows = page_rows, .type = model->act};
-    }
+    add_layers(pool, config, type);
 
     pool->free_page = hzp_xcalloc((size_t)pages, sizeof(*pool->free_page));
     pool->free_pages = pages;
@@ -68,9 +105,10 @@ int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page
 
 int hzp_kvpool_touch(struct hzp_kvpool *pool, int32_t pages)
 {
-    size_t bytes = pool->side / (size_t)pool->pages * (size_t)HZP_MIN(pages, pool->pages) / 4 * 4;
-    for (int32_t i = 0; i < 2 * pool->layers; i++)
-        HZP_TRY(hzp_device_touch(pool->dev, (char *)pool->memory + (size_t)i * pool->side, bytes));
+    for (int32_t i = 0; i < pool->arrays; i++) {
+        size_t bytes = pool->array[i].part * (size_t)HZP_MIN(pages, pool->pages) / 4 * 4;
+        HZP_TRY(hzp_device_touch(pool->dev, pool->array[i].at, bytes));
+    }
     return HZP_OK;
 }
 
@@ -80,6 +118,7 @@ void hzp_kvpool_destroy(struct hzp_kvpool *pool)
         return;
     hzp_device_free(pool->dev, HZP_MEM_DEVICE, pool->memory);
     free(pool->free_page);
+    free(pool->array);
     free(pool->layer);
     free(pool);
 }
@@ -101,27 +140,28 @@ int32_t hzp_kvpool_pages(const struct hzp_kvpool *pool)
 
 size_t hzp_kvpool_page_bytes(const struct hzp_kvpool *pool)
 {
-    return 2 * (size_t)pool->layers * pool->part;
-}
-
-static char *part_at(const struct hzp_kvpool *pool, int32_t page, int32_t i)
-{
-    return (char *)pool->memory + (size_t)i * pool->side + (size_t)page * pool->part;
+    return pool->page_bytes;
 }
 
 int hzp_kvpool_read_page(const struct hzp_kvpool *pool, int32_t page, void *host)
 {
-    for (int32_t i = 0; i < 2 * pool->layers; i++)
-        HZP_TRY(hzp_device_copy(pool->dev, (char *)host + (size_t)i * pool->part,
-                                part_at(pool, page, i), pool->part));
+    char *to = host;
+    for (int32_t i = 0; i < pool->arrays; i++) {
+        const struct array *a = &pool->array[i];
+        HZP_TRY(hzp_device_copy(pool->dev, to, a->at + (size_t)page * a->part, a->part));
+        to += a->part;
+    }
     return HZP_OK;
 }
 
 int hzp_kvpool_write_page(const struct hzp_kvpool *pool, int32_t page, const void *host)
 {
-    for (int32_t i = 0; i < 2 * pool->layers; i++)
-        HZP_TRY(hzp_device_copy(pool->dev, part_at(pool, page, i),
-                                (const char *)host + (size_t)i * pool->part, pool->part));
+    const char *from = host;
+    for (int32_t i = 0; i < pool->arrays; i++) {
+        const struct array *a = &pool->array[i];
+        HZP_TRY(hzp_device_copy(pool->dev, a->at + (size_t)page * a->part, from, a->part));
+        from += a->part;
+    }
     return HZP_OK;
 }
 

@@ -20,8 +20,8 @@
 
 struct hzp_kvpool;
 
-/* Bytes of device memory of a pool; creating one takes them, with all pages free.  The model is
- * borrowed.  HZP_ENOMEM. */
+/* Bytes of device memory of a pool whose keys and values have this type; creating one, of
+ * hzp_model_kv_type, takes them, with all pages free.  The model is borrowed.  HZP_ENOMEM. */
 size_t hzp_kvpool_bytes(const struct hzp_model_config *config, enum hzp_dtype type, int32_t pages,
                         int32_t page_rows);
 int hzp_kvpool_create(const struct hzp_model *model, int32_t pages, int32_t page_rows,

@@ -27,7 +27,7 @@
 
 extern char **environ;
 
-enum { RUNS = 7, RUNS_QUICK = 3, WORDS_MAX = 26, NUMBERS = 3, PATIENCE_S = 3600 };
+enum { RUNS = 7, RUNS_QUICK = 3, WORDS_MAX = 28, NUMBERS = 3, PATIENCE_S = 3600 };
 
 /* What a server is started for. */
 enum kind { PLAIN, TRAINS, RESTORES, KINDS };
@@ -82,6 +82,10 @@ static void make_command(const struct hzp_bench *b, enum kind kind, const char *
     }
     if (s->model.fp8) {
         add(c, "--quantization");
+        add(c, "fp8");
+    }
+    if (s->model.kv_fp8) {
+        add(c, "--kv-cache-dtype");
         add(c, "fp8");
     }
     if (kind == PLAIN)

@@ -86,8 +86,8 @@ static struct hzp_assembly_rig rig_rows(const struct job *j)
     size.depth = HZP_MIN(DEPTH_MAX, positions - size.prefill);
     if (!e->no_train)
         size.train = (int32_t)HZP_MIN(e->training.micro_rows, positions);
-    size_t token = 2 * (size_t)layers_measured(j) * (size_t)j->config.heads.kv_heads *
-                   (size_t)j->config.heads.dim * hzp_dtype_size(j->type);
+    enum hzp_dtype kv = e->model.kv_fp8 ? HZP_E4M3 : j->type;
+    size_t token = 2 * (size_t)layers_measured(j) * hzp_kv_side_bytes(&j->config, kv);
     int64_t wanted = (int64_t)size.decode * (size.depth + 1) + size.depth + size.prefill;
     size.kv_tokens = HZP_MIN(wanted, (int64_t)(kv_bytes_max / token));
     return size;
@@ -418,7 +418,8 @@ static void show(const struct job *j)
 static void identify(struct job *j, struct hzp_device *dev)
 {
     const struct hzp_engine_settings *e = j->engine;
-    hzp_search_identify(dev, &j->config, j->type, e->model.fp8 != 0, &j->here);
+    hzp_search_identify(dev, &j->config, j->type, e->model.fp8 != 0, e->model.kv_fp8 != 0,
+                        &j->here);
     snprintf(j->here.settings, sizeof(j->here.settings),
              "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)e->serving.running_max,
              (long long)e->serving.step_rows, (long long)(e->no_train ? 0 : e->training.micro_rows),

@@ -76,6 +76,10 @@ const struct hzp_option hzp_option_table[] = {
     CHOICE("--quantization", engine.model.fp8, "none", "none|fp8", ENGINE | EVAL | PLAN | SEARCH,
            "fp8: serving computes the layers' projections in e4m3, with a scale per row of weights "
            "and per token; training stays in --dtype"),
+    CHOICE(
+        "--kv-cache-dtype", engine.model.kv_fp8, "auto", "auto|fp8", ENGINE | PLAN | SEARCH,
+        "auto: the KV cache has the type of --dtype; fp8: e4m3, with a scale per head and token, "
+        "about half of the memory of bf16"),
     INT("--context", engine.model.context, "0", 0, 1 << 24, ALL & ~(DEVICES | PLAN | SEARCH),
         "maximum sequence length in tokens; 0: the model's"),
     TEXT("--chat-template", engine.model.chat_template, NULL, "FILE", ENGINE | EVAL | TRAIN | CHAT,

@@ -118,7 +118,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     HZP_TRY(check_beside(a, reterr));
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
-                             &a->plans, &a->tables, reterr));
+                             a->is.model->kv_fp8 != 0, &a->plans, &a->tables, reterr));
     if (a->is.training && !a->is.split->train_cores && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
@@ -196,11 +196,12 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     if (a->is.quiet)
         return HZP_OK;
     if (a->is.serving)
-        hzp_log(HZP_LOG_INFO, "engine",
-                "device=\"%s\" parameters=%lld dtype=%s quantization=%s context=%d", a->dev->label,
-                (long long)hzp_config_parameters(&a->config),
-                a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
-                a->plan.positions);
+        hzp_log(
+            HZP_LOG_INFO, "engine",
+            "device=\"%s\" parameters=%lld dtype=%s quantization=%s kv_cache_dtype=%s context=%d",
+            a->dev->label, (long long)hzp_config_parameters(&a->config),
+            a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
+            a->plan.kv == HZP_E4M3 ? "fp8" : "auto", a->plan.positions);
     if (hzp_log_get_format() == HZP_LOG_JSON)
         hzp_memory_plan_log(&a->plan);
     else
@@ -236,7 +237,9 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
                                         .first_id = first_id,
                                         .shards = a->shards};
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
-    return hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model);
+    HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
+    a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
+    return HZP_OK;
 }
 
 /* The device, and with several ranks the link that moves its memory. */

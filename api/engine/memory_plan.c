@@ -60,7 +60,7 @@ static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_mod
                         const struct hzp_memory_plan *plan)
 {
     int64_t page = q->serving->page_rows;
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)page);
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)page);
     if (q->serving->kv_tokens)
         return HZP_DIV_UP(q->serving->kv_tokens, page);
     if (q->serving->kv_memory)
@@ -93,7 +93,7 @@ static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, 
 static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_config *config,
                    struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->dtype, 1, (int32_t)q->serving->page_rows);
+    size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)q->serving->page_rows);
     int64_t pages = kv_pages(q, config, plan);
     if (pages < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
@@ -108,9 +108,9 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     plan->positions = (int32_t)HZP_MIN(plan->positions, pages * q->serving->page_rows);
     char text[16];
     add(plan, "KV cache",
-        hzp_kvpool_bytes(config, plan->dtype, plan->kv_pages, (int32_t)q->serving->page_rows),
-        "%d pages of %lld tokens, %s each", plan->kv_pages, (long long)q->serving->page_rows,
-        hzp_size_text(page_bytes, text));
+        hzp_kvpool_bytes(config, plan->kv, plan->kv_pages, (int32_t)q->serving->page_rows),
+        "%d pages of %lld tokens%s, %s each", plan->kv_pages, (long long)q->serving->page_rows,
+        plan->kv == HZP_E4M3 ? " in fp8" : "", hzp_size_text(page_bytes, text));
     return HZP_OK;
 }
 
@@ -286,6 +286,7 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
     memset(ret, 0, sizeof(*ret));
     ret->limit = q->limit;
     ret->dtype = hzp_settings_dtype(q->model, config);
+    ret->kv = q->model->kv_fp8 ? HZP_E4M3 : ret->dtype;
     ret->serves = q->serving != NULL;
     ret->trains = q->training != NULL;
     ret->fp8 = ret->serves && q->model->fp8;

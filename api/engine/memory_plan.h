@@ -32,6 +32,7 @@ struct hzp_memory_plan {
     /* values that follow from the plan */
     enum hzp_dtype dtype;
     bool fp8;          /* each slot has a copy of the projections in e4m3 */
+    enum hzp_dtype kv; /* of keys and values in pages */
     int32_t positions; /* longest sequence */
     int32_t slots;
     int32_t kv_pages;

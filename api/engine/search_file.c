@@ -55,15 +55,15 @@ static uint64_t hash_program(void)
 }
 
 void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_config *c,
-                         enum hzp_dtype type, bool fp8, struct hzp_tables *t)
+                         enum hzp_dtype type, bool fp8, bool kv_fp8, struct hzp_tables *t)
 {
     snprintf(t->device, sizeof(t->device), "%s", dev->label);
     snprintf(t->model, sizeof(t->model),
              "%s %d layers of %d, inner %d, heads %d:%d of %d, vocabulary %d, "
-             "%s%s",
+             "%s%s%s",
              c->family, c->layers, c->width, c->inner, c->heads.heads, c->heads.kv_heads,
-             c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32",
-             fp8 ? ", products fp8" : "");
+             c->heads.dim, c->vocab, type == HZP_BF16 ? "bf16" : "f32", fp8 ? ", products fp8" : "",
+             kv_fp8 ? ", KV cache fp8" : "");
     snprintf(t->build, sizeof(t->build), "%s-%016" PRIx64, HZP_VERSION_TEXT, hash_program());
 }
 
@@ -516,7 +516,7 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
 
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     bool kv_fp8, struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
                      struct hzp_err_text *reterr)
 {
     bool automatic = !plans || !strcmp(plans, "auto");
@@ -528,7 +528,7 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
     if (plans && !strcmp(plans, "off"))
         return HZP_OK;
     hzp_tables_init(&here);
-    hzp_search_identify(dev, config, type, fp8, &here);
+    hzp_search_identify(dev, config, type, fp8, kv_fp8, &here);
     int r = HZP_OK;
     if (!automatic)
         snprintf(path, sizeof(path), "%s", plans);

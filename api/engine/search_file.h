@@ -17,7 +17,7 @@
 
 /* Writes the names of device, model and build into the tables, for comparison with a file. */
 void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_config *config,
-                         enum hzp_dtype type, bool fp8, struct hzp_tables *tables);
+                         enum hzp_dtype type, bool fp8, bool kv_fp8, struct hzp_tables *tables);
 
 /* NULL if the tables read apply here; otherwise the reason, in a few words. */
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here);
@@ -45,7 +45,7 @@ const char *hzp_search_unusable(const struct hzp_tables *tables, char *ret);
  * measured by this build on this device; the caller finishes both. */
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
+                     bool kv_fp8, struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
                      struct hzp_err_text *reterr);
 
 #endif

@@ -31,6 +31,7 @@ struct hzp_model_settings {
     const char *dir;           /* NULL: not given */
     int64_t dtype;             /* enum hzp_dtype_setting */
     int64_t fp8;               /* 1: serving multiplies the projections in e4m3 */
+    int64_t kv_fp8;            /* 1: the KV cache's keys and values are e4m3 */
     const char *chat_template; /* a file; NULL: the model's own; "none": none */
     int64_t context;           /* longest sequence in tokens; 0: the model's positions */
 };

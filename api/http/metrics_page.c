@@ -185,8 +185,12 @@ static void serving(struct page *p, struct hzp_server *server)
     fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
             (unsigned long long)below);
     head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
-    fprintf(p->out, "vllm:cache_config_info{%s,block_size=\"%lld\",num_gpu_blocks=\"%d\"} 1\n",
-            p->labels, (long long)server->engine->config.settings->serving.page_rows, s.kv_pages);
+    const struct hzp_engine_settings *settings = server->engine->config.settings;
+    fprintf(p->out,
+            "vllm:cache_config_info{%s,block_size=\"%lld\",cache_dtype=\"%s\","
+            "num_gpu_blocks=\"%d\"} 1\n",
+            p->labels, (long long)settings->serving.page_rows,
+            settings->model.kv_fp8 ? "fp8" : "auto", s.kv_pages);
     gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
     gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
           "Pages that running sequences are predicted to need at most.");

@@ -17,10 +17,12 @@ static int open_pages(struct hzp_rig *rig)
 {
     const struct hzp_rig_config *c = &rig->config;
     const struct hzp_model_config *m = c->model->config;
-    int64_t pages = rig->pages_count;
-    size_t side = (size_t)pages * (size_t)m->heads.kv_heads * (size_t)c->page_rows *
-                  (size_t)m->heads.dim * hzp_dtype_size(c->model->act);
-    side = HZP_ROUND_UP(side, 4096);
+    enum hzp_dtype type = hzp_model_kv_type(c->model);
+    size_t rows = (size_t)rig->pages_count * (size_t)m->heads.kv_heads * (size_t)c->page_rows;
+    size_t codes = rows * (size_t)m->heads.dim * hzp_dtype_size(type); /* or elements */
+    size_t side = (size_t)rig->pages_count * (size_t)c->page_rows * hzp_kv_side_bytes(m, type);
+    codes = HZP_ROUND_UP(codes, (size_t)4096);
+    side = HZP_ROUND_UP(side + 4096, (size_t)4096);
     HZP_TRY(
         hzp_device_alloc(c->model->dev, HZP_MEM_DEVICE, 2 * side * (size_t)m->layers, &rig->pages));
     /* Unwritten host pages all map to one page of zeros, which would be read from the cache. */
@@ -29,7 +31,16 @@ static int open_pages(struct hzp_rig *rig)
     rig->kv = hzp_xcalloc((size_t)m->layers, sizeof(*rig->kv));
     for (int32_t l = 0; l < m->layers; l++) {
         char *at = (char *)rig->pages + 2 * (size_t)l * side;
-        rig->kv[l] = (struct hzp_kv){at, at + side, (int32_t)pages, c->page_rows, c->model->act};
+        struct hzp_kv *kv = &rig->kv[l];
+        *kv = (struct hzp_kv){.k = at,
+                              .v = at + side,
+                              .pages = rig->pages_count,
+                              .page_rows = c->page_rows,
+                              .type = type};
+        if (type != HZP_E4M3)
+            continue;
+        kv->k_scale = (float *)(void *)(at + codes);
+        kv->v_scale = (float *)(void *)(at + side + codes);
     }
     return HZP_OK;
 }

@@ -206,6 +206,32 @@ static void fp8_is_counted(void **state)
     assert_true(plan.total > without);
 }
 
+/* A page takes one byte for each key and value instead of two, and four for each head's scale. */
+static void an_fp8_cache_is_counted(void **state)
+{
+    options.engine.serving.kv_memory = 1 << 20;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    int32_t pages = plan.kv_pages;
+    size_t page = hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
+    options.engine.model.kv_fp8 = 1;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    options.engine.model.kv_fp8 = 0;
+    options.engine.serving.kv_memory = 0;
+    size_t heads = 2 * 16 * (size_t)config.layers * (size_t)config.heads.kv_heads;
+    size_t narrow = hzp_kvpool_bytes(&config, HZP_E4M3, 1, 16);
+    assert_int_equal(page, heads * (size_t)config.heads.dim * 2);
+    assert_int_equal(narrow, heads * ((size_t)config.heads.dim + 4));
+    assert_int_equal(plan.kv, HZP_E4M3);
+    assert_int_equal(plan.kv_pages, (1 << 20) / (int32_t)narrow);
+    assert_true(plan.kv_pages > pages);
+    for (int i = 0; i < plan.lines; i++)
+        if (!strcmp(plan.line[i].what, "KV cache")) {
+            assert_int_equal(plan.line[i].bytes,
+                             hzp_kvpool_bytes(&config, HZP_E4M3, plan.kv_pages, 16));
+            assert_non_null(strstr(plan.line[i].how, "in fp8"));
+        }
+}
+
 static void options_steer_it(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
@@ -346,6 +372,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_fp8_cache_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),

@@ -51,6 +51,45 @@ static void layers_lie_apart(void **state)
     hzp_device_close(dev);
 }
 
+/* Codes and scales lie apart too; a page that is read and written back elsewhere is there in all
+ * layers, and no other page changes. */
+static void narrow_pages_move_whole(void **state)
+{
+    enum { ROWS = PAGES * 2 * PAGE_ROWS, PART = 2 * PAGE_ROWS };
+    struct hzp_device *dev = open_ref();
+    struct hzp_model model = {.dev = dev, .config = &config, .act = HZP_BF16, .kv_e4m3 = true};
+    struct hzp_kvpool *pool = NULL;
+    assert_int_equal(hzp_kvpool_create(&model, PAGES, PAGE_ROWS, &pool), 0);
+    size_t page = 3 * 2 * PART * (4 + sizeof(float));
+    assert_int_equal(hzp_kvpool_page_bytes(pool), page);
+    assert_int_equal(hzp_kvpool_bytes(&config, HZP_E4M3, PAGES, PAGE_ROWS) / (PAGES * page), 1);
+    const struct hzp_kv *layer = hzp_kvpool_layers(pool);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(layer[i].type, HZP_E4M3);
+        memset(layer[i].k, 4 * i + 1, ROWS * 4);
+        memset(layer[i].v, 4 * i + 2, ROWS * 4);
+        for (int r = 0; r < ROWS; r++) {
+            layer[i].k_scale[r] = (float)(1000 * i + r);
+            layer[i].v_scale[r] = -(float)(1000 * i + r);
+        }
+        memset((char *)layer[i].v + 5 * PART * 4, 100 + i, PART * 4); /* page 5 */
+    }
+    char *host = malloc(page);
+    assert_int_equal(hzp_kvpool_read_page(pool, 5, host), 0);
+    assert_int_equal(hzp_kvpool_write_page(pool, 9, host), 0);
+    free(host);
+    for (int i = 0; i < 3; i++)
+        for (int r = 0; r < ROWS; r++) {
+            int from = r / PART == 9 ? r - 4 * PART : r, p = r / PART;
+            assert_true(layer[i].k_scale[r] == (float)(1000 * i + from));
+            assert_true(layer[i].v_scale[r] == -(float)(1000 * i + from));
+            assert_int_equal(((char *)layer[i].k)[4 * r + 3], 4 * i + 1);
+            assert_int_equal(((char *)layer[i].v)[4 * r], p == 5 || p == 9 ? 100 + i : 4 * i + 2);
+        }
+    hzp_kvpool_destroy(pool);
+    hzp_device_close(dev);
+}
+
 /* Only the pages that are taken first are written, and no other byte. */
 static void touched(void **state)
 {
@@ -143,6 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_lie_apart),
+        cmocka_unit_test(narrow_pages_move_whole),
         cmocka_unit_test(touched),
         cmocka_unit_test(no_page_has_two_owners),
     };

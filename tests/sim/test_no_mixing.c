@@ -13,7 +13,7 @@
  * compared with coordinate 2, which carries the last layer's tag: greedy sampling yields a FINE
  * token if and only if nothing was mixed.  Every row of weights that is read has one nonzero
  * element, and so have the rows it is multiplied with: e4m3 keeps these values almost exactly,
- * so the same holds with fp8.
+ * so the same holds with fp8 projections ("fp8"), and with an fp8 KV cache as well ("fp8-kv").
  */
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
@@ -192,7 +192,7 @@ static const struct hzp_plan_shape overlapped = {
 };
 static const struct hzp_plan_shape *shape;
 static struct hzp_plan_table plans;
-static bool fp8;
+static bool fp8, kv_fp8;
 
 /* Shapes that change from step to step, some with the writer running beside serving. */
 static void plan_steps(void)
@@ -242,6 +242,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         write_unit(b, first, u, tag_of(1));
     fixture_publish(&b->m, first, 0);
     b->publications = 1;
+    b->m.model->kv_e4m3 = kv_fp8;
     MUST(hzp_kvpool_create(b->m.model, 64, 4, &b->pool));
     MUST(hzp_scheduler_create(&scheduler, b->m.model, b->pool, &b->scheduler));
     MUST(hzp_batch_create(b->m.dev, &max, &b->batch));
@@ -350,7 +351,8 @@ int main(int argc, char **argv)
     struct bench b;
     uint64_t tokens = 0, swapped = 0, mixed;
     uint64_t versions = argc > 3 ? strtoull(argv[3], NULL, 10) : 5000;
-    fp8 = argc > 4 && !strcmp(argv[4], "fp8");
+    kv_fp8 = argc > 4 && !strcmp(argv[4], "fp8-kv");
+    fp8 = kv_fp8 || (argc > 4 && !strcmp(argv[4], "fp8"));
     shape = argc > 2 && !strcmp(argv[2], "overlapped") ? &overlapped : NULL;
     if (argc > 2 && !strcmp(argv[2], "planned"))
         plan_steps();
