@@ -174,7 +174,7 @@ static void absorb(struct hzp_scheduler *s, const struct hzp_step *step)
     struct hzp_request *rq;
     while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
         s->bounded += rq->demands.max_staleness >= 0;
-        if (step && hzp_demands_wait(&rq->demands))
+        if (step && hzp_may_wait(rq))
             hzp_later_add(s, rq, step);
         else
             hzp_wait_add(s, rq);

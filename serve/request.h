@@ -11,7 +11,9 @@
  *
  * A request that is preempted for lack of KV pages goes back to WAITING (scheduler.h); its output
  * stays and continues when it runs again.  Likewise a request that another scheduler has begun: its
- * creator copies the tokens into `out` and sets `out_count` before submit.
+ * creator copies the tokens and their versions into `out` and sets `out_count` before submit.  One
+ * that keeps its version (abort, pinned) goes on where that one is the current version, waits where
+ * it is not yet, and else ends as CHANGED.
  *
  * Thread: the creator's, except where marked engine.
  */

@@ -204,6 +204,9 @@ void hzp_show_stats(struct hzp_scheduler *s);
 
 /* ---- swap.c ---- */
 
+/* Whether it may have to: it asks for something, or another scheduler has begun it by one version
+ * that it must keep. */
+bool hzp_may_wait(const struct hzp_request *rq);
 /* The request waits beside the queue until a version meets what it asks for. */
 void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step);
 /* Those whose version serves go to the end of the queue; those whose time is over end. */

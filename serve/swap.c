@@ -39,6 +39,29 @@ bool hzp_drawn(const struct hzp_scheduler *s, const struct hzp_request *rq)
            hzp_trials_draws(s->config.trials, rq->demands.draw_key);
 }
 
+/* Another scheduler has drawn tokens of the request, all by one version; so must the rest be. */
+static bool is_bound(const struct hzp_request *rq)
+{
+    bool one = rq->demands.mode == HZP_ABORT || rq->demands.mode == HZP_PINNED;
+    return one && drawn_of(rq) && !rq->preempted;
+}
+
+bool hzp_may_wait(const struct hzp_request *rq)
+{
+    return hzp_demands_wait(&rq->demands) || is_bound(rq);
+}
+
+/* Of a request that another scheduler has begun: whether v, the current version, may not go on with
+ * it, and no later one may. */
+static bool has_changed(const struct hzp_scheduler *s, const struct hzp_request *rq,
+                        const struct hzp_version *v)
+{
+    if (!drawn_of(rq) || !v || v->record.id < rq->demands.min_version)
+        return false;
+    return (is_bound(rq) && v->record.id > rq->out[drawn_of(rq) - 1].version) ||
+           hzp_demands_lost(&rq->demands, s->model->weights, v);
+}
+
 /* How the request goes on: RUNNING: it waits in the queue from now on; WAITING: beside it; or the
  * state in which it ends. */
 static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_request *rq,
@@ -49,11 +72,12 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
     const struct hzp_version *v =
         hzp_drawn(s, rq) ? hzp_weights_trial(s->model->weights) : step->version;
     enum hzp_met met = hzp_demands_met(&rq->demands, s->model->weights, v);
-    if (drawn_of(rq) && v && v->record.id >= rq->demands.min_version &&
-        hzp_demands_lost(&rq->demands, s->model->weights, v)) { /* another scheduler has begun it */
+    if (has_changed(s, rq, v)) {
         rq->changed = HZP_CHANGED_SWAP;
         return HZP_REQUEST_CHANGED;
     }
+    if (met == HZP_MET && is_bound(rq) && v->record.id != rq->out[drawn_of(rq) - 1].version)
+        met = HZP_MET_NOT_YET; /* this rank is behind the other one */
     if (met == HZP_MET_NEVER) {
         rq->unmet = HZP_UNMET_UNLEARNED;
         return HZP_REQUEST_UNMET;
@@ -150,8 +174,8 @@ static void send_back(struct hzp_scheduler *s, const struct hzp_version *v)
     int32_t kept = 0;
     for (int32_t i = 0; i < s->wait_count; i++) {
         struct hzp_request *rq = hzp_wait_at(s, i);
-        bool demands = hzp_demands_wait(&rq->demands);
-        if (demands && !rq->preempted && hzp_demands_lost(&rq->demands, s->model->weights, v))
+        bool lost = hzp_demands_lost(&rq->demands, s->model->weights, v);
+        if (!rq->preempted && (lost || is_bound(rq)))
             s->later[s->later_count++] = rq;
         else
             s->wait[(s->wait_head + kept++) % s->wait_room] = rq;

@@ -50,6 +50,7 @@ static int start_replica(struct follow *f, struct hzp_err_text *reterr)
                                         .scheduler = a->scheduler,
                                         .loop = a->loop,
                                         .weights = a->weights,
+                                        .split = hzp_loop_split(a->loop),
                                         .stays = a->is.training != NULL,
                                         .leaves = has_ended,
                                         .ctx = f};

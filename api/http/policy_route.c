@@ -220,6 +220,8 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
                            "a new version at its own next step");
     if (r == HZP_OK) {
         hzp_split_set_policy(split, &policy);
+        if (e->front)
+            hzp_front_set_policy(e->front, &policy);
         if (staleness >= 0)
             hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
         hzp_loop_poke(e->parts.loop);

@@ -260,6 +260,15 @@ void hzp_front_poke(struct hzp_front *f)
     hzp_pipe_poke(f->pipe);
 }
 
+void hzp_front_set_policy(struct hzp_front *f, const struct hzp_policy *policy)
+{
+    hzp_lock_take(&f->lock);
+    f->policy = *policy;
+    f->policies++;
+    hzp_lock_release(&f->lock);
+    hzp_pipe_poke(f->pipe);
+}
+
 /* ---- news ---- */
 
 void hzp_front_note(struct hzp_front *f, struct hzp_request *rq, bool final)
@@ -296,7 +305,7 @@ void hzp_front_end(struct hzp_front *f, struct hzp_remote *m, enum hzp_request_s
         f->place[m->rank].is.requests--;
         f->place[m->rank].pages -= m->pages;
     }
-    if (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH)
+    if (rq->max_tokens && (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH))
         hzp_dispatch_ended(f->dispatch, atomic_load(&rq->out_count));
     rq->finished_ns = hzp_now_ns();
     if (!noted)

@@ -73,6 +73,9 @@ int hzp_front_submit(struct hzp_front *f, struct hzp_request *const *rq, int32_t
 /* A request's `cancel` was raised. */
 void hzp_front_poke(struct hzp_front *f);
 
+/* Replicas train by it beside their requests, also those that come later. */
+void hzp_front_set_policy(struct hzp_front *f, const struct hzp_policy *policy);
+
 /* No request is taken any more; hurry: those that replicas compute fail at once. */
 void hzp_front_stop(struct hzp_front *f, bool hurry);
 

@@ -117,6 +117,7 @@ static void hello(struct hzp_front *f, const struct hzp_pipe_peer *peer, const c
     at->is.up = true;
     at->is.why[0] = 0;
     at->pages = 0;
+    at->told = 0;
     at->checked = h.version;
     at->checked_step = h.optimizer_step;
     at->heard_ns = hzp_now_ns();
@@ -146,7 +147,9 @@ static bool take_tokens(struct hzp_front *f, struct hzp_message_reader *reader,
         if (rq)
             rq->out[n] = out;
     }
-    return true;
+    if (rq && news->hidden)
+        rq->prompt_version = news->prompt_version;
+    return hzp_news_hidden(reader, news, rq ? rq->hidden : NULL);
 }
 
 /* The request is the rank's, and the tokens are those that come next. */
@@ -157,21 +160,23 @@ static bool follows(const struct hzp_front *f, const struct hzp_request *rq,
     return news->from == atomic_load(&rq->out_count) &&
            news->count <= rq->max_tokens - news->from && news->tops == rq->tops &&
            news->stop_token < f->parts.own.vocab &&
+           news->hidden == (news->state == HZP_REQUEST_LENGTH ? rq->hidden_cols : 0) &&
            (final || news->from + news->count < rq->max_tokens);
 }
 
-/* How far the version of the newest token trailed.  Rank 0 may have finished an update since, but
- * not two (front.h). */
+/* How far the version of the oldest of these tokens trailed.  Rank 0 may have finished an update
+ * since, but not two (front.h). */
 static void note_staleness(const struct hzp_front *f, int rank, const struct hzp_news *news,
                            struct hzp_request *rq)
 {
     struct hzp_weights_stats w;
     const struct hzp_replica_load *load = &f->place[rank].is.load;
-    if (!news->count)
+    if (!news->count && !news->hidden)
         return;
+    uint64_t version = news->count ? rq->out[news->from].version : news->prompt_version;
     hzp_weights_read_stats(f->parts.weights, &w);
     int64_t behind = w.finished_optimizer_step - load->optimizer_step;
-    behind += rq->out[news->from + news->count - 1].version != load->version;
+    behind += version != load->version;
     if (behind > 0 && atomic_load(&rq->staleness) < 1)
         atomic_store(&rq->staleness, 1);
 }
@@ -205,19 +210,15 @@ static int64_t learned_by(struct hzp_front *f, uint64_t version)
     return -1;
 }
 
-/* How many of the news' tokens are of versions that have learned what the request asks for.  Others
- * come when weights of an earlier state serve again. */
-static int32_t tokens_met(struct hzp_front *f, struct hzp_remote *m, const struct hzp_news *news)
+/* Whether the version has learned what the request asks for.  One that has not serves when weights
+ * of an earlier state do again. */
+static bool meets(struct hzp_front *f, struct hzp_remote *m, uint64_t version)
 {
-    const struct hzp_request *rq = m->rq;
-    int64_t learned = HZP_MAX(rq->demands.min_sequence, rq->demands.through);
-    for (int32_t n = 0; n < news->count && learned; n++) {
-        uint64_t version = rq->out[news->from + n].version;
-        if (version != m->met && learned_by(f, version) < learned)
-            return n;
-        m->met = version;
-    }
-    return news->count;
+    int64_t learned = HZP_MAX(m->rq->demands.min_sequence, m->rq->demands.through);
+    if (learned && version != m->met && learned_by(f, version) < learned)
+        return false;
+    m->met = version;
+    return true;
 }
 
 /* What the news say goes into the request.  False: they are malformed. */
@@ -228,8 +229,10 @@ static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_
     if (!follows(f, rq, news) || !take_tokens(f, reader, news, rq))
         return false;
     struct hzp_news shown = *news;
-    shown.count = tokens_met(f, m, news);
-    m->recalled = shown.count < news->count;
+    shown.count = 0;
+    while (shown.count < news->count && meets(f, m, rq->out[news->from + shown.count].version))
+        shown.count++;
+    m->recalled = shown.count < news->count || (news->hidden && !meets(f, m, news->prompt_version));
     take_first(rq, &shown);
     note_staleness(f, m->rank, &shown, rq);
     /* release: a thread that sees the new count also sees the output */

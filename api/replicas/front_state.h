@@ -30,6 +30,7 @@ struct hzp_place {
     struct hzp_pipe_peer peer;
     uint64_t heard_ns, since_ns;
     int32_t pages;    /* of its requests, as expected when they were sent */
+    uint64_t told;    /* of the front's policies */
     uint64_t checked; /* the version whose optimizer step was compared, and that step */
     int64_t checked_step;
 };
@@ -59,6 +60,8 @@ struct hzp_front {
     int32_t *free;             /* [room] indices of free ones, the first room - count */
     int32_t room, count;
     uint64_t serial;
+    struct hzp_policy policy;
+    uint64_t policies;      /* how often it was set */
     uint64_t local_version; /* for which the dispatcher remembers rank 0's prompts */
     atomic_int unended;     /* = count; for the loop */
 };
@@ -91,5 +94,8 @@ void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, con
 /* ---- front_thread.c ---- */
 
 void *hzp_front_main(void *front);
+
+/* Does all that is due and waits for nothing.  False: the front ends. */
+bool hzp_front_turn(struct hzp_front *f);
 
 #endif

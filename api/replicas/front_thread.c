@@ -35,6 +35,18 @@ static void send_requests(struct hzp_front *f)
     }
 }
 
+static void send_policy(struct hzp_front *f)
+{
+    for (int r = 1; r < f->ranks; r++) {
+        struct hzp_place *at = &f->place[r];
+        if (!at->is.up || at->told == f->policies)
+            continue;
+        hzp_policy_write(&f->out, &f->policy);
+        if (send_to(f, r, f->out.data, f->out.bytes))
+            at->told = f->policies;
+    }
+}
+
 static void read_all(struct hzp_front *f)
 {
     struct hzp_pipe_peer peer;
@@ -87,24 +99,29 @@ static void fail_all(struct hzp_front *f)
     }
 }
 
+bool hzp_front_turn(struct hzp_front *f)
+{
+    read_all(f);
+    hzp_lock_take(&f->lock);
+    watch(f);
+    if (f->hurry)
+        fail_all(f);
+    hzp_front_place(f);
+    send_policy(f);
+    send_requests(f);
+    hzp_front_tell(f);
+    bool closing = f->closing;
+    hzp_lock_release(&f->lock);
+    return !closing;
+}
+
 void *hzp_front_main(void *front)
 {
     struct hzp_front *f = front;
-    bool closing = false;
     f->beat_ns = hzp_now_ns();
-    while (!closing) {
+    do
         hzp_pipe_wait(f->pipe, 50);
-        read_all(f);
-        hzp_lock_take(&f->lock);
-        watch(f);
-        if (f->hurry)
-            fail_all(f);
-        hzp_front_place(f);
-        send_requests(f);
-        hzp_front_tell(f);
-        closing = f->closing;
-        hzp_lock_release(&f->lock);
-    }
+    while (hzp_front_turn(f));
     for (int r = 1; r < f->ranks; r++)
         if (f->place[r].is.up)
             hzp_pipe_send(f->pipe, &f->place[r].peer, "G", 1);

@@ -140,9 +140,8 @@ bool hzp_message_fits(const struct hzp_request *rq)
     const struct hzp_demands *d = &rq->demands;
     size_t bytes = 4096 + sizeof(int32_t) * ((size_t)rq->prompt_count + (size_t)rq->max_tokens) +
                    (sizeof(int32_t) + sizeof(float)) * (size_t)rq->biases;
-    return !rq->tokens && !rq->pooling && !rq->prompt_logprobs && rq->max_tokens > 0 &&
-           (d->mode == HZP_CONTINUE || d->mode == HZP_RECOMPUTE) && d->max_staleness < 0 &&
-           bytes <= HZP_MESSAGE_MAX;
+    return !rq->tokens && !rq->prompt_logprobs && !rq->max_tokens == (rq->pooling != 0) &&
+           d->max_staleness < 0 && bytes <= HZP_MESSAGE_MAX;
 }
 
 static void put_sampling(struct hzp_message *m, const struct hzp_sampling *s)
@@ -179,6 +178,8 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put32(m, rq->max_tokens);
     put32(m, rq->tops);
     put32(m, drawn);
+    put32(m, (int32_t)rq->pooling);
+    put64(m, drawn ? rq->out[drawn - 1].version : 0);
     put(m, rq->prompt, (size_t)rq->prompt_count * sizeof(*rq->prompt));
     for (int32_t n = 0; n < drawn; n++)
         put32(m, rq->out[n].token);
@@ -218,7 +219,6 @@ static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp
     rq->demands.mode = get32(r, HZP_CONTINUE, HZP_PINNED);
     rq->demands.min_version = get64(r);
     rq->demands.wait_ns = get64(r);
-    r->bad |= rq->demands.mode != HZP_CONTINUE && rq->demands.mode != HZP_RECOMPUTE;
     r->bad |= r->at != r->end;
 }
 
@@ -229,18 +229,26 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
     struct hzp_request *rq = NULL;
     *ret_id = get64(&r);
     int32_t prompt_count = get32(&r, 1, limits->positions);
-    int32_t max_tokens = get32(&r, 1, HZP_MAX(limits->positions - prompt_count, 1));
-    int32_t tops = get32(&r, 0, HZP_TOPS_MAX), drawn = get32(&r, 0, max_tokens - 1);
+    int32_t max_tokens = get32(&r, 0, HZP_MAX(limits->positions - prompt_count, 1));
+    int32_t tops = get32(&r, 0, HZP_TOPS_MAX), drawn = get32(&r, 0, HZP_MAX(max_tokens - 1, 0));
+    int32_t pooling = get32(&r, HZP_POOLING_NONE, HZP_POOLING_LAST);
+    uint64_t version = get64(&r);
+    r.bad |= !max_tokens != (pooling != HZP_POOLING_NONE) || (pooling && limits->width < 1);
     if (r.bad || !holds(&r, (int64_t)prompt_count + drawn, sizeof(int32_t)))
         return hzp_fail(reterr, HZP_EFORMAT, "a request with impossible sizes");
     int32_t *prompt = hzp_xmalloc((size_t)prompt_count * sizeof(*prompt));
     get_tokens(&r, prompt_count, limits->vocab, prompt);
     int result = hzp_request_create(prompt, prompt_count, max_tokens, tops, false, &rq);
     free(prompt);
+    if (result == HZP_OK && pooling)
+        result = hzp_request_pool(rq, (enum hzp_pooling)pooling, limits->width);
+    if (result < 0)
+        hzp_request_destroy(rq);
     if (result < 0)
         return hzp_fail(reterr, result, "no memory for this request now");
     for (int32_t n = 0; n < drawn; n++)
-        rq->out[n].token = get32(&r, 0, limits->vocab - 1);
+        rq->out[n] =
+            (struct hzp_output){.token = get32(&r, 0, limits->vocab - 1), .version = version};
     atomic_store(&rq->out_count, drawn);
     get_settings(&r, limits->vocab, rq);
     if (r.bad) {
@@ -265,6 +273,32 @@ int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp
                                   : HZP_OK;
 }
 
+void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *p)
+{
+    const double value[] = {p->itl_stretch, p->train_share, p->train_max, p->train_min};
+    hzp_message_begin(m, 'P');
+    put64(m, p->ttft_ns);
+    put64(m, p->itl_ns);
+    put(m, value, sizeof(value));
+}
+
+int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_message_reader r = reader_of(data, bytes);
+    double value[4];
+    *ret = (struct hzp_policy){.ttft_ns = get64(&r)};
+    ret->itl_ns = get64(&r);
+    get(&r, value, sizeof(value));
+    ret->itl_stretch = value[0];
+    ret->train_share = value[1];
+    ret->train_max = value[2];
+    ret->train_min = value[3];
+    if (r.bad || r.at != r.end || hzp_policy_check(ret, NULL) < 0)
+        return hzp_fail(reterr, HZP_EFORMAT, "a policy that is cut, or out of its ranges");
+    return HZP_OK;
+}
+
 /* ---- news ---- */
 
 /* Of an entry: some fields may be absent, because most entries are one more token. */
@@ -272,6 +306,8 @@ enum {
     NEWS_FIRST = 1, /* of the first token: what was known when it began */
     NEWS_END = 2,   /* it is final */
     NEWS_REFUSED = 4,
+    NEWS_HIDDEN = 8,
+    NEWS_ALL = NEWS_FIRST | NEWS_END | NEWS_REFUSED | NEWS_HIDDEN,
 };
 
 /* A token is written with its versions only where they differ from those before. */
@@ -302,7 +338,7 @@ void hzp_news_add(struct hzp_message *m, const struct hzp_news *news, const stru
 {
     int32_t kinds = (news->from == 0 ? NEWS_FIRST : 0) |
                     (news->state >= HZP_REQUEST_STOPPED ? NEWS_END : 0) |
-                    (news->refused ? NEWS_REFUSED : 0);
+                    (news->refused ? NEWS_REFUSED : 0) | (news->hidden ? NEWS_HIDDEN : 0);
     put64(m, news->id);
     put32(m, kinds);
     put32(m, news->from);
@@ -323,6 +359,10 @@ void hzp_news_add(struct hzp_message *m, const struct hzp_news *news, const stru
         put32(m, news->refused);
         put(m, news->text, sizeof(news->text));
     }
+    if (kinds & NEWS_HIDDEN) {
+        put32(m, news->hidden);
+        put64(m, news->prompt_version);
+    }
     for (int32_t n = news->from; n < news->from + news->count; n++) {
         size_t top0 = (size_t)n * (size_t)news->tops;
         put_token(m, &rq->out[n], n > news->from ? &rq->out[n - 1] : NULL);
@@ -331,6 +371,8 @@ void hzp_news_add(struct hzp_message *m, const struct hzp_news *news, const stru
         put(m, rq->top_token + top0, (size_t)news->tops * sizeof(*rq->top_token));
         put(m, rq->top_logprob + top0, (size_t)news->tops * sizeof(*rq->top_logprob));
     }
+    if (news->hidden)
+        put(m, rq->hidden, (size_t)news->hidden * sizeof(*rq->hidden));
 }
 
 int hzp_news_read(const char *data, size_t bytes, struct hzp_message_reader *reader,
@@ -350,7 +392,7 @@ bool hzp_news_next(struct hzp_message_reader *r, struct hzp_news *ret)
     if (r->bad || r->at == r->end)
         return false;
     ret->id = get64(r);
-    int32_t kinds = get32(r, 0, NEWS_FIRST | NEWS_END | NEWS_REFUSED);
+    int32_t kinds = get32(r, 0, NEWS_ALL);
     ret->from = get32(r, 0, INT32_MAX / 2);
     ret->count = get32(r, 0, INT32_MAX / 2);
     ret->tops = get32(r, 0, HZP_TOPS_MAX);
@@ -373,8 +415,23 @@ bool hzp_news_next(struct hzp_message_reader *r, struct hzp_news *ret)
         get(r, ret->text, sizeof(ret->text));
         ret->text[sizeof(ret->text) - 1] = 0;
     }
-    holds(r, ret->count, 4 * sizeof(int32_t));
+    if (kinds & NEWS_HIDDEN) {
+        ret->hidden = get32(r, 1, INT32_MAX / 2);
+        ret->prompt_version = get64(r);
+    }
+    if (holds(r, ret->count, 4 * sizeof(int32_t)))
+        holds(r, ret->hidden, sizeof(float));
     return !r->bad;
+}
+
+bool hzp_news_hidden(struct hzp_message_reader *r, const struct hzp_news *news, float *ret)
+{
+    if (!holds(r, news->hidden, sizeof(float)))
+        return false;
+    if (ret && news->hidden)
+        memcpy(ret, r->at, (size_t)news->hidden * sizeof(float));
+    r->at += (size_t)news->hidden * sizeof(float);
+    return true;
 }
 
 bool hzp_news_token(struct hzp_message_reader *r, const struct hzp_news *news, int32_t vocab,

@@ -9,6 +9,7 @@
  *     X text      refused, and why
  *     R request   a request for the replica
  *     C id        cancel it
+ *     P policy    how much the replica trains beside its requests
  *     N news      load of the replica, and what its requests have come to
  *     B           the front is alive
  *     G           goodbye, of either
@@ -25,6 +26,7 @@
 #define HZP_API_REPLICAS_MESSAGE_H
 
 #include "base/err.h"
+#include "nanobatch/split/policy.h"
 #include "serve/request.h"
 
 enum {
@@ -71,18 +73,18 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 /* ---- requests ---- */
 
 /* Whether a replica can compute the request, as far as its kind goes.  Not: one with a grammar or
- * limited tokens, of embeddings, with logprobs of its prompt, without tokens, or one that demands
- * max_staleness, or that may not go on with newer weights. */
+ * limited tokens, with logprobs of its prompt, without tokens unless it is of embeddings, or one
+ * that demands max_staleness. */
 bool hzp_message_fits(const struct hzp_request *rq);
 
-/* The request with the tokens that it has so far.  Of what it demands of the weights only the mode
- * is sent; min_version stands for all else. */
+/* The request with the tokens that it has so far and the version of the last.  Of what it demands
+ * of the weights only the mode is sent; min_version stands for all else. */
 void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
                        uint64_t min_version);
 
 /* What a replica can serve. */
 struct hzp_message_limits {
-    int32_t vocab, positions;
+    int32_t vocab, positions, width;
 };
 /* Creates the request.  HZP_EFORMAT; HZP_ENOMEM. */
 int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_limits *limits,
@@ -90,6 +92,11 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
 
 void hzp_cancel_write(struct hzp_message *m, uint64_t id);
 int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp_err_text *reterr);
+
+/* HZP_EFORMAT also where a field is out of its range. */
+void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *policy);
+int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
+                    struct hzp_err_text *reterr);
 
 /* ---- news ---- */
 
@@ -111,7 +118,9 @@ struct hzp_news {
     int32_t refused; /* an error code: it was not taken; text says why */
     int32_t stop_token, unmet, changed, recomputes, cached, stale_tokens;
     uint64_t stale_version;
-    uint64_t waited_ns; /* until it was admitted */
+    uint64_t waited_ns;      /* until it was admitted */
+    int32_t hidden;          /* of a request of embeddings that has ended: so many numbers follow */
+    uint64_t prompt_version; /* then: what computed them */
     bool not_finite;
     char text[HZP_NEWS_TEXT];
 };
@@ -130,5 +139,7 @@ bool hzp_news_next(struct hzp_message_reader *reader, struct hzp_news *ret);
  * where tops is 0).  at_ns is not set. */
 bool hzp_news_token(struct hzp_message_reader *reader, const struct hzp_news *news, int32_t vocab,
                     struct hzp_output *ret, int32_t *top_token, float *top_logprob);
+/* Behind the tokens: its hidden numbers; ret NULL: they are passed over. */
+bool hzp_news_hidden(struct hzp_message_reader *reader, const struct hzp_news *news, float *ret);
 
 #endif

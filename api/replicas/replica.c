@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "nanobatch/split/split.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,8 +45,8 @@ struct hzp_replica_rank {
     enum phase phase;
     struct job *jobs;
     struct hzp_message out;
-    bool full;                            /* out could not be sent: it is, before anything else */
-    uint64_t heard_ns, said_ns, began_ns; /* began: to knock */
+    bool full; /* out could not be sent: it is, before anything else */
+    uint64_t heard_ns, said_ns, turned_ns, began_ns; /* began: to knock */
     int32_t round;
     int result;
     struct hzp_err_text err;
@@ -120,7 +121,8 @@ static void refuse(struct job *job, int code, const char *why)
 static void take_request(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     struct hzp_err_text err = {0};
-    struct hzp_message_limits limits = {r->config.hello.vocab, r->config.hello.positions};
+    const struct hzp_hello *own = &r->config.hello;
+    struct hzp_message_limits limits = {own->vocab, own->positions, own->width};
     struct job *job = hzp_xcalloc(1, sizeof(*job));
     int code = hzp_request_read(data, bytes, &limits, &job->id, &job->rq, &err);
     if (code == HZP_EFORMAT) {
@@ -156,6 +158,18 @@ static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
             atomic_store(&job->rq->cancel, true);
             hzp_loop_poke(r->config.loop);
         }
+}
+
+static void take_policy(struct hzp_replica_rank *r, const char *data, size_t bytes)
+{
+    struct hzp_policy policy;
+    if (hzp_policy_read(data, bytes, &policy, NULL) < 0) {
+        leave(r, HZP_EINVAL, "rank 0 has sent a malformed policy");
+        return;
+    }
+    if (r->config.split)
+        hzp_split_set_policy(r->config.split, &policy);
+    hzp_loop_poke(r->config.loop);
 }
 
 /* ---- news ---- */
@@ -212,6 +226,8 @@ static bool add_news(struct hzp_replica_rank *r, struct job *job, bool *ret_over
         news.changed = (int32_t)rq->changed;
         news.recomputes = rq->recomputes;
         news.not_finite = rq->not_finite;
+        news.hidden = news.state == HZP_REQUEST_LENGTH ? rq->hidden_cols : 0;
+        news.prompt_version = rq->prompt_version;
     }
     if (rq->admitted_ns > rq->submitted_ns)
         news.waited_ns = rq->admitted_ns - rq->submitted_ns;
@@ -309,6 +325,8 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
         take_request(r, data, bytes);
     } else if (data[0] == 'C' && r->phase == SERVES) {
         cancel(r, data, bytes);
+    } else if (data[0] == 'P' && r->phase == SERVES) {
+        take_policy(r, data, bytes);
     }
 }
 
@@ -340,24 +358,28 @@ static void watch(struct hzp_replica_rank *r, uint64_t now, uint64_t before)
         leave(r, HZP_OK, "its part in training has ended");
 }
 
+void hzp_replica_turn(struct hzp_replica_rank *r)
+{
+    const char *data;
+    size_t bytes;
+    while (hzp_pipe_receive(r->pipe, NULL, &data, &bytes))
+        handle(r, data, bytes);
+    uint64_t now = hzp_now_ns();
+    watch(r, now, r->turned_ns);
+    if (r->phase == KNOCKS)
+        knock(r, now);
+    free_dropped(r);
+    if (r->phase == SERVES)
+        send_news(r);
+    r->turned_ns = now;
+}
+
 static void *replica_main(void *arg)
 {
     struct hzp_replica_rank *r = arg;
-    const char *data;
-    size_t bytes;
-    uint64_t before = r->began_ns;
     while (!atomic_load(&r->closing)) {
         hzp_pipe_wait(r->pipe, 100);
-        while (hzp_pipe_receive(r->pipe, NULL, &data, &bytes))
-            handle(r, data, bytes);
-        uint64_t now = hzp_now_ns();
-        watch(r, now, before);
-        if (r->phase == KNOCKS)
-            knock(r, now);
-        free_dropped(r);
-        if (r->phase == SERVES)
-            send_news(r);
-        before = now;
+        hzp_replica_turn(r);
     }
     return NULL;
 }
@@ -374,7 +396,7 @@ int hzp_replica_start(const struct hzp_replica_config *config, struct hzp_replic
     r->record = hzp_xmalloc(strlen(config->record) + 1);
     memcpy(r->record, config->record, strlen(config->record) + 1);
     r->pipe = pipe;
-    r->began_ns = r->heard_ns = hzp_now_ns();
+    r->began_ns = r->heard_ns = r->turned_ns = hzp_now_ns();
     if (hzp_thread_start(&r->thread, "hzp-replica", replica_main, r) < 0) {
         hzp_pipe_close(pipe);
         free(r->record);

@@ -32,7 +32,8 @@ struct hzp_replica_config {
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
     struct hzp_weights *weights;
-    bool stays; /* when the front is silent, it is asked to take this rank in again */
+    struct hzp_split *split; /* that a policy of rank 0 is for; NULL: none */
+    bool stays;              /* when the front is silent, it is asked to take this rank in again */
     /* Asked about ten times a second, on the thread: true: this rank leaves, because what it does
      * beside serving has ended.  NULL: it does not. */
     bool (*leaves)(void *ctx);
@@ -42,6 +43,9 @@ struct hzp_replica_config {
 /* Connects, and starts the thread.  Errors of hzp_pipe_connect; HZP_ENOMEM: no thread. */
 int hzp_replica_start(const struct hzp_replica_config *config, struct hzp_replica_rank **ret,
                       struct hzp_err_text *reterr);
+
+/* The thread's: does all that is due and waits for nothing. */
+void hzp_replica_turn(struct hzp_replica_rank *r);
 
 /* When the loop has ended: ends the thread.  HZP_OK: the front has said goodbye, or this rank left;
  * HZP_EIO: it is lost; HZP_EINVAL: it refused this rank, or could not be understood. */

@@ -56,7 +56,7 @@ static struct hzp_request *submit(struct world *w)
  * be computed with, or newer ones. */
 static uint64_t take_asking(struct world *w, uint64_t least)
 {
-    const struct hzp_message_limits limits = {VOCAB, POSITIONS};
+    const struct hzp_message_limits limits = {VOCAB, POSITIONS, 32};
     const char *data;
     size_t bytes;
     uint64_t id;
@@ -556,12 +556,168 @@ static void goes_on(void **state)
     close_world(&w);
 }
 
+/* A request that keeps its version, on a rank that is lost after it has drawn by `version`. */
+static struct hzp_request *lose_bound(struct world *w, enum hzp_consistency mode, uint64_t version,
+                                      const int32_t *tokens)
+{
+    struct hzp_request *rq = submit_asking(
+        w, (struct hzp_demands){.mode = mode, .max_staleness = -1, .wait_ns = HANG_NS});
+    uint64_t id = take(w);
+    begin_news(w);
+    add_news_of(w, id, 0, 3, tokens, HZP_REQUEST_RUNNING, version);
+    say(w);
+    until_tokens(rq, 3);
+    return rq;
+}
+
+/* abort and pinned on a lost rank: they go on where their version serves, and end where it does not
+ * any more. */
+static void keeps_version(void **state)
+{
+    enum { SERVES, OVER, TO_COME, FORMS };
+    for (int i = 0; i < 2 * FORMS; i++) {
+        enum hzp_consistency mode = i % 2 ? HZP_PINNED : HZP_ABORT;
+        int32_t tokens[TOKENS];
+        struct world w;
+        open_world(&w, 600);
+        draw(&w, tokens);
+        come_up(&w);
+        struct hzp_request *rq = lose_bound(&w, mode, i / 2 == TO_COME ? 2 : 1, tokens);
+        if (i / 2 == OVER)
+            publish(&w, LEARNED);
+        hzp_pipe_close(w.pipe);
+        w.pipe = NULL;
+        if (i / 2 == OVER) {
+            expect_changed(&w, rq, 3);
+        } else {
+            for (int n = 0; n < 20 && i / 2 == TO_COME; n++)
+                if (!hzp_loop_turn(w.loop))
+                    hzp_loop_sleep(w.loop, 10000000);
+            if (i / 2 == TO_COME)
+                publish(&w, LEARNED);
+            finish(&w, rq);
+            for (int32_t n = 1; n < TOKENS; n++)
+                assert_int_equal(rq->out[n].version, rq->out[0].version);
+            expect(&w, rq, tokens);
+        }
+        close_world(&w);
+    }
+}
+
+/* ---- embeddings, policies ---- */
+
+static struct hzp_request *embed(struct world *w, int64_t min_sequence)
+{
+    static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
+    struct hzp_request *rq;
+    MUST(hzp_request_create(prompt, PROMPT, 0, 0, false, &rq));
+    MUST(hzp_request_pool(rq, HZP_POOLING_MEAN, 32));
+    rq->demands =
+        (struct hzp_demands){.min_sequence = min_sequence, .max_staleness = -1, .wait_ns = HANG_NS};
+    MUST(hzp_front_submit(w->front, &rq, 1, NULL));
+    return rq;
+}
+
+static uint64_t take_embedding(struct world *w)
+{
+    const struct hzp_message_limits limits = {VOCAB, POSITIONS, 32};
+    const char *data;
+    size_t bytes;
+    uint64_t id;
+    struct hzp_request *rq;
+    hear(w, 'R', &data, &bytes);
+    MUST(hzp_request_read(data, bytes, &limits, &id, &rq, NULL));
+    assert_int_equal(rq->pooling, HZP_POOLING_MEAN);
+    hzp_request_destroy(rq);
+    return id;
+}
+
+static void say_embedding(struct world *w, uint64_t id, int32_t cols, uint64_t version)
+{
+    float hidden[32];
+    struct hzp_request rq = {.hidden = hidden};
+    struct hzp_news news = {.id = id,
+                            .state = HZP_REQUEST_LENGTH,
+                            .stop_token = -1,
+                            .hidden = cols,
+                            .prompt_version = version};
+    for (int i = 0; i < 32; i++)
+        hidden[i] = (float)i;
+    begin_news(w);
+    hzp_news_add(&w->out, &news, &rq);
+    say(w);
+}
+
+static void embeds(void **state)
+{
+    struct world w;
+    open_world(&w, 600);
+    come_up(&w);
+    struct hzp_request *rq = embed(&w, 0);
+    say_embedding(&w, take_embedding(&w), 32, 1);
+    finish(&w, rq);
+    assert_int_equal(atomic_load(&rq->state), HZP_REQUEST_LENGTH);
+    assert_int_equal(rq->prompt_version, 1);
+    for (int i = 0; i < 32; i++)
+        assert_true(rq->hidden[i] == (float)i);
+    hzp_request_destroy(rq);
+    /* By a version that has not learned what it asks for: rank 0 waits for another one. */
+    rq = embed(&w, LEARNED);
+    uint64_t id = take_embedding(&w);
+    publish(&w, LEARNED - 1);
+    say_embedding(&w, id, 32, 2);
+    publish(&w, LEARNED);
+    finish(&w, rq);
+    assert_int_equal(rq->prompt_version, 3);
+    hzp_request_destroy(rq);
+    /* Of another width: the rank is not heard any more. */
+    assert_true(is_up(&w));
+    rq = embed(&w, 0);
+    say_embedding(&w, take_embedding(&w), 31, 1);
+    finish(&w, rq);
+    assert_int_equal(rq->prompt_version, 3);
+    assert_false(is_up(&w));
+    hzp_request_destroy(rq);
+    close_world(&w);
+}
+
+static void hear_share(struct world *w, double share)
+{
+    const char *data;
+    size_t bytes;
+    struct hzp_policy policy;
+    hear(w, 'P', &data, &bytes);
+    MUST(hzp_policy_read(data, bytes, &policy, NULL));
+    assert_true(policy.train_share == share);
+}
+
+static void passes_policies(void **state)
+{
+    struct world w;
+    struct hzp_policy policy = hzp_policy_default;
+    open_world(&w, 600);
+    policy.train_share = 0.25;
+    hzp_front_set_policy(w.front, &policy); /* nobody is there yet */
+    come_up(&w);
+    hear_share(&w, 0.25);
+    policy.train_share = 0.5;
+    hzp_front_set_policy(w.front, &policy);
+    hear_share(&w, 0.5);
+    w.hello.round++;
+    come_up(&w);
+    hear_share(&w, 0.5);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes),  cmocka_unit_test(goes_wrong), cmocka_unit_test(refused),
-        cmocka_unit_test(silent),    cmocka_unit_test(replaced),   cmocka_unit_test(lets_go_last),
-        cmocka_unit_test(goes_back), cmocka_unit_test(goes_on),    cmocka_unit_test(comes_again),
+        cmocka_unit_test(computes),    cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(refused),     cmocka_unit_test(silent),
+        cmocka_unit_test(replaced),    cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(goes_back),   cmocka_unit_test(goes_on),
+        cmocka_unit_test(comes_again), cmocka_unit_test(keeps_version),
+        cmocka_unit_test(embeds),      cmocka_unit_test(passes_policies),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 enum { VOCAB = 100, POSITIONS = 64 };
-static const struct hzp_message_limits limits = {VOCAB, POSITIONS};
+static const struct hzp_message_limits limits = {VOCAB, POSITIONS, 8};
 
 static struct hzp_request *make(void)
 {
@@ -146,6 +146,80 @@ static void changed_requests(void **state)
     hzp_message_fini(&m);
 }
 
+/* A request of embeddings, and the numbers that it comes to. */
+static void embeddings(void **state)
+{
+    static const int32_t prompt[] = {1, 2, 3};
+    const struct hzp_message_limits narrow = {VOCAB, POSITIONS, 0};
+    struct hzp_replica_load load = {.version = 3};
+    struct hzp_message m = {.data = NULL};
+    struct hzp_message_reader reader;
+    struct hzp_request *rq, *got;
+    struct hzp_news news = {.id = 7,
+                            .state = HZP_REQUEST_LENGTH,
+                            .stop_token = -1,
+                            .hidden = 8,
+                            .prompt_version = 3},
+                    read;
+    uint64_t id;
+    float hidden[8];
+    assert_int_equal(hzp_request_create(prompt, 3, 0, 0, false, &rq), HZP_OK);
+    assert_false(hzp_message_fits(rq)); /* it is for nothing */
+    assert_int_equal(hzp_request_pool(rq, HZP_POOLING_LAST, 8), HZP_OK);
+    assert_true(hzp_message_fits(rq));
+    hzp_request_write(&m, 7, rq, 0);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &narrow, &id, &got, NULL), HZP_EFORMAT);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, NULL), HZP_OK);
+    assert_int_equal(got->max_tokens, 0);
+    assert_int_equal(got->pooling, HZP_POOLING_LAST);
+    assert_int_equal(got->hidden_cols, 8);
+    for (int i = 0; i < 8; i++)
+        rq->hidden[i] = 0.5f * (float)i;
+    hzp_news_begin(&m, &load);
+    hzp_news_add(&m, &news, rq);
+    for (size_t cut = 0; cut < 2; cut++) {
+        char *bytes = exactly(&m, m.bytes - cut);
+        assert_int_equal(hzp_news_read(bytes, m.bytes - cut, &reader, &load, NULL), HZP_OK);
+        if (cut) {
+            assert_false(hzp_news_next(&reader, &read));
+            assert_true(reader.bad);
+        } else {
+            assert_true(hzp_news_next(&reader, &read));
+            assert_int_equal(read.hidden, 8);
+            assert_int_equal(read.prompt_version, 3);
+            assert_true(hzp_news_hidden(&reader, &read, hidden));
+            assert_memory_equal(hidden, rq->hidden, sizeof(hidden));
+            assert_false(hzp_news_next(&reader, &read));
+            assert_false(reader.bad);
+        }
+        free(bytes);
+    }
+    hzp_request_destroy(got);
+    hzp_request_destroy(rq);
+    hzp_message_fini(&m);
+}
+
+static void policies(void **state)
+{
+    const struct hzp_policy policy = {.ttft_ns = 5,
+                                      .itl_ns = 6,
+                                      .itl_stretch = 1.5,
+                                      .train_share = 0.25,
+                                      .train_max = 0.75,
+                                      .train_min = 0.125};
+    struct hzp_policy got, bad = policy;
+    struct hzp_message m = {.data = NULL};
+    hzp_policy_write(&m, &policy);
+    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got, NULL), HZP_OK);
+    assert_memory_equal(&got, &policy, sizeof(got));
+    for (size_t n = 1; n < m.bytes; n++)
+        assert_int_equal(hzp_policy_read(m.data, n, &got, NULL), HZP_EFORMAT);
+    bad.train_max = NAN;
+    hzp_policy_write(&m, &bad);
+    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got, NULL), HZP_EFORMAT);
+    hzp_message_fini(&m);
+}
+
 static void fits(void **state)
 {
     struct hzp_request *rq = make();
@@ -157,10 +231,7 @@ static void fits(void **state)
     assert_false(hzp_message_fits(rq));
     rq->tokens = NULL;
     rq->demands.mode = HZP_PINNED;
-    assert_false(hzp_message_fits(rq));
-    rq->demands.mode = HZP_ABORT;
-    assert_false(hzp_message_fits(rq));
-    rq->demands.mode = HZP_CONTINUE;
+    assert_true(hzp_message_fits(rq));
     rq->demands.max_staleness = 0;
     assert_false(hzp_message_fits(rq));
     rq->demands.max_staleness = -1;
@@ -331,6 +402,8 @@ int main(void)
         cmocka_unit_test(cut_requests),
         cmocka_unit_test(changed_requests),
         cmocka_unit_test(fits),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(policies),
         cmocka_unit_test(news),
         cmocka_unit_test(damaged_news),
         cmocka_unit_test(hellos),

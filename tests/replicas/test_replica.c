@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "nanobatch/split/split.h"
 #include "tests/replicas/world.h"
 
 struct played {
@@ -16,9 +17,10 @@ struct played {
     int32_t round, drawn;
     uint64_t id;
     bool ended;
+    float hidden[32];
 };
 
-static void start_replica(struct played *p, bool stays)
+static void start_replica(struct played *p, bool stays, bool embeds)
 {
     struct world *w = &p->w;
     *p = (struct played){.round = -1};
@@ -33,9 +35,12 @@ static void start_replica(struct played *p, bool stays)
                                         .scheduler = w->scheduler,
                                         .loop = w->loop,
                                         .weights = w->m.weights,
+                                        .split = hzp_loop_split(w->loop),
                                         .stays = stays};
     static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
-    MUST(hzp_request_create(prompt, PROMPT, TOKENS, 0, false, &p->rq));
+    MUST(hzp_request_create(prompt, PROMPT, embeds ? 0 : TOKENS, 0, false, &p->rq));
+    if (embeds)
+        MUST(hzp_request_pool(p->rq, HZP_POOLING_MEAN, 32));
     p->rq->ignore_eos = true;
     MUST(hzp_replica_start(&config, &p->replica, NULL));
 }
@@ -87,6 +92,7 @@ static void read_news(struct played *p, const char *data, size_t bytes)
         assert_int_equal(news.from, p->drawn);
         for (int32_t n = 0; n < news.count; n++)
             assert_true(hzp_news_token(&reader, &news, VOCAB, &out, NULL, NULL));
+        assert_true(hzp_news_hidden(&reader, &news, p->hidden));
         p->drawn += news.count;
         p->ended = news.state == HZP_REQUEST_LENGTH;
     }
@@ -114,7 +120,7 @@ static void knocks_again(void **state)
     struct played p;
     struct hzp_scheduler_stats stats;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    start_replica(&p, true);
+    start_replica(&p, true, false);
     while (!p.ended && hzp_now_ns() < end) {
         read_all(&p);
         if (p.round < 1)
@@ -138,16 +144,43 @@ static void leaves(void **state)
 {
     struct played p;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    start_replica(&p, false);
+    start_replica(&p, false, false);
     while (read_all(&p) != 'G' && hzp_now_ns() < end)
         ;
     assert_int_equal(p.round, 0);
     end_replica(&p, HZP_EIO);
 }
 
+/* An embedding is the one that rank 0 computes; and a policy is taken over. */
+static void embeds(void **state)
+{
+    struct played p;
+    struct hzp_policy policy = hzp_policy_default, got = policy;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    start_replica(&p, true, true);
+    policy.train_share = 0.625;
+    while ((!p.ended || got.train_share != policy.train_share) && hzp_now_ns() < end) {
+        read_all(&p);
+        if (p.round < 0)
+            continue;
+        hzp_policy_write(&p.w.out, &policy);
+        tell(&p);
+        hzp_loop_turn(p.w.loop);
+        hzp_split_policy(hzp_loop_split(p.w.loop), &got);
+    }
+    assert_true(p.ended);
+    assert_true(got.train_share == policy.train_share);
+    MUST(hzp_front_submit(p.w.front, &p.rq, 1, NULL));
+    while (!hzp_request_final(p.rq) && hzp_now_ns() < end)
+        hzp_loop_turn(p.w.loop);
+    assert_memory_equal(p.hidden, p.rq->hidden, sizeof(p.hidden));
+    end_replica(&p, HZP_OK);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves),
+                                       cmocka_unit_test(embeds)};
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

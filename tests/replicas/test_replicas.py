@@ -89,6 +89,9 @@ class Server:
         return self.call("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
                                              "ignore_eos": True, **more})["choices"][0]
 
+    def embed(self, prompt):
+        return self.call("/v1/embeddings", {"input": prompt})["data"][0]["embedding"]
+
     def stream(self, prompt, max_tokens, slowly=None, **more):
         """The text of a stream, its finish reason, and its spans; slowly: called after each event."""
         text, end, spans = "", None, None
@@ -116,6 +119,9 @@ class Server:
         return log
 
 
+embedded = []  # what one process answers to the prompts
+
+
 def together(server, work, items):
     with concurrent.futures.ThreadPoolExecutor(len(items)) as threads:
         return list(threads.map(lambda item: work(server, item), items))
@@ -125,6 +131,7 @@ def alone():
     """What one process answers, without batches."""
     server = Server(1)
     texts = [server.complete(prompt)["text"] for prompt in PROMPTS]
+    embedded.extend(server.embed(prompt) for prompt in PROMPTS)
     long = {prompt: server.complete(prompt, LONG)["text"] for prompt in PROMPTS[:8]}
     sampled = server.complete("Who", 40, temperature=1, seed=7, logprobs=2, presence_penalty=0.5)
     server.stop()
@@ -153,7 +160,14 @@ def same(server, texts, sampled):
     # What replicas do not know is computed by rank 0.
     chosen = server.complete("Who", 8, structured_outputs={"choice": ["yes", "no"]}, ignore_eos=False)
     assert chosen["text"] in ("yes", "no"), chosen
-    assert server.call("/v1/embeddings", {"input": "Who"})["data"][0]["embedding"]
+    before = [server.metric("requests_total", rank) for rank in range(server.ranks)]
+
+    def all_embed():
+        for numbers, expected in zip(together(server, lambda s, p: s.embed(p), PROMPTS), embedded):
+            assert max(abs(a - b) for a, b in zip(numbers, expected)) < 1e-4
+        return all(server.metric("requests_total", rank) > n for rank, n in enumerate(before))
+
+    server.until(all_embed)
     stopped = server.complete(PROMPTS[0], 24, stop=[texts[0][3:6]])
     assert texts[0].startswith(stopped["text"]) and stopped["finish_reason"] == "stop", stopped
     ranks = server.call("/v1/weights")["ranks"]
@@ -289,7 +303,7 @@ def refused():
 
 def learns():
     """Beside training: every rank publishes each version, spans name it, and the staleness stays in its bound."""
-    server = Server(2, "--passes", "40", train=True)
+    server = Server(2, "--passes", "40", "--slots", "3", train=True)
     lines = b"".join(json.dumps({"prompt": f"Who lives in house {i}?", "completion": f" Number {i}."}).encode() + b"\n"
                      for i in range(24))
     server.call("/v1/fine_tuning/examples", lines)
@@ -308,6 +322,18 @@ def learns():
         weights = server.call("/v1/weights")
         assert weights["staleness"] <= 1 and all(r["staleness"] <= 1 for r in weights["ranks"]), weights
     assert server.metric("requests_total", 1) > 0
+    # The split's policy is all ranks'; modes hold on any of them.
+    request = urllib.request.Request(server.url + "/v1/policy", b'{"train_share": 0.5}',
+                                     {"Content-Type": "application/json"}, method="PATCH")
+    with urllib.request.urlopen(request, timeout=HANG) as answer:
+        assert json.load(answer)["train_share"] == 0.5
+    for mode, reasons in (("pinned", ("length", "pin_expired")), ("abort", ("length", "weights_changed"))):
+        before, used = server.metric("requests_total", 1), 0
+        while not used:
+            for text, end, spans in together(server, lambda s, p: s.stream(p, 60, consistency=mode), PROMPTS[:6]):
+                assert end in reasons and text, (mode, end)
+                assert len(spans["spans"]) == 1, (mode, spans)
+            used = server.metric("requests_total", 1) - before
     # Read your writes, on whatever rank.
     version = server.call("/v1/weights")["serving"]
     for _ in range(4):

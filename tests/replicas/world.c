@@ -14,15 +14,22 @@ static void open_engine(struct world *w)
                                       .rope_theta = 10000,
                                       .disk_type = HZP_F32,
                                       .bos = -1};
-    struct hzp_scheduler_config scheduler = {
-        .running_max = 4, .waiting_max = 4, .waiting_tokens_max = 1 << 20, .edits_max = 4 * VOCAB};
+    struct hzp_scheduler_config scheduler = {.running_max = 4,
+                                             .waiting_max = 4,
+                                             .waiting_tokens_max = 1 << 20,
+                                             .edits_max = 4 * VOCAB,
+                                             .pin_ns = HANG_NS};
     struct hzp_batch_config batch = {.rows_max = 32,
                                      .segs_max = 4,
                                      .page_stride = POSITIONS / PAGE_ROWS,
                                      .logits_max = 32,
+                                     .hidden_cols = 32,
                                      .edits_max = 4 * VOCAB};
     struct fixture_config fixture = {
-        .device = "ref", .threads = 1, .config = config, .store = {.type = HZP_F32}};
+        .device = "ref",
+        .threads = 1,
+        .config = config,
+        .store = {.type = HZP_F32, .slots = 3, .max_staleness = 1, .first_id = 1}};
     fixture_open(&w->m, &fixture);
     struct hzp_version *draft = fixture_begin(&w->m);
     fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
