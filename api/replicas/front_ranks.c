@@ -164,9 +164,20 @@ static bool follows(const struct hzp_front *f, const struct hzp_request *rq,
            (final || news->from + news->count < rq->max_tokens);
 }
 
+/* The newest version of this store that is not newer than this one. */
+static struct hzp_version_record record_of(struct hzp_front *f, uint64_t version)
+{
+    struct hzp_version_record record[RECORDS];
+    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
+    for (int32_t i = 0; i < n; i++)
+        if (record[i].id <= version)
+            return record[i];
+    return (struct hzp_version_record){.learned_through = -1};
+}
+
 /* How far the version of the oldest of these tokens trailed.  Rank 0 may have finished an update
- * since, but not two (front.h). */
-static void note_staleness(const struct hzp_front *f, int rank, const struct hzp_news *news,
+ * since, but not two (front.h); a pinned version may trail by more. */
+static void note_staleness(struct hzp_front *f, int rank, const struct hzp_news *news,
                            struct hzp_request *rq)
 {
     struct hzp_weights_stats w;
@@ -177,8 +188,10 @@ static void note_staleness(const struct hzp_front *f, int rank, const struct hzp
     hzp_weights_read_stats(f->parts.weights, &w);
     int64_t behind = w.finished_optimizer_step - load->optimizer_step;
     behind += version != load->version;
-    if (behind > 0 && atomic_load(&rq->staleness) < 1)
-        atomic_store(&rq->staleness, 1);
+    int64_t most = 1, before = atomic_load(&rq->staleness);
+    if (rq->demands.mode == HZP_PINNED && version != load->version)
+        most = behind = w.finished_optimizer_step - record_of(f, version).optimizer_step;
+    atomic_store(&rq->staleness, HZP_MAX(before, HZP_MIN(behind, most)));
 }
 
 static void take_first(struct hzp_request *rq, const struct hzp_news *news)
@@ -198,24 +211,13 @@ static void try_here(struct hzp_front *f, struct hzp_remote *m)
     hzp_front_unplace(f, m);
 }
 
-/* The newest example that the version has learned.  A version that this store does not have yet has
- * learned at least what the newest one here has: an older state serves on rank 0 first. */
-static int64_t learned_by(struct hzp_front *f, uint64_t version)
-{
-    struct hzp_version_record record[RECORDS];
-    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
-    for (int32_t i = 0; i < n; i++)
-        if (record[i].id <= version)
-            return record[i].learned_through;
-    return -1;
-}
-
 /* Whether the version has learned what the request asks for.  One that has not serves when weights
- * of an earlier state do again. */
+ * of an earlier state do again.  A version that this store does not have yet has learned at least
+ * what the newest one here has: an older state serves on rank 0 first. */
 static bool meets(struct hzp_front *f, struct hzp_remote *m, uint64_t version)
 {
     int64_t learned = HZP_MAX(m->rq->demands.min_sequence, m->rq->demands.through);
-    if (learned && version != m->met && learned_by(f, version) < learned)
+    if (learned && version != m->met && record_of(f, version).learned_through < learned)
         return false;
     m->met = version;
     return true;

@@ -416,14 +416,20 @@ static void comes_again(void **state)
 
 /* ---- weights of an earlier state ---- */
 
-/* The same weights, as a version that has learned so much. */
-static void publish(struct world *w, int64_t learned)
+/* The same weights, as a version that has learned so much, after so many updates. */
+static void publish_step(struct world *w, int64_t learned, int64_t updates)
 {
     hzp_weights_reclaim(w->m.weights, UINT64_MAX); /* no step is in flight */
     struct hzp_version *draft = fixture_begin(&w->m);
     fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
     draft->record.learned_through = learned;
+    draft->record.optimizer_step += updates;
     fixture_publish(&w->m, draft, 0);
+}
+
+static void publish(struct world *w, int64_t learned)
+{
+    publish_step(w, learned, 0);
 }
 
 /* A request that asks for what version 1 has learned, and so many tokens by it. */
@@ -556,15 +562,15 @@ static void goes_on(void **state)
     close_world(&w);
 }
 
-/* A request that keeps its version, on a rank that is lost after it has drawn by `version`. */
-static struct hzp_request *lose_bound(struct world *w, enum hzp_consistency mode, uint64_t version,
-                                      const int32_t *tokens)
+/* A request that keeps its version, on a rank that has drawn three tokens by `version`. */
+static struct hzp_request *begin_bound(struct world *w, enum hzp_consistency mode, uint64_t version,
+                                       const int32_t *tokens, uint64_t *ret_id)
 {
     struct hzp_request *rq = submit_asking(
         w, (struct hzp_demands){.mode = mode, .max_staleness = -1, .wait_ns = HANG_NS});
-    uint64_t id = take(w);
+    *ret_id = take(w);
     begin_news(w);
-    add_news_of(w, id, 0, 3, tokens, HZP_REQUEST_RUNNING, version);
+    add_news_of(w, *ret_id, 0, 3, tokens, HZP_REQUEST_RUNNING, version);
     say(w);
     until_tokens(rq, 3);
     return rq;
@@ -582,7 +588,8 @@ static void keeps_version(void **state)
         open_world(&w, 600);
         draw(&w, tokens);
         come_up(&w);
-        struct hzp_request *rq = lose_bound(&w, mode, i / 2 == TO_COME ? 2 : 1, tokens);
+        uint64_t id, version = i / 2 == TO_COME ? 2 : 1;
+        struct hzp_request *rq = begin_bound(&w, mode, version, tokens, &id);
         if (i / 2 == OVER)
             publish(&w, LEARNED);
         hzp_pipe_close(w.pipe);
@@ -602,6 +609,30 @@ static void keeps_version(void **state)
         }
         close_world(&w);
     }
+}
+
+/* A pinned version may trail by more than one update, and the request says so. */
+static void pinned_trails(void **state)
+{
+    const struct hzp_replica_load load = {.version = 3, .optimizer_step = 2};
+    int32_t tokens[TOKENS];
+    struct world w;
+    open_world(&w, 600);
+    draw(&w, tokens);
+    come_up(&w);
+    uint64_t id;
+    struct hzp_request *rq = begin_bound(&w, HZP_PINNED, 1, tokens, &id);
+    assert_int_equal(atomic_load(&rq->staleness), 0);
+    publish_step(&w, LEARNED, 1);
+    publish_step(&w, LEARNED, 1);
+    hzp_news_begin(&w.out, &load);
+    add_news(&w, id, 3, TOKENS - 3, tokens, HZP_REQUEST_LENGTH);
+    say(&w);
+    finish(&w, rq);
+    assert_int_equal(atomic_load(&rq->staleness), 2);
+    expect(&w, rq, tokens);
+    assert_true(is_up(&w));
+    close_world(&w);
 }
 
 /* ---- embeddings, policies ---- */
@@ -712,12 +743,13 @@ static void passes_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes),    cmocka_unit_test(goes_wrong),
-        cmocka_unit_test(refused),     cmocka_unit_test(silent),
-        cmocka_unit_test(replaced),    cmocka_unit_test(lets_go_last),
-        cmocka_unit_test(goes_back),   cmocka_unit_test(goes_on),
-        cmocka_unit_test(comes_again), cmocka_unit_test(keeps_version),
-        cmocka_unit_test(embeds),      cmocka_unit_test(passes_policies),
+        cmocka_unit_test(computes),        cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(refused),         cmocka_unit_test(silent),
+        cmocka_unit_test(replaced),        cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(goes_back),       cmocka_unit_test(goes_on),
+        cmocka_unit_test(comes_again),     cmocka_unit_test(keeps_version),
+        cmocka_unit_test(pinned_trails),   cmocka_unit_test(embeds),
+        cmocka_unit_test(passes_policies),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
