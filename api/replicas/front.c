@@ -185,8 +185,6 @@ static void keep(struct hzp_front *f, struct hzp_remote *m)
 
 void hzp_front_place(struct hzp_front *f)
 {
-    struct hzp_weights_stats w;
-    hzp_weights_read_stats(f->parts.weights, &w);
     for (int32_t i = 0; i < f->room; i++) {
         struct hzp_remote *m = &f->remote[i];
         if (!m->rq || m->rank)
@@ -195,15 +193,15 @@ void hzp_front_place(struct hzp_front *f)
             hzp_front_end(f, m, HZP_REQUEST_CANCELED);
             continue;
         }
-        uint64_t least;
-        bool elsewhere = !m->rq->again && served(&m->rq->demands, &w, &least);
-        int rank = elsewhere ? choose(f, m->rq, 1) : 0;
+        const struct hzp_demands *d = &m->rq->demands;
+        bool only_here = m->rq->again || d->min_sequence || d->through; /* may be given up by now */
+        int rank = only_here ? 0 : choose(f, m->rq, 1);
         if (rank <= 0) {
             keep(f, m);
             continue;
         }
         f->place[rank].is.sent++;
-        give(f, m, rank, least);
+        give(f, m, rank, d->min_version);
     }
 }
 

@@ -211,13 +211,23 @@ static void try_here(struct hzp_front *f, struct hzp_remote *m)
     hzp_front_unplace(f, m);
 }
 
-/* Whether the version has learned what the request asks for.  One that has not serves when weights
- * of an earlier state do again.  A version that this store does not have yet has learned at least
- * what the newest one here has: an older state serves on rank 0 first. */
+/* Whether the version has learned what the request asks for, and no version since the one that the
+ * rank was told of had not.  One that had not served weights of an earlier state; what those had to
+ * learn again may have been given up, which rank 0's scheduler knows.  A version that this store
+ * does not have yet has learned at least what the newest one here has: an older state serves on
+ * rank 0 first. */
 static bool meets(struct hzp_front *f, struct hzp_remote *m, uint64_t version)
 {
+    struct hzp_version_record record[RECORDS];
     int64_t learned = HZP_MAX(m->rq->demands.min_sequence, m->rq->demands.through);
-    if (learned && version != m->met && record_of(f, version).learned_through < learned)
+    uint64_t known = HZP_MAX(m->least, m->met);
+    if (!learned || version == m->met)
+        return true;
+    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
+    for (int32_t i = 0; i < n && record[i].id > known; i++)
+        if (record[i].id <= version && record[i].learned_through < learned)
+            return false;
+    if (version < m->least || !n || (n == RECORDS && record[n - 1].id > known))
         return false;
     m->met = version;
     return true;

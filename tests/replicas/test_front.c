@@ -537,6 +537,40 @@ static void goes_back(void **state)
     }
 }
 
+/* Weights of an earlier state have served, and others that do not learn the example any more do
+ * when the replica's next token comes. */
+static void given_up(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        bool never = i % 2;
+        int32_t drawn = i / 2 ? 3 : 0, tokens[TOKENS];
+        struct world w;
+        uint64_t id;
+        open_world(&w, 600);
+        draw(&w, tokens);
+        come_up(&w);
+        struct hzp_request *rq = begin_asking(&w, false, drawn, tokens, &id);
+        publish(&w, LEARNED - 1);
+        if (never)
+            hzp_weights_add_unlearned(w.m.weights, LEARNED);
+        publish(&w, LEARNED + 1);
+        begin_news(&w);
+        add_news_of(&w, id, drawn, TOKENS - drawn, tokens, HZP_REQUEST_LENGTH, 3);
+        say(&w);
+        finish(&w, rq);
+        if (!never) { /* learned again: rank 0 goes on with it */
+            expect(&w, rq, tokens);
+        } else if (drawn) {
+            expect_changed(&w, rq, drawn);
+        } else {
+            assert_int_equal(atomic_load(&rq->state), HZP_REQUEST_UNMET);
+            assert_int_equal(rq->unmet, HZP_UNMET_UNLEARNED);
+            hzp_request_destroy(rq);
+        }
+        close_world(&w);
+    }
+}
+
 /* What asks for nothing goes on with any version, and what does goes on with one that this rank
  * does not have yet. */
 static void goes_on(void **state)
@@ -743,13 +777,13 @@ static void passes_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes),        cmocka_unit_test(goes_wrong),
-        cmocka_unit_test(refused),         cmocka_unit_test(silent),
-        cmocka_unit_test(replaced),        cmocka_unit_test(lets_go_last),
-        cmocka_unit_test(goes_back),       cmocka_unit_test(goes_on),
-        cmocka_unit_test(comes_again),     cmocka_unit_test(keeps_version),
-        cmocka_unit_test(pinned_trails),   cmocka_unit_test(embeds),
-        cmocka_unit_test(passes_policies),
+        cmocka_unit_test(computes),    cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(refused),     cmocka_unit_test(silent),
+        cmocka_unit_test(replaced),    cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(goes_back),   cmocka_unit_test(goes_on),
+        cmocka_unit_test(comes_again), cmocka_unit_test(keeps_version),
+        cmocka_unit_test(given_up),    cmocka_unit_test(pinned_trails),
+        cmocka_unit_test(embeds),      cmocka_unit_test(passes_policies),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
