@@ -13,6 +13,7 @@
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
+#include "nanobatch/plan/plan_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,8 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     hzp_rows_learn(&loop->time.rows, active->batch ? active->batch->rows : 0, *served_ns);
     active->tokens_ns = active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
     active->stage = HZP_STEP_SERVED;
+    if (loop->config.group && active->batch)
+        hzp_step_link_drew(loop->config.group, active->step.number, active->batch);
     deliver(loop, active, false, HZP_OK);
     hzp_loop_count_host(loop, &loop->counters.deliver_ns, begin,
                         hzp_loop_newest(loop)->stage == HZP_STEP_ISSUED);
@@ -233,6 +236,47 @@ static int land_through(struct hzp_loop *loop, uint64_t number)
     return HZP_OK;
 }
 
+/* --- The other ranks of the group ------------------------------------------------------------- */
+
+static int check_group(struct hzp_loop *loop)
+{
+    return loop->config.group ? hzp_step_link_check(loop->config.group, NULL) : HZP_OK;
+}
+
+/* This rank's steps do not go on, because of another rank or of its own device. */
+static void fail_group(struct hzp_loop *loop)
+{
+    struct hzp_err_text text;
+    if (!loop->config.group)
+        return;
+    if (hzp_step_link_check(loop->config.group, &text) < 0)
+        hzp_log(HZP_LOG_ERROR, "loop", "ranks failed: %s", text.text);
+    else
+        hzp_step_link_fail(loop->config.group, "its device failed");
+}
+
+static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *active)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
+    if (!c->group)
+        return HZP_OK;
+    HZP_ASSERT(hzp_step_serves(active) && active->offer.slices == 0);
+    struct hzp_step_record record = {.step = active->step.number,
+                                     .version = active->step.version->record.id,
+                                     .current = active->current,
+                                     .plan = hzp_plan_hash(&active->plan),
+                                     .shape = hzp_plan_shapes_number(&shapes, active->shape)};
+    return hzp_step_link_send(c->group, &record, active->batch, NULL);
+}
+
+static int end_group(struct hzp_loop *loop)
+{
+    struct hzp_step_record record = {.step = loop->number + 1, .shape = -1, .end = true};
+    return loop->config.group ? hzp_step_link_send(loop->config.group, &record, NULL, NULL)
+                              : HZP_OK;
+}
+
 /* Delivers the failure of every step in flight to every source, even if it already had the
  * results. */
 static int fail(struct hzp_loop *loop, int status)
@@ -246,6 +290,7 @@ static int fail(struct hzp_loop *loop, int status)
     loop->landed = loop->number;
     hzp_log(HZP_LOG_ERROR, "loop", "device failed step=%llu code=%s",
             (unsigned long long)loop->number, hzp_err_name(status));
+    fail_group(loop);
     atomic_store(&loop->counters.failed, true);
     return status;
 }
@@ -284,6 +329,7 @@ static int issue(struct hzp_loop *loop, struct hzp_active_step *active)
                                                : NULL;
     if (loop->config.check_plans)
         check(loop, active, before);
+    HZP_TRY(tell_group(loop, active));
     uint64_t begin = hzp_host_ns();
     HZP_TRY(
         hzp_exec_issue(loop->exec, &active->plan, active->flight, before ? before->flight : NULL));
@@ -324,6 +370,7 @@ static int wind_up(struct hzp_loop *loop)
 
 static int turn(struct hzp_loop *loop)
 {
+    HZP_TRY(check_group(loop));
     HZP_TRY(settle(loop));
     struct hzp_active_step *before = hzp_loop_newest(loop), *active = hzp_loop_form(loop);
     if (!active)
@@ -425,6 +472,8 @@ static int run(struct hzp_loop *loop)
         }
     }
     r = land_through(loop, loop->number);
+    if (r == HZP_OK)
+        r = end_group(loop);
     return r < 0 ? fail(loop, r) : HZP_OK;
 }
 

@@ -17,7 +17,8 @@
  * for that step.  Slices on lanes of their own may outlive their step, by at most the step after
  * it.
  *
- * Device failure is final: the loop delivers the failure to every source and ends.
+ * Device failure is final, and so is that of a rank of the group: the loop delivers the failure to
+ * every source and ends.
  *
  * Thread: run on the engine thread; poke, stop, read_stats any.
  */
@@ -29,6 +30,7 @@
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/split/policy.h"
 #include "nanobatch/source.h"
+#include "nanobatch/step_link.h"
 
 struct hzp_loop;
 
@@ -60,6 +62,10 @@ struct hzp_loop_config {
     const struct hzp_plan_table *plans;
     const struct hzp_tables *tables; /* borrowed: durations measured by `search`; NULL: none */
     bool check_plans;                /* prove every plan race-free before it runs */
+    /* Other ranks compute each step together with this one, rank 0, which sends them its record
+     * (step_link.h), borrowed; NULL: this process computes alone.  Training's slices are not sent
+     * so far: no source may offer any. */
+    struct hzp_step_link *group;
     /* of the device's memory that graphs may take, and what one takes; bytes 0: any.  The count is
      * the loop's. */
     struct hzp_graphs_room graphs;
@@ -77,7 +83,8 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
  * hzp_device_steady().  Call it before the first turn. */
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv);
 
-/* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE). */
+/* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE), or another
+ * rank of the group (HZP_EIO).  The group is told of the end. */
 int hzp_loop_run(struct hzp_loop *loop);
 
 /* One turn without sleeping: for tests and offline runs.  0: there is nothing to do and no step is

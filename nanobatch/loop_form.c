@@ -17,6 +17,7 @@ static struct hzp_active_step *begin_step(struct hzp_loop *loop)
                                      .begin_ns = hzp_device_now_ns(loop->config.model->dev),
                                      .version = hzp_weights_current(loop->config.model->weights),
                                      .in_flight = in_flight ? before->offer.batch : NULL};
+    active->current = active->step.version ? active->step.version->record.id : 0;
     hzp_split_begin(&loop->split, &active->split, active->step.begin_ns);
     /* Two such steps may be in flight when a request arrives, so each gets half the time. */
     bool halves = loop->ahead && hzp_exec_alone(loop->exec) && !active->split.hold;

@@ -44,6 +44,7 @@ struct hzp_active_step {
     struct hzp_outcome outcome;
     struct hzp_flight *flight;
     uint64_t tokens_ns; /* when serving's part was delivered */
+    uint64_t current;   /* id of the current version when the step was begun; 0: none */
 };
 
 struct hzp_loop {

@@ -110,10 +110,10 @@ void hzp_batch_set_pages(struct hzp_batch *b, int32_t line, const int32_t *page,
     int32_t *own = b->page + (size_t)seg * (size_t)stride;
     if (count > 0 && page != own)
         memcpy(own, page, (size_t)count * sizeof(*page));
+    b->line[seg] = line;
     if (!t)
         return;
     HZP_ASSERT(line >= 0 && line < t->config.lines && stride == t->config.stride);
-    b->line[seg] = line;
     int32_t *known = t->host + (size_t)line * (size_t)stride;
     for (int32_t i = 0; i < count; i++) {
         if (known[i] == page[i])

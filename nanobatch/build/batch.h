@@ -83,7 +83,7 @@ struct hzp_batch {
     int32_t *row0;             /* [segs_max + 1] */
     int32_t *pos0;             /* [segs_max] */
     int32_t *page;             /* [segs_max][page_stride] */
-    int32_t *line;             /* [segs_max] of the table */
+    int32_t *line;             /* [segs_max] of the table, or of those who keep one */
     int32_t changes;           /* what the step changes in the table: */
     int32_t *change_at;        /* [changes_max] line * page_stride + index */
     int32_t *change_page;      /* [changes_max] the page number */

@@ -242,3 +242,35 @@ void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
                                    : " (wins)");
     }
 }
+
+enum { SHAPE, BESIDE, TABLE }; /* the numbers; of the table's entries from TABLE on */
+
+int32_t hzp_plan_shapes_number(const struct hzp_plan_shapes *shapes,
+                               const struct hzp_plan_shape *shape)
+{
+    if (!shape)
+        return -1;
+    if (shape == shapes->shape)
+        return SHAPE;
+    if (shape == shapes->beside)
+        return BESIDE;
+    for (int32_t i = 0; shapes->plans && i < shapes->plans->entries; i++)
+        if (shape == &shapes->plans->entry[i].shape)
+            return TABLE + i;
+    HZP_ASSERT(!"a shape that is none of the process's");
+    return -1;
+}
+
+bool hzp_plan_shapes_at(const struct hzp_plan_shapes *shapes, int32_t number,
+                        const struct hzp_plan_shape **ret)
+{
+    int32_t entries = shapes->plans ? shapes->plans->entries : 0;
+    *ret = NULL;
+    if (number == SHAPE)
+        *ret = shapes->shape;
+    else if (number == BESIDE)
+        *ret = shapes->beside;
+    else if (number >= TABLE && number - TABLE < entries)
+        *ret = &shapes->plans->entry[number - TABLE].shape;
+    return *ret || number == -1;
+}

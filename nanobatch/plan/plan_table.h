@@ -54,6 +54,18 @@ void hzp_plan_table_index(struct hzp_plan_table *table);
 const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *table, int32_t decode,
                                                  int32_t prefill, int32_t train);
 
+/* All shapes that the steps of a process may have, borrowed; NULL: there is none of the kind. */
+struct hzp_plan_shapes {
+    const struct hzp_plan_shape *shape, *beside; /* struct hzp_loop_config */
+    const struct hzp_plan_table *plans;
+};
+/* A number for one of them, or for the sequential one (NULL: -1), the same in all processes with
+ * equal settings; and back: false: there is none of that number. */
+int32_t hzp_plan_shapes_number(const struct hzp_plan_shapes *shapes,
+                               const struct hzp_plan_shape *shape);
+bool hzp_plan_shapes_at(const struct hzp_plan_shapes *shapes, int32_t number,
+                        const struct hzp_plan_shape **ret);
+
 /* The chunk size (of training's forward pass) that most riding shapes in the table want; 0: none
  * rides. */
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);

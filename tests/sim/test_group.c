@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that compute each step together: rank 0 schedules requests that come, leave, are preempted
+ * and find each other's prompts, publishes versions between steps, and tells the others each step's
+ * record; they build the same plan and draw the same tokens, over thousands of random steps, while
+ * versions are swapped.  Each rank holds the whole model here, so that what a rank computes shows
+ * which version it read.
+ *
+ * A rank that does something else is found out and named: other weights, a swap that comes late, an
+ * element that changes within a version, another shape of plans; and one that is gone. */
+#include "base/thread.h"
+#include "nanobatch/loop.h"
+#include "nanobatch/member.h"
+#include "serve/grammar/regex.h"
+#include "serve/scheduler.h"
+#include "tests/fixture/model.h"
+#include "tests/serve/seeded.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 24, RUNNING = 7, RANKS_MAX = 8 };
+enum { LIVES = 12 };
+
+/* What one rank does wrong, in step or version AT. */
+enum wrong { NOTHING, OTHER_WEIGHTS, LATE_SWAP, CHANGES_INSIDE, OTHER_SHAPE, GONE, WRONGS };
+enum { AT = 40 };
+
+struct scene {
+    const char *device;
+    int ranks, threads;
+    const struct hzp_plan_shape *shape;
+    enum hzp_run_ahead ahead;
+    enum wrong wrong;
+    uint64_t steps; /* at least so many */
+};
+
+struct rank {
+    const struct scene *scene;
+    int number;
+    struct hzp_link *link;
+    struct fixture_model m;
+    struct hzp_kvpool *pool;
+    struct hzp_batch *batch;
+    struct hzp_serve_space *space;
+    struct hzp_member *member;
+    pthread_t thread;
+    int result;
+    struct hzp_err_text text;
+    uint64_t steps, swaps, mixed, newest; /* of a member */
+};
+
+struct world {
+    struct scene scene;
+    struct hzp_link *link[RANKS_MAX];
+    struct rank rank[RANKS_MAX];
+    struct hzp_scheduler *scheduler;
+    struct hzp_step_link *records;
+    struct hzp_loop *loop;
+    struct hzp_source writer;
+    struct hzp_token_rules in_turn;
+    struct hzp_lexicon *lexicon;
+    struct hzp_request *live[LIVES];
+    int lives, turns;
+    uint64_t random, swaps, refs, hiddens, masks, ended[HZP_REQUEST_FAILED + 1], tokens;
+};
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        int must_ = (call);                                                                        \
+        if (must_ < 0) {                                                                           \
+            fprintf(stderr, "test_group: %s: %s\n", #call, hzp_err_name(must_));                   \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "test_group: line %d: %s\n", __LINE__, #condition);                    \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static const struct hzp_model_config model_config = {.family = "llama",
+                                                     .layers = 2,
+                                                     .width = 16,
+                                                     .inner = 24,
+                                                     .vocab = VOCAB,
+                                                     .heads = {2, 1, 8},
+                                                     .positions = POSITIONS,
+                                                     .norm_eps = 1e-5f,
+                                                     .rope_theta = 10000,
+                                                     .bos = -1,
+                                                     .eos = {3, 8},
+                                                     .eos_count = 2};
+
+static const struct hzp_batch_config batch_max = {.rows_max = 32,
+                                                  .segs_max = RUNNING + 1,
+                                                  .page_stride = POSITIONS / PAGE_ROWS,
+                                                  .logits_max = 16,
+                                                  .edits_max = 400,
+                                                  .masks_max = RUNNING,
+                                                  .mask_words = hzp_mask_words(VOCAB),
+                                                  .hidden_cols = 16,
+                                                  .hidden_type = HZP_F32};
+
+static const struct hzp_step_limits limits = {.lines = RUNNING + 1,
+                                              .vocab = VOCAB,
+                                              .pages = PAGES,
+                                              .page_rows = PAGE_ROWS,
+                                              .positions = POSITIONS};
+
+/* Two nano-batches on lanes of their own. */
+static const struct hzp_plan_shape two_lanes = {
+    .nanos = 2,
+    .weight = {3, 1},
+    .lane = {{[HZP_KIND_DECODE] = HZP_LANE_COMPUTE},
+             {HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY, HZP_LANE_COPY}},
+};
+
+/* ---- versions ---- */
+
+static uint64_t seed_of(uint64_t version)
+{
+    return version * 7919 + 5;
+}
+
+/* Publishes the next version, whose contents follow from its id. */
+static void publish_next(struct rank *r, uint64_t last_step)
+{
+    struct hzp_version *draft = fixture_begin(&r->m);
+    struct hzp_version *current = hzp_weights_current(r->m.weights);
+    uint64_t id = current ? current->record.id + 1 : 1;
+    bool wrong = r->scene->wrong == OTHER_WEIGHTS && r->number == 1 && id == AT;
+    fixture_units_random(r->m.dev, hzp_version_units(r->m.weights, draft), seed_of(id + wrong),
+                         0.25f);
+    fixture_publish(&r->m, draft, last_step);
+}
+
+/* ---- a member ---- */
+
+static int publish(void *ctx, uint64_t id, struct hzp_err_text *reterr)
+{
+    struct rank *r = ctx;
+    if (r->scene->wrong == LATE_SWAP && r->number == 1 && id == AT)
+        return HZP_OK;
+    while (hzp_weights_current(r->m.weights)->record.id < id) {
+        publish_next(r, r->newest);
+        r->swaps++;
+    }
+    return HZP_OK;
+}
+
+static void ran(void *ctx, const struct hzp_step_record *record, const struct hzp_version *version,
+                const struct hzp_batch *batch)
+{
+    struct rank *r = ctx;
+    r->mixed += version->record.id != record->version || batch->rows == 0;
+    r->newest = record->step;
+    r->steps++;
+    if (r->scene->wrong == CHANGES_INSIDE && r->number == 1 && r->steps == AT)
+        for (int32_t i = 0; i < 16 * 24; i++)
+            ((float *)hzp_version_mat(r->m.weights, version, HZP_DOWN, 1).ptr)[i] += 3;
+}
+
+static void open_rank(struct rank *r)
+{
+    struct fixture_config fixture = {
+        .device = r->scene->device,
+        .threads = r->scene->threads,
+        .config = model_config,
+        .store = {.type = HZP_F32, .slots = 3, .max_staleness = 1, .first_id = 1},
+        .positions = POSITIONS};
+    fixture_open(&r->m, &fixture);
+    publish_next(r, 0);
+    MUST(hzp_kvpool_create(r->m.model, PAGES, PAGE_ROWS, &r->pool));
+    MUST(hzp_batch_create(r->m.dev, &batch_max, &r->batch));
+    MUST(hzp_serve_space_create(r->m.model, batch_max.rows_max, batch_max.logits_max, &r->space));
+}
+
+static void close_rank(struct rank *r)
+{
+    hzp_serve_space_destroy(r->space);
+    hzp_batch_destroy(r->batch);
+    hzp_kvpool_destroy(r->pool);
+    fixture_close(&r->m);
+}
+
+static void *member_main(void *arg)
+{
+    struct rank *r = arg;
+    bool gone = r->scene->wrong == GONE && r->number == 1;
+    open_rank(r);
+    struct hzp_member_config config = {.model = r->m.model,
+                                       .space = r->space,
+                                       .batch = r->batch,
+                                       .kv = hzp_kvpool_layers(r->pool),
+                                       .limits = limits,
+                                       .shapes = {.shape = r->scene->shape},
+                                       .link = r->link,
+                                       .check_plans = true,
+                                       .publish = publish,
+                                       .ran = ran,
+                                       .ctx = r};
+    if (r->scene->wrong == OTHER_SHAPE && r->number == 1)
+        config.shapes.shape = &hzp_plan_sequential;
+    MUST(hzp_member_create(&config, &r->member));
+    do {
+        r->result = hzp_member_turn(r->member, &r->text);
+    } while (r->result > 0 && !(gone && r->steps == AT));
+    struct hzp_member_stats stats;
+    hzp_member_read_stats(r->member, &stats);
+    CHECK(stats.steps == r->steps);
+    hzp_member_destroy(r->member);
+    if (gone) {
+        hzp_link_close(r->link);
+        r->link = NULL;
+    }
+    close_rank(r);
+    return NULL;
+}
+
+/* ---- rank 0 ---- */
+
+static int32_t pick(struct world *w, int32_t below)
+{
+    return (int32_t)seeded(&w->random, (uint32_t)below);
+}
+
+static bool writer_offer(struct hzp_source *source, const struct hzp_step *step,
+                         struct hzp_room *room, struct hzp_offer *offer)
+{
+    struct world *w = HZP_CONTAINER_OF(source, struct world, writer);
+    w->refs += (uint64_t)offer->batch->refs;
+    w->hiddens += (uint64_t)offer->batch->hiddens;
+    w->masks += (uint64_t)offer->batch->masks;
+    return false;
+}
+
+static void writer_deliver(struct hzp_source *source, const struct hzp_step *step,
+                           const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    struct world *w = HZP_CONTAINER_OF(source, struct world, writer);
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(w->rank[0].m.weights, &stats);
+    if (outcome->status < 0 || pick(w, 10) || !stats.slots_free)
+        return;
+    publish_next(&w->rank[0], step->number);
+    w->swaps++;
+}
+
+/* Tokens below the half of the vocabulary and others in turn. */
+static void open_grammar(struct world *w)
+{
+    static const char regex[] = "(?:[A-X][Y-p])+"; /* token t is the byte 'A' + t */
+    static char byte[VOCAB];
+    struct hzp_token_text text[VOCAB];
+    int32_t to;
+    for (int i = 0; i < VOCAB; i++) {
+        byte[i] = (char)('A' + i);
+        text[i] = (struct hzp_token_text){&byte[i], 1, false};
+    }
+    hzp_lexicon_create(text, VOCAB, &w->lexicon);
+    struct hzp_rules *rules = hzp_rules_create();
+    int32_t root = hzp_rules_add(rules, "root", 4);
+    MUST(hzp_regex_rules(rules, rules->rule[root].first, regex, sizeof(regex) - 1, HZP_SPELL_PLAIN,
+                         false, &to, NULL));
+    hzp_rules_empty(rules, to, rules->rule[root].last);
+    MUST(hzp_grammar_create(rules, root, w->lexicon, &w->in_turn.grammar, NULL));
+    hzp_rules_destroy(rules);
+}
+
+static void open_first(struct world *w)
+{
+    struct rank *r = &w->rank[0];
+    struct hzp_scheduler_config scheduler = {.running_max = RUNNING,
+                                             .waiting_max = 64,
+                                             .waiting_tokens_max = 1 << 20,
+                                             .prefill_rows_max = 16,
+                                             .prefix_cache = true,
+                                             .rewarm_rows = 32,
+                                             .edits_max = 400};
+    struct hzp_step_link_config records = {.link = r->link, .max = batch_max, .limits = limits};
+    open_rank(r);
+    MUST(hzp_scheduler_create(&scheduler, r->m.model, r->pool, &w->scheduler));
+    w->records = hzp_step_link_create(&records);
+    w->writer =
+        (struct hzp_source){.name = "writer", .offer = writer_offer, .deliver = writer_deliver};
+    struct hzp_loop_config loop = {.model = r->m.model,
+                                   .space = r->space,
+                                   .batch = r->batch,
+                                   .source = {hzp_scheduler_source(w->scheduler), &w->writer},
+                                   .sources = 2,
+                                   .shape = w->scene.shape,
+                                   .run_ahead = w->scene.ahead,
+                                   .check_plans = true,
+                                   .group = w->records};
+    MUST(hzp_loop_create(&loop, &w->loop));
+    MUST(hzp_loop_warm_up(w->loop, hzp_kvpool_layers(r->pool)));
+    open_grammar(w);
+}
+
+static void close_first(struct world *w)
+{
+    hzp_loop_destroy(w->loop);
+    hzp_step_link_destroy(w->records);
+    hzp_scheduler_destroy(w->scheduler);
+    for (int i = 0; i < w->lives; i++)
+        hzp_request_destroy(w->live[i]);
+    hzp_grammar_unref(w->in_turn.grammar);
+    hzp_lexicon_destroy(w->lexicon);
+    close_rank(&w->rank[0]);
+}
+
+/* Requests of all kinds; many prompts begin alike. */
+static struct hzp_request *make_request(struct world *w)
+{
+    int32_t prompt[POSITIONS], count = 1 + pick(w, 24), tokens = 1 + pick(w, 38);
+    int32_t alike = pick(w, 2) ? pick(w, count + 1) : 0, of = pick(w, 3);
+    bool pooled = pick(w, 9) == 0;
+    struct hzp_request *rq;
+    for (int32_t k = 0; k < count; k++)
+        prompt[k] = k < alike ? (k * 5 + of) % VOCAB : pick(w, VOCAB);
+    MUST(hzp_request_create(prompt, count, pooled ? 0 : tokens, pooled ? 0 : pick(w, 4),
+                            !pooled && pick(w, 4) == 0, &rq));
+    if (pooled)
+        MUST(hzp_request_pool(rq, HZP_POOLING_MEAN, 16));
+    rq->sampling = (struct hzp_sampling){.temperature = pick(w, 2) ? 0.9f : 0,
+                                         .top_p = pick(w, 3) ? 1 : 0.7f,
+                                         .repetition = pick(w, 4) ? 1 : 1.3f,
+                                         .presence = pick(w, 4) ? 0 : 0.7f,
+                                         .seed = (uint64_t)pick(w, 1 << 30)};
+    rq->ignore_eos = pick(w, 3) > 0;
+    if (pick(w, 3) == 0) {
+        rq->bias_token[0] = pick(w, VOCAB);
+        rq->bias[rq->biases++] = 2;
+    }
+    if (!pooled && pick(w, 5) == 0)
+        rq->tokens = &w->in_turn;
+    return rq;
+}
+
+/* For a time clients leave early, then none does: the pages that requests are predicted to need do
+ * not suffice, and some are preempted. */
+static bool leaves(struct world *w)
+{
+    return w->turns / 200 % 2 == 0 && pick(w, 25) == 0;
+}
+
+/* The clients between two turns. */
+static void clients(struct world *w, bool more)
+{
+    w->turns++;
+    for (int i = 0; i < w->lives;) {
+        struct hzp_request *rq = w->live[i];
+        if (leaves(w))
+            atomic_store(&rq->cancel, true);
+        if (!hzp_request_final(rq)) {
+            i++;
+            continue;
+        }
+        w->ended[atomic_load(&rq->state)]++;
+        w->tokens += (uint64_t)atomic_load(&rq->out_count);
+        hzp_request_destroy(rq);
+        w->live[i] = w->live[--w->lives];
+    }
+    while (more && w->lives < LIVES && pick(w, 3)) {
+        w->live[w->lives] = make_request(w);
+        MUST(hzp_scheduler_submit(w->scheduler, w->live[w->lives], NULL));
+        w->lives++;
+    }
+}
+
+/* Turns until so many steps have run and all requests have ended, or the group fails. */
+static int turns(struct world *w)
+{
+    struct hzp_loop_stats stats = {0};
+    int r;
+    do {
+        hzp_loop_read_stats(w->loop, &stats);
+        clients(w, stats.steps < w->scene.steps);
+        r = hzp_loop_turn(w->loop);
+    } while (r >= 0 && (w->lives > 0 || stats.steps < w->scene.steps));
+    if (r < 0)
+        return r;
+    hzp_loop_stop(w->loop, false);
+    return hzp_loop_run(w->loop);
+}
+
+static void run(struct world *w, const struct scene *scene)
+{
+    struct hzp_err_text text;
+    memset(w, 0, sizeof(*w));
+    w->scene = *scene;
+    w->random = 11;
+    MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link, &text));
+    for (int i = 0; i < scene->ranks; i++) {
+        w->rank[i].scene = &w->scene;
+        w->rank[i].number = i;
+        w->rank[i].link = w->link[i];
+    }
+    for (int i = 1; i < scene->ranks; i++)
+        MUST(hzp_thread_start(&w->rank[i].thread, "member", member_main, &w->rank[i]));
+    open_first(w);
+    w->rank[0].result = turns(w);
+    for (int i = 1; i < scene->ranks; i++)
+        pthread_join(w->rank[i].thread, NULL);
+}
+
+static void end(struct world *w)
+{
+    close_first(w);
+    for (int i = 0; i < w->scene.ranks; i++)
+        hzp_link_close(w->rank[i].link);
+}
+
+/* ---- what must hold ---- */
+
+static void all_compute_the_same(const struct scene *scene)
+{
+    struct world w;
+    struct hzp_scheduler_stats s;
+    struct hzp_loop_stats loop;
+    run(&w, scene);
+    hzp_scheduler_read_stats(w.scheduler, &s);
+    hzp_loop_read_stats(w.loop, &loop);
+    printf("%s, %d ranks: %llu steps, %llu swaps, %llu tokens, %llu rows drawn ahead, "
+           "%llu masks, %llu hidden states, %llu canceled, %llu preempted, %llu prompt tokens "
+           "found\n",
+           scene->device, scene->ranks, (unsigned long long)loop.steps, (unsigned long long)w.swaps,
+           (unsigned long long)w.tokens, (unsigned long long)w.refs, (unsigned long long)w.masks,
+           (unsigned long long)w.hiddens, (unsigned long long)w.ended[HZP_REQUEST_CANCELED],
+           (unsigned long long)s.preempted, (unsigned long long)s.prefix_hits);
+    for (int i = 0; i < scene->ranks; i++) {
+        struct rank *r = &w.rank[i];
+        if (r->result < 0)
+            fprintf(stderr, "test_group: rank %d: %s\n", i, r->text.text);
+        CHECK(r->result == 0);
+        CHECK(i == 0 || (r->steps == loop.steps && r->mixed == 0));
+        CHECK(i == 0 || w.swaps - r->swaps <= 1); /* one may fall behind the last step */
+    }
+    CHECK(w.ended[HZP_REQUEST_FAILED] == 0 && w.ended[HZP_REQUEST_CANCELED] > 0);
+    CHECK(loop.steps >= scene->steps && w.swaps > scene->steps / 50 && s.prefix_hits > 0);
+    CHECK((s.preempted > 0 || scene->steps < 3000) && w.masks > 0 && w.hiddens > 0);
+    CHECK((w.refs > 0) == (scene->ahead == HZP_AHEAD_ALWAYS));
+    end(&w);
+}
+
+/* What rank 1 does wrong ends the group, all ranks know whose fault it is, and all requests fail.
+ * says NULL: what the link says of a rank that is gone. */
+static void is_found_out(enum wrong wrong, const char *says)
+{
+    struct scene scene = {
+        .device = "ref", .ranks = 3, .wrong = wrong, .shape = &two_lanes, .steps = 4000};
+    struct world w;
+    struct hzp_link_state state;
+    run(&w, &scene);
+    hzp_link_state(w.link[0], &state);
+    printf("wrong %d: %s\n", wrong, state.why);
+    CHECK(w.rank[0].result < 0 && w.rank[2].result == HZP_EIO);
+    CHECK(state.failed && strstr(state.why, says ? says : "") && state.failed_rank == 1);
+    CHECK(strstr(w.rank[2].text.text, says ? says : "rank 1"));
+    CHECK(w.rank[1].steps < 2 * AT || wrong == LATE_SWAP || wrong == OTHER_WEIGHTS);
+    hzp_scheduler_abort(w.scheduler);
+    for (int i = 0; i < w.lives; i++)
+        CHECK(hzp_request_final(w.live[i]));
+    end(&w);
+}
+
+int main(void)
+{
+    const struct scene scenes[] = {
+        {.device = "ref", .ranks = 8, .shape = NULL, .steps = 3000},
+        {.device = "ref", .ranks = 2, .shape = &two_lanes, .steps = 1000},
+        {.device = "cpu",
+         .ranks = 2,
+         .threads = 2,
+         .shape = &two_lanes,
+         .ahead = HZP_AHEAD_ALWAYS,
+         .steps = 600},
+    };
+    for (int i = 0; i < HZP_COUNT(scenes); i++)
+        all_compute_the_same(&scenes[i]);
+    is_found_out(OTHER_WEIGHTS, "drew other tokens");
+    is_found_out(LATE_SWAP, "serves on rank 0");
+    is_found_out(CHANGES_INSIDE, "drew other tokens");
+    is_found_out(OTHER_SHAPE, "made another plan");
+    is_found_out(GONE, NULL);
+    return 0;
+}
