@@ -20,7 +20,7 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on)
 bool hzp_trainer_rejoins(struct hzp_trainer *t)
 {
     hzp_lock_take(&t->lock);
-    bool rejoins = t->rejoins && t->stats.failure[0];
+    bool rejoins = t->rejoins && (t->stats.failure[0] || hzp_trainer_parting(t));
     hzp_lock_release(&t->lock);
     return rejoins;
 }

@@ -194,7 +194,7 @@ static struct counts count(struct hzp_engine *engine)
     if (engine->parts.trainer) {
         struct hzp_trainer_stats trainer;
         hzp_trainer_read_stats(engine->parts.trainer, &trainer);
-        c.updates = trainer.optimizer_step;
+        c.updates = (int64_t)trainer.updates;
     }
     return c;
 }

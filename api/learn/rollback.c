@@ -166,7 +166,7 @@ static void find_next(struct rollback *r)
     hzp_weights_read_stats(r->s->model->weights, &stats);
     hzp_sample_queue_read_stats(r->s->queue, &queue);
     r->made = stats.next_id; /* nothing else gets an id meanwhile */
-    r->touched = queue.touched_through;
+    r->touched = HZP_MAX(queue.touched_through, r->job->touched);
 }
 
 /* The numbers that the trainer continues from. */

@@ -392,7 +392,7 @@ static void *file_main(void *arg)
             s->asked = false;
         }
         bool parting = hzp_trainer_parting(s->trainer); /* what is saved needs all ranks */
-        if (!s->asked && !s->saving && !parting)
+        if (!s->asked && !s->saving)
             hzp_state_turn_jobs(s);
         bool due = !s->asked && !s->job_asked && !parting && checkpoint_due(s, &later);
         if (due && s->saving) {

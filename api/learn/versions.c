@@ -5,6 +5,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
 #include "weights/model_dir.h"
 
@@ -210,6 +211,8 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
     if (atomic_load(&s->read_only))
         return hzp_fail(reterr, HZP_EBUSY, "%s cannot be written", s->dir);
     int r = HZP_OK;
+    struct hzp_sample_queue_stats queue;
+    hzp_sample_queue_read_stats(s->queue, &queue);
     hzp_lock_take(&s->lock);
     const struct hzp_version_job *last = &s->job[s->jobs % HZP_JOBS_KEPT];
     if (s->jobs && (last->state == HZP_JOB_WAITS || last->state == HZP_JOB_RUNS)) {
@@ -219,6 +222,7 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
         struct hzp_version_job *job = &s->job[++s->jobs % HZP_JOBS_KEPT];
         *job = *asked;
         *ret_id = job->id = s->jobs;
+        job->touched = queue.touched_through;
         job->state = HZP_JOB_WAITS;
         job->begun_unix_ms = hzp_unix_ms();
     }
@@ -448,6 +452,39 @@ bool hzp_state_job_waits(struct hzp_state *s)
     return waits;
 }
 
+/* While ranks are missing the trainer grants nothing. */
+static bool waits_for_ranks(struct hzp_state *s, const struct hzp_version_job *job)
+{
+    return hzp_trainer_parting(s->trainer) && hzp_trainer_rejoins(s->trainer) &&
+           need_of(s, job) != HZP_NEEDS_NOTHING;
+}
+
+/* A version that is not on disk can be kept while it serves, or once its trial has ended so. */
+static int check_serves(struct hzp_state *s, const struct hzp_version_job *job,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    return job->version == stats.serving_id || job->version == stats.trial_id
+               ? HZP_OK
+               : replaced(job, stats.serving_id, reterr);
+}
+
+/* Whether the job can be done, as far as that is known yet. */
+static int check(struct hzp_state *s, const struct hzp_version_job *job,
+                 struct hzp_err_text *reterr)
+{
+    enum hzp_job_need need = need_of(s, job);
+    bool parts = hzp_trainer_parting(s->trainer) && !hzp_trainer_rejoins(s->trainer);
+    if (parts && need != HZP_NEEDS_NOTHING)
+        return hzp_fail(reterr, HZP_EBUSY,
+                        "the ranks cannot go on together, as the log says: restart the server");
+    if (s->job_asked == job->id)
+        return HZP_OK;
+    return need == HZP_NEEDS_FREEZE ? check_serves(s, job, reterr)
+                                    : hzp_state_check(s, job, reterr);
+}
+
 void hzp_state_turn_jobs(struct hzp_state *s)
 {
     struct hzp_err_text text = {{0}, {0}};
@@ -460,8 +497,8 @@ void hzp_state_turn_jobs(struct hzp_state *s)
     if (!asked.id)
         return;
     /* What cannot be done disturbs nothing: a suspension withdraws a trial. */
-    int r = s->job_asked == asked.id ? HZP_OK : hzp_state_check(s, &asked, &text);
-    if (r >= 0 && !ready(s, &asked))
+    int r = check(s, &asked, &text);
+    if (r >= 0 && (waits_for_ranks(s, &asked) || !ready(s, &asked)))
         return;
     hzp_lock_take(&s->lock);
     job->state = HZP_JOB_RUNS;

@@ -42,6 +42,9 @@ struct hzp_version_job {
     bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
     bool reset;  /* activate: moments and residuals are zeroed */
     char name[HZP_VERSION_NAME_MAX + 1]; /* of the version, or of the directory; "": none */
+    /* set by hzp_state_ask: samples up to this one had been learned from; those that the version
+     * has not learned are skipped, even if the loss of a rank has taken them back meanwhile */
+    int64_t touched;
     /* the result */
     uint64_t made;                /* the version that it published; 0: none */
     int64_t learn_from, learn_to; /* examples to be learned again; 0: none */
@@ -51,8 +54,8 @@ struct hzp_version_job {
     char error[400];
 };
 
-/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs; HZP_EUNSUP: with several
- * ranks; HZP_EINVAL: nothing is saved (--state none). */
+/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs; HZP_EINVAL: nothing
+ * is saved (--state none). */
 int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
                   struct hzp_err_text *reterr);
 /* False: there is no such job, or it is forgotten: the newest HZP_JOBS_KEPT are known. */
