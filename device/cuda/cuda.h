@@ -37,7 +37,8 @@ struct hzp_cuda_lane;
  * contexts. */
 enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
-enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 32, HZP_CUDA_COUNTERS = 1 << 16 };
+/* STAGED_MAX: eight nano-batches on one lane have eight arrays each; training has some more. */
+enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
 
 struct hzp_cuda_device {
     struct hzp_device base;

@@ -583,6 +583,31 @@ static void test_lanes(void **state)
     }
 }
 
+/* As many nano-batches as there can be, on one lane: all arrays that their ops read are staged. */
+static void test_many_nanos(void **state)
+{
+    struct hzp_plan_shape shape = {.nanos = HZP_NANO_MAX, .order = HZP_ORDER_STRANDS};
+    struct world real, plain;
+    int32_t token[SEGS];
+    for (int i = 0; i < HZP_NANO_MAX; i++)
+        shape.weight[i] = 1;
+    world_open(&real, fake_open(1, NULL, NULL));
+    world_open(&plain, plain_open());
+    for (int i = 0; i < 4; i++) {
+        build(&plain, i, SEGS, token, 0, NULL);
+        run(&plain);
+        build(&real, i, SEGS, token, 0, &shape);
+        run(&real);
+        agree(&real, &plain, SEGS, token);
+    }
+    assert_int_equal(hzp_device_fallbacks(real.m.dev, HZP_FALLBACK_staging), 0);
+    struct hzp_device *a = real.m.dev, *b = plain.m.dev;
+    world_close(&plain);
+    hzp_device_close(b);
+    world_close(&real);
+    fake_close(a);
+}
+
 /* A wait is missing from the plan, in steps issued op by op and in captured ones: it is reported
  * every time, whatever order they ran in. */
 static void test_missing_wait(void **state)
@@ -619,13 +644,14 @@ static void test_missing_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graphs),   cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_contexts), cmocka_unit_test(test_many),
-        cmocka_unit_test(test_swaps),    cmocka_unit_test(test_room),
-        cmocka_unit_test(test_count),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_driver),
-        cmocka_unit_test(test_rationed), cmocka_unit_test(test_executor),
-        cmocka_unit_test(test_lanes),    cmocka_unit_test(test_missing_wait),
+        cmocka_unit_test(test_graphs),       cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_contexts),     cmocka_unit_test(test_many),
+        cmocka_unit_test(test_swaps),        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_count),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_driver),
+        cmocka_unit_test(test_rationed),     cmocka_unit_test(test_executor),
+        cmocka_unit_test(test_lanes),        cmocka_unit_test(test_many_nanos),
+        cmocka_unit_test(test_missing_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
