@@ -157,6 +157,20 @@ static void plan_pages(const struct hzp_memory_request *q, int32_t rows,
         plan->pages.changes_max);
 }
 
+/* Entries of the table have 32-bit numbers. */
+static int check_pages(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
+                       struct hzp_err_text *reterr)
+{
+    const struct hzp_page_table_config *pages = &plan->pages;
+    if (pages->stride <= INT32_MAX / pages->lines)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "--max-running",
+                          "--max-running %lld sequences of up to %d pages of %lld tokens are more "
+                          "pages than this program can number; --context makes them shorter",
+                          (long long)q->serving->running_max, pages->stride,
+                          (long long)q->serving->page_rows);
+}
+
 static int plan_serving(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
@@ -183,7 +197,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .hidden_cols = config->width,
         .hidden_type = plan->dtype};
     plan->pages.stride = plan->batch.page_stride; /* the KV cache may hold fewer positions */
-    return HZP_OK;
+    return q->host_limit ? check_pages(q, plan, reterr) : HZP_OK;
 }
 
 /* ", 1/4 on each rank", or "" if a rank has everything; text

@@ -113,6 +113,28 @@ static void copies_where_it_fits(void **state)
     options.engine.serving.kv_tokens = 0;
 }
 
+/* A table of more entries than 32 bits number is refused, where there is one. */
+static void too_many_pages_are_refused(void **state)
+{
+    struct hzp_serving_settings *s = &options.engine.serving;
+    const struct hzp_serving_settings before = *s;
+    const size_t much = (size_t)1 << 50;
+    layout.config.positions = 1 << 20;
+    s->page_rows = 1;
+    s->kv_tokens = 1 << 20;
+    s->running_max = 4096;
+    assert_int_equal(make(much), HZP_OK);
+    host_limit = much;
+    assert_int_equal(make(much), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "--max-running 4096"));
+    s->running_max = 2046;
+    assert_int_equal(make(much), HZP_OK);
+    assert_int_equal(plan.pages.stride, 1 << 20);
+    host_limit = 0;
+    layout.config.positions = config.positions;
+    *s = before;
+}
+
 static const struct hzp_memory_line *line_of(const char *what)
 {
     for (int i = 0; i < plan.lines; i++)
@@ -368,6 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(copies_where_it_fits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(too_many_pages_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_driver_takes_its_part, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
