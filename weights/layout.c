@@ -19,19 +19,26 @@ static bool is_matrix(enum hzp_role role)
     return role <= HZP_DOWN || role == HZP_HEAD;
 }
 
+static int32_t ranks_of(const struct hzp_layout *l)
+{
+    return HZP_MAX(l->slice.ranks, 1);
+}
+
 /* Rows and columns of a role in a layer of this inner width; false: this model lacks the role. */
-static bool role_shape(const struct hzp_model_config *c, int32_t inner, enum hzp_role role,
+static bool role_shape(const struct hzp_layout *l, int32_t inner, enum hzp_role role,
                        int32_t *ret_rows, int32_t *ret_cols)
 {
+    const struct hzp_model_config *c = &l->config;
+    int32_t vocab = c->vocab / ranks_of(l);
     int32_t q = c->heads.heads * c->heads.dim;
     int32_t qkv = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
     int32_t rows = 1, cols = c->width;
     switch (role) {
     case HZP_EMBED:
-        rows = c->vocab;
+        rows = vocab;
         break;
     case HZP_HEAD:
-        rows = c->tied ? 0 : c->vocab;
+        rows = c->tied ? 0 : vocab;
         break;
     case HZP_QKV:
         rows = qkv;
@@ -77,7 +84,7 @@ static void add_unit(struct hzp_layout *l, int32_t layer, int32_t inner, const e
     unit->first = l->tensors;
     for (int i = 0; i < roles; i++) {
         struct hzp_tensor *t = &l->tensor[l->tensors];
-        if (!role_shape(&l->config, inner, role[i], &t->rows, &t->cols))
+        if (!role_shape(l, inner, role[i], &t->rows, &t->cols))
             continue;
         t->role = role[i];
         t->layer = layer;
@@ -126,6 +133,32 @@ static void part_rows(const struct hzp_model_config *c, const struct hzp_tensor 
     }
 }
 
+/* Where a slice's rows and columns lie in the tensor on disk. */
+static void place_slice(const struct hzp_layout *l, struct hzp_disk_tensor *d)
+{
+    const struct hzp_tensor *t = &l->tensor[d->tensor];
+    int32_t ranks = ranks_of(l);
+    d->disk_rows = d->rows;
+    d->disk_cols = d->vector ? 1 : t->cols;
+    switch (t->role) {
+    case HZP_EMBED:
+    case HZP_HEAD:
+    case HZP_QKV:
+    case HZP_GATE_UP:
+    case HZP_QKV_BIAS:
+        d->disk_rows *= ranks;
+        d->disk_row0 = l->slice.rank * d->rows;
+        break;
+    case HZP_O:
+    case HZP_DOWN:
+        d->disk_cols *= ranks;
+        d->disk_col0 = l->slice.rank * t->cols;
+        break;
+    default: /* every rank has all of it */
+        break;
+    }
+}
+
 static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *family)
 {
     for (int32_t i = 0; i < l->tensors; i++)
@@ -137,16 +170,21 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
             hzp_family_name(row, l->tensor[i].layer, d->name, sizeof(d->name));
             d->tensor = i;
             part_rows(&l->config, &l->tensor[i], row->part, d);
+            place_slice(l, d);
         }
 }
 
 static void make(const struct hzp_model_config *config, const int32_t *inner,
-                 struct hzp_layout *ret)
+                 struct hzp_tensor_slice slice, struct hzp_layout *ret)
 {
     const struct hzp_family *family = hzp_family_find(config->family);
     HZP_ASSERT(family && config->layers > 0);
     memset(ret, 0, sizeof(*ret));
     ret->config = *config;
+    ret->slice = slice;
+    ret->config.heads.heads /= ranks_of(ret);
+    ret->config.heads.kv_heads /= ranks_of(ret);
+    ret->config.inner /= ranks_of(ret);
     size_t layers = (size_t)config->layers;
     ret->tensor = hzp_xcalloc(layers * HZP_COUNT(layer_roles) + 3, sizeof(*ret->tensor));
     ret->unit = hzp_xcalloc(layers + 2, sizeof(*ret->unit));
@@ -156,20 +194,27 @@ static void make(const struct hzp_model_config *config, const int32_t *inner,
         ret->by_role[i] = -1;
     add_unit(ret, -1, 0, embed_roles, HZP_COUNT(embed_roles));
     for (int32_t i = 0; i < config->layers; i++)
-        add_unit(ret, i, inner ? inner[i] : config->inner, layer_roles, HZP_COUNT(layer_roles));
+        add_unit(ret, i, inner ? inner[i] : ret->config.inner, layer_roles, HZP_COUNT(layer_roles));
     add_unit(ret, -1, 0, head_roles, HZP_COUNT(head_roles));
     add_disk_tensors(ret, family);
 }
 
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret)
 {
-    make(config, NULL, ret);
+    make(config, NULL, (struct hzp_tensor_slice){0, 1}, ret);
+}
+
+void hzp_layout_make_slice(const struct hzp_model_config *whole, struct hzp_tensor_slice slice,
+                           struct hzp_layout *ret)
+{
+    HZP_ASSERT(slice.ranks >= 1 && slice.rank >= 0 && slice.rank < slice.ranks);
+    make(whole, NULL, slice, ret);
 }
 
 void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
                            struct hzp_layout *ret)
 {
-    make(config, inner, ret);
+    make(config, inner, (struct hzp_tensor_slice){0, 1}, ret);
 }
 
 void hzp_layout_pad(struct hzp_layout *layout, size_t granule)

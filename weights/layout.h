@@ -24,6 +24,12 @@
 
 enum { HZP_UNIT_ALIGN = 64 };
 
+/* Which part of each unit a rank has, where several ranks compute each product together
+ * (weights/tensor_slice.h).  ranks 0 or 1: all of it. */
+struct hzp_tensor_slice {
+    int32_t rank, ranks;
+};
+
 struct hzp_tensor {
     enum hzp_role role;
     int32_t layer; /* -1: not part of a layer */
@@ -45,16 +51,23 @@ struct hzp_unit {
     int32_t first, tensors; /* its tensors in layout.tensor, ordered by offset */
 };
 
-/* A tensor in a file: its name there and the rows of the layout's tensor that it fills. */
+/* A tensor in a file: its name there and the rows of the layout's tensor that it fills.  Of a
+ * slice's layout: the tensor in the file is [disk_rows][disk_cols], and the slice has the rows from
+ * disk_row0 and the columns from disk_col0 on. */
 struct hzp_disk_tensor {
     char name[96];
-    int32_t tensor;     /* index into layout.tensor */
-    int32_t row0, rows; /* rows of a matrix; a vector's elements */
-    bool vector;        /* one dimension on disk */
+    int32_t tensor;               /* index into layout.tensor */
+    int32_t row0, rows;           /* rows of a matrix; a vector's elements */
+    bool vector;                  /* one dimension on disk */
+    int32_t disk_rows, disk_cols; /* a vector's: its elements, 1 */
+    int32_t disk_row0, disk_col0; /* 0, 0: it is the whole tensor, unless it is smaller */
 };
 
 struct hzp_layout {
+    /* Of a slice: with the heads and the inner width that this rank has; the vocabulary is the
+     * model's. */
     struct hzp_model_config config;
+    struct hzp_tensor_slice slice;
     struct hzp_tensor *tensor;
     struct hzp_unit *unit;        /* embedding, layers in order, head */
     struct hzp_disk_tensor *disk; /* ordered by tensor, and so by unit */
@@ -67,6 +80,10 @@ struct hzp_layout {
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret);
 /* The same if layers differ: layer l has the inner width inner[l] [config->layers]. */
 void hzp_layout_make_inner(const struct hzp_model_config *config, const int32_t *inner,
+                           struct hzp_layout *ret);
+/* The layout of one rank's slice of the model, whose numbers hzp_tensor_slice_check has found to be
+ * divisible. */
+void hzp_layout_make_slice(const struct hzp_model_config *whole, struct hzp_tensor_slice slice,
                            struct hzp_layout *ret);
 /* Rounds each unit's room up to a multiple of `granule` elements, so that it can be cut into equal
  * shards.  What lies behind a unit's elements belongs to no tensor: it is neither computed with,

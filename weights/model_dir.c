@@ -155,8 +155,7 @@ static int place(struct hzp_model_reader *load, const char *file, const struct h
             bsearch(&key, load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
         if (at) {
             const struct hzp_disk_tensor *d = *at;
-            HZP_TRY(
-                check_tensor(load, file, t, d->rows, d->vector ? 0 : l->tensor[d->tensor].cols));
+            HZP_TRY(check_tensor(load, file, t, d->disk_rows, d->vector ? 0 : d->disk_cols));
             if (load->found[d - l->disk])
                 return hzp_fail(load->reterr, HZP_EFORMAT,
                                 "%s/%s: tensor %s: is in another file too", load->dir, file,
@@ -289,10 +288,10 @@ static size_t disk_elements(const struct hzp_layout *l, const struct hzp_disk_te
     return (size_t)d->rows * (d->vector ? 1 : (size_t)l->tensor[d->tensor].cols);
 }
 
-/* Converts elements [first, first + n) of one of the layout's tensors.  A parameter that is not
+/* Converts elements [first, first + n) of a tensor on disk.  A parameter that is not
  * finite is an error here: it would make every output NaN, and no later check would name the
  * tensor. */
-static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, size_t n, char *to)
+static int take_run(struct hzp_model_reader *load, int32_t i, size_t first, size_t n, char *to)
 {
     enum { PIECE = LOAD_PIECE };
     const struct hzp_st_tensor *t = load->found[i];
@@ -318,6 +317,24 @@ static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, s
                         isnan(wide)   ? "NaN"
                         : isinf(wide) ? "infinite"
                                       : "too large for the type in memory");
+    }
+    return HZP_OK;
+}
+
+/* Converts elements [first, first + n) of one of the layout's tensors, in runs that lie together on
+ * disk: rows of a slice's columns do not. */
+static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, size_t n, char *to)
+{
+    const struct hzp_disk_tensor *d = &load->layout->disk[i];
+    size_t cols = d->vector ? 1 : (size_t)load->layout->tensor[d->tensor].cols;
+    size_t disk_cols = (size_t)d->disk_cols, size = hzp_dtype_size(load->type);
+    if (cols == disk_cols)
+        return take_run(load, i, (size_t)d->disk_row0 * disk_cols + first, n, to);
+    for (size_t at = first, end = first + n; at < end;) {
+        size_t row = at / cols, col = at % cols, run = HZP_MIN(cols - col, end - at);
+        size_t on_disk = ((size_t)d->disk_row0 + row) * disk_cols + (size_t)d->disk_col0 + col;
+        HZP_TRY(take_run(load, i, on_disk, run, to + (at - first) * size));
+        at += run;
     }
     return HZP_OK;
 }

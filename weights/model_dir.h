@@ -14,7 +14,8 @@
 
 /* Reads every parameter from dir's model.safetensors, or from the shards that
  * model.safetensors.index.json names, into the units (F32 or BF16; conversion rounds to nearest
- * even); padding is zeroed.  dev: the device whose memory holds the units; NULL: host memory.  A
+ * even); padding is zeroed.  Units of a slice (weights/tensor_slice.h) get their part of each
+ * tensor.  dev: the device whose memory holds the units; NULL: host memory.  A
  * tensor that is absent, unexpected, of another shape, of an unknown type or not finite is an error
  * (HZP_EFORMAT) that names file and tensor. Known leftovers of old exports are allowed: rotary
  * inv_freq buffers, and lm_head.weight of a tied model if it equals the embedding or replaces it.
@@ -37,7 +38,8 @@ void hzp_model_close(struct hzp_model_reader *reader); /* NULL: no effect */
 /* Writes dir (created if absent) so that `transformers` loads it: config.json (that of source_dir,
  * with torch_dtype set to the units' type), the weights in one file or in shards of at most 5 GB
  * with an index, and copies of source_dir's tokenizer and generation files.  Each file is written
- * under a temporary name and renamed, the weights last.  HZP_EINVAL, HZP_EIO, HZP_ENOMEM. */
+ * under a temporary name and renamed, the weights last.  The units are those of the whole model,
+ * not of a slice.  HZP_EINVAL, HZP_EIO, HZP_ENOMEM. */
 int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    const char *source_dir, struct hzp_err_text *reterr);
 

@@ -279,6 +279,7 @@ static int save_model(struct save *save, size_t shard_bytes)
         return hzp_fail(save->reterr, HZP_EINVAL, "the path of the model directory is too long");
     if (mkdir(save->dir, 0777) < 0 && errno != EEXIST)
         return fail_io(save, save->dir, "cannot be made");
+    HZP_ASSERT(save->layout->slice.ranks <= 1);
     cut_shards(save, shard_bytes);
     int r = write_config(save);
     if (r == HZP_OK)
