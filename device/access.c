@@ -173,6 +173,14 @@ static void of_sample(struct list *l, const struct hzp_sample_args *a)
     array(l, "top_logprob", a->top_logprob, tops, sizeof(*a->top_logprob), WRITE | OPTIONAL);
 }
 
+/* The link's first byte stands for the order of its transfers. */
+static void of_collective(struct list *l, const struct hzp_collective_args *a)
+{
+    mat(l, "recv", &a->recv, a->send.ptr && !a->accumulate ? WRITE : READ | WRITE);
+    mat(l, "send", &a->send, READ | OPTIONAL);
+    array(l, "link", a->link, 1, 1, READ | WRITE);
+}
+
 static void of_xent(struct list *l, const struct hzp_xent_args *a)
 {
     mat(l, "x", &a->x, READ);

@@ -5,6 +5,7 @@
  * that are used.  If lengths are on the device (segments), the longest is assumed for all: the
  * estimate is then an upper bound.
  */
+#include "device/link.h"
 #include "device/operand.h"
 
 static uint64_t elements(const struct hzp_mat *mat)
@@ -95,6 +96,19 @@ static struct hzp_cost cost_elementwise(enum hzp_op op, const void *args)
     };
     hzp_op_operands(op, args, operand);
     return (struct hzp_cost){bytes_of_operands(op, args), flops[op] * elements(operand[0].mat)};
+}
+
+uint64_t hzp_op_wire(enum hzp_op op, const void *args)
+{
+    if (op != HZP_OP_collective)
+        return 0;
+    const struct hzp_collective_args *a = args;
+    int ranks = hzp_link_ranks(a->link);
+    enum hzp_transfer_op kind = (enum hzp_transfer_op)a->kind;
+    uint64_t bytes = mat_bytes(&a->recv);
+    if (kind == HZP_ALL_GATHER)
+        bytes /= (uint64_t)ranks;
+    return hzp_transfer_bytes(kind, HZP_WIRE_BYTE, ranks, (size_t)bytes);
 }
 
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const char *const op_name[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast"};
-static const char *const wire_name[] = {"bytes", "f32", "u64"};
+static const char *const wire_name[] = {"bytes", "f32", "u64", "f64"};
 
 const char *hzp_transfer_name(enum hzp_transfer_op op)
 {
@@ -179,11 +179,24 @@ static void sum_u64(uint64_t *dst, const void *const *src, int count, size_t ele
     }
 }
 
+static void sum_f64(double *dst, const void *const *src, int count, size_t elements, bool onto)
+{
+    for (size_t i = 0; i < elements; i++) {
+        int m = onto ? 0 : 1;
+        double sum = onto ? dst[i] : ((const double *)src[0])[i];
+        for (; m < count; m++)
+            sum += ((const double *)src[m])[i];
+        dst[i] = sum;
+    }
+}
+
 void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int count, size_t elements,
                   bool onto)
 {
     if (type == HZP_WIRE_F32)
         sum_f32(dst, src, count, elements, onto);
+    else if (type == HZP_WIRE_F64)
+        sum_f64(dst, src, count, elements, onto);
     else
         sum_u64(dst, src, count, elements, onto);
 }

@@ -24,7 +24,8 @@
  *   (zmq: ZeroMQ takes memory for messages, at most some chunks a rank).
  * - A failure is final for the link: every later call returns its code and names the rank.
  *
- * Thread: the one that opened the link, unless a function says otherwise.
+ * Thread: one at a time, the one that opened the link or, while a plan runs, that of the lane with
+ * the plan's collectives; unless a function says otherwise.
  */
 #ifndef HZP_DEVICE_LINK_H
 #define HZP_DEVICE_LINK_H
@@ -47,8 +48,9 @@ enum hzp_transfer_op {
     HZP_TRANSFER_OP_COUNT
 };
 
-/* What an element is.  Sums are of F32 and U64; signed 64-bit numbers add as U64 (modulo 2^64). */
-enum hzp_wire { HZP_WIRE_BYTE, HZP_WIRE_F32, HZP_WIRE_U64, HZP_WIRE_COUNT };
+/* What an element is.  Sums are of F32, F64 and U64; signed 64-bit numbers add as U64 (modulo
+ * 2^64). */
+enum hzp_wire { HZP_WIRE_BYTE, HZP_WIRE_F32, HZP_WIRE_U64, HZP_WIRE_F64, HZP_WIRE_COUNT };
 
 struct hzp_transfer {
     enum hzp_transfer_op op;
@@ -94,8 +96,8 @@ int hzp_link_group_index(const struct hzp_link *link, int group); /* of this ran
 
 /* Posts a transfer; the struct is copied.  Returns at once.  HZP_EBUSY: HZP_LINK_TICKETS_MAX
  * tickets are not done, nothing was posted.  HZP_EINVAL: sums of bytes, or what the comments of
- * the struct exclude.  HZP_EUNSUP: the backend cannot do it (nccl: U64 onto).  HZP_EIO: the link
- * failed. */
+ * the struct exclude.  HZP_EUNSUP: the backend cannot do it (nccl: U64 and F64 onto).  HZP_EIO: the
+ * link failed. */
 int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
                   struct hzp_err_text *reterr);
 
@@ -104,8 +106,8 @@ int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hz
 int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
 /* Waits until the ticket is done, without using a core: for the start, the end and tests; never
- * while the loop runs.  On sim, the clock advances.  Not for several ranks of one thread.
- * HZP_EIO. */
+ * while the loop runs, but by the collective op.  On sim, the clock advances.  Not for several
+ * ranks of one thread.  HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
 /* Calls wake(ctx) whenever a ticket is done or the link fails, on any thread and perhaps under the

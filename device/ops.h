@@ -32,6 +32,7 @@
     X(gather, ROWS)                                                                                \
     X(scatter, ROWS)                                                                               \
     X(sample, ROWS)                                                                                \
+    X(collective, ROWS)                                                                            \
     /* loss and backward; matmul is its own backward */                                            \
     X(xent, ROWS_BWD)                                                                              \
     X(embed_bwd, ROWS_BWD)                                                                         \
@@ -73,6 +74,8 @@ enum hzp_class {
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
 enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
 
+struct hzp_link; /* device/link.h */
+
 struct hzp_mat {
     void *ptr; /* device memory; borrowed, never freed by an op; NULL: absent */
     int32_t rows, cols;
@@ -107,10 +110,12 @@ struct hzp_kv {
     float *k_scale, *v_scale; /* NULL unless E4M3 */
 };
 
-/* y[r] = table[id[r]].  table [vocab][width] act or F32; y [rows][width] F32. */
+/* y[r] = table[id[r] - first]; zeros where the table has no such row.  table [rows of a
+ * vocabulary, from `first` on][width] act or F32; y [rows][width] F32. */
 struct hzp_embed_args {
     struct hzp_mat table, y;
     const int32_t *id; /* [rows], each in 0 .. vocab-1 */
+    int32_t first;
 };
 
 /* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act. rstd [rows] F32: the
@@ -267,6 +272,26 @@ struct hzp_sample_args {
     float *top_logprob;
 };
 
+/* A transfer among all ranks of a link (device/link.h, which has the formulas), posted by the lane
+ * that runs the op and waited for: the op ends when this rank's data have arrived.  Every rank runs
+ * the same collectives on a link in the same order; the plan checker sees the link as memory that
+ * each of them writes, so it proves that they are ordered.
+ *   all-reduce      recv [rows][cols] F32 = the sum of all ranks' send, in rank order
+ *   all-gather      recv [ranks rows][cols] = all ranks' send [rows][cols], one behind the other
+ *   reduce-scatter  recv [rows][cols] F32 (+)= this rank's rows of the sum of all ranks' send
+ *                   [ranks rows][cols]; with accumulate: ((recv + rank 0) + rank 1) + ...
+ * An all-reduce may be of 8-byte numbers instead, each of them two columns of an F32 matrix.
+ * send absent: in place (all-reduce: recv; all-gather: this rank's rows of recv).  Rows have no
+ * gaps.  HZP_EDEVICE: the link failed; hzp_link_state says which rank, and why. */
+struct hzp_collective_args {
+    struct hzp_link *link;
+    struct hzp_mat recv, send;
+    int32_t kind; /* enum hzp_transfer_op */
+    int32_t accumulate;
+    int32_t wide; /* all-reduce: 0, or the enum hzp_wire of 8 bytes that two columns make */
+    int32_t tag;  /* all ranks name the same, or the link fails */
+};
+
 /* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
  * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may
  * be x if F32. */
@@ -277,11 +302,12 @@ struct hzp_xent_args {
     const float *weight;   /* [rows]; NULL: all 1 */
 };
 
-/* dtable[id[r]] += dy[r].  dtable [vocab][width] F32, dy [rows][width] F32.  Repeated ids are
- * added in row order: bitwise repeatable. */
+/* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy
+ * [rows][width] F32.  Repeated ids are added in row order: bitwise repeatable. */
 struct hzp_embed_bwd_args {
     struct hzp_mat dtable, dy;
     const int32_t *id;
+    int32_t first;
 };
 
 /* With n = x rstd:  dx += rstd (dy w - n mean(dy w n)),  dw += sum over rows of dy n.
@@ -424,6 +450,9 @@ struct hzp_cost {
     uint64_t bytes, flops;
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
+
+/* Bytes that a rank sends for a collective; 0 for every other op. */
+uint64_t hzp_op_wire(enum hzp_op op, const void *args);
 
 /* For the plan checker: the memory that an op reads and writes, at most HZP_ACCESS_MAX pieces, each
  * a matrix, or the keys or the values in the slots of a layer's pages that the op uses.  Borrows

@@ -2,6 +2,7 @@
 /* device/validate.c - the rules of device/ops.h that can be checked without reading the device. */
 #include <stdio.h>
 
+#include "device/link.h"
 #include "device/operand.h"
 
 /* hzp_op_validate prefixes these texts with the op's name. */
@@ -284,6 +285,34 @@ static const char *check_cast(const struct hzp_cast_args *a)
 {
     RULE(is_float(&a->x) && is_float(&a->y), "x or y is neither F32 nor BF16");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    return NULL;
+}
+
+static bool without_gaps(const struct hzp_mat *m)
+{
+    return !m->ptr || m->stride == m->cols || m->rows <= 1;
+}
+
+static const char *check_collective(const struct hzp_collective_args *a)
+{
+    int64_t ranks = hzp_link_ranks(a->link), recv = a->recv.rows, send = a->send.rows;
+    bool sums = a->kind == HZP_ALL_REDUCE || a->kind == HZP_REDUCE_SCATTER;
+    RULE(sums || a->kind == HZP_ALL_GATHER, "is none of its kinds");
+    RULE(!sums || a->recv.type == HZP_F32, "sums of another type than F32");
+    RULE(!a->wide || (a->kind == HZP_ALL_REDUCE && a->recv.cols % 2 == 0 &&
+                      (a->wide == HZP_WIRE_F64 || a->wide == HZP_WIRE_U64)),
+         "wide numbers are neither pairs of columns nor of an all-reduce");
+    RULE(without_gaps(&a->recv) && without_gaps(&a->send), "rows with gaps");
+    RULE(!a->send.ptr || (a->send.type == a->recv.type && a->send.cols == a->recv.cols),
+         "send and recv differ in type or width");
+    RULE(!a->accumulate || a->kind == HZP_REDUCE_SCATTER, "only reduce-scatter accumulates");
+    RULE(a->send.ptr || a->kind != HZP_REDUCE_SCATTER, "send is absent");
+    if (a->kind == HZP_ALL_GATHER) {
+        RULE(recv % ranks == 0, "recv has not as many rows for each rank");
+        RULE(!a->send.ptr || send * ranks == recv, "recv has not the rows of all ranks");
+    } else if (a->send.ptr) {
+        RULE(send == (a->kind == HZP_ALL_REDUCE ? recv : recv * ranks), "send and recv do not fit");
+    }
     return NULL;
 }
 

@@ -93,8 +93,11 @@ static void embed_bwd_strips(void *ctx, int begin, int end, int thread)
     int c0 = begin * STRIP, n = HZP_MIN(end * STRIP, a->dy.cols) - c0;
 
     for (int r = 0; r < a->dy.rows; r++) {
+        int64_t row = (int64_t)a->id[r] - a->first;
+        if (row < 0 || row >= a->dtable.rows)
+            continue;
         const float *dy = (const float *)hzp_cpu_row(&a->dy, r) + c0;
-        float *into = (float *)hzp_cpu_row(&a->dtable, a->id[r]) + c0;
+        float *into = (float *)hzp_cpu_row(&a->dtable, (int)row) + c0;
         EACH(c, n, vstore(into + c, vadd(vload(into + c, left), vload(dy + c, left)), left););
     }
 }

@@ -12,9 +12,13 @@ static void embed_rows(void *ctx, int begin, int end, int thread)
 {
     const struct hzp_embed_args *a = ctx;
     for (int r = begin; r < end; r++) {
-        const void *from = hzp_cpu_row(&a->table, a->id[r]);
+        int64_t row = (int64_t)a->id[r] - a->first;
+        bool there = row >= 0 && row < a->table.rows;
+        const void *from = hzp_cpu_row(&a->table, there ? (int)row : 0);
         float *y = hzp_cpu_row(&a->y, r);
-        if (a->table.type == HZP_F32)
+        if (!there)
+            memset(y, 0, (size_t)a->y.cols * sizeof(*y));
+        else if (a->table.type == HZP_F32)
             memcpy(y, from, (size_t)a->y.cols * sizeof(*y));
         else
             EACH(c, a->y.cols, vstore(y + c, vload_bf16((const uint16_t *)from + c, left), left););

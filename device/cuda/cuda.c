@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "device/fallback.h"
+#include "device/link.h"
 
 /* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
  * needed, graphs, and green contexts. */
@@ -70,6 +71,13 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name,
              dev->sms, prop.major, prop.minor);
     return HZP_OK;
+}
+
+/* Ranks of GPUs do not compute together: with one rank there is nothing to move. */
+int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_collective_args *a = args;
+    return hzp_link_ranks(a->link) == 1 && !a->send.ptr ? HZP_OK : HZP_EUNSUP;
 }
 
 /* Issues one op, and times it if lane_time asked for that. */

@@ -83,12 +83,13 @@ static __global__ void embed_bwd(struct hzp_embed_bwd_args a)
 {
     HZP_SHARED(unsigned, same, [THREADS / 32]);
     int first = blockIdx.x, id = a.id[first], rows = a.dy.rows;
-    bool earlier = false;
+    int64_t row = (int64_t)id - a.first;
+    bool earlier = row < 0 || row >= a.dtable.rows; /* or not in the table: of all threads alike */
     for (int i = threadIdx.x; i < first; i += THREADS)
         earlier |= a.id[i] == id;
     if (__syncthreads_or(earlier))
         return;
-    float *into = row_of<float>(a.dtable, id);
+    float *into = row_of<float>(a.dtable, (int)row);
     for (int c0 = 0; c0 < a.dy.cols; c0 += THREADS * 4) {
         float sum[4];
 #pragma unroll

@@ -11,46 +11,52 @@ enum { THREADS = 256 };
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* y[r] = x[index[r]], with conversion from one type to another. */
+/* y[r] = x[index[r] - first], with conversion from one type to another; zeros where x has no such
+ * row. */
 template <class T, class U, int N>
-static __global__ void pick_rows(struct hzp_mat x, struct hzp_mat y, const int32_t *index)
+static __global__ void pick_rows(struct hzp_mat x, struct hzp_mat y, const int32_t *index,
+                                 int32_t first)
 {
     EACH(i, (int64_t)y.rows * (y.cols / N))
     {
         place p = place_of<N>(i, y.cols);
-        float v[N];
-        load_n(row_of<T>(x, index[p.r]) + p.c, v);
+        float v[N] = {0};
+        int64_t row = (int64_t)index[p.r] - first;
+        if (row >= 0 && row < x.rows)
+            load_n(row_of<T>(x, (int)row) + p.c, v);
         store_n(row_of<U>(y, p.r) + p.c, v);
     }
 }
 
 template <class T, class U>
 static int pick(struct hzp_lane *lane, const struct hzp_mat &x, const struct hzp_mat &y,
-                const int32_t *index, const char *op)
+                const int32_t *index, int32_t first, const char *op)
 {
     int64_t count = (int64_t)y.rows * y.cols;
     if (count == 0)
         return HZP_OK;
     if (wide(&x) && wide(&y))
-        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>, x, y,
-              index);
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>, x, y, index,
+              first);
     else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x, y, index);
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x, y, index,
+              first);
     return hzp_cuda_launched(lane, op);
 }
 
 extern "C" int hzp_cuda_embed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_args *a = (const struct hzp_embed_args *)args;
-    return a->table.type == HZP_BF16 ? pick<uint16_t, float>(lane, a->table, a->y, a->id, "embed")
-                                     : pick<float, float>(lane, a->table, a->y, a->id, "embed");
+    return a->table.type == HZP_BF16
+               ? pick<uint16_t, float>(lane, a->table, a->y, a->id, a->first, "embed")
+               : pick<float, float>(lane, a->table, a->y, a->id, a->first, "embed");
 }
 
 extern "C" int hzp_cuda_gather(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_gather_args *a = (const struct hzp_gather_args *)args;
-    return a->y.type == HZP_BF16 ? pick<uint16_t, uint16_t>(lane, a->x, a->y, a->index, "gather")
-                                 : pick<float, float>(lane, a->x, a->y, a->index, "gather");
+    return a->y.type == HZP_BF16 ? pick<uint16_t, uint16_t>(lane, a->x, a->y, a->index, 0, "gather")
+                                 : pick<float, float>(lane, a->x, a->y, a->index, 0, "gather");
 }
 
 template <class T>

@@ -42,7 +42,14 @@ struct nccl_config {
     int split_share;
 };
 
-enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_UINT8 = 1, NCCL_UINT64 = 5, NCCL_FLOAT32 = 7 };
+enum {
+    NCCL_OK = 0,
+    NCCL_IN_PROGRESS = 7,
+    NCCL_UINT8 = 1,
+    NCCL_UINT64 = 5,
+    NCCL_FLOAT32 = 7,
+    NCCL_FLOAT64 = 8
+};
 enum { NCCL_SUM = 0, NCCL_VERSION = 21800, NCCL_MAGIC = (int)0xcafebeef };
 
 struct nccl_api {
@@ -339,7 +346,7 @@ static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, size
 /* One call of the library; *ret_elements of each piece are its work. */
 static int launch(struct nccl_link *link, const struct hzp_transfer *t, size_t *ret_elements)
 {
-    static const int types[] = {NCCL_UINT8, NCCL_FLOAT32, NCCL_UINT64};
+    static const int types[] = {NCCL_UINT8, NCCL_FLOAT32, NCCL_UINT64, NCCL_FLOAT64};
     const struct nccl_api *api = &link->api;
     nccl_comm comm = link->comm[t->group];
     int type = types[t->type];

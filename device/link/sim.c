@@ -34,6 +34,8 @@ static void multiply(enum hzp_wire type, void *dst, const void *src, int members
     for (size_t i = 0; i < elements; i++)
         if (type == HZP_WIRE_F32)
             ((float *)dst)[i] = (float)members * ((const float *)src)[i];
+        else if (type == HZP_WIRE_F64)
+            ((double *)dst)[i] = (double)members * ((const double *)src)[i];
         else
             ((uint64_t *)dst)[i] = (uint64_t)members * ((const uint64_t *)src)[i];
 }

@@ -13,8 +13,11 @@ static int ref_embed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_args *a = args;
     for (int32_t r = 0; r < a->y.rows; r++)
-        for (int32_t c = 0; c < a->y.cols; c++)
-            ref_put(&a->y, r, c, ref_get(&a->table, a->id[r], c));
+        for (int32_t c = 0; c < a->y.cols; c++) {
+            int64_t row = (int64_t)a->id[r] - a->first;
+            bool there = row >= 0 && row < a->table.rows;
+            ref_put(&a->y, r, c, there ? (double)ref_get(&a->table, (int32_t)row, c) : 0);
+        }
     return HZP_OK;
 }
 

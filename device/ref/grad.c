@@ -33,7 +33,10 @@ static int ref_embed_bwd(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_bwd_args *a = args;
     for (int32_t r = 0; r < a->dy.rows; r++) {
-        float *into = ref_at(&a->dtable, a->id[r]);
+        int64_t row = (int64_t)a->id[r] - a->first;
+        if (row < 0 || row >= a->dtable.rows)
+            continue;
+        float *into = ref_at(&a->dtable, (int32_t)row);
         for (int32_t c = 0; c < a->dy.cols; c++)
             into[c] += ref_get(&a->dy, r, c);
     }

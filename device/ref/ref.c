@@ -17,6 +17,7 @@ void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT])
     hzp_ref_fill_sample(op);
     hzp_ref_fill_grad(op);
     hzp_ref_fill_update(op);
+    hzp_ref_fill_collective(op);
 }
 
 static void ref_about(struct hzp_about *ret)

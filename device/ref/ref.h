@@ -49,6 +49,7 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_attn(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_sample(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_grad(hzp_op_fn *op[HZP_OP_COUNT]);
+void hzp_ref_fill_collective(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_update(hzp_op_fn *op[HZP_OP_COUNT]);
 
 #endif

@@ -74,7 +74,7 @@ static void test_absent_and_empty_are_left_out(void **state)
 static void test_accumulation_is_a_write(void **state)
 {
     struct hzp_access list[HZP_ACCESS_MAX];
-    struct hzp_embed_bwd_args e = {mat(0, 8, 4, 4), mat(1, 3, 4, 4), ids};
+    struct hzp_embed_bwd_args e = {mat(0, 8, 4, 4), mat(1, 3, 4, 4), ids, 0};
     int count = hzp_op_access(HZP_OP_embed_bwd, &e, list);
     assert_int_equal(writer(list, count)->begin, (uintptr_t)memory[0]);
 
@@ -119,7 +119,7 @@ static void test_cost(void **state)
     assert_int_equal(hzp_op_cost(HZP_OP_matmul, &m).bytes, 4 * (3 * 5 + 7 * 5 + 2 * 3 * 7));
 
     /* of a table only the rows that are picked count */
-    struct hzp_embed_args e = {mat(0, 100, 8, 8), mat(1, 2, 8, 8), ids};
+    struct hzp_embed_args e = {mat(0, 100, 8, 8), mat(1, 2, 8, 8), ids, 0};
     assert_int_equal(hzp_op_cost(HZP_OP_embed, &e).bytes, 2 * (8 * 4 * 2 + 4));
 
     /* decode reads each segment's keys and values once */

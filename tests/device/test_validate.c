@@ -219,7 +219,7 @@ static void test_training(void **state)
 
 static void test_the_rest(void **state)
 {
-    struct hzp_embed_args e = {bf16(0, 9, 8), mat(1, 3, 8), ids};
+    struct hzp_embed_args e = {bf16(0, 9, 8), mat(1, 3, 8), ids, 0};
     BROKEN(embed, e, table.cols, 7, "differ in width");
     BROKEN(embed, e, id, NULL, "id is absent");
     struct hzp_gather_args g = {mat(0, 9, 8), mat(1, 3, 8), ids};

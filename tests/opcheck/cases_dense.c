@@ -3,9 +3,10 @@
  * fill. */
 #include <math.h>
 
+#include "device/link.h"
 #include "tests/opcheck/opcheck.h"
 
-/* rows, vocab, width */
+/* rows, vocab, width, first row of the table: ids lie on both sides of it */
 static void build_embed(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1], width = c->p[2];
@@ -14,10 +15,11 @@ static void build_embed(struct oc_io *io, const struct oc_case *c)
     a.table = oc_mat(io, "table", vocab, width, c->type, OC_IN);
     a.y = oc_mat(io, "y", rows, width, HZP_F32, OC_OUT);
     a.id = id;
+    a.first = c->p[3];
     oc_fill(io, &a.table, 1, 300);
-    oc_fill_index(io, id, rows, vocab);
+    oc_fill_index(io, id, rows, vocab + 2 * a.first);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%d rows of %dx%d %s", rows, vocab, width, oc_type_name(c->type));
+    oc_what(io, "%d rows of %dx%d %s from %d", rows, vocab, width, oc_type_name(c->type), c->p[3]);
 }
 
 /* rows, cols, keep rstd */
@@ -253,6 +255,28 @@ static void build_noise(struct oc_io *io, const struct oc_case *c)
             (unsigned long long)a.first);
 }
 
+/* rows, cols: on a link of one rank, in place, nothing changes.  What several ranks exchange is in
+ * tests/device/test_collective.c. */
+static void build_collective(struct oc_io *io, const struct oc_case *c)
+{
+    static struct hzp_link *alone; /* as long as the process */
+    struct hzp_err_text text;
+    struct hzp_collective_args a = {.kind = c->p[2]};
+    HZP_ASSERT(alone || hzp_link_open_local(1, 0, 0, &alone, &text) >= 0);
+    a.link = alone;
+    a.recv = oc_mat(io, "recv", c->p[0], c->p[1], c->type, OC_INOUT);
+    oc_fill(io, &a.recv, 1, 300);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%s of %dx%d", hzp_transfer_name((enum hzp_transfer_op)c->p[2]), c->p[0], c->p[1]);
+}
+
+#define COLLECTIVE(type, flags, ...)                                                               \
+    {                                                                                              \
+        HZP_OP_collective, build_collective, type, flags,                                          \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 #define EMBED(type, flags, ...)                                                                    \
     {                                                                                              \
         HZP_OP_embed, build_embed, type, flags,                                                    \
@@ -343,9 +367,15 @@ static void build_noise(struct oc_io *io, const struct oc_case *c)
 const struct oc_case oc_cases_dense[] = {
     BOTH(EMBED, 0, 1, 1, 1),
     BOTH(EMBED, OC_GAPS, 17, 31, 63),
+    BOTH(EMBED, OC_GAPS, 19, 31, 64, 11),
+    BOTH(EMBED, 0, 8, 5, 61, 5),
     BOTH(EMBED, 0, 5, 301, 1024),
     BOTH(EMBED, 0, 0, 7, 8),
     BOTH(EMBED, OC_BENCH, 1024, 32000, 2048),
+
+    COLLECTIVE(HZP_F32, 0, 3, 7, HZP_ALL_REDUCE),
+    COLLECTIVE(HZP_F32, 0, 0, 8, HZP_ALL_REDUCE),
+    BOTH(COLLECTIVE, 0, 5, 9, HZP_ALL_GATHER),
 
     BOTH(RMSNORM, 0, 1, 1, 1),
     BOTH(RMSNORM, 0, 0, 8, 1),

@@ -32,7 +32,7 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d%s%s", rows, vocab, kinds[c->p[2]], c->p[3] ? " weighted" : "");
 }
 
-/* rows, vocab, width */
+/* rows, vocab, width, first row of the table: ids lie on both sides of it */
 static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1], width = c->p[2];
@@ -41,11 +41,12 @@ static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
     a.dtable = oc_mat(io, "dtable", vocab, width, HZP_F32, OC_INOUT);
     a.dy = oc_mat(io, "dy", rows, width, HZP_F32, OC_IN);
     a.id = id;
+    a.first = c->p[3];
     oc_fill(io, &a.dtable, 1, 300);
     oc_fill(io, &a.dy, 1, 300);
-    oc_fill_index(io, id, rows, vocab);
+    oc_fill_index(io, id, rows, vocab + 2 * a.first);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%d rows into %dx%d", rows, vocab, width);
+    oc_what(io, "%d rows into %dx%d from %d", rows, vocab, width, c->p[3]);
 }
 
 /* rows, cols, dw wanted, dy is F32 whatever the type */
@@ -209,6 +210,7 @@ const struct oc_case oc_cases_grad[] = {
     EMBED(0, 0, 7, 8),
     EMBED(OC_GAPS, 40, 5, 33), /* every id many times */
     EMBED(0, 17, 301, 256),
+    EMBED(OC_GAPS, 43, 5, 37, 4), /* many of them in no row of the table */
     EMBED(0, 530, 9, 40),
     EMBED(OC_GAPS, 3, 7, 1100),
     EMBED(OC_BENCH, 1024, 32000, 2048),

@@ -49,6 +49,7 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
     case HZP_OP_embed:
     case HZP_OP_gather:
     case HZP_OP_scatter:
+    case HZP_OP_collective:
     case HZP_OP_embed_bwd:
     case HZP_OP_cast:
     case HZP_OP_fill:

@@ -133,7 +133,8 @@ static void grad_embed(struct probe *p)
     p->weight = nice(p->f, "weight", 6, 5);
     oc_args(p->f, &f, sizeof(f));
 
-    struct hzp_embed_bwd_args b = {nice(p->b, "dtable", 7, 5), same(p->b, "dy", &p->weight), NULL};
+    struct hzp_embed_bwd_args b = {nice(p->b, "dtable", 7, 5), same(p->b, "dy", &p->weight), NULL,
+                                   0};
     id = oc_array(p->b, "id", OC_I32, 6, OC_IN);
     memcpy(id, ids, sizeof(ids));
     b.id = id;

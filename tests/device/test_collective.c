@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The collective op: ranks are threads, each with a device of its own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "device/device.h"
+#include "device/link.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 3, ROWS = 2, COLS = 5, N = ROWS * COLS };
+
+struct rank {
+    const char *device;
+    struct hzp_link *link;
+    float sum[N], all[RANKS * N], piece[N], place[RANKS * N];
+    uint16_t half[RANKS * N];
+    double squares[2];
+    int code;
+};
+
+/* What rank r sends at index i. */
+static float value(int r, int i)
+{
+    return (float)(100 * (r + 1) + i) / 7;
+}
+
+static struct hzp_mat mat(void *ptr, int32_t rows, enum hzp_dtype type)
+{
+    return (struct hzp_mat){ptr, rows, COLS, COLS, type};
+}
+
+static int issue(struct rank *r, struct hzp_lane *lane, struct hzp_collective_args a)
+{
+    a.link = r->link;
+    const char *broken = hzp_op_validate(HZP_OP_collective, &a);
+    if (broken)
+        fprintf(stderr, "%s\n", broken);
+    return broken ? HZP_EINVAL : hzp_op_collective(lane, &a);
+}
+
+static void *run(void *arg)
+{
+    struct rank *r = arg;
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_device_config config = {.name = r->device, .threads = 1};
+    int me = hzp_link_rank(r->link);
+    float send[RANKS * N];
+    for (int i = 0; i < RANKS * N; i++)
+        send[i] = value(me, i);
+    memcpy(r->sum, send, sizeof(r->sum));
+    memcpy(r->place + me * N, send, N * sizeof(float));
+    memset(r->piece, 0, sizeof(r->piece));
+    for (int i = 0; i < N; i++) {
+        r->half[me * N + i] = (uint16_t)(1000 * me + i);
+        r->piece[i] = 1;
+    }
+    r->squares[0] = 1 + me * 0x1p-40;
+    r->squares[1] = -me;
+    r->code = hzp_device_open(&config, &dev, NULL);
+    if (r->code < 0 || hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane) < 0)
+        return NULL;
+    int ok = issue(
+        r, lane,
+        (struct hzp_collective_args){.recv = mat(r->sum, ROWS, HZP_F32), .kind = HZP_ALL_REDUCE});
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = mat(r->all, RANKS * ROWS, HZP_F32),
+                                             .send = mat(send, ROWS, HZP_F32),
+                                             .kind = HZP_ALL_GATHER});
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = mat(r->place, RANKS * ROWS, HZP_F32),
+                                             .kind = HZP_ALL_GATHER});
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = mat(r->half, RANKS * ROWS, HZP_BF16),
+                                             .kind = HZP_ALL_GATHER});
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = mat(r->piece, ROWS, HZP_F32),
+                                             .send = mat(send, RANKS * ROWS, HZP_F32),
+                                             .kind = HZP_REDUCE_SCATTER,
+                                             .accumulate = 1});
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = {r->squares, 1, 4, 4, HZP_F32},
+                                             .wide = HZP_WIRE_F64,
+                                             .kind = HZP_ALL_REDUCE});
+    ok |= issue(
+        r, lane,
+        (struct hzp_collective_args){.recv = mat(r->sum, 0, HZP_F32), .kind = HZP_ALL_REDUCE});
+    r->code = ok;
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+    return NULL;
+}
+
+static void run_ranks(struct rank *rank, const char *device, void *(*body)(void *))
+{
+    struct hzp_link *link[RANKS];
+    pthread_t thread[RANKS];
+    assert_int_equal(hzp_link_open_local(RANKS, 0, 1, link, NULL), HZP_OK);
+    for (int r = 0; r < RANKS; r++) {
+        memset(&rank[r], 0, sizeof(rank[r]));
+        rank[r].device = device;
+        rank[r].link = link[r];
+        assert_int_equal(pthread_create(&thread[r], NULL, body, &rank[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(thread[r], NULL);
+    for (int r = 0; r < RANKS; r++)
+        hzp_link_close(link[r]);
+}
+
+static void test_results(void **state)
+{
+    static const char *const devices[] = {"ref", "cpu"};
+    struct rank rank[RANKS];
+    for (int d = 0; d < HZP_COUNT(devices); d++) {
+        run_ranks(rank, devices[d], run);
+        for (int r = 0; r < RANKS; r++) {
+            assert_int_equal(rank[r].code, 0);
+            for (int i = 0; i < N; i++) {
+                float sum = value(0, i), piece = 1;
+                for (int m = 1; m < RANKS; m++)
+                    sum += value(m, i);
+                for (int m = 0; m < RANKS; m++)
+                    piece += value(m, r * N + i);
+                assert_true(rank[r].sum[i] == sum); /* the same bits on all ranks */
+                assert_true(rank[r].piece[i] == piece);
+                for (int m = 0; m < RANKS; m++) {
+                    assert_true(rank[r].all[m * N + i] == value(m, i));
+                    assert_true(rank[r].place[m * N + i] == value(m, i));
+                    assert_int_equal(rank[r].half[m * N + i], 1000 * m + i);
+                }
+            }
+            assert_true(rank[r].squares[0] == 3 + 3 * 0x1p-40 && rank[r].squares[1] == -3);
+        }
+    }
+}
+
+/* Ranks whose plans differ: all of them fail, and none waits for ever. */
+static void *differ(void *arg)
+{
+    struct rank *r = arg;
+    struct hzp_device *dev;
+    struct hzp_lane *lane;
+    struct hzp_device_config config = {.name = r->device, .threads = 1};
+    r->code = HZP_EINVAL;
+    if (hzp_device_open(&config, &dev, NULL) < 0 ||
+        hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane) < 0)
+        return NULL;
+    r->code = issue(r, lane,
+                    (struct hzp_collective_args){.recv = mat(r->sum, ROWS, HZP_F32),
+                                                 .kind = HZP_ALL_REDUCE,
+                                                 .tag = hzp_link_rank(r->link) == 2});
+    hzp_lane_close(lane);
+    hzp_device_close(dev);
+    return NULL;
+}
+
+static void test_failure(void **state)
+{
+    struct rank rank[RANKS];
+    run_ranks(rank, "cpu", differ);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(rank[r].code, HZP_EDEVICE);
+}
+
+static bool meet(const struct hzp_collective_args *a, const struct hzp_collective_args *b)
+{
+    struct hzp_access x[HZP_ACCESS_MAX], y[HZP_ACCESS_MAX];
+    int n = hzp_op_access(HZP_OP_collective, a, x), m = hzp_op_access(HZP_OP_collective, b, y);
+    bool ret = false;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++)
+            ret = ret || ((x[i].writes || y[j].writes) && hzp_access_meet(&x[i], &y[j]));
+    return ret;
+}
+
+/* The checker wants two collectives of one link to be ordered, whatever their memory is. */
+static void test_order(void **state)
+{
+    struct hzp_link *one[2], *other[2];
+    float x[N] = {0}, y[N] = {0};
+    assert_int_equal(hzp_link_open_local(2, 0, 1, one, NULL), HZP_OK);
+    assert_int_equal(hzp_link_open_local(2, 0, 1, other, NULL), HZP_OK);
+    struct hzp_collective_args a = {
+        .link = one[0], .recv = mat(x, ROWS, HZP_F32), .kind = HZP_ALL_REDUCE};
+    struct hzp_collective_args b = a, c = a;
+    b.recv.ptr = c.recv.ptr = y;
+    c.link = other[0];
+    assert_true(meet(&a, &b));
+    assert_false(meet(&a, &c));
+    assert_int_equal(hzp_op_wire(HZP_OP_collective, &a), 2 * (N * sizeof(float)) / 2);
+    struct hzp_fill_args fill = {.y = mat(x, ROWS, HZP_F32)};
+    assert_int_equal(hzp_op_wire(HZP_OP_fill, &fill), 0);
+    for (int r = 0; r < 2; r++) {
+        hzp_link_close(one[r]);
+        hzp_link_close(other[r]);
+    }
+}
+
+static void test_arguments(void **state)
+{
+    struct hzp_link *link[2];
+    float x[4 * N] = {0};
+    assert_int_equal(hzp_link_open_local(2, 0, 1, link, NULL), HZP_OK);
+    const struct hzp_collective_args good = {
+        .link = link[0], .recv = mat(x, ROWS, HZP_F32), .kind = HZP_ALL_REDUCE};
+    assert_null(hzp_op_validate(HZP_OP_collective, &good));
+#define WRONG(change, word)                                                                        \
+    do {                                                                                           \
+        struct hzp_collective_args a = good;                                                       \
+        change;                                                                                    \
+        const char *why = hzp_op_validate(HZP_OP_collective, &a);                                  \
+        if (!why || !strstr(why, word))                                                            \
+            fail_msg("%s: %s", #change, why ? why : "accepted");                                   \
+    } while (0)
+    WRONG(a.kind = HZP_BROADCAST, "kinds");
+    WRONG(a.recv.type = HZP_BF16, "F32");
+    WRONG(a.recv.stride = COLS + 1, "gaps");
+    WRONG(a.accumulate = 1, "accumulates");
+    WRONG(a.kind = HZP_REDUCE_SCATTER, "absent");
+    WRONG(a.wide = HZP_WIRE_F64, "wide");
+    WRONG((a.kind = HZP_ALL_GATHER, a.recv.rows = 3), "each rank");
+    WRONG((a.kind = HZP_ALL_GATHER, a.send = mat(x + 2 * N, 2, HZP_F32)), "all ranks");
+    WRONG((a.kind = HZP_REDUCE_SCATTER, a.send = mat(x + 2 * N, 3, HZP_F32)), "fit");
+    WRONG(a.send = mat(x + COLS, ROWS, HZP_F32), "overlaps");
+    hzp_link_close(link[0]);
+    hzp_link_close(link[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_results),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
