@@ -172,7 +172,7 @@ static bool has_audited(void *ctx)
 
 static void add_result(struct hzp_collectives *x)
 {
-    HZP_ASSERT(sizeof(struct hzp_rank_result) == sizeof(struct hzp_update_result));
+    HZP_ASSERT(sizeof(struct hzp_rank_result) == offsetof(struct hzp_update_result, elsewhere));
     struct hzp_transfer what = {.op = HZP_ALL_GATHER,
                                 .type = HZP_WIRE_BYTE,
                                 .group = x->group[HZP_GROUP_RANKS],

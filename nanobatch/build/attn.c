@@ -2,6 +2,7 @@
 #include "nanobatch/build/attn.h"
 
 #include "nanobatch/build/batch.h"
+#include "nanobatch/build/tensor.h"
 
 #include <math.h>
 
@@ -93,7 +94,9 @@ void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
     hzp_stream_copy(plan, s->x_in, s->x_mid);
-    hzp_product_forward(plan, layer, HZP_O, s, s->attn, (struct hzp_mat){0}, s->x_mid, true);
+    hzp_product_forward(plan, layer, HZP_O, s, s->attn, (struct hzp_mat){0}, s->x_mid,
+                        hzp_tensor_adds(layer->model));
+    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_O, s->x_mid);
 }
 
 /* dattn -> dqkv, with respect to qkv_bare. */
@@ -127,6 +130,7 @@ void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
         HZP_PLAN_NEXT(plan, colsum, .x = g->dqkv, .y = hzp_layer_grad(layer, HZP_QKV_BIAS));
     HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_in, .w = norm, .y = g->normed, .eps = config->norm_eps);
     hzp_product_backward(plan, layer, HZP_QKV, g->quantum_flops, g->dqkv, g->normed, g->dnormed);
+    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_D_QKV, g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_in, .w = norm, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, HZP_ATTN_NORM), .rstd = k->rstd_attn);
 }

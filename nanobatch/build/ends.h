@@ -20,10 +20,11 @@
 #include "nanobatch/build/product.h"
 
 struct hzp_head_space {
-    struct hzp_mat picked; /* [n][width] F32 */
-    struct hzp_mat normed; /* [n][width] act */
-    struct hzp_mat logits; /* [n][vocab] F32 */
-    float *rstd;           /* [n], or NULL: not kept */
+    struct hzp_mat picked;   /* [n][width] F32 */
+    struct hzp_mat normed;   /* [n][width] act */
+    struct hzp_mat logits;   /* [n][vocab] F32 */
+    struct hzp_mat gathered; /* [ranks n][vocab / ranks] F32; absent: one rank (build/tensor.h) */
+    float *rstd;             /* [n], or NULL: not kept */
     /* for the backward pass */
     struct hzp_mat dlogits;          /* [n][vocab] act; may be logits in F32 models */
     struct hzp_mat dpicked, dnormed; /* [n][width] F32 */

@@ -23,6 +23,7 @@ static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_la
     s->picked = hzp_mat_cut(base, &at, logits, c->width, HZP_F32);
     s->picked_normed = hzp_mat_cut(base, &at, logits, c->width, act);
     s->logits = hzp_mat_cut(base, &at, logits, c->vocab, HZP_F32);
+    s->gathered = hzp_gathered_cut(base, &at, layout, logits);
     if (fp8)
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     return at;
@@ -259,6 +260,7 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
         .picked = hzp_mat_rows(f->space->picked, 0, count),
         .normed = hzp_mat_rows(f->space->picked_normed, 0, count),
         .logits = hzp_mat_rows(f->space->logits, 0, count),
+        .gathered = f->space->gathered,
     };
     plan->lane_of = f->strand[0].lane_of;
     plan->tail = plan->also[0] = plan->also[1] = -1;

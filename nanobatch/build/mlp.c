@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/mlp.h"
 
+#include "nanobatch/build/tensor.h"
+
 /* The layer's columns of the buffers, which are wider where layers differ. */
 struct columns {
     struct hzp_mat gate_up, inner;
@@ -23,7 +25,9 @@ void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
     hzp_product_forward(plan, layer, HZP_GATE_UP, s, s->normed, none, use.gate_up, false);
     HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
     hzp_stream_copy(plan, s->x_mid, s->x_out);
-    hzp_product_forward(plan, layer, HZP_DOWN, s, use.inner, none, s->x_out, true);
+    hzp_product_forward(plan, layer, HZP_DOWN, s, use.inner, none, s->x_out,
+                        hzp_tensor_adds(layer->model));
+    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_DOWN, s->x_out);
 }
 
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -41,6 +45,7 @@ void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                   .eps = layer->model->config->norm_eps);
     hzp_product_backward(plan, layer, HZP_GATE_UP, g->quantum_flops, grad.gate_up, g->normed,
                          g->dnormed);
+    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_D_GATE_UP, g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_mid, .w = norm, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, HZP_MLP_NORM), .rstd = k->rstd_mlp);
 }

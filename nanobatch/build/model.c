@@ -2,6 +2,7 @@
 #include "nanobatch/build/model.h"
 
 #include "base/arena.h"
+#include "device/link.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,13 @@ out:
     free(host);
     hzp_model_destroy(m);
     return r;
+}
+
+void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *link)
+{
+    const struct hzp_tensor_slice *slice = &model->layout->slice;
+    HZP_ASSERT(hzp_link_ranks(link) == slice->ranks && hzp_link_rank(link) == slice->rank);
+    model->tensor = slice->ranks > 1 ? link : NULL;
 }
 
 void hzp_model_destroy(struct hzp_model *model)

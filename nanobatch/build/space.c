@@ -28,3 +28,12 @@ struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *l
     *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_NANO_MAX + 1), HZP_F32).ptr;
     return mat;
 }
+
+struct hzp_mat hzp_gathered_cut(char *base, size_t *at, const struct hzp_layout *layout,
+                                int32_t rows)
+{
+    int32_t ranks = layout->slice.ranks;
+    if (ranks <= 1)
+        return (struct hzp_mat){0};
+    return hzp_mat_cut(base, at, ranks * rows, layout->config.vocab / ranks, HZP_F32);
+}

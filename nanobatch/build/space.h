@@ -48,6 +48,11 @@ struct hzp_mat hzp_mat_cols(struct hzp_mat mat, int32_t col0, int32_t cols);
  * bytes.  base NULL: only counts. */
 struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, enum hzp_dtype type);
 
+/* Where ranks that compute products together gather so many rows' logits, [ranks rows][vocab /
+ * ranks] F32, cut as by hzp_mat_cut; absent, of no size, where the layout is not a slice's. */
+struct hzp_mat hzp_gathered_cut(char *base, size_t *at, const struct hzp_layout *layout,
+                                int32_t rows);
+
 /* The narrow buffer for so many rows, cut as by hzp_mat_cut, and its scales.  There are four more
  * scales for each possible nano-batch, so that the scales of each can begin at 16 bytes. */
 struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows,

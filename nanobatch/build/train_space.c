@@ -40,12 +40,14 @@ static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
     k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
 }
 
-static void cut_head(struct hzp_train_space *s, char *base, size_t *at, struct widths w)
+static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
+                     const struct hzp_layout *layout, struct widths w)
 {
     int32_t rows = s->config.head_rows;
     s->picked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     s->picked_normed = hzp_mat_cut(base, at, rows, w.width, s->act);
     s->logits = hzp_mat_cut(base, at, rows, w.vocab, HZP_F32);
+    s->gathered = hzp_gathered_cut(base, at, layout, rows);
     s->picked_rstd = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     if (s->config.forward_only)
         return;
@@ -67,7 +69,7 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
         cut_kept(s, base, &at, layout, l, base ? &s->kept[l] : &counted);
     s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
     s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
-    cut_head(s, base, &at, w);
+    cut_head(s, base, &at, layout, w);
     if (s->config.fp8)
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     if (s->config.forward_only)
@@ -233,6 +235,7 @@ struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int3
         .picked = hzp_mat_rows(s->picked, 0, rows),
         .normed = hzp_mat_rows(s->picked_normed, 0, rows),
         .logits = hzp_mat_rows(s->logits, 0, rows),
+        .gathered = s->gathered,
         .rstd = s->picked_rstd,
         .quantum_flops = s->config.quantum_flops,
     };

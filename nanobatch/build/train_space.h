@@ -62,6 +62,8 @@ struct hzp_update_result {
     double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
     uint64_t checksum; /* of the draft */
     int64_t nonfinite;
+    double
+        elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */
 };
 
 #endif

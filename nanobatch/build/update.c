@@ -2,6 +2,7 @@
 #include "nanobatch/build/update.h"
 
 #include "base/thread.h"
+#include "nanobatch/build/tensor.h"
 #include "nanobatch/build/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
@@ -191,6 +192,70 @@ void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
         add_quantize(chain, model, draft, s);
 }
 
+/* --- Of a slice ------------------------------------------------------------------------------- */
+
+void hzp_update_head_norms(struct hzp_plan *chain, const struct hzp_model *model,
+                           struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t l = 0; model->config->qk_norm && l < model->config->layers; l++) {
+        const struct hzp_tensor *q = hzp_layout_find(model->layout, HZP_Q_NORM, l);
+        const struct hzp_tensor *k = hzp_layout_find(model->layout, HZP_K_NORM, l);
+        struct hzp_unit_view grad = hzp_unit_view(s->total, q->unit);
+        HZP_ASSERT(k->offset > q->offset);
+        chain->layer = (int16_t)l;
+        hzp_tensor_reduce(
+            chain, model, HZP_TENSOR_UPDATE,
+            hzp_unit_piece(&grad, q->offset, k->offset + (size_t)k->cols - q->offset));
+    }
+    chain->layer = -1;
+}
+
+static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space *s,
+                           const struct hzp_unit_view *grad, size_t at, size_t end, double *sum)
+{
+    if (at == end)
+        return;
+    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, at, HZP_MIN(piece_min, end - at)), sum};
+    size_t piece = hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
+    for (; at < end; at += piece)
+        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(grad, at, HZP_MIN(piece, end - at)),
+                      .sum = sum);
+}
+
+/* Squares of what all ranks have are counted by rank 0. */
+static void slice_norm(struct hzp_plan *chain, const struct hzp_model *model,
+                       struct hzp_train_space *s, int32_t u)
+{
+    const struct hzp_unit *unit = &model->layout->unit[u];
+    struct hzp_unit_view grad = hzp_unit_view(s->total, u);
+    bool counts = model->layout->slice.rank == 0;
+    add_squares_of(chain, s, &grad, 0, unit->decayed, &s->result->sumsq);
+    for (int32_t i = unit->first; i < unit->first + unit->tensors; i++) {
+        const struct hzp_tensor *t = &model->layout->tensor[i];
+        bool own = counts || t->role == HZP_QKV_BIAS;
+        if (t->offset >= unit->decayed)
+            add_squares_of(chain, s, &grad, t->offset, t->offset + (size_t)t->cols,
+                           own ? &s->result->sumsq : &s->result->elsewhere);
+    }
+}
+
+static void add_norms(struct hzp_plan *chain, const struct hzp_model *model,
+                      struct hzp_train_space *s)
+{
+    int32_t units = model->layout->units;
+    if (!model->tensor) {
+        for (int32_t u = 0; u < units; u++)
+            hzp_update_norm(chain, s, u);
+        return;
+    }
+    hzp_update_head_norms(chain, model, s);
+    for (int32_t u = 0; u < units; u++)
+        slice_norm(chain, model, s, u);
+    hzp_tensor_reduce_wide(chain, model, HZP_WIRE_F64, &s->result->sumsq, 1);
+}
+
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
@@ -199,12 +264,12 @@ void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
     int32_t units = model->layout->units;
     HZP_ASSERT(s->config.shards.groups.ranks == 1);
     hzp_update_begin(chain, s);
-    for (int32_t u = 0; u < units; u++)
-        hzp_update_norm(chain, s, u);
+    add_norms(chain, model, s);
     for (int32_t u = 0; u < units; u++)
         hzp_update_adamw(chain, model, v, draft, hyper, s, u);
     for (int32_t u = 0; u < units; u++)
         hzp_update_audit(chain, model, draft, s, u);
+    hzp_tensor_reduce_wide(chain, model, HZP_WIRE_U64, &s->result->checksum, 2);
     hzp_update_end(chain, model, draft, s);
 }
 

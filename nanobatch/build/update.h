@@ -25,7 +25,10 @@ struct hzp_update_hyper {
 
 /* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the
  * store keeps them, the draft's fp8 projections: the caller sets its fp8_made
- * once the chain has ended. */
+ * once the chain has ended.
+ * Of a slice (build/tensor.h) all ranks get one norm, and one checksum: the sum of those of their
+ * slices, in which what all ranks have counts on each of them.  It is not the checksum of the whole
+ * model's units. */
 void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,
                       const struct hzp_update_hyper *hyper, struct hzp_train_space *space);
@@ -37,6 +40,10 @@ const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *
  * ranks that share one copy of the optimizer state gather their sums of squares (squares in
  * train_space_state.h), and the host adds them up with hzp_update_add_squares. */
 void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *space);
+/* Of slices: the norms of q and k are the same on all ranks, and each has the part of their
+ * gradients that comes from its heads; these are added up, once an update, before its norm. */
+void hzp_update_head_norms(struct hzp_plan *chain, const struct hzp_model *model,
+                           struct hzp_train_space *space);
 void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *space, int32_t u);
 void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, struct hzp_version *draft,

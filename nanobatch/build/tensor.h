@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/tensor.h - the collectives of tensor parallelism (weights/tensor_slice.h),
+ * between the products of a rank's slice.
+ *
+ *     embedding      a rank looks up the ids in its rows, others give zeros:   all-reduce of x
+ *     O, Down        a rank's part of the sum; rank 0 adds its part to the
+ *                    residual stream, the others begin with 0:                 all-reduce of x
+ *     head           a rank's columns of the logits:                           all-gather
+ *     update         of the norms of q and k, which every rank has for its heads:  all-reduce of
+ *                    their gradients; of the sum of squares, in which vectors that all ranks
+ *                    have count once; of the draft's checksum
+ *     backward       of products cut by columns (q/k/v, gate/up, head) a
+ *                    rank has a part of the input's gradient:                  all-reduce of it
+ *
+ * So the residual stream and its gradient, which norms read, have the same bits on every rank: sums
+ * are in rank order.  Plans of all ranks differ in pointers, and in whether O and Down accumulate.
+ *
+ * Collectives of one link are in one order on all ranks; the plan checker proves that a plan orders
+ * them, as it does for memory that two items write.
+ *
+ * Where a model has no link all functions do nothing, but hzp_tensor_adds, which is true.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_TENSOR_H
+#define HZP_NANOBATCH_BUILD_TENSOR_H
+
+#include "device/link.h"
+#include "nanobatch/build/model.h"
+#include "nanobatch/plan/plan.h"
+
+/* What a collective is for; with the layer its tag, by which ranks notice that plans differ. */
+enum hzp_tensor_place {
+    HZP_TENSOR_EMBED,
+    HZP_TENSOR_O,
+    HZP_TENSOR_DOWN,
+    HZP_TENSOR_LOGITS,
+    HZP_TENSOR_D_QKV, /* backward: the gradient of the product's input */
+    HZP_TENSOR_D_GATE_UP,
+    HZP_TENSOR_D_HEAD,
+    HZP_TENSOR_UPDATE,
+    HZP_TENSOR_PLACE_COUNT
+};
+
+/* Whether this rank's part of a sum is added to what its buffer holds. */
+bool hzp_tensor_adds(const struct hzp_model *model);
+
+/* The first row of the vocabulary that this rank has. */
+int32_t hzp_tensor_vocab_first(const struct hzp_model *model);
+
+/* mat, F32 without gaps between rows, becomes its sum over all ranks. */
+void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
+                       enum hzp_tensor_place place, struct hzp_mat mat);
+
+/* `count` numbers of 8 bytes, F64 or U64, become their sums over all ranks. */
+void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model,
+                            enum hzp_wire wire, void *at, int32_t count);
+
+/* The block of the rows' `gathered` into which this rank's logits go: [rows][vocab / ranks].
+ * gathered: [ranks rows][vocab / ranks] F32. */
+struct hzp_mat hzp_tensor_own_logits(const struct hzp_model *model, struct hzp_mat gathered,
+                                     struct hzp_mat logits);
+/* This rank's columns of a matrix [rows][vocab]. */
+struct hzp_mat hzp_tensor_own_cols(const struct hzp_model *model, struct hzp_mat logits);
+/* All ranks' blocks to logits [rows][vocab]. */
+void hzp_tensor_gather_logits(struct hzp_plan *plan, const struct hzp_model *model,
+                              struct hzp_mat gathered, struct hzp_mat logits);
+
+#endif
