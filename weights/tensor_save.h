@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights/tensor_save.h - writes a model whose units are cut into tensor slices: the ranks send rank
- * 0 their slices unit by unit, and it writes what one rank would write.
+/* weights/tensor_save.h - writes a model whose units are cut into tensor slices: the ranks send
+ * rank 0 their slices unit by unit, and it writes what one rank would write.
  *
  * Thread: the link's, on every rank.
  */

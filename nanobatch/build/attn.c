@@ -14,8 +14,7 @@ float hzp_attn_scale(const struct hzp_model *model)
 void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *s)
 {
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_in, .w = hzp_layer_weight(layer, HZP_ATTN_NORM),
-                  .y = s->normed, .rstd = s->rstd_attn, .eps = layer->model->config->norm_eps);
+    hzp_stream_norm(plan, layer, HZP_ATTN_NORM, s, s->x_in, s->rstd_attn, s->x_whole);
     hzp_product_forward(plan, layer, HZP_QKV, s, s->normed, hzp_layer_weight(layer, HZP_QKV_BIAS),
                         s->qkv_bare, false);
 }
@@ -93,10 +92,7 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
-    hzp_stream_copy(plan, s->x_in, s->x_mid);
-    hzp_product_forward(plan, layer, HZP_O, s, s->attn, (struct hzp_mat){0}, s->x_mid,
-                        hzp_tensor_adds(layer->model));
-    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_O, s->x_mid);
+    hzp_stream_add(plan, layer, HZP_O, s, s->attn, s->x_in, s->x_mid);
 }
 
 /* dattn -> dqkv, with respect to qkv_bare. */

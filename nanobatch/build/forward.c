@@ -3,6 +3,7 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ends.h"
+#include "nanobatch/build/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,8 @@ static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_la
     s->picked_normed = hzp_mat_cut(base, &at, logits, c->width, act);
     s->logits = hzp_mat_cut(base, &at, logits, c->vocab, HZP_F32);
     s->gathered = hzp_gathered_cut(base, &at, layout, logits);
+    if (layout->slice.ranks > 1)
+        s->part = hzp_mat_cut(base, &at, rows, c->width, HZP_F32);
     if (fp8)
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     return at;
@@ -100,6 +103,22 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t n
     };
 }
 
+/* The ranks divide the rows of nano-batches that they can divide. */
+static void scatter_rows(const struct hzp_forward *f, struct hzp_strand *s)
+{
+    if (f->shape->reduce == HZP_REDUCE_SCATTERED && f->model->tensor &&
+        s->nano.rows % f->model->layout->slice.ranks == 0)
+        s->space.part = hzp_mat_rows(f->space->part, s->nano.row0, s->nano.rows);
+}
+
+/* Ranks can divide the rows of all nano-batches but the last. */
+static void round_cuts(const struct hzp_forward *f, int32_t *cut)
+{
+    int32_t ranks = HZP_MAX(f->model->layout->slice.ranks, 1);
+    for (int32_t i = 1; i < f->shape->nanos && f->shape->reduce == HZP_REDUCE_SCATTERED; i++)
+        cut[i] -= cut[i] % ranks;
+}
+
 /* --- Strands ---------------------------------------------------------------------------------- */
 
 static int32_t rows_with_pads(const struct hzp_forward *f)
@@ -114,7 +133,9 @@ void hzp_forward_begin(struct hzp_forward *f)
     HZP_ASSERT(f->batch->rows > 0);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         f->plan->share[l] = f->shape->share[l];
+    f->plan->network_lane = f->shape->network_lane;
     hzp_plan_shape_cuts(f->shape, rows_with_pads(f), cut);
+    round_cuts(f, cut);
     f->strands = hzp_batch_cut(f->batch, cut, f->shape->nanos, nanos);
     for (int32_t i = 0; i < f->strands; i++, nano++) {
         while (cut[nano] == cut[nano + 1]) /* of no rows: it was left out */
@@ -126,6 +147,7 @@ void hzp_forward_begin(struct hzp_forward *f)
             .tail = -1,
             .also = {-1, -1},
             .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
+        scatter_rows(f, &f->strand[i]);
     }
 }
 
@@ -203,6 +225,12 @@ static void add_refs(struct hzp_forward *f)
         f->strand[i].tail = refs;
 }
 
+/* Whether pieces end with collectives, so that they can run beside the next nano-batch's. */
+static bool halves(const struct hzp_plan_shape *shape)
+{
+    return shape->network_lane != HZP_LANE_COMPUTE;
+}
+
 /* Pieces 2 l and 2 l + 1 of a strand are the two pieces of layer l. */
 static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i, int32_t piece)
 {
@@ -214,15 +242,16 @@ static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i,
         space.x_in = strand_rows(s, part->x_in);
     if (layer.index == part->range.last - 1)
         space.x_out = strand_rows(s, part->x_out);
+    space.x_whole = layer.index == part->range.first;
     if (piece % 2) {
-        hzp_layer_finish(f->plan, &layer, &space);
+        hzp_layer_finish(f->plan, &layer, &space, halves(f->shape));
         return;
     }
     struct hzp_paged paged = {.nano = &s->nano, .kv = &f->kv[layer.index], .need = need};
     for (const struct hzp_strand *b = f->strand; b < s; b++)
         if (b->nano.row0 + b->nano.rows > s->nano.joins)
             need[paged.needs++] = b->append[layer.index];
-    hzp_layer_attend_paged(f->plan, &layer, &space, &paged);
+    hzp_layer_attend_paged(f->plan, &layer, &space, &paged, halves(f->shape));
     s->append[layer.index] = paged.append;
 }
 
@@ -237,16 +266,20 @@ static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, 
         hzp_embed_forward(f->plan, &layer, s->nano.id, strand_rows(s, part->x_in));
     for (int32_t piece = from; piece < to; piece++)
         add_piece(f, part, i, piece);
+    if (s->space.part.ptr && to == 2 * part->range.last && part->range.first < part->range.last)
+        hzp_tensor_gather_rows(f->plan, f->model, HZP_TENSOR_STREAM, strand_rows(s, part->x_out));
     hzp_forward_pause(f, i);
 }
 
 /* Where the turn of each strand ends that begins with piece `from`. */
-static int32_t turn_end(uint8_t order, int32_t from, int32_t end)
+static int32_t turn_end(const struct hzp_plan_shape *shape, int32_t from, int32_t end)
 {
-    if (order == HZP_ORDER_STRANDS)
+    if (shape->order == HZP_ORDER_STRANDS)
         return end;
+    if (halves(shape))
+        return HZP_MIN(from + 1, end);
     /* Skewed turns end behind attention: the first is half a layer, or ends half a layer early. */
-    bool half = order == HZP_ORDER_SKEWED && from % 2 == 0;
+    bool half = shape->order == HZP_ORDER_SKEWED && from % 2 == 0;
     return HZP_MIN(from + (half ? 1 : 2), end);
 }
 
@@ -295,7 +328,7 @@ void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *rang
         add_refs(f); /* on the same lane: behind the changes */
     }
     for (bool more = range->embed || layers; more; more = from < end) {
-        int32_t to = turn_end(f->shape->order, from, end);
+        int32_t to = turn_end(f->shape, from, end);
         for (int32_t i = 0; i < f->strands; i++)
             add_turn(f, &part, i, from, to);
         from = to;

@@ -7,11 +7,13 @@ struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config
 }
 
 void hzp_layer_attend_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
-                            const struct hzp_layer_space *s, struct hzp_paged *paged)
+                            const struct hzp_layer_space *s, struct hzp_paged *paged, bool halves)
 {
     plan->layer = (int16_t)layer->index;
     hzp_attn_project(plan, layer, s);
     hzp_attn_paged(plan, layer, s, paged);
+    if (halves)
+        hzp_attn_output(plan, layer, s);
     plan->layer = -1;
 }
 
@@ -25,10 +27,11 @@ void hzp_layer_attend_packed(struct hzp_plan *plan, const struct hzp_layer *laye
 }
 
 void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_layer *layer,
-                      const struct hzp_layer_space *s)
+                      const struct hzp_layer_space *s, bool halves)
 {
     plan->layer = (int16_t)layer->index;
-    hzp_attn_output(plan, layer, s);
+    if (!halves)
+        hzp_attn_output(plan, layer, s);
     hzp_mlp_forward(plan, layer, s);
     plan->layer = -1;
 }

@@ -20,14 +20,10 @@ void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
 {
     const struct hzp_mat none = {0};
     struct columns use = columns_of(layer, s->gate_up, s->inner);
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = s->x_mid, .w = hzp_layer_weight(layer, HZP_MLP_NORM),
-                  .y = s->normed, .rstd = s->rstd_mlp, .eps = layer->model->config->norm_eps);
+    hzp_stream_norm(plan, layer, HZP_MLP_NORM, s, s->x_mid, s->rstd_mlp, false);
     hzp_product_forward(plan, layer, HZP_GATE_UP, s, s->normed, none, use.gate_up, false);
     HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
-    hzp_stream_copy(plan, s->x_mid, s->x_out);
-    hzp_product_forward(plan, layer, HZP_DOWN, s, use.inner, none, s->x_out,
-                        hzp_tensor_adds(layer->model));
-    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_DOWN, s->x_out);
+    hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, s->x_mid, s->x_out);
 }
 
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/build/product.h"
 
+#include "nanobatch/build/tensor.h"
 #include "weights/fp8.h"
 
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role)
@@ -77,6 +78,35 @@ void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat 
 {
     if (from.ptr != to.ptr)
         HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
+}
+
+void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                     const struct hzp_layer_space *s, struct hzp_mat x, float *rstd, bool whole)
+{
+    const struct hzp_model *model = layer->model;
+    bool divided = s->part.ptr && !whole;
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = divided ? hzp_tensor_own_rows(model, x) : x,
+                  .w = hzp_layer_weight(layer, role),
+                  .y = divided ? hzp_tensor_own_rows(model, s->normed) : s->normed, .rstd = rstd,
+                  .eps = model->config->norm_eps);
+    if (divided)
+        hzp_tensor_gather_rows(plan, model, HZP_TENSOR_NORMED, s->normed);
+}
+
+void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                    const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat from,
+                    struct hzp_mat to)
+{
+    const struct hzp_model *model = layer->model;
+    enum hzp_tensor_place place = role == HZP_O ? HZP_TENSOR_O : HZP_TENSOR_DOWN;
+    const struct hzp_mat none = {0};
+    hzp_stream_copy(plan, from, to);
+    hzp_product_forward(plan, layer, role, s, x, none, s->part.ptr ? s->part : to,
+                        !s->part.ptr && hzp_tensor_adds(model));
+    if (s->part.ptr)
+        hzp_tensor_scatter(plan, model, place, s->part, to);
+    else
+        hzp_tensor_reduce(plan, model, place, to);
 }
 
 struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g)

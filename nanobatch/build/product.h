@@ -43,6 +43,18 @@ void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, e
                          const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
                          struct hzp_mat y, bool accumulate);
 
+/* normed = rmsnorm(x) by the layer's weight of that role.  Where the ranks of slices divide the
+ * rows (s->part), each norms its own, and gets the others'; whole: x is complete, and nothing is
+ * sent. */
+void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                     const struct hzp_layer_space *s, struct hzp_mat x, float *rstd, bool whole);
+
+/* to = from + x W^T, W the layer's matrix of O or Down: a product that ends in the residual stream,
+ * of all ranks where they compute it together. */
+void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                    const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat from,
+                    struct hzp_mat to);
+
 /* dW += dy^T x, then dx = dy W. */
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                           uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,

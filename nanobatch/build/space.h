@@ -23,8 +23,12 @@ struct hzp_layer_space {
     /* [rows][2 inner], [rows][inner] act; of the layer, or wider where layers differ: the first
      * columns are used */
     struct hzp_mat gate_up, inner;
-    struct hzp_mat narrow;       /* [rows][widest product's depth] E4M3; absent: not fp8 */
-    float *narrow_scale;         /* [rows] */
+    struct hzp_mat narrow; /* [rows][widest product's depth] E4M3; absent: not fp8 */
+    float *narrow_scale;   /* [rows] */
+    /* [rows][width] F32: where the ranks of slices divide the rows among them, what the products of
+     * O and Down give (build/tensor.h); absent: they do not */
+    struct hzp_mat part;
+    bool x_whole; /* with part: x_in is complete on every rank, not only this rank's rows of it */
     float *rstd_attn, *rstd_mlp; /* [rows] F32, or NULL: not kept */
     float *lse;                  /* [rows][heads], or NULL: not kept */
     uint64_t quantum_flops;      /* matrix products are cut to about this; 0: whole */

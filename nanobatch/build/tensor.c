@@ -32,6 +32,27 @@ void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
                       .tag = tag_of(plan, place));
 }
 
+struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat)
+{
+    int32_t rows = mat.rows / model->layout->slice.ranks;
+    return hzp_mat_rows(mat, model->layout->slice.rank * rows, rows);
+}
+
+void hzp_tensor_scatter(struct hzp_plan *plan, const struct hzp_model *model,
+                        enum hzp_tensor_place place, struct hzp_mat part, struct hzp_mat stream)
+{
+    HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+                  .recv = hzp_tensor_own_rows(model, stream), .send = part,
+                  .kind = HZP_REDUCE_SCATTER, .accumulate = 1, .tag = tag_of(plan, place));
+}
+
+void hzp_tensor_gather_rows(struct hzp_plan *plan, const struct hzp_model *model,
+                            enum hzp_tensor_place place, struct hzp_mat mat)
+{
+    HZP_PLAN_NEXT(plan, collective, .link = model->tensor, .recv = mat, .kind = HZP_ALL_GATHER,
+                  .tag = tag_of(plan, place));
+}
+
 void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model,
                             enum hzp_wire wire, void *at, int32_t count)
 {

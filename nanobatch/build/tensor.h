@@ -5,6 +5,8 @@
  *     embedding      a rank looks up the ids in its rows, others give zeros:   all-reduce of x
  *     O, Down        a rank's part of the sum; rank 0 adds its part to the
  *                    residual stream, the others begin with 0:                 all-reduce of x
+ *                    or, where the ranks divide the rows (plan/shape.h), each adds to its own and
+ *                    norms them:             reduce-scatter, then all-gather of the normed rows
  *     head           a rank's columns of the logits:                           all-gather
  *     update         of the norms of q and k, which every rank has for its heads:  all-reduce of
  *                    their gradients; of the sum of squares, in which vectors that all ranks
@@ -39,6 +41,8 @@ enum hzp_tensor_place {
     HZP_TENSOR_D_GATE_UP,
     HZP_TENSOR_D_HEAD,
     HZP_TENSOR_UPDATE,
+    HZP_TENSOR_STREAM, /* rows that the ranks have divided */
+    HZP_TENSOR_NORMED,
     HZP_TENSOR_PLACE_COUNT
 };
 
@@ -51,6 +55,17 @@ int32_t hzp_tensor_vocab_first(const struct hzp_model *model);
 /* mat, F32 without gaps between rows, becomes its sum over all ranks. */
 void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
                        enum hzp_tensor_place place, struct hzp_mat mat);
+
+/* This rank's rows of those that the ranks divide among them: they are a multiple of the ranks. */
+struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat);
+
+/* own rows of `stream` += those of the sum of all ranks' part. */
+void hzp_tensor_scatter(struct hzp_plan *plan, const struct hzp_model *model,
+                        enum hzp_tensor_place place, struct hzp_mat part, struct hzp_mat stream);
+
+/* Every rank gets the others' own rows of mat. */
+void hzp_tensor_gather_rows(struct hzp_plan *plan, const struct hzp_model *model,
+                            enum hzp_tensor_place place, struct hzp_mat mat);
 
 /* `count` numbers of 8 bytes, F64 or U64, become their sums over all ranks. */
 void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model,

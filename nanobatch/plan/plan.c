@@ -32,6 +32,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;
     plan->lane_of = NULL;
+    plan->network_lane = HZP_LANE_COMPUTE;
     plan->tail = plan->also[0] = plan->also[1] = -1;
 }
 
@@ -105,6 +106,8 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
 
 static enum hzp_lane_name lane_of(const struct hzp_plan *plan, enum hzp_op op)
 {
+    if (op == HZP_OP_collective && plan->network_lane != HZP_LANE_COMPUTE)
+        return (enum hzp_lane_name)plan->network_lane;
     return plan->lane_of ? (enum hzp_lane_name)plan->lane_of[hzp_op_kind(op)] : HZP_LANE_COMPUTE;
 }
 
@@ -129,17 +132,18 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
 {
     HZP_ASSERT(0 <= from && from <= to && to <= chain->items);
     int32_t shift = plan->items - from;
+    bool moves = plan->lane_of || plan->network_lane != HZP_LANE_COMPUTE;
     for (int32_t i = from; i < to; i++) {
         const struct hzp_item *src = &chain->item[i];
         struct hzp_item *item = new_item(plan);
         item->op = src->op;
         item->args = src->args;
-        item->lane = plan->lane_of ? (uint8_t)lane_of(plan, src->op) : src->lane;
+        item->lane = moves ? (uint8_t)lane_of(plan, src->op) : src->lane;
         item->layer = src->layer;
         item->tenants = src->tenants;
         item->row0 = src->row0;
         item->rows = src->rows;
-        if (plan->lane_of)
+        if (moves)
             hzp_plan_need(plan, i > from ? plan->items - 2 : plan->tail);
         for (int32_t k = 0; k < src->waits; k++)
             if (chain->wait[src->wait0 + k] >= from)

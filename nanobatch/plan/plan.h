@@ -100,6 +100,7 @@ struct hzp_plan {
     enum hzp_tenant tenant; /* if rides > 0, the items belong to training too */
     int32_t row0, rows, rides;
     const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
+    uint8_t network_lane;   /* of collectives; HZP_LANE_COMPUTE: as lane_of says */
     int32_t tail;           /* the item that the next one needs; -1: none */
     int32_t also[2];        /* two more items that it needs; -1: none */
 };
@@ -124,9 +125,9 @@ void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);
 void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
 
 /* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
- * `from` is dropped: such items ended in an earlier step.  If lane_of is set, the items go to the
- * lanes it names instead of their own, each needing the one before it, and the first needing the
- * tail. */
+ * `from` is dropped: such items ended in an earlier step.  If lane_of or network_lane is set, the
+ * items go to the lanes they name instead of their own, each needing the one before it, and the
+ * first needing the tail. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
 /* For two plans in flight: the newer one's first item of a tenant on each lane waits for the last

@@ -166,6 +166,13 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
         snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
         append(text, part);
     }
+    if (s->reduce == HZP_REDUCE_SCATTERED)
+        append(text, ", rows divided");
+    if (s->network_lane != HZP_LANE_COMPUTE) {
+        snprintf(part, sizeof(part), ", collectives on %s",
+                 hzp_lane_name_text((enum hzp_lane_name)s->network_lane));
+        append(text, part);
+    }
     if (lanes == 1) {
         append(text, ", one lane");
         return text;
@@ -201,7 +208,7 @@ uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *t)
 
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
-    bool one = s->nanos == 1 && !s->ride;
+    bool one = s->nanos == 1 && !s->ride && !s->network_lane && !s->reduce;
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
         one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
     return one;

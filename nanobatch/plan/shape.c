@@ -30,6 +30,9 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
     if (s->ride < 0 || (s->ride && (s->nanos > 1 || hzp_plan_shape_beside(s))))
         return hzp_fail(reterr, HZP_EINVAL,
                         "shape: training rides in one nano-batch, and on serving's lanes");
+    if (s->network_lane >= HZP_LANE_COUNT || s->reduce >= HZP_REDUCE_COUNT)
+        return hzp_fail(reterr, HZP_EINVAL, "shape: collectives on lane %d, of kind %d",
+                        s->network_lane, s->reduce);
     if (sum <= 0 || s->order >= HZP_ORDER_COUNT)
         return hzp_fail(reterr, HZP_EINVAL, "shape: no rows, or no such order");
     return HZP_OK;
@@ -50,7 +53,7 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
 
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape)
 {
-    uint32_t lanes = 0;
+    uint32_t lanes = shape && shape->network_lane ? 1u << shape->network_lane : 0;
     for (int k = 0; shape && k < HZP_KIND_COUNT; k++) {
         lanes |= 1u << shape->train_lane[k];
         for (int32_t i = 0; i < shape->nanos; i++)
@@ -76,5 +79,6 @@ void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *s
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         plan->share[l] = shape->share[l];
     plan->lane_of = shape->train_lane;
+    plan->network_lane = shape->network_lane;
     plan->tail = plan->also[0] = plan->also[1] = -1;
 }

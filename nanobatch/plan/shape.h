@@ -9,6 +9,10 @@
  * logits, sampling). Training's items follow on lanes of the shape's choice; or they ride in
  * serving's products (build/ride.h) as far as they can, and the rest follows.
  *
+ * Where several ranks compute each product together (weights/tensor_slice.h), collectives go to a
+ * lane of their own, so that those of one nano-batch run beside the products of the next; and a
+ * nano-batch adds up what its ranks have computed in one of two ways (enum hzp_plan_reduce).
+ *
  * A shape only says where items go and in which order they are issued: every shape of a step
  * computes the same bits if the device's ops do not depend on how rows are split (tested for F32 on
  * the CPU).
@@ -28,6 +32,16 @@ enum hzp_plan_order {
     HZP_ORDER_COUNT
 };
 
+/* What follows the products of O and Down on ranks that compute them together. */
+enum hzp_plan_reduce {
+    HZP_REDUCE_ALL, /* an all-reduce: every rank has the residual stream of all rows */
+    /* A reduce-scatter: each rank has the stream of its part of the rows, adds to it and norms it;
+     * an all-gather of the normed rows.  For nano-batches whose rows the ranks divide; others go as
+     * HZP_REDUCE_ALL. */
+    HZP_REDUCE_SCATTERED,
+    HZP_REDUCE_COUNT
+};
+
 struct hzp_plan_shape {
     int32_t nanos; /* 1 .. HZP_NANO_MAX */
     /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
@@ -37,6 +51,10 @@ struct hzp_plan_shape {
     /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];
     uint8_t order; /* enum hzp_plan_order */
+    /* The lane of collectives; HZP_LANE_COMPUTE: that of ops on rows.  With a lane of their own
+     * turns of a layer are cut in two, each ending with the collective behind O or Down. */
+    uint8_t network_lane;
+    uint8_t reduce; /* enum hzp_plan_reduce */
     /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides, there is
      * one nano-batch and training has no lane of its own. */
     int32_t ride;

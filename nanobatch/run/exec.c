@@ -158,20 +158,27 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
 
-enum { IDLE, MOVES, COMPUTES }; /* what a plan does on a lane: nothing, transfers, compute */
+/* What a plan does on a lane: nothing, transfers, collectives only, compute. */
+enum { IDLE, MOVES, EXCHANGES, COMPUTES };
 
 /* Sets the role of each lane; returns how many lanes compute. */
-static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT])
+static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT],
+                      int *ret_exchanging)
 {
     int lanes = 0;
+    *ret_exchanging = 0;
     memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES : COMPUTES;
+        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES
+                       : item->op == HZP_OP_collective          ? EXCHANGES
+                                                                : COMPUTES;
         role[item->lane] = HZP_MAX(role[item->lane], does);
     }
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
         lanes += role[l] == COMPUTES;
+        *ret_exchanging += role[l] == EXCHANGES;
+    }
     return lanes;
 }
 
@@ -183,22 +190,24 @@ bool hzp_exec_alone(const struct hzp_exec *e)
 bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
     uint8_t role[HZP_LANE_COUNT];
-    return e->alone ||
-           (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes_used(plan, role) > 1);
+    int exchanging, lanes = lanes_used(plan, role, &exchanging);
+    return e->alone || (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes + exchanging > 1);
 }
 
-/* The number of cores (SMs) of a lane whose shape says `share`; 0: an equal part of the device. */
-static int share_of(const struct hzp_device *dev, int share, int lanes)
+/* The number of cores (SMs) of a lane whose shape says `share`; 0: an equal part of `threads`. */
+static int share_of(int threads, int share, int lanes)
 {
-    return share ? share : HZP_MAX(dev->threads / HZP_MAX(lanes, 1), 1);
+    return share ? share : HZP_MAX(threads / HZP_MAX(lanes, 1), 1);
 }
 
 /* Opens the plan's lanes and sets their shares: if several lanes compute, each gets its own share;
- * a single one gets the whole device. */
+ * a single one gets the whole device.  A lane that only exchanges takes one core, which mostly
+ * waits, and no part of the others' shares. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
     uint8_t role[HZP_LANE_COUNT];
-    int lanes = lanes_used(plan, role);
+    int exchanging, lanes = lanes_used(plan, role, &exchanging);
+    int threads = e->dev->threads - exchanging;
     uint32_t used = 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         used |= (role[l] != IDLE) << l;
@@ -207,8 +216,10 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         if (!e->lane[l])
             continue;
-        bool shares = role[l] == COMPUTES && lanes > 1;
-        e->share[l] = shares ? share_of(e->dev, plan->share[l], lanes) : 0;
+        bool apart = lanes + exchanging > 1;
+        e->share[l] = role[l] == COMPUTES && apart    ? share_of(threads, plan->share[l], lanes)
+                      : role[l] == EXCHANGES && apart ? 1
+                                                      : 0;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }
@@ -235,7 +246,7 @@ void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape
             lanes += used[l];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
-                shares[count++] = share_of(dev, shape->share[l], lanes);
+                shares[count++] = share_of(dev->threads, shape->share[l], lanes);
         hzp_device_prepare_shares(dev, shares, count);
     }
 }

@@ -37,10 +37,12 @@ struct fixture {
     struct hzp_safetensors *golden;
     json_t *numbers;
     int failures;
-    double logits_max, logits_worst; /* the largest error allowed, and seen */
-    struct hzp_shards shards;        /* all zero: one rank */
-    enum hzp_dtype type;             /* of the weights */
-    struct hzp_link *tensor;         /* it has a slice of the model; NULL: all of it */
+    double logits_max, logits_worst;    /* the largest error allowed, and seen */
+    struct hzp_shards shards;           /* all zero: one rank */
+    enum hzp_dtype type;                /* of the weights */
+    const struct hzp_plan_shape *shape; /* of serving steps; NULL: sequential */
+    int threads;                        /* 0: 2, or with tensor 1 */
+    struct hzp_link *tensor;            /* it has a slice of the model; NULL: all of it */
     struct hzp_collectives *collectives;
 };
 
@@ -118,7 +120,9 @@ static inline float *fetch(struct fixture *f, const void *ptr, size_t elements)
 static inline void open_model(struct fixture *f, const char *backend)
 {
     struct fixture_config model = {.device = backend,
-                                   .threads = f->tensor ? 1 : 2,
+                                   .threads = f->threads  ? f->threads
+                                              : f->tensor ? 1
+                                                          : 2,
                                    .dir = f->dir,
                                    .store = {.type = f->type,
                                              .slots = 2,
@@ -243,7 +247,7 @@ static inline double forward_off(struct fixture *f, struct hzp_batch *batch,
                                  const int32_t *golden_row)
 {
     hzp_forward_build(&f->plan, f->m.model, hzp_weights_current(f->m.weights), batch, kv, space,
-                      NULL);
+                      f->shape);
     HZP_ASSERT(f->plan.item[f->plan.items - 1].op == HZP_OP_sample);
     f->plan.items--;
     run(f);

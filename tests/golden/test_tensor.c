@@ -38,6 +38,7 @@ struct rank {
     const struct alone *alone;
     bool golden; /* the directory is golden as it is: gradients and updates are, too */
     bool numbers;
+    bool shaped; /* plans of several nano-batches and lanes, too */
     int failures;
 };
 
@@ -208,6 +209,22 @@ static void run_golden_batch(struct fixture *f)
     finish_grads(f);
 }
 
+static const struct hzp_plan_shape shapes[] = {
+    {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS, .network_lane = HZP_LANE_NETWORK},
+    {.nanos = 1, .weight = {1}, .reduce = HZP_REDUCE_SCATTERED},
+    {.nanos = 3,
+     .weight = {3, 2, 2},
+     .order = HZP_ORDER_LAYERS,
+     .network_lane = HZP_LANE_NETWORK,
+     .reduce = HZP_REDUCE_SCATTERED},
+    {.nanos = 2,
+     .weight = {1, 1},
+     .order = HZP_ORDER_SKEWED,
+     .lane = {{[HZP_KIND_DECODE] = HZP_LANE_MEMORY, [HZP_KIND_PREFILL] = HZP_LANE_MEMORY},
+              {[HZP_KIND_DECODE] = HZP_LANE_MEMORY, [HZP_KIND_PREFILL] = HZP_LANE_MEMORY}},
+     .network_lane = HZP_LANE_NETWORK},
+};
+
 static void run_alone(const char *backend, const char *dir, enum hzp_dtype type, bool numbers,
                       struct alone *ret)
 {
@@ -271,6 +288,7 @@ static void *run_rank(void *arg)
     double bound = rank->type == HZP_F32 ? 0 : 2 * rank->alone->logits_worst + 1e-3;
     struct fixture mine = {
         .dir = rank->dir, .type = rank->type, .logits_max = bound, .tensor = rank->link};
+    mine.threads = rank->shaped ? 3 : 1;
     struct fixture *f = &mine;
     int32_t got[TEXT];
     if (rank->numbers)
@@ -285,6 +303,11 @@ static void *run_rank(void *arg)
         check(f, "tokens of a greedy text that differ", TEXT - same, 0);
     if (rank->numbers) {
         test_logits(f);
+        for (int i = 0; i < HZP_COUNT(shapes) && rank->shaped; i++) {
+            f->shape = &shapes[i];
+            test_logits(f);
+        }
+        f->shape = NULL;
         run_golden_batch(f);
         compare_grads(f, rank->alone);
         if (rank->golden && rank->type == HZP_F32) {
@@ -348,6 +371,7 @@ static int test_dir(const struct run *run, const char *dir, enum hzp_dtype type,
                            .type = type,
                            .alone = &alone,
                            .golden = as_it_is,
+                           .shaped = numbers && !as_it_is,
                            .numbers = numbers};
         failures += run_ranks_of(run, &job);
         alone_free(&alone);
