@@ -10,6 +10,8 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/engine/follow.h"
+#include "api/engine/group.h"
+#include "api/engine/join.h"
 #include "api/engine/rejoin.h"
 #include "api/http/http.h"
 #include "base/log.h"
@@ -355,6 +357,16 @@ static int follow_once(const struct hzp_engine_settings *settings, struct hzp_ra
     return r < 0 && lost ? HZP_LAUNCH_LOST : r < 0;
 }
 
+/* Another rank of a group that computes each step together: it ends with the group. */
+static int join_group(const struct hzp_engine_settings *settings, struct hzp_ranks *ranks)
+{
+    struct hzp_err_text err = {0};
+    int r = hzp_group_join(settings, ranks->link, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
+    return r < 0 && hzp_ranks_lost(ranks) ? HZP_LAUNCH_LOST : r < 0;
+}
+
 /* Whether a signal says that this rank is to end while it waits for others.  At other times signals
  * are blocked and do nothing on ranks other than 0, which gets them, too, and lets all end. */
 static bool is_stopped(void *ctx)
@@ -367,6 +379,8 @@ static int follow(const struct hzp_options *options, const struct hzp_engine_set
                   struct hzp_ranks *ranks, const struct replicas *replicas,
                   struct hzp_signals *signals)
 {
+    if (settings->ranks.tensor > 1)
+        return join_group(settings, ranks);
     for (int64_t left = settings->ranks.restarts;; left--) {
         int status = follow_once(settings, ranks, replicas);
         if (status != HZP_LAUNCH_LOST || left <= 0 || !hzp_ranks_may_rejoin(ranks))
@@ -423,9 +437,10 @@ static int open_replicas(const struct hzp_options *options, const struct hzp_ran
     const struct hzp_engine_settings *s = &options->engine;
     struct hzp_err_text err = {0};
     int r = HZP_OK;
-    if (ranks->ranks > 1 && s->no_train && !s->ranks.replicas)
+    if (ranks->ranks > 1 && s->no_train && !s->ranks.replicas && s->ranks.tensor <= 1)
         r = hzp_fail(&err, HZP_EINVAL,
-                     "--no-train: several ranks share learning, or with --replicas requests");
+                     "--no-train: several ranks share learning, or with --replicas requests, or "
+                     "with --tensor each step");
     else if (!s->ranks.replicas)
         return 0;
     else if (ranks->ranks == 1)
@@ -449,6 +464,24 @@ static int open_replicas(const struct hzp_options *options, const struct hzp_ran
     return r < 0 ? 2 : !ret->record;
 }
 
+/* What --tensor needs; 0, or the exit status. */
+static int check_group(const struct hzp_options *options, const struct hzp_ranks *ranks)
+{
+    struct hzp_err_text err = {0};
+    int r = hzp_group_check(&options->engine, ranks->ranks, &err);
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return r < 0 ? 2 : 0;
+}
+
+/* Whether all ranks are to be started again, because one was lost.  With restarts they were waited
+ * for, and the signal has ended that; a group does not go on without one of its ranks. */
+static bool is_lost(const struct hzp_engine_settings *settings, struct hzp_ranks *ranks, int status)
+{
+    bool group = settings->ranks.tensor > 1;
+    return (group || !status) && !outlives(settings, ranks) && hzp_ranks_lost(ranks);
+}
+
 int hzp_cmd_serve(const struct hzp_options *options)
 {
     if (!usable(options))
@@ -466,14 +499,15 @@ int hzp_cmd_serve(const struct hzp_options *options)
     status = open_ranks(options, &meeting, &ranks);
     if (status)
         return status;
-    status = open_replicas(options, &ranks, &replicas);
+    status = check_group(options, &ranks);
+    if (!status)
+        status = open_replicas(options, &ranks, &replicas);
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     if (!status)
         status = ranks.rank ? follow(options, &settings, &ranks, &replicas, &signals)
                             : lead(options, &settings, &ranks, &replicas, &signals);
-    /* With restarts the ranks were waited for, and the signal has ended that. */
-    if (!ranks.rank && !status && !outlives(&settings, &ranks) && hzp_ranks_lost(&ranks))
+    if (!ranks.rank && is_lost(&settings, &ranks, status))
         status = HZP_LAUNCH_LOST;
     hzp_ranks_close(&ranks);
     free(replicas.record);

@@ -2,6 +2,7 @@
 #include "api/engine/assembly.h"
 
 #include "api/engine/fill.h"
+#include "api/engine/group.h"
 #include "api/engine/rank_link.h"
 #include "api/engine/search_file.h"
 #include "api/engine/selftest.h"
@@ -9,6 +10,7 @@
 #include "base/log.h"
 #include "device/account.h"
 #include "weights/fp8.h"
+#include "weights/tensor_slice.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +66,19 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return hzp_chat_open(a->source_dir, a->is.model->chat_template, &a->chat, reterr);
 }
 
+/* Of the model, or of this rank's slice of it. */
+static int make_layout(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    if (!a->is.group) {
+        hzp_layout_make(&a->config, &a->layout);
+        return HZP_OK;
+    }
+    struct hzp_tensor_slice slice = {hzp_link_rank(a->is.group), hzp_link_ranks(a->is.group)};
+    HZP_TRY(hzp_tensor_slice_check(&a->config, slice.ranks, reterr));
+    hzp_layout_make_slice(&a->config, slice, &a->layout);
+    return HZP_OK;
+}
+
 int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assembly *ret,
                       struct hzp_err_text *reterr)
 {
@@ -77,7 +92,7 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
         a->config.layers = HZP_MIN(a->config.layers, config->layers_max);
     if (config->tokenizer)
         HZP_TRY(open_tokenizer(a, reterr));
-    hzp_layout_make(&a->config, &a->layout);
+    HZP_TRY(make_layout(a, reterr));
     a->layout_made = true;
     return HZP_OK;
 }
@@ -116,6 +131,8 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     HZP_TRY(check_beside(a, reterr));
+    if (a->is.group) /* searched for one rank: their lanes would not order what ranks exchange */
+        return HZP_OK;
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
                              a->is.model->kv_fp8 != 0, &a->plans, &a->tables, reterr));
@@ -227,6 +244,42 @@ static int plan_rows(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* What ranks that compute each step together have in common: the largest step, and the pages. */
+static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    const struct hzp_batch_config *b = &a->plan.batch;
+    const struct hzp_group_number number[] = {
+        {"layers", a->config.layers},
+        {"a width of", a->config.width},
+        {"a vocabulary of", a->config.vocab},
+        {"--dtype", a->plan.dtype},
+        {"--context", a->plan.positions},
+        {"--page-rows", a->is.serving->page_rows},
+        {"--max-running", a->is.serving->running_max},
+        {"steps of rows", b->rows_max},
+        {"steps of sequences", b->segs_max},
+        {"steps of draws", b->logits_max},
+        {"steps of edits", b->edits_max},
+        {"steps of masks", b->masks_max},
+        {"--check-plans", a->is.serving->check_plans},
+    };
+    int64_t pages = a->plan.kv_pages;
+    HZP_TRY(hzp_group_compare(a->is.group, number, HZP_COUNT(number), reterr));
+    HZP_TRY(hzp_group_least(a->is.group, &pages, reterr));
+    a->plan.kv_pages = (int32_t)pages;
+    return HZP_OK;
+}
+
+struct hzp_step_limits hzp_assembly_step_limits(const struct hzp_assembly *a)
+{
+    return (struct hzp_step_limits){.lines = (int32_t)a->is.serving->running_max +
+                                             1, /* and one for rewarming */
+                                    .vocab = a->config.vocab,
+                                    .pages = a->plan.kv_pages,
+                                    .page_rows = (int32_t)a->is.serving->page_rows,
+                                    .positions = a->plan.positions};
+}
+
 static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 {
     int32_t staleness = a->is.rig ? 1 : a->is.max_staleness;
@@ -239,6 +292,8 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
+    if (a->is.group)
+        hzp_model_set_tensor(a->model, a->is.group);
     return HZP_OK;
 }
 
@@ -257,6 +312,9 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
     HZP_TRY(open_device(a, reterr));
+    if (a->is.group && !hzp_device_host_memory(a->dev))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
+                              "--tensor is not there for GPUs yet: use --device cpu");
     if (a->link && a->is.training && !a->is.untested)
         HZP_TRY(hzp_selftest_run(a->dev, a->link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
@@ -265,6 +323,8 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
         HZP_TRY(plan_memory(a, reterr));
     else
         HZP_TRY(plan_rows(a, reterr));
+    if (a->is.group)
+        HZP_TRY(agree_group(a, reterr));
     return explain(a, open_weights(a, first_id), "the model", reterr);
 }
 
@@ -385,6 +445,8 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_batch_config with_table = *batch;
     with_table.table = a->pages;
     HZP_TRY(hzp_batch_create(a->dev, &with_table, &a->batch));
+    if (a->is.member)
+        return HZP_OK;
     HZP_TRY(open_tier(a, reterr));
     struct hzp_scheduler_config config = {.running_max = (int32_t)s->running_max,
                                           .waiting_max = (int32_t)s->waiting_max,
@@ -483,6 +545,15 @@ static void note_memory(const struct hzp_assembly *a)
                 (unsigned long long)hzp_loop_graphs(a->loop).bytes, a->plan.graphs, left);
 }
 
+/* What the loop tells the other ranks of the group with. */
+static struct hzp_step_link *open_records(struct hzp_assembly *a)
+{
+    struct hzp_step_link_config config = {
+        .link = a->is.group, .max = a->batch->max, .limits = hzp_assembly_step_limits(a)};
+    a->records = hzp_step_link_create(&config);
+    return a->records;
+}
+
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,
                            struct hzp_err_text *reterr)
 {
@@ -516,7 +587,11 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.source[config.sources++] = loop->last;
     if (loop->elsewhere)
         config.source[config.sources++] = loop->elsewhere;
+    if (a->is.group)
+        config.group = open_records(a);
     int r = hzp_loop_create(&config, &a->loop);
+    if (r == HZP_OK && a->is.group)
+        hzp_link_set_wake(a->is.group, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->link && a->trainer)
         hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
     else if (r == HZP_OK && a->link)
@@ -527,6 +602,9 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
     if (r == HZP_OK)
         note_memory(a);
+    int64_t ready = 1;
+    if (r == HZP_OK && a->is.group)
+        r = hzp_group_least(a->is.group, &ready, reterr);
     return explain(a, r, "the loop", reterr);
 }
 
@@ -538,8 +616,11 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
         hzp_trainer_set_wake(a->trainer, NULL, NULL);
     else if (a->link)
         hzp_link_set_wake(a->link, NULL, NULL);
+    if (a->is.group)
+        hzp_link_set_wake(a->is.group, NULL, NULL);
     hzp_tier_stop(a->tier);
     hzp_loop_destroy(a->loop);
+    hzp_step_link_destroy(a->records);
     if (a->link != a->is.link)
         hzp_link_close(a->link); /* ends what may still write to memory that is freed below */
     hzp_plan_table_fini(&a->plans);
@@ -557,6 +638,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_weights_destroy(a->weights);
     hzp_device_close(a->dev);
     a->loop = NULL;
+    a->records = NULL;
     a->rig = NULL;
     a->trainer = NULL;
     a->follower = NULL;

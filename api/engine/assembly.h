@@ -74,6 +74,11 @@ struct hzp_assembly_config {
     bool gated;    /* a follower's: rank 0 has a gate */
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
+    /* The connection of ranks that compute each step together (group.h), borrowed; NULL: none.
+     * Each has its slice of the model (weights/tensor_slice.h).  member: this is not rank 0, so it
+     * has KV pages and spaces, and no scheduler. */
+    struct hzp_link *group;
+    bool member;
 };
 
 struct hzp_assembly {
@@ -108,8 +113,9 @@ struct hzp_assembly {
     struct hzp_page_table *pages; /* NULL: the device's memory is the host's */
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
-    const struct hzp_gate *gate; /* of the trainer; set before open by the caller; NULL: none */
-    struct hzp_trials *trials;   /* the same */
+    const struct hzp_gate *gate;   /* of the trainer; set before open by the caller; NULL: none */
+    struct hzp_trials *trials;     /* the same */
+    struct hzp_step_link *records; /* of rank 0 of a group; NULL: none */
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */
@@ -147,6 +153,9 @@ int hzp_assembly_fill(struct hzp_assembly *a,
 
 /* Requires serving settings. */
 int hzp_assembly_open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr);
+
+/* What records of steps may hold at most; after open. */
+struct hzp_step_limits hzp_assembly_step_limits(const struct hzp_assembly *a);
 
 /* What this rank serves with, as ranks that serve together compare it; after open_serving.
  * HZP_EDEVICE. */

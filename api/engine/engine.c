@@ -272,6 +272,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .slots = slots,
                                          .max_staleness = (int32_t)s->training.max_staleness,
                                          .link = s->no_train ? NULL : e->config.link,
+                                         .group = s->ranks.tensor > 1 ? e->config.link : NULL,
                                          .ranks = &s->ranks,
                                          .serves = true,
                                          .copies = keeps_checkpoints(s),

@@ -558,7 +558,8 @@ static void ranks_of_job(struct page *p, struct hzp_server *server)
                "Rank 0's clock minus the rank's.");
     slowness(p, of, ranks->ranks);
     const struct hzp_engine *engine = server->engine;
-    if (engine->parts.link != engine->config.link) { /* over the ranks' link: NCCL's */
+    if (engine->parts.link &&
+        engine->parts.link != engine->config.link) { /* over the ranks' link: NCCL's */
         struct hzp_link_state link;
         hzp_link_state(engine->parts.link, &link);
         now.wire_bytes = link.wire_bytes;

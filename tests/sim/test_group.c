@@ -2,18 +2,21 @@
 /* Ranks that compute each step together: rank 0 schedules requests that come, leave, are preempted
  * and find each other's prompts, publishes versions between steps, and tells the others each step's
  * record; they build the same plan and draw the same tokens, over thousands of random steps, while
- * versions are swapped.  Each rank holds the whole model here, so that what a rank computes shows
- * which version it read.
+ * versions are swapped.  Each rank holds the whole model, so that what a rank computes shows which
+ * version it read; or its slice (weights/tensor_slice.h), and then all tokens are those that one
+ * rank with the whole model draws.
  *
  * A rank that does something else is found out and named: other weights, a swap that comes late, an
  * element that changes within a version, another shape of plans; and one that is gone. */
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
+#include "nanobatch/plan/plan_hash.h"
 #include "serve/grammar/regex.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
+#include "weights/tensor_slice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +32,7 @@ enum { AT = 40 };
 struct scene {
     const char *device;
     int ranks, threads;
+    bool slices; /* each rank has its part of the model */
     const struct hzp_plan_shape *shape;
     enum hzp_run_ahead ahead;
     enum wrong wrong;
@@ -40,6 +44,8 @@ struct rank {
     int number;
     struct hzp_link *link;
     struct fixture_model m;
+    struct hzp_layout whole;
+    struct hzp_units host; /* of the whole model */
     struct hzp_kvpool *pool;
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
@@ -62,6 +68,7 @@ struct world {
     struct hzp_lexicon *lexicon;
     struct hzp_request *live[LIVES];
     int lives, turns;
+    uint64_t told; /* the hash of all tokens, and of the versions that drew them */
     uint64_t random, swaps, refs, hiddens, masks, ended[HZP_REQUEST_FAILED + 1], tokens;
 };
 
@@ -87,7 +94,7 @@ static const struct hzp_model_config model_config = {.family = "llama",
                                                      .width = 16,
                                                      .inner = 24,
                                                      .vocab = VOCAB,
-                                                     .heads = {2, 1, 8},
+                                                     .heads = {4, 4, 8},
                                                      .positions = POSITIONS,
                                                      .norm_eps = 1e-5f,
                                                      .rope_theta = 10000,
@@ -133,8 +140,15 @@ static void publish_next(struct rank *r, uint64_t last_step)
     struct hzp_version *current = hzp_weights_current(r->m.weights);
     uint64_t id = current ? current->record.id + 1 : 1;
     bool wrong = r->scene->wrong == OTHER_WEIGHTS && r->number == 1 && id == AT;
-    fixture_units_random(r->m.dev, hzp_version_units(r->m.weights, draft), seed_of(id + wrong),
-                         0.25f);
+    fixture_units_random(NULL, &r->host, seed_of(id + wrong), 0.25f);
+    for (int32_t u = 0; u < r->whole.units; u++) {
+        struct hzp_unit_view from = hzp_unit_view(&r->host, u);
+        struct hzp_unit_view to = hzp_version_unit(r->m.weights, draft, u);
+        if (r->scene->slices)
+            hzp_tensor_slice_cut(&r->whole, &r->m.layout, u, sizeof(float), from.base, to.base);
+        else
+            memcpy(to.base, from.base, hzp_unit_bytes(&to));
+    }
     fixture_publish(&r->m, draft, last_step);
 }
 
@@ -171,7 +185,10 @@ static void open_rank(struct rank *r)
         .threads = r->scene->threads,
         .config = model_config,
         .store = {.type = HZP_F32, .slots = 3, .max_staleness = 1, .first_id = 1},
-        .positions = POSITIONS};
+        .positions = POSITIONS,
+        .tensor = r->scene->slices ? r->link : NULL};
+    hzp_layout_make(&model_config, &r->whole);
+    r->host = fixture_units(&r->whole, HZP_F32);
     fixture_open(&r->m, &fixture);
     publish_next(r, 0);
     MUST(hzp_kvpool_create(r->m.model, PAGES, PAGE_ROWS, &r->pool));
@@ -185,6 +202,8 @@ static void close_rank(struct rank *r)
     hzp_batch_destroy(r->batch);
     hzp_kvpool_destroy(r->pool);
     fixture_close(&r->m);
+    fixture_units_free(&r->host);
+    hzp_layout_free(&r->whole);
 }
 
 static void *member_main(void *arg)
@@ -284,7 +303,8 @@ static void open_first(struct world *w)
     struct hzp_step_link_config records = {.link = r->link, .max = batch_max, .limits = limits};
     open_rank(r);
     MUST(hzp_scheduler_create(&scheduler, r->m.model, r->pool, &w->scheduler));
-    w->records = hzp_step_link_create(&records);
+    if (w->scene.ranks > 1)
+        w->records = hzp_step_link_create(&records);
     w->writer =
         (struct hzp_source){.name = "writer", .offer = writer_offer, .deliver = writer_deliver};
     struct hzp_loop_config loop = {.model = r->m.model,
@@ -341,6 +361,17 @@ static struct hzp_request *make_request(struct world *w)
     return rq;
 }
 
+static void note_tokens(struct world *w, const struct hzp_request *rq)
+{
+    int32_t count = atomic_load(&rq->out_count);
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t is[] = {rq->out[i].token, (int32_t)rq->out[i].version};
+        w->told = hzp_hash_numbers(w->told, is, 2);
+    }
+    w->told = hzp_hash_numbers(w->told, &count, 1);
+    w->tokens += (uint64_t)count;
+}
+
 /* For a time clients leave early, then none does: the pages that requests are predicted to need do
  * not suffice, and some are preempted. */
 static bool leaves(struct world *w)
@@ -361,7 +392,7 @@ static void clients(struct world *w, bool more)
             continue;
         }
         w->ended[atomic_load(&rq->state)]++;
-        w->tokens += (uint64_t)atomic_load(&rq->out_count);
+        note_tokens(w, rq);
         hzp_request_destroy(rq);
         w->live[i] = w->live[--w->lives];
     }
@@ -417,7 +448,8 @@ static void end(struct world *w)
 
 /* ---- what must hold ---- */
 
-static void all_compute_the_same(const struct scene *scene)
+/* Returns the hash of all tokens. */
+static uint64_t all_compute_the_same(const struct scene *scene)
 {
     struct world w;
     struct hzp_scheduler_stats s;
@@ -425,10 +457,11 @@ static void all_compute_the_same(const struct scene *scene)
     run(&w, scene);
     hzp_scheduler_read_stats(w.scheduler, &s);
     hzp_loop_read_stats(w.loop, &loop);
-    printf("%s, %d ranks: %llu steps, %llu swaps, %llu tokens, %llu rows drawn ahead, "
+    printf("%s, %d ranks%s: %llu steps, %llu swaps, %llu tokens, %llu rows drawn ahead, "
            "%llu masks, %llu hidden states, %llu canceled, %llu preempted, %llu prompt tokens "
            "found\n",
-           scene->device, scene->ranks, (unsigned long long)loop.steps, (unsigned long long)w.swaps,
+           scene->device, scene->ranks, scene->slices ? " of slices" : "",
+           (unsigned long long)loop.steps, (unsigned long long)w.swaps,
            (unsigned long long)w.tokens, (unsigned long long)w.refs, (unsigned long long)w.masks,
            (unsigned long long)w.hiddens, (unsigned long long)w.ended[HZP_REQUEST_CANCELED],
            (unsigned long long)s.preempted, (unsigned long long)s.prefix_hits);
@@ -444,7 +477,9 @@ static void all_compute_the_same(const struct scene *scene)
     CHECK(loop.steps >= scene->steps && w.swaps > scene->steps / 50 && s.prefix_hits > 0);
     CHECK((s.preempted > 0 || scene->steps < 3000) && w.masks > 0 && w.hiddens > 0);
     CHECK((w.refs > 0) == (scene->ahead == HZP_AHEAD_ALWAYS));
+    uint64_t told = w.told;
     end(&w);
+    return told;
 }
 
 /* What rank 1 does wrong ends the group, all ranks know whose fault it is, and all requests fail.
@@ -482,6 +517,12 @@ int main(void)
     };
     for (int i = 0; i < HZP_COUNT(scenes); i++)
         all_compute_the_same(&scenes[i]);
+    struct scene one = {.device = "ref", .ranks = 1, .steps = 1500};
+    uint64_t told = all_compute_the_same(&one);
+    for (int ranks = 2; ranks <= 4; ranks += 2) {
+        struct scene slices = {.device = "ref", .ranks = ranks, .slices = true, .steps = one.steps};
+        CHECK(all_compute_the_same(&slices) == told);
+    }
     is_found_out(OTHER_WEIGHTS, "drew other tokens");
     is_found_out(LATE_SWAP, "serves on rank 0");
     is_found_out(CHANGES_INSIDE, "drew other tokens");

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/group.h"
+
+#include "base/arena.h"
+#include "nanobatch/loop.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options ---- */
+
+int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_err_text *reterr)
+{
+    const char *device = s->device.name ? s->device.name : "";
+    int tensor = (int)s->ranks.tensor;
+    if (tensor <= 1)
+        return HZP_OK;
+    if (tensor != ranks)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
+                              "--tensor %d: there are %d ranks; all ranks of a run compute each "
+                              "step together, so both numbers must be equal",
+                              tensor, ranks);
+    const struct {
+        bool given;
+        const char *option, *why;
+    } bad[] = {
+        {!s->no_train, "--tensor",
+         "needs --no-train: ranks that compute each step together do "
+         "not learn yet"},
+        {s->ranks.replicas, "--replicas",
+         "cannot be used with --tensor: a rank is a replica or a "
+         "part of one"},
+        {s->ranks.link == HZP_RANKS_NCCL, "--link", "nccl cannot be used with --tensor"},
+        {strncmp(device, "cuda", 4) == 0, "--tensor", "is not there for GPUs yet"},
+        {s->model.fp8, "--quantization", "fp8 cannot be used with --tensor"},
+        {s->serving.run_ahead == HZP_AHEAD_ALWAYS, "--run-ahead",
+         "1 cannot be used with --tensor: the ranks exchange within each step"},
+        {s->serving.plans && strcmp(s->serving.plans, "auto") && strcmp(s->serving.plans, "off"),
+         "--plans", "cannot be used with --tensor: plans are searched for one rank"},
+        {s->serving.prefix_dir, "--prefix-file",
+         "cannot be used with --tensor: pages would be read back on rank 0 only"},
+    };
+    for (int i = 0; i < HZP_COUNT(bad); i++)
+        if (bad[i].given)
+            return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
+                                  bad[i].why);
+    return HZP_OK;
+}
+
+/* ---- numbers ---- */
+
+static int gather(struct hzp_link *link, const int64_t *own, int count, int64_t *all,
+                  struct hzp_err_text *reterr)
+{
+    struct hzp_transfer transfer = {.op = HZP_ALL_GATHER,
+                                    .type = HZP_WIRE_U64,
+                                    .count = (size_t)count,
+                                    .send = own,
+                                    .recv = all,
+                                    .host = true,
+                                    .tag = (uint64_t)count};
+    hzp_ticket ticket;
+    HZP_TRY(hzp_link_post(link, &transfer, &ticket, reterr));
+    return hzp_link_wait(link, ticket, reterr);
+}
+
+int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *number, int count,
+                      struct hzp_err_text *reterr)
+{
+    int64_t own[HZP_GROUP_NUMBERS_MAX] = {0};
+    int ranks = hzp_link_ranks(link);
+    HZP_ASSERT(count <= HZP_GROUP_NUMBERS_MAX);
+    for (int i = 0; i < count; i++)
+        own[i] = number[i].value;
+    int64_t *all = hzp_xcalloc((size_t)ranks * (size_t)count, sizeof(*all));
+    int r = gather(link, own, count, all, reterr);
+    for (int k = count; r == HZP_OK && k < ranks * count; k++)
+        if (all[k] != all[k % count])
+            r = hzp_fail(reterr, HZP_EINVAL,
+                         "rank %d has %s %" PRId64 ", rank 0 has %" PRId64
+                         ": ranks that compute each step together need the same",
+                         k / count, number[k % count].name, all[k], all[k % count]);
+    free(all);
+    return r;
+}
+
+int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr)
+{
+    int ranks = hzp_link_ranks(link);
+    int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
+    int r = gather(link, value, 1, all, reterr);
+    for (int k = 0; r == HZP_OK && k < ranks; k++)
+        *value = HZP_MIN(*value, all[k]);
+    free(all);
+    return r;
+}

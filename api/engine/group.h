@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/group.h - ranks that compute each step together (--tensor): what such a group needs,
+ * and the numbers its ranks must have in common.
+ *
+ * Rank 0 is a server like any other, whose loop tells the group each step
+ * (nanobatch/step_link.h); the others: join.h.  The group's link is used by nothing but its steps
+ * and the start.  When a rank is lost, the control messages fail the link on all ranks, so whoever
+ * waits for a step returns: the group ends as a whole.
+ *
+ * Thread: the one that owns the link.
+ */
+#ifndef HZP_API_ENGINE_GROUP_H
+#define HZP_API_ENGINE_GROUP_H
+
+#include "api/engine/settings.h"
+#include "device/link.h"
+
+/* Whether so many ranks can serve as one group with these settings.  HZP_EINVAL names the option
+ * that excludes it. */
+int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
+                    struct hzp_err_text *reterr);
+
+/* A number that all ranks of a group must have in common, and how it is called. */
+struct hzp_group_number {
+    const char *name;
+    int64_t value;
+};
+enum { HZP_GROUP_NUMBERS_MAX = 16 };
+
+/* Compares the numbers with those of all ranks; each calls it at the same point of its start.
+ * HZP_EINVAL names the first rank and number that differ from rank 0's; HZP_EIO: the link
+ * failed. */
+int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *number, int count,
+                      struct hzp_err_text *reterr);
+
+/* The smallest value of any rank, in *value; waits until all ranks have come so far. */
+int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/join.h"
+
+#include "api/engine/group.h"
+#include "base/log.h"
+#include "nanobatch/member.h"
+
+#include <inttypes.h>
+
+static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    struct hzp_member *member;
+    struct hzp_member_stats stats;
+    int64_t ready = 1;
+    HZP_TRY(hzp_assembly_open(a, 1, reterr));
+    HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
+    HZP_TRY(hzp_assembly_open_serving(a, reterr));
+    struct hzp_member_config config = {.model = a->model,
+                                       .space = a->space,
+                                       .batch = a->batch,
+                                       .kv = hzp_kvpool_layers(a->pool),
+                                       .limits = hzp_assembly_step_limits(a),
+                                       .link = a->is.group,
+                                       .check_plans = a->is.serving->check_plans != 0};
+    int r = hzp_member_create(&config, &member);
+    if (r < 0)
+        return hzp_fail(reterr, r, "cannot join the group: %s", hzp_err_name(r));
+    r = hzp_group_least(a->is.group, &ready, reterr);
+    if (r == HZP_OK) {
+        hzp_log(HZP_LOG_INFO, "engine", "computes with rank=0 as rank=%d of ranks=%d",
+                hzp_link_rank(a->is.group), hzp_link_ranks(a->is.group));
+        r = hzp_member_run(member, reterr);
+    }
+    hzp_member_read_stats(member, &stats);
+    hzp_log(HZP_LOG_INFO, "engine", "computed rank=%d steps=%" PRIu64 " rows=%" PRIu64,
+            hzp_link_rank(a->is.group), stats.steps, stats.rows);
+    hzp_member_destroy(member);
+    return r;
+}
+
+int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *link,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_assembly_config config = {.device = &settings->device,
+                                         .model = &settings->model,
+                                         .serving = &settings->serving,
+                                         .split = &settings->split,
+                                         .slots = 1,
+                                         .group = link,
+                                         .member = true};
+    struct hzp_assembly parts;
+    int r = hzp_assembly_read(&config, &parts, reterr);
+    if (r == HZP_OK)
+        r = run(&parts, reterr);
+    hzp_assembly_close(&parts);
+    return r;
+}

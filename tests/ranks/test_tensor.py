@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A server whose ranks compute each step together: the same answers as one process gives, to clients that stream,
+leave and come at once; a rank that dies is named, and the server ends; a signal ends all in order; settings that
+exclude it are refused by name.
+
+    test_tensor.py HZPSERVE MODEL LINK...    links: mpi, zmq
+"""
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+serve, model = sys.argv[1:3]
+HANG = 1500  # seconds; only a hang takes as long
+GROUP = ["--ranks", "2", "--tensor", "2"]
+
+
+class Server:
+    """A server; of several ranks, if the options say so."""
+
+    def __init__(self, *options):
+        self.scratch = tempfile.TemporaryDirectory(prefix="hzpserve-tensor-")
+        self.log = pathlib.Path(self.scratch.name) / "log"
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [serve, "serve", model, "--port", "0", "--no-train", "--dtype", "f32", "--state", self.scratch.name,
+                 "--max-running", "6", "--kv-tokens", "768", "--page-rows", "16", *options],
+                stdout=subprocess.PIPE, stderr=log, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"serves \S+ at http://(\S+:\d+)", line)
+            if found:
+                self.host = found[1]
+                break
+        else:
+            sys.exit("the server did not come up:\n" + self.log.read_text())
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://{self.host}{path}", timeout=HANG) as answer:
+            return answer.read().decode()
+
+    def number(self, name, rank=None):
+        labels = "[^}]*" if rank is None else f'[^}}]*rank="{rank}"'
+        found = re.search(rf"^{name}{{{labels}}} (\S+)$", self.get("/metrics"), re.M)
+        assert found, name
+        return float(found[1])
+
+    def complete(self, body):
+        request = urllib.request.Request(f"http://{self.host}/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=HANG) as answer:
+            return json.loads(answer.read())["choices"][0]["text"]
+
+    def stream(self, body, leave=None):
+        """The text; leave: the client goes after so many pieces."""
+        connection = http.client.HTTPConnection(self.host, timeout=HANG)
+        connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
+                           {"Content-Type": "application/json"})
+        text, pieces = "", 0
+        for line in connection.getresponse():
+            if not line.startswith(b"data: {"):
+                continue
+            text += json.loads(line[6:])["choices"][0]["text"]
+            pieces += 1
+            if pieces == leave:
+                break
+        connection.close()
+        return text
+
+    def pid(self, rank):
+        """The process that is this rank."""
+        word = self.scratch.name.encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                variables = dict(v.split(b"=", 1) for v in path.read_bytes().split(b"\0") if b"=" in v)
+                words = (path.parent / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if variables.get(b"RANK", variables.get(b"OMPI_COMM_WORLD_RANK")) == str(rank).encode() and \
+                    word in words and pathlib.Path(words[0].decode()).name == pathlib.Path(serve).name:
+                return int(path.parent.name)
+        sys.exit(f"there is no rank {rank}")
+
+    def end(self, status=0, ask=True):
+        if ask:
+            self.process.send_signal(signal.SIGTERM)
+        ended = self.process.wait(HANG)
+        log = self.log.read_text()
+        assert ended == status, (ended, log)
+        self.scratch.cleanup()
+        return log
+
+
+def bodies():
+    """Requests of several kinds, of which many begin alike."""
+    luck = random.Random(5)
+    starts = ["Where does", "Who lives in", "The river", "What is the"]
+    for i in range(40):
+        body = {"prompt": luck.choice(starts) + luck.choice([" the", " Anna", " a man", ""]), "max_tokens": luck.randint(1, 40),
+                "temperature": luck.choice([0, 0, 0.9]), "seed": i}
+        if i % 5 == 1:
+            body["presence_penalty"] = 0.5
+        if i % 7 == 2:
+            body["logit_bias"] = {"9": 2}
+        yield body
+
+
+def at_once(server, what):
+    """All of them from a few clients at a time; every sixth client leaves early."""
+    texts, todo, lock = [None] * len(what), list(enumerate(what)), threading.Lock()
+
+    def client():
+        while True:
+            with lock:
+                if not todo:
+                    return
+                i, body = todo.pop()
+            if i % 6 == 5:
+                server.stream(body, leave=2)
+            texts[i] = server.stream(body) if i % 2 else server.complete(body)
+
+    clients = [threading.Thread(target=client) for _ in range(8)]
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    return texts
+
+
+def same_answers(link, expected):
+    what = list(bodies())
+    server = Server(*GROUP, "--link", link)
+    before = server.number("hzpserve_rank_transfers", 1)
+    got = at_once(server, what)
+    for body, one, group in zip(what, expected, got):
+        assert one == group, (body, one, group)
+    assert server.number("hzpserve_ranks") == 2
+    server_until(server, lambda: server.number("hzpserve_rank_transfers", 1) > before)
+    assert json.loads(server.get("/health"))["status"] == "ok"
+    time.sleep(6)  # longer than a rank may be silent: a group that waits is not one that is lost
+    assert server.complete(what[0]) == expected[0]
+    log = server.end()
+    steps = re.search(r"computed rank=1 steps=(\d+) rows=(\d+)", log)
+    assert steps and int(steps[1]) > 100 and int(steps[2]) > int(steps[1]), log
+    print(f"{link}: the same {len(what)} answers; {steps[1]} steps of two ranks, in which {steps[2]} rows were computed")
+
+
+def server_until(server, holds):
+    end = time.monotonic() + HANG
+    while not holds():
+        if server.process.poll() is not None or time.monotonic() > end:
+            sys.exit(f"ended or hangs ({server.process.poll()}):\n{server.log.read_text()}")
+        time.sleep(0.05)
+
+
+def loses(link, busy):
+    """Rank 1 is killed: requests get an error, the log names the rank, the server ends."""
+    server = Server(*GROUP, "--link", link)
+    errors = []
+
+    def client():
+        try:
+            while True:
+                server.complete({"prompt": "Where does", "max_tokens": 40, "temperature": 0.9})
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+            errors.append(getattr(error, "code", None))
+
+    clients = [threading.Thread(target=client) for _ in range(4 if busy else 0)]
+    for c in clients:
+        c.start()
+    if busy:
+        time.sleep(1)
+    os.kill(server.pid(1), signal.SIGKILL)
+    log = server.end(status=3, ask=False)
+    for c in clients:
+        c.join()
+    assert len(errors) == len(clients) and all(e in (None, 500, 503) for e in errors), errors
+    assert re.search(r"ranks failed: .*rank 1", log), log
+    print(f"{link}: a lost rank ends the server, {'which was busy' if busy else 'which was idle'}; clients saw {errors}")
+
+
+def starts_again():
+    """With --restart all ranks are started again."""
+    server = Server(*GROUP, "--link", "zmq", "--restart", "2")
+    text = server.complete({"prompt": "Where does", "max_tokens": 8, "temperature": 0})
+    os.kill(server.pid(1), signal.SIGKILL)
+    server_until(server, lambda: server.log.read_text().count("computes with rank=0") == 2)
+    log = server.end()
+    assert "restart rank=0" in log and "restart rank=1" in log and text, log
+
+
+def refused():
+    cases = [(["--ranks", "2", "--tensor", "2"], "--tensor needs --no-train"),
+             (["--ranks", "2", "--tensor", "3", "--no-train"], "--tensor 3: there are 2 ranks"),
+             (["--tensor", "2", "--no-train"], "--tensor 2: there are 1 ranks"),
+             (["--ranks", "3", "--tensor", "3", "--no-train"], "do not divide the model's attention heads, 4"),
+             (GROUP + ["--no-train", "--quantization", "fp8"], "--quantization fp8 cannot be used with --tensor"),
+             (GROUP + ["--no-train", "--run-ahead", "1"], "--run-ahead 1 cannot be used with --tensor"),
+             (GROUP + ["--no-train", "--device", "cuda"], "--tensor is not there for GPUs yet"),
+             (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
+    for options, says in cases:
+        ended = subprocess.run([serve, "serve", model, "--port", "0", "--state", "none", *options], timeout=HANG,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert ended.returncode in (1, 2) and says in ended.stdout, (options, ended.returncode, ended.stdout)
+
+
+alone = Server()
+answers = at_once(alone, list(bodies()))
+alone.end()
+refused()
+for name in sys.argv[3:]:
+    same_answers(name, answers)
+    loses(name, True)
+loses(sys.argv[3], False)
+if "zmq" in sys.argv[3:]:
+    starts_again()
