@@ -16,39 +16,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 7, SIDE = 1024, PRODUCTS = 2 };
+enum { RUNS = 7, SIDE = 1024, PRODUCTS = 2, LINE_WORDS = 64 / 8 };
 
 struct reading {
     const uint64_t *words;
     size_t words_each;
+    int streams;   /* of a task */
     uint64_t *sum; /* [threads]: keeps the reads from being optimized away */
 };
 
+/* A line of memory from each of several places in turn, each place in the order of memory: some
+ * CPUs fetch several streams a core faster than one. */
 static void read_task(void *ctx, int task, int thread)
 {
     const struct reading *r = ctx;
+    const size_t stream = r->words_each / (size_t)r->streams;
     const uint64_t *p = r->words + (size_t)task * r->words_each;
     uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    for (size_t i = 0; i + 32 <= r->words_each; i += 32)
-        for (size_t k = 0; k < 32; k += 4) {
-            s0 += p[i + k];
-            s1 += p[i + k + 1];
-            s2 += p[i + k + 2];
-            s3 += p[i + k + 3];
+    for (size_t i = 0; i + LINE_WORDS <= stream; i += LINE_WORDS)
+        for (int s = 0; s < r->streams; s++) {
+            const uint64_t *line = p + (size_t)s * stream + i;
+            for (size_t k = 0; k < LINE_WORDS; k += 4) {
+                s0 += line[k];
+                s1 += line[k + 1];
+                s2 += line[k + 2];
+                s3 += line[k + 3];
+            }
         }
     r->sum[thread] += s0 + s1 + s2 + s3;
 }
 
 static int measure_reads(struct hzp_lane *lane, struct hzp_limits *ret)
 {
+    static const int streams[] = {1, 2, 4, 8};
     struct hzp_team *team = hzp_cpu_team(lane);
     const size_t bytes = (size_t)512 << 20, tasks = 256;
     void *memory;
     HZP_TRY(hzp_device_alloc(lane->dev, HZP_MEM_DEVICE, bytes, &memory));
     memset(memory, 1, bytes);
     uint64_t *sum = calloc((size_t)hzp_team_threads(team), sizeof(*sum));
-    struct reading reading = {memory, bytes / tasks / 8, sum};
-    for (int run = 0; sum && run < RUNS; run++) {
+    struct reading reading = {.words = memory, .words_each = bytes / tasks / 8, .sum = sum};
+    for (int run = 0; sum && run < RUNS * HZP_COUNT(streams); run++) {
+        reading.streams = streams[run % HZP_COUNT(streams)];
         uint64_t begin = hzp_now_ns();
         hzp_team_run(team, (int)tasks, read_task, &reading);
         double rate = (double)bytes / ((double)(hzp_now_ns() - begin) * 1e-9);
@@ -57,6 +66,17 @@ static int measure_reads(struct hzp_lane *lane, struct hzp_limits *ret)
     free(sum);
     hzp_device_free(lane->dev, HZP_MEM_DEVICE, memory);
     return HZP_OK;
+}
+
+/* The library keeps to the device's level: called before its first product, or it has no effect.
+ * Below avx512_bf16 no op of the device calls the library, so nothing else is measured by it. */
+static void keep_to_level(const struct hzp_cpu_device *dev)
+{
+    static const dnnl_cpu_isa_t isa[] = {[HZP_CPU_BASE] = dnnl_cpu_isa_sse41,
+                                         [HZP_CPU_AVX2] = dnnl_cpu_isa_avx2,
+                                         [HZP_CPU_AVX512] = dnnl_cpu_isa_avx512_core};
+    if (dev->isa < HZP_CPU_AVX512_BF16)
+        dnnl_set_max_cpu_isa(isa[dev->isa]);
 }
 
 /* One product with the library's own layouts. */
@@ -164,6 +184,7 @@ int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret)
     memset(ret, 0, sizeof(*ret));
     HZP_TRY(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane));
     int r = measure_reads(lane, ret);
+    keep_to_level((const struct hzp_cpu_device *)dev);
     ret->gemm_f32 = measure_products(lane, dnnl_f32);
     ret->gemm_bf16 = measure_products(lane, dnnl_bf16);
     hzp_lane_close(lane);
