@@ -7,7 +7,8 @@
 train: full AdamW updates of 4 documents of 512 tokens, bf16 weights; on PyTorch with fused AdamW
 and torch's own attention. Its simplest form keeps weights, gradients and moments in bf16: less work
 than hzpserve does, which keeps moments and the exact sum of weights in 32 bits. --f32-master gives
-PyTorch fp32 weights under bf16 autocast, which is the same arithmetic.
+PyTorch fp32 weights under bf16 autocast, which is the same arithmetic. --f32 trains in F32 on both
+sides.
 generate: --batch sequences at once, 512 in and 128 out, with generate() and a static batch on
 PyTorch, and over HTTP on hzpserve. Prints each round, medians and ratios.
 """
@@ -28,6 +29,7 @@ from serving import Server, free_port, load
 
 def ours_train(given, _):
     done = subprocess.run([given.hzpserve, "bench", "train", given.model, "--json", "--quick",
+                           *(["--dtype", "f32"] if given.f32 else []),
                            "--threads", str(given.threads)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
@@ -38,7 +40,7 @@ def ours_train(given, _):
 class Peer:
     def __init__(self, given):
         self.given = given
-        dtype = torch.float32 if given.f32_master else torch.bfloat16
+        dtype = torch.float32 if given.f32_master or given.f32 else torch.bfloat16
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             given.model, dtype=dtype, attn_implementation="sdpa")
         self.vocab = self.model.config.vocab_size
@@ -88,6 +90,7 @@ def main():
     parser.add_argument("--updates", type=int, default=2, help="of PyTorch in a round")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--f32-master", action="store_true")
+    parser.add_argument("--f32", action="store_true")
     parser.add_argument("--json", help="file for every figure")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -127,7 +130,7 @@ def ours(given, what, server, turn):
 def report(given, values):
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, "
           f"{'compiled' if given.compile else 'eager'}, "
-          f"{'fp32 weights, bf16 autocast' if given.f32_master else 'all bf16'}")
+          f"{'fp32 weights, bf16 autocast' if given.f32_master else 'f32' if given.f32 else 'all bf16'}")
     for what, both in values.items():
         median = {who: statistics.median(v) for who, v in both.items()}
         print(f"{what:10}", "  ".join(f"{who} {v:.2f}" for who, v in median.items()))
@@ -137,7 +140,8 @@ def report(given, values):
         with open(given.json, "w") as file:
             json.dump({"machine": platform.machine(), "torch": torch.__version__,
                        "transformers": transformers.__version__, "compile": given.compile,
-                       "f32_master": given.f32_master, "values": values}, file, indent=1)
+                       "f32_master": given.f32_master,
+                       "f32": given.f32, "values": values}, file, indent=1)
 
 
 if __name__ == "__main__":
