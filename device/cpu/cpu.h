@@ -54,6 +54,10 @@ void hzp_cpu_fence_close(struct hzp_fence *fence);
 int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cpu_fence_wait(struct hzp_fence *fence);
 
+/* Whether this CPU has many more prefetches under way into its second cache than into its first: so
+ * was AMD's Zen 4 measured (dev/kernels/matmul_lab.md).  False of CPUs that were not. */
+bool hzp_cpu_fetches_far(void);
+
 /* Measures, or reads, dev->choice; the device is open but for it.  At level amx. */
 void hzp_cpu_choose(struct hzp_cpu_device *dev);
 

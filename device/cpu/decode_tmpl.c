@@ -39,7 +39,7 @@ struct decode {
     int kv_each;     /* kv heads per task */
     int cuts;        /* tasks per piece: the kv heads over kv_each */
     float *part;     /* [parts][cuts] states */
-    bool pairs;
+    bool pairs, far; /* hzp_cpu_fetches_far() */
 };
 
 /* The place of a block of rows of one kv head. A task reads, for each chunk, first the keys, then
@@ -101,9 +101,9 @@ INLINE struct wanted ahead(struct task *t)
     struct place *a = &t->ahead;
 
     if (a->p0 >= a->end)
-        return (struct wanted){NULL, 0};
+        return (struct wanted){NULL, 0, false};
     int left = page_left(t, a->p, a->p1), n = HZP_MIN(left - a->row, ROWS);
-    struct wanted want = {row_at(t, a->value, a->h, a->p + a->row), n};
+    struct wanted want = {row_at(t, a->value, a->h, a->p + a->row), n, t->w->far};
     const float *scale = scale_at(t, a->value, a->h, a->p + a->row);
 
     if (scale)
@@ -463,6 +463,7 @@ static int cpu_attn_decode(struct hzp_lane *lane, const void *args)
     struct decode w = {.args = a,
                        .team = team,
                        .pairs = pairs,
+                       .far = hzp_cpu_fetches_far(),
                        .cuts = 1,
                        .group = a->heads.heads / a->heads.kv_heads,
                        .wide = pairs ? HZP_ROUND_UP(a->heads.dim, 32) : a->heads.dim,

@@ -37,6 +37,7 @@ INLINE size_t size_of(enum hzp_dtype type)
 struct wanted {
     const char *at;
     int n;
+    bool far; /* into the second cache */
 };
 
 /* Prefetches two of its rows, from row r on: a few lines at a time, between other work, because a
@@ -44,8 +45,12 @@ struct wanted {
  * hardware cannot predict them. */
 INLINE void fetch_two(struct wanted want, int r, size_t row)
 {
-    if (r < want.n)
-        for (size_t i = 0; i < 2 * row; i += 64)
+    if (r >= want.n)
+        return;
+    for (size_t i = 0; i < 2 * row; i += 64)
+        if (want.far)
+            fetch_far(want.at + (size_t)r * row + i);
+        else
             fetch_near(want.at + (size_t)r * row + i);
 }
 

@@ -120,6 +120,7 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
     struct hzp_team *team = hzp_cpu_team(lane);
     bool forward = !a->trans_a && a->trans_b, pairs = product->panel && a->a.type == HZP_BF16;
     int inner = a->trans_a ? a->a.rows : a->a.cols;
+    const struct hzp_few_kernels *few;
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
@@ -136,7 +137,8 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
         if (r != HZP_EUNSUP)
             return r;
     }
-    if (hzp_cpu_few_takes(a, product->few))
-        return hzp_cpu_few_run(team, a, product->few);
+    few = a->c.rows == 1 ? product->one : product->few;
+    if (hzp_cpu_few_takes(a, few))
+        return hzp_cpu_few_run(team, a, few);
     return hzp_cpu_panel_run(team, a, product->wide);
 }

@@ -48,6 +48,7 @@ struct hzp_cpu_product {
     const struct hzp_panel_kernels *panel; /* NULL: likewise */
     const struct hzp_panel_kernels *wide;
     const struct hzp_few_kernels *few; /* what wide computes, of few rows */
+    const struct hzp_few_kernels *one; /* the same, of one row */
     void (*widen)(const uint8_t *from, uint16_t *to, int count); /* E4M3 to BF16 */
 };
 

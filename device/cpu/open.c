@@ -11,6 +11,7 @@
 #include "device/ref/host.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,27 @@ static enum hzp_cpu_isa isa_find(void)
     return hzp_cpu_amx_allowed() ? HZP_CPU_AMX : HZP_CPU_AVX512_BF16;
 #else
     return HZP_CPU_BASE;
+#endif
+}
+
+bool hzp_cpu_fetches_far(void)
+{
+#if defined(__x86_64__)
+    enum { ZEN3_ZEN4 = 0x19, ZEN4_SERVERS = 0x10, ZEN4_OTHERS = 0x60 };
+    static _Atomic int known; /* 1: no, 2: yes; found once, or by two threads the same */
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    int ret = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (!ret) {
+        bool amd = __get_cpuid(0, &a, &b, &c, &d) && c == signature_AMD_ecx;
+        unsigned eax = amd && __get_cpuid(1, &a, &b, &c, &d) ? a : 0;
+        unsigned family = (eax >> 8 & 15) + (eax >> 20 & 255), model = (eax >> 16 & 15) << 4;
+        ret = 1 + (family == ZEN3_ZEN4 && (model == ZEN4_SERVERS || model >= ZEN4_OTHERS));
+        atomic_store_explicit(&known, ret, memory_order_relaxed);
+    }
+    return ret == 2;
+#else
+    return false;
 #endif
 }
 

@@ -27,6 +27,11 @@ enum {
     HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
 };
 
+/* How W is fetched ahead, which changes nothing in the sums.  near: by prefetches into the first
+ * cache; far: into the second; load: as near, and some way behind it lines are loaded in the order
+ * of memory, so that the CPU itself recognises the stream. */
+enum hzp_thin_fetch { HZP_THIN_NEAR, HZP_THIN_FAR, HZP_THIN_LOAD };
+
 struct hzp_thin {
     const struct hzp_matmul_args *args;
     int blocks;                   /* of x's rows, of nearly the same height */
@@ -36,7 +41,9 @@ struct hzp_thin {
     bool along;          /* all of k for four columns; else one tile of k for a strip of columns */
     bool pairs;          /* a block of x goes by two tiles of W */
     int ahead;           /* tiles */
-    size_t sums;         /* where the sums begin in a thread's own memory: behind x */
+    enum hzp_thin_fetch fetch;
+    size_t back; /* bytes from what is fetched to what is loaded */
+    size_t sums; /* where the sums begin in a thread's own memory: behind x */
 };
 
 /* One instruction set's kernels.  start: copies x into the thread's own memory while it fetches the

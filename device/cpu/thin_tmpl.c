@@ -114,6 +114,8 @@ struct tile {
     const uint16_t *x;
     const char *w[NR], *ahead[NR];
     const char *fetch; /* one of ahead */
+    size_t back;       /* bytes from what is fetched to what is loaded */
+    const char *end;   /* the last byte of W: nothing behind it may be loaded */
     size_t row;        /* bytes from one fetched row to the next; 0: they follow each other */
     int count, fold;   /* elements of k: all, and after how many sums are folded */
     bool first;        /* there are no sums yet */
@@ -121,7 +123,18 @@ struct tile {
     float *sums;       /* [mr][HZP_THIN_STRIP] */
 };
 
-INLINE void tile(int mr, int fetches, const struct tile *t)
+/* One line; back, end: of loads. */
+INLINE void line_fetch(const char *p, enum hzp_thin_fetch how, size_t back, const char *end)
+{
+    if (how == HZP_THIN_FAR)
+        _mm_prefetch(p, _MM_HINT_T1);
+    else
+        _mm_prefetch(p, _MM_HINT_T0);
+    if (how == HZP_THIN_LOAD)
+        (void)*(const volatile char *)(p - back < end ? p - back : end);
+}
+
+INLINE void tile(int mr, int fetches, enum hzp_thin_fetch how, const struct tile *t)
 {
     const char *fetch = t->fetch;
     const uint16_t *x = t->x;
@@ -143,7 +156,7 @@ INLINE void tile(int mr, int fetches, const struct tile *t)
         for (; at < end; at += 64, x += mr * LINE) {
             UNROLL
             for (int j = 0; j < fetches; j++)
-                _mm_prefetch(fetch + j * 64, _MM_HINT_T0);
+                line_fetch(fetch + j * 64, how, t->back, t->end);
             turn--;
             fetch += fetches * 64 + (turn ? 0 : jump);
             turn = turn ? turn : turns;
@@ -171,32 +184,38 @@ INLINE void tile(int mr, int fetches, const struct tile *t)
 }
 
 /* Not inlined: together they keep the compiler busy for long. */
-#define TILE(mr, fetches)                                                                          \
-    static __attribute__((noinline)) void tile_##mr##_##fetches(const struct tile *t)              \
+#define TILE(mr, fetches, name, how)                                                               \
+    static __attribute__((noinline)) void tile_##mr##_##fetches##_##name(const struct tile *t)     \
     {                                                                                              \
-        tile(mr, fetches, t);                                                                      \
+        tile(mr, fetches, how, t);                                                                 \
     }
-#define TILES(mr) TILE(mr, 1) TILE(mr, 2) TILE(mr, 4)
+#define TILES_AS(mr, name, how) TILE(mr, 1, name, how) TILE(mr, 2, name, how) TILE(mr, 4, name, how)
+#define TILES(mr)               TILES_AS(mr, near, HZP_THIN_NEAR) TILES_AS(mr, far, HZP_THIN_FAR)
 TILES(1)
 TILES(2)
 TILES(3)
 TILES(4)
 TILES(5)
 TILES(6)
+TILE(1, 4, load, HZP_THIN_LOAD) /* of one row only */
 
 typedef void tile_fn(const struct tile *t);
-static tile_fn *const tiles_1[MR + 1] = {NULL,     tile_1_1, tile_2_1, tile_3_1,
-                                         tile_4_1, tile_5_1, tile_6_1};
-static tile_fn *const tiles_2[MR + 1] = {NULL,     tile_1_2, tile_2_2, tile_3_2,
-                                         tile_4_2, tile_5_2, tile_6_2};
-static tile_fn *const tiles_4[MR + 1] = {NULL,     tile_1_4, tile_2_4, tile_3_4,
-                                         tile_4_4, tile_5_4, tile_6_4};
+#define EACH_ROWS(f, name)                                                                         \
+    {                                                                                              \
+        NULL, tile_1_##f##_##name, tile_2_##f##_##name, tile_3_##f##_##name, tile_4_##f##_##name,  \
+            tile_5_##f##_##name, tile_6_##f##_##name                                               \
+    }
+/* By hzp_thin_fetch, by the logarithm of the number of lines fetched at a time, by rows. */
+static tile_fn *const tiles_of[3][3][MR + 1] = {
+    [HZP_THIN_NEAR] = {EACH_ROWS(1, near), EACH_ROWS(2, near), EACH_ROWS(4, near)},
+    [HZP_THIN_FAR] = {EACH_ROWS(1, far), EACH_ROWS(2, far), EACH_ROWS(4, far)},
+    [HZP_THIN_LOAD] = {[2] = {NULL, tile_1_4_load}}};
 
 /* The same of whole lines of one block of k, that fetches one row or nothing: what products of more
  * than 24 rows spend their time in, 1 to 4 % less so than in the one above.  (16 rows are no faster
  * with it.)  Sums are added up in the same order. */
-INLINE void plain(int mr, bool fetches, const uint16_t *x, const char *w, size_t row, size_t bytes,
-                  const char *fetch, float *sums, bool first)
+INLINE void plain(int mr, bool fetches, enum hzp_thin_fetch how, const uint16_t *x, const char *w,
+                  size_t row, size_t bytes, const char *fetch, float *sums, bool first)
 {
     vf acc[MR][NR], fold[8];
     const char *w3 = w + 3 * row;
@@ -209,7 +228,7 @@ INLINE void plain(int mr, bool fetches, const uint16_t *x, const char *w, size_t
     }
     for (size_t at = 0; at < bytes; at += 64, x += mr * LINE) {
         if (fetches)
-            _mm_prefetch(fetch + at, _MM_HINT_T0);
+            line_fetch(fetch + at, how, 0, NULL);
         __m512i v[NR] = {_mm512_loadu_si512(w + at), _mm512_loadu_si512(w + row + at),
                          _mm512_loadu_si512(w + 2 * row + at), _mm512_loadu_si512(w3 + at)};
         step(mr, acc, x, v);
@@ -227,24 +246,28 @@ INLINE void plain(int mr, bool fetches, const uint16_t *x, const char *w, size_t
 
 typedef void plain_fn(const uint16_t *x, const char *w, size_t row, size_t bytes, const char *fetch,
                       float *sums, bool first);
-#define PLAIN(mr, fetches)                                                                         \
-    static __attribute__((noinline)) void plain_##mr##_##fetches(                                  \
+#define PLAIN(mr, fetches, name, how)                                                              \
+    static __attribute__((noinline)) void plain_##mr##_##name(                                     \
         const uint16_t *x, const char *w, size_t row, size_t bytes, const char *fetch,             \
         float *sums, bool first)                                                                   \
     {                                                                                              \
         if (first)                                                                                 \
-            plain(mr, fetches, x, w, row, bytes, fetch, sums, true);                               \
+            plain(mr, fetches, how, x, w, row, bytes, fetch, sums, true);                          \
         else                                                                                       \
-            plain(mr, fetches, x, w, row, bytes, fetch, sums, false);                              \
+            plain(mr, fetches, how, x, w, row, bytes, fetch, sums, false);                         \
     }
-PLAIN(5, 0)
-PLAIN(6, 0)
-PLAIN(5, 1)
-PLAIN(6, 1)
+PLAIN(5, false, none, HZP_THIN_NEAR)
+PLAIN(6, false, none, HZP_THIN_NEAR)
+PLAIN(5, true, near, HZP_THIN_NEAR)
+PLAIN(6, true, near, HZP_THIN_NEAR)
+PLAIN(5, true, far, HZP_THIN_FAR)
+PLAIN(6, true, far, HZP_THIN_FAR)
 
 /* More than four blocks have five or six rows each. */
-static plain_fn *const plains[2][MR + 1] = {{[5] = plain_5_0, [6] = plain_6_0},
-                                            {[5] = plain_5_1, [6] = plain_6_1}};
+static plain_fn *const plain_none[MR + 1] = {[5] = plain_5_none, [6] = plain_6_none};
+static plain_fn *const plain_fetch[2][MR + 1] = {
+    [HZP_THIN_NEAR] = {[5] = plain_5_near, [6] = plain_6_near},
+    [HZP_THIN_FAR] = {[5] = plain_5_far, [6] = plain_6_far}};
 
 /* The finished sums of a strip; type, bias and add are known where it is inlined. */
 INLINE void store_as(const struct hzp_matmul_args *a, int n, int count, const float *sums,
@@ -334,8 +357,8 @@ INLINE void plain_columns(const struct hzp_thin *t, int kb, int inner, const uin
         int mr = t->row[b + 1] - t->row[b];
         bool fetches = b < NR;
         for (struct tile *i = tile; i < tile + count; i++) {
-            plains[fetches][mr](x, i->w[0], row, (size_t)inner * 2, i->ahead[fetches ? b : 0],
-                                i->sums, kb == 0);
+            (fetches ? plain_fetch[t->fetch] : plain_none)[mr](
+                x, i->w[0], row, (size_t)inner * 2, i->ahead[fetches ? b : 0], i->sums, kb == 0);
             i->sums += mr * HZP_THIN_STRIP;
         }
         x += mr * inner;
@@ -359,7 +382,7 @@ INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struc
     for (int b = 0; b < t->blocks; b++) {
         int mr = t->row[b + 1] - t->row[b];
         int part = t->blocks == 1 ? 4 : t->blocks == 2 || (t->blocks == 3 && b == 0) ? 2 : 1;
-        tile_fn *const *tiles = part == 4 ? tiles_4 : part == 2 ? tiles_2 : tiles_1;
+        tile_fn *const *tiles = tiles_of[t->fetch][part / 2];
         for (struct tile *i = tile; i < tile + count; i++) {
             i->count = inner;
             i->first = kb == 0;
@@ -380,10 +403,14 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_stretch now, struct hzp
     struct place fetch = {.next = next};
     struct tile tile[2];
     bool lined_up = t->k_tiles == 1 && t->args->b.stride == t->args->b.cols;
+    const char *last = (const char *)hzp_cpu_row(&t->args->b, t->args->b.rows - 1) +
+                       (size_t)(HZP_MAX(t->args->b.cols, 1) - 1) * 2;
 
     for (int i = 0; i < 2; i++)
-        tile[i] =
-            (struct tile){.fold = t->k_fold, .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
+        tile[i] = (struct tile){.fold = t->k_fold,
+                                .row = lined_up ? 0 : (size_t)t->args->b.stride * 2,
+                                .back = t->back,
+                                .end = last};
     place_enter(&fetch, now);
     for (int i = 0; i < t->ahead; i++)
         place_step(t, &fetch);

@@ -50,6 +50,12 @@ INLINE void fetch_near(const void *p)
     __builtin_prefetch(p, 0, 3);
 }
 
+/* Prefetches it into the second. */
+INLINE void fetch_far(const void *p)
+{
+    __builtin_prefetch(p, 0, 2);
+}
+
 /* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last iteration the remainder. */
 #define EACH(i, n, ...)                                                                            \
     do {                                                                                           \

@@ -4,7 +4,8 @@
  *     product and however many threads there are; and near the sums in double (tests/opcheck checks
  *     that more closely, for other shapes);
  *   - the gradients' products in F32: the same bits whatever share of the device's threads the lane
- *     has.
+ *     has;
+ * and of W, which lies between pages that cannot be read, they read nothing around it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +20,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { ROWS = 48, OUT = 203, IN_MAX = 2600, PAD = 24 };
 
@@ -192,12 +195,65 @@ static void shares_do_not_matter(void **state)
     free(shared);
 }
 
+/* W at the end, then at the beginning, of what may be read. */
+static void products_beside_a_border(struct hzp_lane *lane, char *first, size_t bytes)
+{
+    static const int shape[][2] = {{OUT, 576}, {96, 1536}, {40, 2048}, {64, 64}, {17, 2600}};
+    static const int rows[] = {1, 2, 4, 7, 16, 33, 60};
+    enum { MOST = 60 };
+    uint16_t *x = calloc((size_t)MOST * IN_MAX, sizeof(*x));
+    float *c = calloc((size_t)MOST * OUT, sizeof(*c));
+
+    assert_true(x && c);
+    for (int s = 0; s < HZP_COUNT(shape); s++)
+        for (int i = 0; i < 2 * HZP_COUNT(rows); i++) {
+            int out = shape[s][0], in = shape[s][1], n = rows[i / 2];
+            size_t size = (size_t)out * (size_t)in * 2;
+            struct hzp_matmul_args a = {
+                .a = {x, n, in, in, HZP_BF16},
+                .b = {i % 2 ? first : first + bytes - size, out, in, in, HZP_BF16},
+                .c = {c, n, out, out, HZP_F32},
+                .trans_b = 1,
+            };
+            assert_int_equal(hzp_op_matmul(lane, &a), HZP_OK);
+        }
+    free(x);
+    free(c);
+}
+
+static void nothing_beside_w_is_read(void **state)
+{
+    static const char *const level[] = {"base", "avx2", "avx512", "avx512_bf16"};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = HZP_ROUND_UP((size_t)OUT * IN_MAX * 2, page);
+    char *all = mmap(NULL, bytes + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int opened = 0;
+
+    assert_true(all != MAP_FAILED);
+    assert_int_equal(mprotect(all + page, bytes, PROT_READ | PROT_WRITE), 0);
+    fill((uint16_t *)(void *)(all + page), bytes / 2, 7);
+    for (int i = 0; i < HZP_COUNT(level); i++) {
+        struct hzp_device_config config = {.name = "cpu", .threads = 2, .level = level[i]};
+        struct hzp_device *dev;
+        struct hzp_lane *lane;
+        struct hzp_err_text err;
+        if (hzp_device_open(&config, &dev, &err) < 0)
+            continue; /* this CPU does not have it */
+        opened++;
+        assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), HZP_OK);
+        products_beside_a_border(lane, all + page, bytes);
+        hzp_lane_close(lane);
+        hzp_device_close(dev);
+    }
+    assert_true(opened > 0);
+    munmap(all, bytes + 2 * page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_do_not_matter),
-        cmocka_unit_test(one_thread),
-        cmocka_unit_test(two_threads),
+        cmocka_unit_test(shares_do_not_matter), cmocka_unit_test(nothing_beside_w_is_read),
+        cmocka_unit_test(one_thread),           cmocka_unit_test(two_threads),
         cmocka_unit_test(five_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
