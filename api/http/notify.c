@@ -184,10 +184,12 @@ static void *notify_main(void *arg)
         } else {
             polls = true;
         }
+        /* Before the lists: what was posted or joined before the stop is still called. */
+        bool stops = atomic_load(&n->stop);
         bool any = call_list(n, &n->posted);
         if (flush(n) || any)
             continue;
-        if (atomic_load(&n->stop))
+        if (stops)
             return NULL;
         rest(n, polls ? POLL_NS : UINT64_MAX);
     }
