@@ -281,11 +281,11 @@ static int check_counts(const struct reader *r)
                  {"an unknown flag", h->padded, 1},
                  {"an unknown flag", h->tops, 1},
                  {"an unknown flag", h->unused, 0},
-                 {"rows in an end", h->end ? h->rows : 0, 0},
-                 {"a shape that makes no sense", h->shape, INT32_MAX}};
+                 {"rows in an end", h->end ? h->rows : 0, 0}};
     for (int32_t i = 0; i < HZP_COUNT(count); i++)
-        REQUIRE(r, within(count[i].is, count[i].most) || (count[i].is == -1 && h->shape == -1),
-                count[i].what, count[i].is);
+        REQUIRE(r, within(count[i].is, count[i].most), count[i].what, count[i].is);
+    REQUIRE(r, h->shape >= -1, "a shape that makes no sense", h->shape);
+    REQUIRE(r, h->end || h->rows > 0, "no rows, and it is no end", h->rows);
     REQUIRE(r, bytes_of(h, max->mask_words) == h->bytes, "its counts do not fit its size", 0);
     return HZP_OK;
 }

@@ -84,6 +84,10 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
     }
     if (met == HZP_MET && bound_applies(s, rq))
         return HZP_REQUEST_RUNNING;
+    if (s->clock_ns >= rq->wait_until_ns && drawn_of(rq)) { /* what it has is shown: it stays */
+        rq->changed = HZP_CHANGED_SWAP;
+        return HZP_REQUEST_CHANGED;
+    }
     if (s->clock_ns >= rq->wait_until_ns) {
         rq->unmet = HZP_UNMET_TIME;
         return HZP_REQUEST_UNMET;

@@ -46,8 +46,10 @@ static int gather(struct save *s, int32_t u, struct hzp_err_text *reterr)
     const void *mine;
     void *owned;
     int r = hzp_unit_read(s->dev, &view, &mine, &owned);
-    if (r < 0)
+    if (r < 0) { /* the others wait for this rank's slice */
+        hzp_link_abort(s->link, s->units->layout->slice.rank, "cannot copy a unit to host memory");
         return hzp_fail(reterr, r, "cannot copy unit %d to host memory", u);
+    }
     struct hzp_transfer t = {.op = HZP_ALL_GATHER,
                              .type = HZP_WIRE_BYTE,
                              .count = hzp_unit_bytes(&view),

@@ -357,6 +357,15 @@ static int follow_once(const struct hzp_engine_settings *settings, struct hzp_ra
     return r < 0 && lost ? HZP_LAUNCH_LOST : r < 0;
 }
 
+/* Whether a rank of a group was lost.  One that has closed its link in good order ends by an error
+ * of its own, which would come again. */
+static bool group_lost(struct hzp_ranks *ranks)
+{
+    struct hzp_link_state link;
+    hzp_link_state(ranks->link, &link);
+    return hzp_ranks_lost(ranks) && !link.left;
+}
+
 /* Another rank of a group that computes each step together: it ends with the group. */
 static int join_group(const struct hzp_engine_settings *settings, struct hzp_ranks *ranks)
 {
@@ -364,7 +373,7 @@ static int join_group(const struct hzp_engine_settings *settings, struct hzp_ran
     int r = hzp_group_join(settings, ranks->link, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: rank %d: %s\n", ranks->rank, err.text);
-    return r < 0 && hzp_ranks_lost(ranks) ? HZP_LAUNCH_LOST : r < 0;
+    return r < 0 && group_lost(ranks) ? HZP_LAUNCH_LOST : r < 0;
 }
 
 /* Whether a signal says that this rank is to end while it waits for others.  At other times signals
@@ -478,8 +487,9 @@ static int check_group(const struct hzp_options *options, const struct hzp_ranks
  * for, and the signal has ended that; a group does not go on without one of its ranks. */
 static bool is_lost(const struct hzp_engine_settings *settings, struct hzp_ranks *ranks, int status)
 {
-    bool group = settings->ranks.tensor > 1;
-    return (group || !status) && !outlives(settings, ranks) && hzp_ranks_lost(ranks);
+    if (settings->ranks.tensor > 1 && ranks->link)
+        return group_lost(ranks);
+    return !status && !outlives(settings, ranks) && hzp_ranks_lost(ranks);
 }
 
 int hzp_cmd_serve(const struct hzp_options *options)
@@ -504,6 +514,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
         status = open_replicas(options, &ranks, &replicas);
     struct hzp_engine_settings settings = options->engine;
     settings.device.threads = hzp_cmd_ranks_threads(options, &ranks);
+    settings.ranks.on_machine = HZP_MAX(ranks.launch.local_ranks, 1);
     if (!status)
         status = ranks.rank ? follow(options, &settings, &ranks, &replicas, &signals)
                             : lead(options, &settings, &ranks, &replicas, &signals);

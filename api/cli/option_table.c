@@ -589,7 +589,7 @@ const struct hzp_option hzp_option_table[] = {
     INT("--seed", bench.load.seed, "1", 0, BIG, BENCH, "seed of the prompts' tokens"),
     NUM("--temperature", bench.load.temperature, "0", 0, 100, BENCH,
         "temperature of the requests' draws; 0: the likeliest tokens"),
-    NUM("--top-p", bench.load.top_p, "1", 0, 1, BENCH, "top_p of the requests' draws"),
+    NUM("--top-p", bench.load.top_p, "1", 1e-6, 1, BENCH, "top_p of the requests' draws"),
     INT("--vocab", bench.load.vocab, "0", 0, 1 << 24, BENCH,
         "prompt tokens are below N; 0: the server's vocabulary"),
     NUM("--silence", bench.load.silence, "600", 0.1, 86400, BENCH,

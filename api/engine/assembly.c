@@ -190,6 +190,14 @@ static int measure_driver(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return explain(a, r, "the driver's memory", reterr);
 }
 
+/* What there is for this process: ranks of a group on one machine have equal parts of it. */
+static size_t memory_limit(const struct hzp_assembly *a)
+{
+    int64_t ranks = a->is.group && a->is.ranks ? a->is.ranks->on_machine : 1;
+    return hzp_device_host_memory(a->dev) && ranks > 1 ? a->dev->mem_total / (size_t)ranks
+                                                       : a->dev->mem_total;
+}
+
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     HZP_TRY(measure_driver(a, reterr));
@@ -198,7 +206,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .training = a->is.training,
                                          .gate = a->gate || a->is.gated || a->trials,
                                          .slots = HZP_MAX(a->is.slots, 1),
-                                         .limit = a->dev->mem_total,
+                                         .limit = memory_limit(a),
                                          .lanes = lane_bytes(a),
                                          .driver = a->driver,
                                          .rides = a->chunk_rows > 0};
@@ -254,6 +262,7 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"a vocabulary of", a->config.vocab},
         {"--dtype", a->plan.dtype},
         {"--context", a->plan.positions},
+        {"--kv-cache-dtype", a->plan.kv},
         {"--page-rows", a->is.serving->page_rows},
         {"--max-running", a->is.serving->running_max},
         {"steps of rows", b->rows_max},

@@ -47,6 +47,7 @@ int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *
                                          .split = &settings->split,
                                          .slots = 1,
                                          .group = link,
+                                         .ranks = &settings->ranks,
                                          .member = true};
     struct hzp_assembly parts;
     int r = hzp_assembly_read(&config, &parts, reterr);

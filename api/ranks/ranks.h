@@ -31,6 +31,7 @@ struct hzp_ranks_settings {
     int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
     int64_t replicas;        /* 1: all ranks serve requests; over ZeroMQ */
     int64_t tensor;          /* ranks that compute each step together; 0, 1: each by itself */
+    int64_t on_machine;      /* of them on this machine, whose memory they share; 0: one */
     int64_t restarts;        /* how many losses there may be; see hzp_launch_processes */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */

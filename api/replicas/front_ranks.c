@@ -255,10 +255,15 @@ static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_
 }
 
 /* Whether a request that is final there has not ended for its creator: its device has failed, the
- * rank is ending, or it was recalled. */
-static bool goes_on(const struct hzp_remote *m, const struct hzp_news *news)
+ * rank is ending, it was recalled, or the rank was too long behind this one, which serves what the
+ * request asks for. */
+static bool goes_on(struct hzp_front *f, const struct hzp_remote *m, const struct hzp_news *news)
 {
-    return m->recalled || (news->state == HZP_REQUEST_FAILED && !news->not_finite) ||
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(f->parts.weights, &w);
+    bool late = news->state == HZP_REQUEST_UNMET && news->unmet == HZP_UNMET_TIME;
+    return m->recalled || (late && w.serving_id >= m->least) ||
+           (news->state == HZP_REQUEST_FAILED && !news->not_finite) ||
            (news->state == HZP_REQUEST_CANCELED && !atomic_load(&m->rq->cancel));
 }
 
@@ -276,7 +281,7 @@ static bool take_news(struct hzp_front *f, int rank, struct hzp_message_reader *
     }
     if (!rq || !final)
         return true;
-    if (news->refused || goes_on(m, news)) {
+    if (news->refused || goes_on(f, m, news)) {
         try_here(f, m);
     } else {
         rq->stop_token = news->stop_token;

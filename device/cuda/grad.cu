@@ -449,7 +449,7 @@ static __device__ void halves_put(float *part, halves dw, int half, int threads)
 }
 
 template <class T>
-static __global__ void __launch_bounds__(ROPE_WARPS * 32)
+static __global__ void __launch_bounds__(ROPE_WARPS * 32, 3)
     rope_bwd_wide(struct hzp_rope_bwd_args a, int heads, int shift, float *part)
 {
     int dim = a.heads.dim, warp = blockIdx.x * ROPE_WARPS + threadIdx.x / 32;

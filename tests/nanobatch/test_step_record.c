@@ -412,6 +412,43 @@ static void forged_records_stay_within_limits(void **state)
     close_world(&w);
 }
 
+/* A count of -1, with a size that fits it: shapes may be -1, counts may not.  The last one is of a
+ * record without rows. */
+static void counts_below_zero_are_refused(void **state)
+{
+    enum { BYTES_AT = 16, SHAPE_AT = 80, ROWS_AT = 96, COUNTS = 10, SAMPLE = 72, EDIT = 16 };
+    enum { ROWS, REFS, SEGS, DECODES, LOGITS, EDITS, MASKS, HIDDENS };
+    static const int32_t wrong[] = {EDITS, MASKS, HIDDENS, LOGITS, ROWS};
+    (void)state;
+    for (int i = 0; i < HZP_COUNT(wrong); i++) {
+        struct world w;
+        struct hzp_err_text err;
+        int32_t count[COUNTS], shape = -1;
+        open_world(&w, 7);
+        write_next(&w);
+        memcpy(count, w.data + ROWS_AT, sizeof(count));
+        int64_t bytes = (int64_t)w.bytes - SAMPLE * count[LOGITS] - EDIT * count[EDITS] -
+                        4 * WORDS * count[MASKS] - 4 * count[HIDDENS];
+        count[LOGITS] = count[EDITS] = count[MASKS] = count[HIDDENS] = 0;
+        if (wrong[i] == ROWS) {
+            memset(count, 0, sizeof(count));
+            bytes = HZP_STEP_RECORD_HEAD;
+        } else {
+            count[wrong[i]] = -1;
+            bytes -= wrong[i] == EDITS     ? EDIT
+                     : wrong[i] == MASKS   ? 4 * WORDS
+                     : wrong[i] == HIDDENS ? 4
+                                           : SAMPLE;
+        }
+        memcpy(w.data + ROWS_AT, count, sizeof(count));
+        memcpy(w.data + SHAPE_AT, &shape, sizeof(shape));
+        memcpy(w.data + BYTES_AT, &bytes, sizeof(bytes));
+        hzp_step_record_seal(w.data, (size_t)bytes);
+        assert_int_equal(read_copy(&w, w.data, (size_t)bytes, &err), HZP_EFORMAT);
+        close_world(&w);
+    }
+}
+
 static void what_is_no_record_has_no_length(void **state)
 {
     struct world w;
@@ -458,6 +495,7 @@ int main(void)
         cmocka_unit_test(an_end_has_no_rows),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(forged_records_stay_within_limits),
+        cmocka_unit_test(counts_below_zero_are_refused),
         cmocka_unit_test(what_is_no_record_has_no_length),
         cmocka_unit_test(plans_are_told_apart),
     };

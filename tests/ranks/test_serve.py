@@ -490,8 +490,11 @@ def lost_while_going_back():
     job = server.call("/v1/weights/first/activate?timeout=0", {"lessons": "skip"})["id"]
     server.process.send_signal(signal.SIGCONT)
     together(server, 5)
-    server.until(lambda: server.call(f"/v1/jobs/{job}")["state"] == "done")
-    assert server.call(f"/v1/jobs/{job}")["skipped"] == [7, last], server.call(f"/v1/jobs/{job}")
+    server.until(lambda: server.call(f"/v1/jobs/{job}")["state"] in ("done", "failed"))
+    ended = server.call(f"/v1/jobs/{job}")
+    if ended["state"] == "failed":  # it began before the trainer had heard of the loss
+        assert "which completes the activation" in ended["error"], ended
+    assert ended["skipped"] == [7, last], ended
     assert len(server.call("/v1/fine_tuning/examples")["skipped"]) == last - 6
     server.stop()
 
