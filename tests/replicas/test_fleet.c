@@ -432,11 +432,12 @@ static const char *name_of(int kind)
 
 static const char *rules_of(int kind)
 {
-    static const char *const rules[SABOTAGES] = {
-        "", "a token of weights that have not learned it", "a request does not end",
+    static const char *const versions =
         "a token is not that|a span names no version|a token of a version|abort goes on|"
-        "a token of weights",
-        "a drained rank got|a rank has more requests"};
+        "a token of weights";
+    const char *const rules[SABOTAGES] = {"", "a token of weights that have not learned it",
+                                          "a request does not end", versions,
+                                          "a drained rank got|a rank has more requests"};
     return rules[kind];
 }
 
