@@ -4,8 +4,8 @@
  *
  * Rank 0 is a server like any other, whose loop tells the group each step
  * (nanobatch/step_link.h); the others: join.h.  The group's link is used by nothing but its steps
- * and the start.  When a rank is lost, the control messages fail the link on all ranks, so whoever
- * waits for a step returns: the group ends as a whole.
+ * and the start.  When a rank is lost, the control thread fails the link on all ranks, so a
+ * thread that waits for a step returns: the group ends as a whole.
  *
  * Thread: the one that owns the link.
  */

@@ -110,7 +110,7 @@ void hzp_state_journal(struct hzp_state *s)
         }
 }
 
-/* Ended trials are in the audit log, whoever has ended them. */
+/* Ended trials are in the audit log, however they ended. */
 static void audit_trials(struct hzp_state *s)
 {
     struct hzp_trials *trials = hzp_trainer_trials(s->trainer);

@@ -103,7 +103,8 @@ int hzp_ranks_rejoin(const struct hzp_ranks_config *config, struct hzp_ranks *ra
                      struct hzp_err_text *reterr);
 /* What the loss has interrupted goes on. */
 void hzp_ranks_rejoined(struct hzp_ranks *ranks);
-/* Fails the link, if there is one: whoever waits for a transfer returns.  Any thread. */
+/* Fails the link, if there is one: threads that wait for a transfer return
+ * with an error.  Any thread. */
 void hzp_ranks_abort(struct hzp_ranks *ranks, const char *why);
 
 /* How the ranks of this run stand.  Any thread. */

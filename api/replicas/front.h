@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/replicas/front.h - rank 0's side of replicas: hands each request to a rank, and its tokens to
- * whoever has submitted it.
+ * the thread that submitted it.
  *
  *     submit -> computed by this process's scheduler, or
  *            -> sent to a replica -> tokens -> end

@@ -21,7 +21,7 @@ struct job {
     struct hzp_request *rq; /* owned; NULL: it was refused */
     uint64_t id;
     int32_t sent;
-    bool dropped; /* nobody waits for it any more */
+    bool dropped; /* its result is not sent to the front */
     int refused;
     char text[HZP_NEWS_TEXT]; /* why it was refused */
     /* Written by the engine's thread in the request's wake, the first before the second: the
@@ -80,7 +80,7 @@ static void free_dropped(struct hzp_replica_rank *r)
     }
 }
 
-/* This rank takes no more part: whoever waits for it goes on elsewhere. */
+/* This rank takes no more part: the front moves its requests to other ranks. */
 static void leave(struct hzp_replica_rank *r, int result, const char *why)
 {
     if (r->phase == OVER)

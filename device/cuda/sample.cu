@@ -58,7 +58,7 @@ static __device__ void plain_make(row_state &s, uint32_t *plain)
 static __device__ int draw(row_state s, shortlist *list)
 {
     const struct hzp_sample_row *row = s.row;
-    best top = NOBODY;
+    best top = NO_TOKEN;
     each_candidate(s, [&](float logit, int token) { best_take(top, logit, token); });
     top = block_best(top);
     if (!isfinite(top.value) || !(row->temperature > 0)) /* ties by the lower token */
@@ -139,7 +139,7 @@ static __device__ best slice_draw(const struct hzp_mat &logits, const slice &s,
         most = fmaxf(most, rough[i]);
     }
     most = block_max(most);
-    best winner = NOBODY;
+    best winner = NO_TOKEN;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         close |= (unsigned)(rough[i] > -INFINITY && rough[i] >= most - MARGIN) << i;
@@ -154,7 +154,7 @@ static __device__ best slice_draw(const struct hzp_mat &logits, const slice &s,
 static __device__ best row_top(const struct sample_args &s, int r)
 {
     const struct part *part = s.part + (int64_t)r * s.parts;
-    best top = NOBODY;
+    best top = NO_TOKEN;
     for (int i = 0; i < s.parts; i++)
         best_take(top, part[i].top, part[i].top_token);
     return top;
@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_ar
     const struct hzp_sample_row *row = s.a.row + r;
     slice x;
     slice_load(s.a.logits, x);
-    best top = NOBODY, winner = NOBODY;
+    best top = NO_TOKEN, winner = NO_TOKEN;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         best_take(top, x.x[i], x.first + i * THREADS);
@@ -258,10 +258,10 @@ static __device__ int draw_by_parts(row_state s, const struct sample_args &all, 
         return top.token < s.vocab ? top.token : 0;
     if (!cuts_some(row, s.vocab)) {
         const struct part *part = all.part + (int64_t)r * all.parts;
-        best winner = NOBODY;
+        best winner = NO_TOKEN;
         for (int i = 0; i < all.parts; i++)
             best_take(winner, part[i].score, part[i].winner);
-        return winner.token == NOBODY.token ? top.token : winner.token;
+        return winner.token == NO_TOKEN.token ? top.token : winner.token;
     }
     const shortlist &kept = all.list[r];
     int count = kept.count;

@@ -89,7 +89,7 @@ struct best {
     int token;
 };
 
-static constexpr best NOBODY = {-INFINITY, 0x7fffffff};
+static constexpr best NO_TOKEN = {-INFINITY, 0x7fffffff};
 
 static __device__ __forceinline__ void best_take(best &b, double value, int token)
 {
@@ -390,13 +390,13 @@ static __device__ int draw_kept(const row_state &s, const weigher &weight, const
             rough = fmaxf(rough, rough_key(logit, token));
     });
     rough = block_max(rough);
-    best winner = NOBODY;
+    best winner = NO_TOKEN;
     each_candidate(s, [&](float logit, int token) {
         if (kept(logit, token) && rough_key(logit, token) >= rough - MARGIN)
             best_take(winner, score_of(row, logit, token), token);
     });
     winner = block_best(winner);
-    return winner.token == NOBODY.token ? top.token : winner.token;
+    return winner.token == NO_TOKEN.token ? top.token : winner.token;
 }
 
 #endif
