@@ -109,7 +109,7 @@ struct hzp_update_report {
     bool broken;    /* the weights are not finite: the trainer has stopped */
     bool rejected;  /* the gate refused the draft, or its trial ended badly: nothing changed, its
                     * samples are not learned */
-    bool withdrawn; /* the trial was ended without a verdict: nothing changed, for now */
+    bool withdrawn; /* the trial was ended without a verdict: its samples are drawn again */
     uint64_t trial; /* rejected, withdrawn: the version that was on trial; 0: none */
     double gate_before, gate_after; /* mean losses on the gate's samples; NaN: no gate */
     const char *gate_tag;           /* rejected: the tag whose loss rose; NULL: that of all */

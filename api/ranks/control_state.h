@@ -85,7 +85,7 @@ struct hzp_peer {
     uint16_t *port;               /* [ranks], of its hello; rank 0 only */
     bool lost, left;
     uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
-    uint64_t said_ns;            /* the same, but for the time in which nobody could be heard */
+    uint64_t said_ns;            /* when a message of it arrived last */
     uint64_t warned_ns;          /* when it was last logged that it waits */
     uint64_t silent_ns;          /* when it was last logged that it is silent */
     struct hzp_control_beat beat;
