@@ -10,9 +10,8 @@ enum {
     AHEAD_BYTES = 12 << 10, /* of W fetched ahead: 20000 evict each other from the cache */
     AHEAD_PAIRS = 8 << 10,  /* the same where much of x goes through the cache meanwhile */
     SETS_BYTES = 4096,      /* addresses so far apart meet in one set of the first-level cache */
-    AHEAD_LOADS = 8 << 10,  /* and loaded: those lines must not be gone when they are needed */
     TURN_BYTES = 16 << 10,  /* of W, at least, for one turn of a thread */
-    ROUND = 16,             /* columns: whole lines of c */
+    ROUND = 16,             /* columns: whole lines of c, and HZP_THIN_ACROSS */
 };
 
 struct job {
@@ -37,25 +36,6 @@ static void run_task(void *ctx, int task, int thread)
     }
 }
 
-/* tile: bytes of W in one. */
-static void fetch_choose(struct hzp_thin *thin, int tile)
-{
-    const struct hzp_matmul_args *a = thin->args;
-    size_t ahead = (size_t)thin->ahead * (size_t)tile;
-    bool lined_up = thin->k_tiles == 1 && a->b.stride == a->b.cols;
-
-    thin->fetch = HZP_THIN_NEAR;
-    if (!hzp_cpu_fetches_far())
-        return;
-    if (a->c.rows > 1) {
-        thin->fetch = HZP_THIN_FAR;
-    } else if (lined_up && ahead >= AHEAD_LOADS && (size_t)tile * ROUND / HZP_THIN_COLS >= ahead) {
-        /* what is loaded lies in the same stretch or just before it: within W */
-        thin->fetch = HZP_THIN_LOAD;
-        thin->back = ahead - AHEAD_LOADS;
-    }
-}
-
 /* How x and W are cut. */
 static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
 {
@@ -77,7 +57,8 @@ static void cut(struct hzp_thin *thin, const struct hzp_matmul_args *a)
     tile = HZP_MIN(thin->k_tile, inner) * 2 * HZP_THIN_COLS;
     thin->ahead = HZP_DIV_UP(thin->pairs ? AHEAD_PAIRS : AHEAD_BYTES, tile);
     thin->ahead = HZP_MAX(thin->ahead, thin->pairs ? 2 : 1);
-    fetch_choose(thin, tile);
+    thin->fetch = hzp_cpu_fetches_far() && a->c.rows > 1 ? HZP_THIN_FAR : HZP_THIN_NEAR;
+    thin->across = hzp_cpu_fetches_far() && a->c.rows == 1 && a->c.cols >= HZP_THIN_ACROSS;
 }
 
 int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *a,

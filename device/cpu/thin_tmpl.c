@@ -114,8 +114,6 @@ struct tile {
     const uint16_t *x;
     const char *w[NR], *ahead[NR];
     const char *fetch; /* one of ahead */
-    size_t back;       /* bytes from what is fetched to what is loaded */
-    const char *end;   /* the last byte of W: nothing behind it may be loaded */
     size_t row;        /* bytes from one fetched row to the next; 0: they follow each other */
     int count, fold;   /* elements of k: all, and after how many sums are folded */
     bool first;        /* there are no sums yet */
@@ -123,15 +121,12 @@ struct tile {
     float *sums;       /* [mr][HZP_THIN_STRIP] */
 };
 
-/* One line; back, end: of loads. */
-INLINE void line_fetch(const char *p, enum hzp_thin_fetch how, size_t back, const char *end)
+INLINE void line_fetch(const char *p, enum hzp_thin_fetch how)
 {
     if (how == HZP_THIN_FAR)
         _mm_prefetch(p, _MM_HINT_T1);
     else
         _mm_prefetch(p, _MM_HINT_T0);
-    if (how == HZP_THIN_LOAD)
-        (void)*(const volatile char *)(p - back < end ? p - back : end);
 }
 
 INLINE void tile(int mr, int fetches, enum hzp_thin_fetch how, const struct tile *t)
@@ -156,7 +151,7 @@ INLINE void tile(int mr, int fetches, enum hzp_thin_fetch how, const struct tile
         for (; at < end; at += 64, x += mr * LINE) {
             UNROLL
             for (int j = 0; j < fetches; j++)
-                line_fetch(fetch + j * 64, how, t->back, t->end);
+                line_fetch(fetch + j * 64, how);
             turn--;
             fetch += fetches * 64 + (turn ? 0 : jump);
             turn = turn ? turn : turns;
@@ -197,7 +192,6 @@ TILES(3)
 TILES(4)
 TILES(5)
 TILES(6)
-TILE(1, 4, load, HZP_THIN_LOAD) /* of one row only */
 
 typedef void tile_fn(const struct tile *t);
 #define EACH_ROWS(f, name)                                                                         \
@@ -206,10 +200,9 @@ typedef void tile_fn(const struct tile *t);
             tile_5_##f##_##name, tile_6_##f##_##name                                               \
     }
 /* By hzp_thin_fetch, by the logarithm of the number of lines fetched at a time, by rows. */
-static tile_fn *const tiles_of[3][3][MR + 1] = {
+static tile_fn *const tiles_of[2][3][MR + 1] = {
     [HZP_THIN_NEAR] = {EACH_ROWS(1, near), EACH_ROWS(2, near), EACH_ROWS(4, near)},
-    [HZP_THIN_FAR] = {EACH_ROWS(1, far), EACH_ROWS(2, far), EACH_ROWS(4, far)},
-    [HZP_THIN_LOAD] = {[2] = {NULL, tile_1_4_load}}};
+    [HZP_THIN_FAR] = {EACH_ROWS(1, far), EACH_ROWS(2, far), EACH_ROWS(4, far)}};
 
 /* The same of whole lines of one block of k, that fetches one row or nothing: what products of more
  * than 24 rows spend their time in, 1 to 4 % less so than in the one above.  (16 rows are no faster
@@ -228,7 +221,7 @@ INLINE void plain(int mr, bool fetches, enum hzp_thin_fetch how, const uint16_t 
     }
     for (size_t at = 0; at < bytes; at += 64, x += mr * LINE) {
         if (fetches)
-            line_fetch(fetch + at, how, 0, NULL);
+            line_fetch(fetch + at, how);
         __m512i v[NR] = {_mm512_loadu_si512(w + at), _mm512_loadu_si512(w + row + at),
                          _mm512_loadu_si512(w + 2 * row + at), _mm512_loadu_si512(w3 + at)};
         step(mr, acc, x, v);
@@ -396,6 +389,104 @@ INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struc
     }
 }
 
+/* ---- one row of x ---- */
+
+enum {
+    ACROSS = HZP_THIN_ACROSS,
+    PIECE_BYTES = 128 << 10, /* of ACROSS rows, at most, if they are fetched as they lie */
+    AHEAD_ROW = 256,         /* bytes of a row between what is read and what is fetched, else */
+    FETCHES = 4,             /* lines at a time, or loads wait behind them */
+};
+
+/* Reads of memory stay before or behind it: compilers gather what is fetched otherwise. */
+#define IN_ORDER __asm__ volatile("" : : : "memory")
+
+/* Rows of W and where the lines are that are fetched meanwhile. */
+struct piece {
+    const char *w, *ahead;
+    size_t stride, apart; /* bytes: from row to row, from one fetched line to the next */
+    size_t along;         /* from the lines fetched in one turn to those of the next */
+};
+
+/* acc[j] += x times a line of row j. */
+INLINE void piece_line(const struct piece *p, size_t at, __m512bh x, const char *ahead,
+                       vf acc[ACROSS])
+{
+    const char *w = p->w + at;
+
+    UNROLL
+    for (int j = 0; j < ACROSS; j += FETCHES) {
+        UNROLL
+        for (int i = 0; i < FETCHES; i++, ahead += p->apart)
+            _mm_prefetch(ahead, _MM_HINT_T1);
+        IN_ORDER;
+        UNROLL
+        for (int i = j; i < j + FETCHES; i++)
+            acc[i] = _mm512_dpbf16_ps(acc[i], x,
+                                      (__m512bh)_mm512_loadu_si512(w + (size_t)i * p->stride));
+        IN_ORDER;
+    }
+}
+
+/* sums[0 .. ACROSS): added up as in a tile.  x: padded with zeros to whole lines. */
+static __attribute__((noinline)) void piece_sum(const struct piece *p, const uint16_t *x, int cols,
+                                                int fold, float *sums)
+{
+    const char *ahead = p->ahead;
+
+    for (int k = 0; k == 0 || k < cols; k += fold) {
+        int end = HZP_MIN(k + fold, cols), at = k;
+        vf acc[ACROSS], row[4], sum;
+
+        UNROLL
+        for (int j = 0; j < ACROSS; j++)
+            acc[j] = vzero();
+        for (; at + LINE <= end; at += LINE, ahead += p->along)
+            piece_line(p, (size_t)at * 2, (__m512bh)_mm512_loadu_si512(x + at), ahead, acc);
+        if (at < end) {
+            __mmask32 left = (__mmask32)((1u << (end - at)) - 1);
+            __m512bh xv = (__m512bh)_mm512_loadu_si512(x + at);
+            const char *w = p->w + (size_t)at * 2;
+            UNROLL
+            for (int j = 0; j < ACROSS; j++)
+                acc[j] = _mm512_dpbf16_ps(
+                    acc[j], xv,
+                    (__m512bh)_mm512_maskz_loadu_epi16(left, w + (size_t)j * p->stride));
+        }
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            row[j] = fold_near(fold_near(acc[4 * j], acc[4 * j + 1]),
+                               fold_near(acc[4 * j + 2], acc[4 * j + 3]));
+        sum = fold_rows(row[0], row[1], row[2], row[3]);
+        _mm512_storeu_ps(sums, k == 0 ? sum : vadd(_mm512_loadu_ps(sums), sum));
+    }
+}
+
+/* The columns of a stretch.  The last ones of c, if they are fewer than ACROSS, are computed
+ * together with some before them. */
+static void across_run(const struct hzp_thin *t, struct hzp_stretch now, struct hzp_stretch next,
+                       const uint16_t *x)
+{
+    const struct hzp_matmul_args *a = t->args;
+    const size_t stride = (size_t)a->b.stride * 2, bytes = (size_t)a->a.cols * 2;
+    const bool lined_up = stride == bytes && bytes * ACROSS <= PIECE_BYTES;
+    const char *w = a->b.ptr;
+    struct piece p = {.stride = stride,
+                      .apart = lined_up ? HZP_THIN_LINE * 2 : stride,
+                      .along = HZP_THIN_LINE * 2 * (lined_up ? ACROSS : 1)};
+
+    for (int n = now.begin, end; n < now.end; n = end) {
+        int first = HZP_MIN(n, a->c.cols - ACROSS);
+        float sums[HZP_THIN_STRIP];
+        end = HZP_MIN(n + ACROSS, now.end);
+        int after = end < now.end ? end : next.begin < next.end ? next.begin : a->c.cols;
+        p.w = w + (size_t)first * stride;
+        p.ahead = lined_up ? w + (size_t)after * stride : p.w + AHEAD_ROW;
+        piece_sum(&p, x, a->a.cols, t->k_fold, sums);
+        store(t, n, end - n, sums + (n - first));
+    }
+}
+
 static void cpu_run(const struct hzp_thin *t, struct hzp_stretch now, struct hzp_stretch next,
                     void *own)
 {
@@ -403,14 +494,14 @@ static void cpu_run(const struct hzp_thin *t, struct hzp_stretch now, struct hzp
     struct place fetch = {.next = next};
     struct tile tile[2];
     bool lined_up = t->k_tiles == 1 && t->args->b.stride == t->args->b.cols;
-    const char *last = (const char *)hzp_cpu_row(&t->args->b, t->args->b.rows - 1) +
-                       (size_t)(HZP_MAX(t->args->b.cols, 1) - 1) * 2;
 
     for (int i = 0; i < 2; i++)
-        tile[i] = (struct tile){.fold = t->k_fold,
-                                .row = lined_up ? 0 : (size_t)t->args->b.stride * 2,
-                                .back = t->back,
-                                .end = last};
+        tile[i] =
+            (struct tile){.fold = t->k_fold, .row = lined_up ? 0 : (size_t)t->args->b.stride * 2};
+    if (t->across) {
+        across_run(t, now, next, own);
+        return;
+    }
     place_enter(&fetch, now);
     for (int i = 0; i < t->ahead; i++)
         place_step(t, &fetch);
