@@ -265,9 +265,9 @@ static bool usable(const struct hzp_options *options)
     return options->engine.model.dir && prompt && safe;
 }
 
-/* How ranks that all serve find each other; the same on all.  file "": they do not. */
+/* How ranks that all serve find each other; the same on all.  Endpoint "": they do not. */
 struct replicas {
-    char file[HZP_RANKS_FILE];
+    struct hzp_pipe_place at;
     char *record; /* owned */
 };
 
@@ -302,11 +302,11 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
                                        .ctx = metrics,
                                        .link = ranks->link,
                                        .ranks = ranks};
-    struct hzp_front_config front = {.file = replicas->file,
+    struct hzp_front_config front = {.at = &replicas->at,
                                      .record = replicas->record,
                                      .ranks = ranks->ranks,
                                      .silent_s = settings->ranks.silent_s};
-    if (replicas->file[0])
+    if (replicas->at.endpoint[0])
         config.replicas = &front;
     struct hzp_engine *engine = NULL;
     struct hzp_rejoin *rejoin = NULL;
@@ -341,14 +341,14 @@ static int follow_once(const struct hzp_engine_settings *settings, struct hzp_ra
 {
     struct hzp_follow_config config = {
         .settings = settings, .link = ranks->link, .serves = true, .runs = ranks->runs};
-    struct hzp_follow_replica replica = {.file = replicas->file,
+    struct hzp_follow_replica replica = {.at = &replicas->at,
                                          .record = replicas->record,
                                          .rank = ranks->rank,
                                          .ranks = ranks->ranks,
                                          .silent_s = settings->ranks.silent_s,
                                          .meet_s = settings->ranks.meet_s};
     struct hzp_err_text err = {0};
-    if (replicas->file[0])
+    if (replicas->at.endpoint[0])
         config.replica = &replica;
     int r = hzp_follow(&config, &err);
     if (r < 0)
@@ -466,7 +466,7 @@ static int open_replicas(const struct hzp_options *options, const struct hzp_ran
     else if (!s->no_train && s->serving.slots < 2)
         r = hzp_fail(&err, HZP_EINVAL, "--slots 1 cannot be used with --replicas");
     else
-        r = hzp_ranks_replicas_file(ranks, ret->file, &err);
+        r = hzp_ranks_replicas_place(ranks, &ret->at, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     ret->record = r < 0 ? NULL : hzp_cmd_ranks_record(options);

@@ -330,10 +330,9 @@ const struct hzp_option hzp_option_table[] = {
         "one of these for small messages"),
     INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
-    FLAG(
-        "--replicas", engine.ranks.replicas, SERVE,
-        "every rank serves requests, which rank 0 hands out, with a KV cache of its own; the ranks "
-        "run on one machine, and --link is zmq"),
+    FLAG("--replicas", engine.ranks.replicas, SERVE,
+         "every rank serves requests, which rank 0 hands out, with a KV cache of its own; --link "
+         "is zmq"),
     INT("--tensor", engine.ranks.tensor, "1", 1, HZP_LINK_RANKS_MAX, SERVE,
         "ranks that compute each step together, with tensor parallelism: all that there are; only "
         "rank 0 schedules; with --no-train, on CPUs"),

@@ -43,7 +43,7 @@ static int start_replica(struct follow *f, struct hzp_err_text *reterr)
 {
     const struct hzp_follow_replica *is = f->config->replica;
     struct hzp_assembly *a = &f->parts;
-    struct hzp_replica_config config = {.file = is->file,
+    struct hzp_replica_config config = {.at = is->at,
                                         .record = is->record,
                                         .silent_s = is->silent_s,
                                         .meet_s = is->meet_s,

@@ -14,6 +14,7 @@
 #include "api/engine/assembly.h"
 
 struct hzp_follow_replica;
+struct hzp_pipe_place;
 
 struct hzp_follow_config {
     const struct hzp_engine_settings *settings; /* device, model and training, as on rank 0 */
@@ -31,7 +32,8 @@ struct hzp_follow_config {
 
 /* A replica: see struct hzp_replica_config. */
 struct hzp_follow_replica {
-    const char *file, *record;
+    const struct hzp_pipe_place *at;
+    const char *record;
     int rank, ranks;
     double silent_s, meet_s;
 };

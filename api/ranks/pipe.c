@@ -44,46 +44,65 @@ void hzp_pipe_close(struct hzp_pipe *w)
     free(w);
 }
 
-static int open_pipe(const char *file, size_t message_max, bool listens, struct hzp_pipe **ret,
-                     struct hzp_err_text *reterr)
+/* False: the key is none, or this ZeroMQ has no CURVE. */
+static bool set_key(struct hzp_pipe *w, const char *key)
 {
-    char address[300];
+    char public_key[HZP_CONTROL_KEY];
+    if (!key[0])
+        return true;
+    if (strlen(key) != HZP_CONTROL_KEY - 1 || zmq_curve_public(public_key, key) != 0)
+        return false;
+    int r = zmq_setsockopt(w->socket, ZMQ_CURVE_SECRETKEY, key, HZP_CONTROL_KEY);
+    if (w->listens) {
+        set_number(w->socket, ZMQ_CURVE_SERVER, 1);
+    } else {
+        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_PUBLICKEY, public_key, HZP_CONTROL_KEY);
+        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_SERVERKEY, public_key, HZP_CONTROL_KEY);
+    }
+    return r == 0;
+}
+
+static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool listens,
+                     struct hzp_pipe **ret, struct hzp_err_text *reterr)
+{
     struct hzp_pipe *w = hzp_xcalloc(1, sizeof(*w));
     w->listens = listens;
     w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     w->context = zmq_ctx_new();
     w->socket = w->context ? zmq_socket(w->context, listens ? ZMQ_ROUTER : ZMQ_DEALER) : NULL;
-    bool fits = snprintf(address, sizeof(address), "ipc://%s", file) < (int)sizeof(address);
+    bool keyed = w->socket && set_key(w, at->key);
     int r = -1;
-    if (w->socket && w->event >= 0 && fits) {
+    if (keyed && w->event >= 0) {
         int64_t most = (int64_t)message_max;
         zmq_setsockopt(w->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most));
         set_number(w->socket, ZMQ_LINGER, 1000);
+        set_number(w->socket, ZMQ_IPV6, 1);
         set_number(w->socket, ZMQ_SNDHWM, QUEUE);
         set_number(w->socket, ZMQ_RCVHWM, QUEUE);
         if (listens)
             set_number(w->socket, ZMQ_ROUTER_MANDATORY, 1);
-        r = listens ? zmq_bind(w->socket, address) : zmq_connect(w->socket, address);
+        r = listens ? zmq_bind(w->socket, at->endpoint) : zmq_connect(w->socket, at->endpoint);
     }
     if (r == 0) {
         *ret = w;
         return HZP_OK;
     }
-    const char *why = fits ? zmq_strerror(zmq_errno()) : "the path is too long";
+    const char *why = !w->socket || keyed ? zmq_strerror(zmq_errno())
+                                          : "the key is none, or this ZeroMQ has no CURVE";
     hzp_pipe_close(w);
-    return hzp_fail(reterr, HZP_EIO, "messages of replicas: cannot use %s: %s", file, why);
+    return hzp_fail(reterr, HZP_EIO, "messages of replicas: cannot use %s: %s", at->endpoint, why);
 }
 
-int hzp_pipe_listen(const char *file, size_t message_max, struct hzp_pipe **ret,
+int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                     struct hzp_err_text *reterr)
 {
-    return open_pipe(file, message_max, true, ret, reterr);
+    return open_pipe(at, message_max, true, ret, reterr);
 }
 
-int hzp_pipe_connect(const char *file, size_t message_max, struct hzp_pipe **ret,
+int hzp_pipe_connect(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                      struct hzp_err_text *reterr)
 {
-    return open_pipe(file, message_max, false, ret, reterr);
+    return open_pipe(at, message_max, false, ret, reterr);
 }
 
 int hzp_pipe_send(struct hzp_pipe *w, const struct hzp_pipe_peer *peer, const void *data,

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/ranks/pipe.h - messages of any size between rank 0 and each other rank of one machine.
+/* api/ranks/pipe.h - messages of any size between rank 0 and each other rank.
  *
- * Rank 0 listens on a file in a folder that only this user may enter; the others connect.  A
+ * Rank 0 listens, the others connect: on one machine to a file in a folder that only this user may
+ * enter, else over TCP, encrypted, with one key pair that all ranks have (CURVE).  Its public half
+ * is derived from the secret and never sent, so a client without the secret cannot connect.  A
  * message is one frame.  Nothing here waits but hzp_pipe_wait: a peer that does not read gets no
  * more than a bounded number of messages, and send then says HZP_EBUSY.
  *
@@ -10,9 +12,16 @@
 #ifndef HZP_API_RANKS_PIPE_H
 #define HZP_API_RANKS_PIPE_H
 
-#include "base/err.h"
+#include "api/ranks/control.h"
 
 struct hzp_pipe;
+
+/* Where rank 0 listens. */
+struct hzp_pipe_place {
+    char endpoint[HZP_CONTROL_ENDPOINT]; /* "ipc://FILE", which is replaced if it is there, or
+                                          * "tcp://HOST:PORT"; "": nowhere */
+    char key[HZP_CONTROL_KEY];           /* the secret half, of messages over TCP; "": none */
+};
 
 /* Who sent a message, as the listening side knows it. */
 enum { HZP_PIPE_NAME = 16 };
@@ -21,11 +30,11 @@ struct hzp_pipe_peer {
     size_t size; /* 0: none */
 };
 
-/* file: the path of the socket, replaced if it is there.  message_max: longer ones end the
- * connection.  HZP_EIO; HZP_EUNSUP: built without ZeroMQ. */
-int hzp_pipe_listen(const char *file, size_t message_max, struct hzp_pipe **ret,
+/* message_max: longer ones end the connection.  HZP_EIO: the place cannot be used; HZP_EUNSUP:
+ * built without ZeroMQ. */
+int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                     struct hzp_err_text *reterr);
-int hzp_pipe_connect(const char *file, size_t message_max, struct hzp_pipe **ret,
+int hzp_pipe_connect(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                      struct hzp_err_text *reterr);
 void hzp_pipe_close(struct hzp_pipe *w); /* NULL: no effect; what was sent still leaves */
 

@@ -9,13 +9,13 @@ static int none(struct hzp_err_text *reterr)
                     "(libzmq3-dev)");
 }
 
-int hzp_pipe_listen(const char *file, size_t message_max, struct hzp_pipe **ret,
+int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                     struct hzp_err_text *reterr)
 {
     return none(reterr);
 }
 
-int hzp_pipe_connect(const char *file, size_t message_max, struct hzp_pipe **ret,
+int hzp_pipe_connect(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                      struct hzp_err_text *reterr)
 {
     return none(reterr);

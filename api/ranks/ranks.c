@@ -369,14 +369,14 @@ int hzp_ranks_place(const struct hzp_ranks_settings *settings, struct hzp_ranks 
     return r;
 }
 
-int hzp_ranks_replicas_file(const struct hzp_ranks *ranks, char ret[HZP_RANKS_FILE],
-                            struct hzp_err_text *reterr)
+int hzp_ranks_replicas_place(const struct hzp_ranks *ranks, struct hzp_pipe_place *ret,
+                             struct hzp_err_text *reterr)
 {
-    if (!ranks->rendezvous.folder[0])
+    if (!ranks->rendezvous.from[0])
         return hzp_fail_param(reterr, HZP_EUNSUP, "--replicas",
-                              "--replicas needs ranks on one machine that are linked by ZeroMQ "
-                              "(--link zmq, no HZP_RANKS_KEY)");
-    snprintf(ret, HZP_RANKS_FILE, "%s/replicas", ranks->rendezvous.folder);
+                              "--replicas needs ranks that are linked by ZeroMQ (--link zmq)");
+    hzp_rendezvous_replicas(&ranks->rendezvous, ret->endpoint);
+    memcpy(ret->key, ranks->rendezvous.key, sizeof(ret->key));
     return HZP_OK;
 }
 

@@ -18,6 +18,7 @@
 
 #include "api/ranks/control.h"
 #include "api/ranks/launch.h"
+#include "api/ranks/pipe.h"
 #include "api/ranks/rendezvous.h"
 #include "base/thread.h"
 
@@ -86,11 +87,11 @@ int hzp_ranks_open(const struct hzp_ranks_config *config, struct hzp_ranks *ret,
 int hzp_ranks_place(const struct hzp_ranks_settings *settings, struct hzp_ranks *ret,
                     struct hzp_err_text *reterr);
 
-/* The file over which replicas and rank 0 exchange requests (api/replicas/).  HZP_EUNSUP: the ranks
- * do not meet in a folder of one machine. */
-enum { HZP_RANKS_FILE = 96 };
-int hzp_ranks_replicas_file(const struct hzp_ranks *ranks, char ret[HZP_RANKS_FILE],
-                            struct hzp_err_text *reterr);
+/* Where replicas and rank 0 exchange requests (api/replicas/): a file of the folder in which they
+ * meet, or the TCP port after that of the control messages.  HZP_EUNSUP: the ranks are linked by
+ * MPI. */
+int hzp_ranks_replicas_place(const struct hzp_ranks *ranks, struct hzp_pipe_place *ret,
+                             struct hzp_err_text *reterr);
 
 /* Whether the ranks that are left can meet again, with one that replaces the lost one: link zmq,
  * and the lost rank did not end in good order. */

@@ -163,11 +163,22 @@ void hzp_rendezvous_close(struct hzp_rendezvous *r)
     r->lock = -1;
 }
 
-void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT])
+static void endpoint(const struct hzp_rendezvous *r, const char *file, int port,
+                     char ret[HZP_CONTROL_ENDPOINT])
 {
     bool v6 = strchr(r->host, ':') != NULL;
     if (r->folder[0])
-        snprintf(ret, HZP_CONTROL_ENDPOINT, "ipc://%s/control", r->folder);
+        snprintf(ret, HZP_CONTROL_ENDPOINT, "ipc://%s/%s", r->folder, file);
     else
-        snprintf(ret, HZP_CONTROL_ENDPOINT, v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", r->host, r->port);
+        snprintf(ret, HZP_CONTROL_ENDPOINT, v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", r->host, port);
+}
+
+void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT])
+{
+    endpoint(r, "control", r->port, ret);
+}
+
+void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT])
+{
+    endpoint(r, "replicas", r->port + 1, ret);
 }

@@ -45,5 +45,7 @@ void hzp_rendezvous_remove(const char *folder);
 
 /* What rank 0 listens on, for hzp_control_listen, and what others connect to. */
 void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
+/* The same for the requests of replicas: another file, or the next port. */
+void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
 
 #endif

@@ -35,6 +35,7 @@
 #ifndef HZP_API_REPLICAS_FRONT_H
 #define HZP_API_REPLICAS_FRONT_H
 
+#include "api/ranks/pipe.h"
 #include "api/replicas/message.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
@@ -42,10 +43,10 @@
 struct hzp_front;
 
 struct hzp_front_config {
-    const char *file;   /* of the pipe (api/ranks/pipe.h); borrowed for create */
-    const char *record; /* what all ranks agree on, lines of "name value"; copied */
-    int ranks;          /* with rank 0, 2 .. HZP_DISPATCH_RANKS_MAX */
-    double silent_s;    /* after which a replica is lost */
+    const struct hzp_pipe_place *at; /* where it listens; borrowed for create */
+    const char *record;              /* what all ranks agree on, lines of "name value"; copied */
+    int ranks;                       /* with rank 0, 2 .. HZP_DISPATCH_RANKS_MAX */
+    double silent_s;                 /* after which a replica is lost */
 };
 
 /* Listens.  HZP_EINVAL: too many ranks; errors of hzp_pipe_listen. */

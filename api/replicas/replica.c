@@ -390,7 +390,7 @@ int hzp_replica_start(const struct hzp_replica_config *config, struct hzp_replic
                       struct hzp_err_text *reterr)
 {
     struct hzp_pipe *pipe;
-    HZP_TRY(hzp_pipe_connect(config->file, HZP_MESSAGE_MAX, &pipe, reterr));
+    HZP_TRY(hzp_pipe_connect(config->at, HZP_MESSAGE_MAX, &pipe, reterr));
     struct hzp_replica_rank *r = hzp_xcalloc(1, sizeof(*r));
     r->config = *config;
     r->record = hzp_xmalloc(strlen(config->record) + 1);

@@ -16,6 +16,7 @@
 #ifndef HZP_API_REPLICAS_REPLICA_H
 #define HZP_API_REPLICAS_REPLICA_H
 
+#include "api/ranks/pipe.h"
 #include "api/replicas/message.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
@@ -23,10 +24,10 @@
 struct hzp_replica_rank;
 
 struct hzp_replica_config {
-    const char *file;   /* of the pipe; borrowed for start */
-    const char *record; /* as in struct hzp_front_config; copied */
-    double silent_s;    /* after which the front is lost */
-    double meet_s;      /* how long it may take until the front has taken this rank in */
+    const struct hzp_pipe_place *at; /* where the front listens; borrowed for start */
+    const char *record;              /* as in struct hzp_front_config; copied */
+    double silent_s;                 /* after which the front is lost */
+    double meet_s; /* how long it may take until the front has taken this rank in */
     struct hzp_hello hello;
     /* borrowed */
     struct hzp_scheduler *scheduler;

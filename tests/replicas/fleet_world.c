@@ -59,9 +59,9 @@ static struct fleet_pipe *pipe_of(struct hzp_pipe *w)
     return (struct fleet_pipe *)(void *)w;
 }
 
-int __wrap_hzp_pipe_listen(const char *file, size_t most, struct hzp_pipe **ret,
+int __wrap_hzp_pipe_listen(const struct hzp_pipe_place *at, size_t most, struct hzp_pipe **ret,
                            struct hzp_err_text *reterr);
-int __wrap_hzp_pipe_listen(const char *file, size_t most, struct hzp_pipe **ret,
+int __wrap_hzp_pipe_listen(const struct hzp_pipe_place *at, size_t most, struct hzp_pipe **ret,
                            struct hzp_err_text *reterr)
 {
     d.pipe.listens = true;
@@ -69,9 +69,9 @@ int __wrap_hzp_pipe_listen(const char *file, size_t most, struct hzp_pipe **ret,
     return HZP_OK;
 }
 
-int __wrap_hzp_pipe_connect(const char *file, size_t most, struct hzp_pipe **ret,
+int __wrap_hzp_pipe_connect(const struct hzp_pipe_place *at, size_t most, struct hzp_pipe **ret,
                             struct hzp_err_text *reterr);
-int __wrap_hzp_pipe_connect(const char *file, size_t most, struct hzp_pipe **ret,
+int __wrap_hzp_pipe_connect(const struct hzp_pipe_place *at, size_t most, struct hzp_pipe **ret,
                             struct hzp_err_text *reterr)
 {
     HZP_ASSERT(d.connections < CONNECTIONS);

@@ -53,8 +53,7 @@ _Noreturn void broken(const char *rule, int64_t a, int64_t b)
 
 static void start_rank(struct rank *r)
 {
-    struct hzp_replica_config config = {.file = "",
-                                        .record = RECORD,
+    struct hzp_replica_config config = {.record = RECORD,
                                         .silent_s = 0.5,
                                         .meet_s = 1e6,
                                         .stays = true,
@@ -345,8 +344,7 @@ static void tick(void)
 
 static void open_day(uint64_t seed, enum sabotage sabotage)
 {
-    struct hzp_front_config config = {
-        .file = "", .record = RECORD, .ranks = RANKS, .silent_s = 0.5};
+    struct hzp_front_config config = {.record = RECORD, .ranks = RANKS, .silent_s = 0.5};
     memset(&d, 0, sizeof(d));
     seed_of_day = d.random = seed;
     d.sabotage = sabotage;

@@ -372,7 +372,7 @@ static void replaced(void **state)
     struct hzp_request *rq = submit(&w);
     uint64_t id = take(&w);
     struct hzp_pipe *first = w.pipe;
-    MUST(hzp_pipe_connect(w.file, HZP_MESSAGE_MAX, &w.pipe, NULL));
+    MUST(hzp_pipe_connect(&w.at, HZP_MESSAGE_MAX, &w.pipe, NULL));
     come_up(&w);
     uint64_t again = take(&w); /* it gets the request of the first one */
     assert_int_not_equal(again, id);

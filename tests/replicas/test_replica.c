@@ -9,7 +9,7 @@
 
 struct played {
     struct world w;
-    char file[96];
+    struct hzp_pipe_place at;
     struct hzp_pipe *front; /* of the test */
     struct hzp_pipe_peer peer;
     struct hzp_replica_rank *replica;
@@ -25,9 +25,9 @@ static void start_replica(struct played *p, bool stays, bool embeds)
     struct world *w = &p->w;
     *p = (struct played){.round = -1};
     open_world(w, 600);
-    snprintf(p->file, sizeof(p->file), "%s/other", w->folder);
-    MUST(hzp_pipe_listen(p->file, HZP_MESSAGE_MAX, &p->front, NULL));
-    struct hzp_replica_config config = {.file = p->file,
+    snprintf(p->at.endpoint, sizeof(p->at.endpoint), "ipc://%s/other", w->folder);
+    MUST(hzp_pipe_listen(&p->at, HZP_MESSAGE_MAX, &p->front, NULL));
+    struct hzp_replica_config config = {.at = &p->at,
                                         .record = RECORD,
                                         .silent_s = 0.2,
                                         .meet_s = (double)HANG_NS * 1e-9,
@@ -52,7 +52,7 @@ static void end_replica(struct played *p, int result)
     hzp_replica_destroy(p->replica);
     hzp_pipe_close(p->front);
     hzp_request_destroy(p->rq);
-    unlink(p->file);
+    unlink(p->at.endpoint + strlen("ipc://"));
     close_world(&p->w);
 }
 

@@ -9,8 +9,10 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -117,6 +119,19 @@ class Server:
         assert ended == status, (ended, log)
         self.scratch.cleanup()
         return log
+
+
+def free_ports(count):
+    """The first of several ports in a row that are free."""
+    while True:
+        first = random.randrange(20000, 32000)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as one:
+                    one.bind(("", port))
+            return str(first)
+        except OSError:
+            continue
 
 
 embedded = []  # what one process answers to the prompts
@@ -301,6 +316,44 @@ def refused():
         assert ended.returncode != 0 and what in ended.stderr, (more, ended)
 
 
+def by_tcp():
+    """Ranks that share no folder, as on several machines: over TCP, with one secret.  A rank with another secret gets
+    no requests."""
+    key = os.urandom(32).hex()
+    port = free_ports(3)
+    command = [serve, "serve", model, "--port", "0", "--threads", "1", "--dtype", "f32", "--rank-slowness", "0",
+               "--no-train", "--replicas", "--link", "zmq"]
+
+    def rank(number, secret=key, **more):
+        variables = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                     "HZP_RANKS_KEY": secret}
+        return subprocess.Popen(command, env={**os.environ, **variables}, text=True, **more)
+
+    with tempfile.TemporaryFile("w+") as log:
+        first = rank(0, stdout=subprocess.PIPE, stderr=log)
+        server = Server.__new__(Server)
+        server.ranks = 2
+        while not (found := re.search(r"serves \S+ at (http://\S+:\d+)", line := first.stdout.readline())):
+            assert line, "rank 0 did not come up"
+        server.url = found[1]
+        stranger = rank(1, "b" * 64, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(2)
+        assert server.up() == 1, "a rank with another secret was taken in"
+        stranger.kill()
+        stranger.wait()
+        second = rank(1, stdout=subprocess.DEVNULL, stderr=log)
+        end = time.monotonic() + HANG
+        while server.up() != 2:
+            log.seek(0)
+            assert first.poll() is None and second.poll() is None and time.monotonic() < end, log.read()
+            time.sleep(0.02)
+        texts = together(server, lambda s, prompt: s.complete(prompt, 100)["text"], PROMPTS)
+        assert texts == [server.complete(prompt, 100)["text"] for prompt in PROMPTS]
+        assert all(server.metric("requests_total", n) > 0 for n in (0, 1))
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(HANG) == 0 and second.wait(HANG) == 0
+
+
 def learns():
     """Beside training: every rank publishes each version, spans name it, and the staleness stays in its bound."""
     server = Server(2, "--passes", "40", "--slots", "3", train=True)
@@ -345,10 +398,13 @@ def learns():
     assert "replica down rank=" not in log.split("stopping")[0], log
 
 
-CASES = sys.argv[3:] or ["refused", "serves", "learns"]
+CASES = sys.argv[3:] or ["refused", "tcp", "serves", "learns"]
 if "refused" in CASES:
     print("refused", flush=True)
     refused()
+if "tcp" in CASES:
+    print("tcp", flush=True)
+    by_tcp()
 if "serves" in CASES:
     texts_, long_, sampled_ = alone()
     for count in (2, 4):

@@ -47,9 +47,9 @@ void open_world(struct world *w, double silent_s)
     open_engine(w);
     snprintf(w->folder, sizeof(w->folder), "/tmp/hzpserve-front-XXXXXX");
     assert_non_null(mkdtemp(w->folder));
-    snprintf(w->file, sizeof(w->file), "%s/replicas", w->folder);
+    snprintf(w->at.endpoint, sizeof(w->at.endpoint), "ipc://%s/replicas", w->folder);
     struct hzp_front_config config = {
-        .file = w->file, .record = RECORD, .ranks = 2, .silent_s = silent_s};
+        .at = &w->at, .record = RECORD, .ranks = 2, .silent_s = silent_s};
     MUST(hzp_front_create(&config, &w->front, NULL));
     struct hzp_loop_config loop = {
         .model = w->m.model,
@@ -76,7 +76,7 @@ void open_world(struct world *w, double silent_s)
                                     .own = w->hello};
     MUST(hzp_front_start(w->front, &parts));
     w->hello.rank = 1;
-    MUST(hzp_pipe_connect(w->file, HZP_MESSAGE_MAX, &w->pipe, NULL));
+    MUST(hzp_pipe_connect(&w->at, HZP_MESSAGE_MAX, &w->pipe, NULL));
 }
 
 void close_world(struct world *w)
@@ -90,6 +90,6 @@ void close_world(struct world *w)
     hzp_serve_space_destroy(w->space);
     hzp_kvpool_destroy(w->pool);
     fixture_close(&w->m);
-    unlink(w->file);
+    unlink(w->at.endpoint + strlen("ipc://"));
     rmdir(w->folder);
 }

@@ -35,7 +35,8 @@ struct world {
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
     struct hzp_front *front;
-    char folder[64], file[96];
+    char folder[64];
+    struct hzp_pipe_place at;
     struct hzp_hello hello; /* as a replica's should be */
     /* the replica */
     struct hzp_pipe *pipe;
