@@ -58,6 +58,9 @@ struct hzp_backend {
     /* (optional) NULL: the driver takes no memory that was not asked for. */
     size_t (*bytes_free)(struct hzp_device *dev);
 
+    /* (optional) NULL: nothing to prepare. */
+    void (*attention_prepare)(struct hzp_device *dev, const struct hzp_attention_use *use);
+
     /* (optional) NULL: steady changes nothing. */
     void (*steady)(struct hzp_device *dev);
 

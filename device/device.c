@@ -229,6 +229,12 @@ int hzp_device_prepare_times(struct hzp_device *dev, int timings)
     return dev->backend->times_prepare ? dev->backend->times_prepare(dev, timings) : HZP_OK;
 }
 
+void hzp_device_prepare_attention(struct hzp_device *dev, const struct hzp_attention_use *use)
+{
+    if (dev->backend->attention_prepare && use->rows > 0)
+        dev->backend->attention_prepare(dev, use);
+}
+
 void hzp_device_steady(struct hzp_device *dev)
 {
     if (dev->backend->steady)

@@ -131,6 +131,17 @@ size_t hzp_device_bytes_free(struct hzp_device *dev);
  * Call it at the start; more is created when needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
+/* Says what attention a training will compute, so that a device with several ways chooses among
+ * them.  Call it at the start before the memory plan is made, because a lane opened later may need
+ * more (hzp_lane_bytes); it takes memory and gives it back. */
+struct hzp_attention_use {
+    struct hzp_heads heads;
+    int32_t rows; /* of a micro-batch at most, BF16 */
+    float scale;
+    bool repeats; /* results must be the same bits each time */
+};
+void hzp_device_prepare_attention(struct hzp_device *dev, const struct hzp_attention_use *use);
+
 /* Marks the end of the start: from here on a request may be waiting for any op.  Ops no longer
  * spend time on choosing algorithms or on anything else that only pays off later. */
 void hzp_device_steady(struct hzp_device *dev);

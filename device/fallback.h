@@ -21,6 +21,7 @@ extern "C" {
 #define HZP_FALLBACKS(X)                                                                           \
     X(product, "Matrix products by our own kernels because the library has no algorithm for them") \
     X(attention, "Attention by plain arithmetic because of its type, width or alignment")          \
+    X(cudnn, "Attention by our own kernels because cuDNN is missing, refused or failed")           \
     X(staging, "Host arrays that kernels read through the bus because staging had no room")        \
     X(share, "Shares of the SMs that are enforced by the sizes of grids, or not as asked")         \
     X(graph, "Captures of a decode step that failed, so that its ops are issued one by one")

@@ -252,6 +252,11 @@ static size_t trace_bytes_free(struct hzp_device *base)
     return hzp_device_bytes_free(((struct trace_device *)base)->inner);
 }
 
+static void trace_attention_prepare(struct hzp_device *base, const struct hzp_attention_use *use)
+{
+    hzp_device_prepare_attention(((struct trace_device *)base)->inner, use);
+}
+
 static void trace_steady(struct hzp_device *base)
 {
     hzp_device_steady(((struct trace_device *)base)->inner);
@@ -307,6 +312,7 @@ static const struct hzp_backend functions = {
     .lane_set_share = trace_lane_set_share,
     .shares_prepare = trace_shares_prepare,
     .bytes_free = trace_bytes_free,
+    .attention_prepare = trace_attention_prepare,
     .steady = trace_steady,
     .times_prepare = trace_times_prepare,
     .lane_time = trace_lane_time,

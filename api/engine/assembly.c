@@ -12,6 +12,7 @@
 #include "weights/fp8.h"
 #include "weights/tensor_slice.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -198,8 +199,24 @@ static size_t memory_limit(const struct hzp_assembly *a)
                                                        : a->dev->mem_total;
 }
 
+/* Lets the device choose how it computes the attention of micro-batches. */
+static void prepare_attention(struct hzp_assembly *a)
+{
+    const struct hzp_heads *heads = &a->config.heads;
+    int64_t rows = a->is.training ? a->is.training->micro_rows : 0;
+    if (hzp_settings_dtype(a->is.model, &a->config) != HZP_BF16)
+        return;
+    hzp_device_prepare_attention(
+        a->dev,
+        &(struct hzp_attention_use){.heads = *heads,
+                                    .rows = (int32_t)HZP_MIN(rows, (int64_t)a->config.positions),
+                                    .scale = (float)(1 / sqrt((double)heads->dim)),
+                                    .repeats = a->is.training && a->is.training->ordered});
+}
+
 static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
+    prepare_attention(a);
     HZP_TRY(measure_driver(a, reterr));
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,

@@ -1,102 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/cudnn_attention.c - attention of training and of prompts: ours beside cuDNN's, by its C
- * backend API.
+/* dev/gpu/cudnn_attention.c - attention of training and of prompts: our kernels beside cuDNN, as
+ * the backend uses either (device/cuda/cudnn.h).
  *
- *     cudnn_attention [--dry]      --dry: no device: has cuDNN engines for the graphs on an H200?
+ *     cudnn_attention                 on a device: times, and how far the results are apart
+ *     cudnn_attention --dry DRIVER    without one: cuDNN makes the plans for an H200.  DRIVER is a
+ *                                     library that stands in for the driver (no_driver.c)
  *
- * cuDNN is looked for by name (HZP_CUDNN first); without it the program says so and ends with 77.
- * Its attention is a graph of products, pointwise operations and reductions that the library knows
- * to fuse:
+ * Without cuDNN (HZP_CUDNN says where it is) it says so and ends with 77.
  *
- *     forward   S = Q K^T scale, masked below the diagonal; P = softmax(S); O = P V; the row's log
- *               of the sum
- *     backward  D = sum(dO O); P = exp(S - log sum); dV = P^T dO; dS = P (dO V^T - D) scale;
- *               dQ = dS K; dK = dS^T Q
- *
- * with the heads' groups summed where several query heads share keys.
- *
- * Both read the same packed rows (q|k|v), documents of one length, causal.  One JSON object a line:
- * milliseconds of either, operations a second counting the half that the mask leaves, and how far
- * the results are apart.
- *
- * The library's names and numbers that are used here are declared here: builds need no header of
- * it.  They are those of NVIDIA's cudnn_graph.h (cuDNN 9, documented under "Graph API").
+ * On a device two devices of the backend are opened, one that is told to use our kernels
+ * (HZP_CUDA_ATTENTION=own), one that is told to use cuDNN.  Documents, or pieces of prompts, have
+ * one length.  One JSON object a line: milliseconds of either, operations a second counting the
+ * half that the mask leaves.
  */
 #include "base/arena.h"
 #include "base/thread.h"
 #include "device/bf16.h"
+#include "device/cuda/cudnn_graph.h"
 #include "device/device.h"
+#include "device/fallback.h"
 
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the library ---- */
-
-typedef void *descriptor;
-
-/* clang-format off */
-enum type {
-    ENGINE_HEURISTICS = 4, ENGINE_CONFIG = 3, PLAN = 5, GRAPH = 15, PACK = 16, TENSOR = 17,
-    POINTWISE = 0, OP_POINTWISE = 13, MATMUL = 18, OP_MATMUL = 19, REDUCTION = 21,
-    OP_REDUCTION = 22,
-    OP_RESHAPE = 31, DEVICE = 38,
-};
-
-enum attribute {
-    POINTWISE_MODE = 0, POINTWISE_PRECISION = 1, POINTWISE_AXIS = 9,
-    HEURISTICS_MODE = 200, HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS = 202,
-    HEURISTICS_DEVICE = 204,
-    PLAN_HANDLE = 400, PLAN_CONFIG = 401, PLAN_SPACE = 402,
-    OP_POINTWISE_IS = 750, OP_POINTWISE_X = 751, OP_POINTWISE_B = 752, OP_POINTWISE_Y = 753,
-    OP_POINTWISE_T = 758,
-    GRAPH_HANDLE = 800, GRAPH_OPS = 801,
-    TENSOR_ALIGNMENT = 900, TENSOR_TYPE = 901, TENSOR_DIMENSIONS = 902, TENSOR_STRIDES = 903,
-    TENSOR_ID = 906, TENSOR_VIRTUAL = 907, TENSOR_BY_VALUE = 908,
-    PACK_IDS = 1000, PACK_POINTERS = 1001, PACK_SPACE = 1003,
-    MATMUL_PRECISION = 1500, OP_MATMUL_A = 1520, OP_MATMUL_B = 1521, OP_MATMUL_C = 1522,
-    OP_MATMUL_IS = 1523,
-    REDUCTION_MODE = 1600, REDUCTION_PRECISION = 1601, OP_REDUCTION_X = 1610, OP_REDUCTION_Y = 1611,
-    OP_REDUCTION_IS = 1612,
-    OP_RESHAPE_X = 2200, OP_RESHAPE_Y = 2201, DEVICE_JSON = 2702,
-};
-
-/* Of attributes' values. */
-enum { AS_HANDLE = 0, AS_TYPE = 1, AS_BOOLEAN = 2, AS_INT64 = 3, AS_POINTER = 6, AS_HEURISTICS = 8,
-       AS_POINTWISE = 14, AS_DESCRIPTOR = 15, AS_REDUCTION = 18, AS_CHAR = 24 };
-enum { F32 = 0, I32 = 4, BF16 = 9, BOOLEAN = 11 };
-enum { ADD = 0, MUL = 1, DIV = 6, SUB = 9, EXP = 13, LOG = 15, IDENTITY = 21, CMP_GE = 303,
-       GEN_INDEX = 501, SELECT = 601 };
-/* clang-format on */
-enum { SUM = 0, MAX = 3 };
-enum { MODE_A = 3 };
-
-#define CUDNN(X)                                                                                   \
-    X(Create, int, (void **handle))                                                                \
-    X(Destroy, int, (void *handle))                                                                \
-    X(GetVersion, size_t, (void))                                                                  \
-    X(GetLastErrorString, void, (char *text, size_t size))                                         \
-    X(BackendCreateDescriptor, int, (int type, descriptor *ret))                                   \
-    X(BackendDestroyDescriptor, int, (descriptor d))                                               \
-    X(BackendFinalize, int, (descriptor d))                                                        \
-    X(BackendSetAttribute, int,                                                                    \
-      (descriptor d, int name, int type, int64_t count, const void *values))                       \
-    X(BackendGetAttribute, int,                                                                    \
-      (descriptor d, int name, int type, int64_t room, int64_t *count, void *values))              \
-    X(BackendExecute, int, (void *handle, descriptor plan, descriptor pack))
-
-static struct {
-    void *library, *handle;
-    descriptor device; /* used instead of a handle */
-#define X(name, type, args) type(*name) args;
-    CUDNN(X)
-#undef X
-} dnn;
-
-/* cuDNN's description of a device, for building plans without that device. */
+/* cuDNN's description of a device, for making plans without that device. */
 static const char h200[] =
     "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,"
     "\"multiProcessorCount\":132,\"maxSharedMemoryPerBlockOptin\":232448,"
@@ -107,453 +37,93 @@ static const char h200[] =
     "\"warpSize\":32,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,\"isTccDriver\":0,"
     "\"supportCoopLaunch\":1,\"pciDeviceId\":0}";
 
-static bool library_open(void)
-{
-    static const char *const names[] = {"libcudnn.so.9", "libcudnn.so",
-                                        "/usr/local/cuda/lib64/libcudnn.so.9"};
-    const char *own = getenv("HZP_CUDNN");
-    dnn.library = own && *own ? dlopen(own, RTLD_NOW | RTLD_LOCAL) : NULL;
-    for (int i = 0; i < HZP_COUNT(names) && !dnn.library; i++)
-        dnn.library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!dnn.library)
-        return false;
-#define X(name, type, args)                                                                        \
-    *(void **)&dnn.name = dlsym(dnn.library, "cudnn" #name);                                       \
-    if (!dnn.name)                                                                                 \
-        return false;
-    CUDNN(X)
-#undef X
-    return true;
-}
-
-/* ---- a graph ---- */
-
-enum { OPS = 32, MADE = 256, IDS = 24 };
-
-/* Tensors have four dimensions: sequences, heads, rows, columns. */
-struct tensor {
-    int64_t dim[4], stride[4];
-    int type;
-    descriptor d;
-    int64_t id;
-};
-
-struct graph {
-    int heads, kv_heads, dim, batch, length;
-    descriptor made[MADE], op[OPS];
-    int mades, ops;
-    int64_t ids;
-    int failed; /* the first status that was an error */
-    char why[256];
-    descriptor plan;
-    int64_t engines, space;
-};
-
-static void check(struct graph *g, int status, const char *what)
-{
-    if (status == 0 || g->failed)
-        return;
-    char text[200] = "";
-    dnn.GetLastErrorString(text, sizeof(text));
-    g->failed = status;
-    snprintf(g->why, sizeof(g->why), "%s: %d %s", what, status, text);
-}
-
-static descriptor begin(struct graph *g, int type)
-{
-    descriptor d = NULL;
-    if (g->mades == MADE)
-        abort();
-    check(g, dnn.BackendCreateDescriptor(type, &d), "a descriptor");
-    g->made[g->mades++] = d;
-    return d;
-}
-
-static void set(struct graph *g, descriptor d, int name, int type, int64_t count,
-                const void *values)
-{
-    char what[32];
-    snprintf(what, sizeof(what), "attribute %d", name);
-    if (!g->failed)
-        check(g, dnn.BackendSetAttribute(d, name, type, count, values), what);
-}
-
-static void set_int(struct graph *g, descriptor d, int name, int type, int value)
-{
-    set(g, d, name, type, 1, &value); /* the library's enums are ints */
-}
-
-static void set_descriptor(struct graph *g, descriptor d, int name, descriptor value)
-{
-    set(g, d, name, AS_DESCRIPTOR, 1, &value);
-}
-
-static void end(struct graph *g, descriptor d, const char *what)
-{
-    if (!g->failed)
-        check(g, dnn.BackendFinalize(d), what);
-}
-
-/* virtual: it connects two operations and is never in memory. */
-static struct tensor tensor(struct graph *g, int type, const int64_t dim[4],
-                            const int64_t stride[4], bool is_virtual, bool by_value)
-{
-    struct tensor t = {.type = type, .id = ++g->ids, .d = begin(g, TENSOR)};
-    int64_t alignment = by_value ? 4 : 16;
-    memcpy(t.dim, dim, sizeof(t.dim));
-    memcpy(t.stride, stride, sizeof(t.stride));
-    set_int(g, t.d, TENSOR_TYPE, AS_TYPE, type);
-    set(g, t.d, TENSOR_DIMENSIONS, AS_INT64, 4, dim);
-    set(g, t.d, TENSOR_STRIDES, AS_INT64, 4, stride);
-    set(g, t.d, TENSOR_ID, AS_INT64, 1, &t.id);
-    set(g, t.d, TENSOR_ALIGNMENT, AS_INT64, 1, &alignment);
-    if (is_virtual)
-        set(g, t.d, TENSOR_VIRTUAL, AS_BOOLEAN, 1, &is_virtual);
-    if (by_value)
-        set(g, t.d, TENSOR_BY_VALUE, AS_BOOLEAN, 1, &by_value);
-    end(g, t.d, "a tensor");
-    return t;
-}
-
-/* [batch][heads][rows][cols] without gaps. */
-static struct tensor dense(struct graph *g, int type, int64_t heads, int64_t rows, int64_t cols,
-                           bool is_virtual)
-{
-    int64_t dim[4] = {g->batch, heads, rows, cols};
-    int64_t stride[4] = {heads * rows * cols, rows * cols, cols, 1};
-    return tensor(g, type, dim, stride, is_virtual, false);
-}
-
-static struct tensor scalar(struct graph *g)
-{
-    static const int64_t one[4] = {1, 1, 1, 1};
-    return tensor(g, F32, one, one, false, true);
-}
-
-/* Heads of `dim` columns side by side in rows of `row` elements, documents below one another;
- * turned: with rows and columns exchanged. */
-static struct tensor packed(struct graph *g, int64_t heads, int64_t row, bool turned)
-{
-    int64_t dim[4] = {g->batch, heads, g->length, g->dim},
-            stride[4] = {g->length * row, g->dim, row, 1};
-    if (turned) {
-        dim[2] = g->dim, dim[3] = g->length;
-        stride[2] = 1, stride[3] = row;
-    }
-    return tensor(g, BF16, dim, stride, false, false);
-}
-
-static void add(struct graph *g, descriptor op, const char *what)
-{
-    end(g, op, what);
-    if (g->ops == OPS)
-        abort();
-    g->op[g->ops++] = op;
-}
-
-static void product(struct graph *g, struct tensor a, struct tensor b, struct tensor c,
-                    const char *what)
-{
-    descriptor is = begin(g, MATMUL), op = begin(g, OP_MATMUL);
-    set_int(g, is, MATMUL_PRECISION, AS_TYPE, F32);
-    end(g, is, what);
-    set_descriptor(g, op, OP_MATMUL_A, a.d);
-    set_descriptor(g, op, OP_MATMUL_B, b.d);
-    set_descriptor(g, op, OP_MATMUL_C, c.d);
-    set_descriptor(g, op, OP_MATMUL_IS, is);
-    add(g, op, what);
-}
-
-/* y = mode(x, b), b and t NULL where the mode does not take them. */
-static void pointwise_to(struct graph *g, int mode, int precision, struct tensor x,
-                         const struct tensor *b, const struct tensor *t, int64_t axis,
-                         struct tensor y, const char *what)
-{
-    descriptor is = begin(g, POINTWISE), op = begin(g, OP_POINTWISE);
-    set_int(g, is, POINTWISE_MODE, AS_POINTWISE, mode);
-    set_int(g, is, POINTWISE_PRECISION, AS_TYPE, precision);
-    if (mode == GEN_INDEX)
-        set(g, is, POINTWISE_AXIS, AS_INT64, 1, &axis);
-    end(g, is, what);
-    set_descriptor(g, op, OP_POINTWISE_IS, is);
-    set_descriptor(g, op, OP_POINTWISE_X, x.d);
-    if (b)
-        set_descriptor(g, op, OP_POINTWISE_B, b->d);
-    if (t)
-        set_descriptor(g, op, OP_POINTWISE_T, t->d);
-    set_descriptor(g, op, OP_POINTWISE_Y, y.d);
-    add(g, op, what);
-}
-
-/* A new virtual tensor of x's shape. */
-static struct tensor like(struct graph *g, struct tensor x, int type)
-{
-    return tensor(g, type, x.dim, x.stride, true, false);
-}
-
-static struct tensor pointwise(struct graph *g, int mode, struct tensor x, const struct tensor *b,
-                               const char *what)
-{
-    struct tensor y = like(g, x, F32);
-    pointwise_to(g, mode, F32, x, b, NULL, 0, y, what);
-    return y;
-}
-
-static void reduce(struct graph *g, int mode, struct tensor x, struct tensor y, const char *what)
-{
-    descriptor is = begin(g, REDUCTION), op = begin(g, OP_REDUCTION);
-    set_int(g, is, REDUCTION_MODE, AS_REDUCTION, mode);
-    set_int(g, is, REDUCTION_PRECISION, AS_TYPE, F32);
-    end(g, is, what);
-    set_descriptor(g, op, OP_REDUCTION_X, x.d);
-    set_descriptor(g, op, OP_REDUCTION_Y, y.d);
-    set_descriptor(g, op, OP_REDUCTION_IS, is);
-    add(g, op, what);
-}
-
-/* x with rows and columns exchanged, as the library may read it; of this type. */
-static struct tensor turned(struct graph *g, struct tensor x, int type, const char *what)
-{
-    int64_t dim[4] = {x.dim[0], x.dim[1], x.dim[3], x.dim[2]};
-    int64_t stride[4] = {x.stride[0], x.stride[1], x.stride[3], x.stride[2]};
-    struct tensor y = tensor(g, type, dim, stride, true, false);
-    descriptor op = begin(g, OP_RESHAPE);
-    set_descriptor(g, op, OP_RESHAPE_X, x.d);
-    set_descriptor(g, op, OP_RESHAPE_Y, y.d);
-    add(g, op, what);
-    return y;
-}
-
-/* Columns past the row's own position become `low`. */
-static struct tensor masked(struct graph *g, struct tensor s, struct tensor low)
-{
-    struct tensor row = like(g, s, I32), col = like(g, s, I32), seen = like(g, s, BOOLEAN),
-                  y = like(g, s, F32);
-    pointwise_to(g, GEN_INDEX, I32, s, NULL, NULL, 2, row, "row numbers");
-    pointwise_to(g, GEN_INDEX, I32, s, NULL, NULL, 3, col, "column numbers");
-    pointwise_to(g, CMP_GE, BOOLEAN, row, &col, NULL, 0, seen, "the diagonal");
-    pointwise_to(g, SELECT, F32, s, &low, &seen, 0, y, "the mask");
-    return y;
-}
-
-/* The tensors and values passed when a graph runs. */
-struct names {
-    struct tensor q, k, v, o, stats, scale, low, one, sum, dout, dq, dk, dv, dq_sum;
-};
-
-static void forward(struct graph *g, struct names *n)
-{
-    int64_t row = (int64_t)(g->heads + 2 * g->kv_heads) * g->dim;
-    n->q = packed(g, g->heads, row, false);
-    n->k = packed(g, g->kv_heads, row, true);
-    n->v = packed(g, g->kv_heads, row, false);
-    n->o = packed(g, g->heads, (int64_t)g->heads * g->dim, false);
-    n->stats = dense(g, F32, g->heads, g->length, 1, false);
-    n->scale = scalar(g);
-    n->low = scalar(g);
-    struct tensor s = dense(g, F32, g->heads, g->length, g->length, true);
-    struct tensor top = dense(g, F32, g->heads, g->length, 1, true), mass = like(g, top, F32);
-    product(g, n->q, n->k, s, "Q K^T");
-    s = pointwise(g, MUL, s, &n->scale, "scale");
-    s = masked(g, s, n->low);
-    reduce(g, MAX, s, top, "row maxima");
-    s = pointwise(g, SUB, s, &top, "less the maxima");
-    s = pointwise(g, EXP, s, NULL, "exp");
-    reduce(g, SUM, s, mass, "row sums");
-    struct tensor log_mass = pointwise(g, LOG, mass, NULL, "log");
-    pointwise_to(g, ADD, F32, top, &log_mass, NULL, 0, n->stats, "log of the sums");
-    struct tensor p = like(g, s, BF16);
-    pointwise_to(g, DIV, F32, s, &mass, NULL, 0, p, "normed");
-    product(g, p, n->v, n->o, "P V");
-}
-
-/* Multiplies for the heads that share keys and values: for one head's group, or for all groups
-   at once. */
-static void product_of_group(struct graph *g, struct tensor a, struct tensor b, struct tensor y,
-                             const char *what)
-{
-    if (g->heads == g->kv_heads) {
-        product(g, a, b, y, what);
-        return;
-    }
-    struct tensor all = dense(g, BF16, g->heads, g->length, g->dim, true);
-    product(g, a, b, all, what);
-    reduce(g, SUM, all, y, "sum of a group");
-}
-
-static void backward(struct graph *g, struct names *n)
-{
-    int64_t row = (int64_t)(g->heads + 2 * g->kv_heads) * g->dim, out = (int64_t)g->heads * g->dim;
-    n->q = packed(g, g->heads, row, false);
-    n->k = packed(g, g->kv_heads, row, true);
-    n->v = packed(g, g->kv_heads, row, true);
-    n->o = packed(g, g->heads, out, false);
-    n->dout = packed(g, g->heads, out, false);
-    n->stats = dense(g, F32, g->heads, g->length, 1, false);
-    n->sum = dense(g, F32, g->heads, g->length, 1, false);
-    n->dq = packed(g, g->heads, row, false);
-    n->dk = packed(g, g->kv_heads, row, false);
-    n->dv = packed(g, g->kv_heads, row, false);
-    n->dq_sum = dense(g, F32, g->heads, g->length, g->dim, false);
-    n->scale = scalar(g);
-    n->low = scalar(g);
-    struct tensor one =
-        scalar(g); /* of dropout, which is not used: the library recognizes only this form */
-    struct tensor each = like(g, n->dout, F32), bare = dense(g, F32, g->heads, g->length, 1, true);
-    pointwise_to(g, MUL, F32, n->dout, &n->o, NULL, 0, each, "dO O");
-    reduce(g, SUM, each, bare, "sums of dO O");
-    pointwise_to(g, MUL, F32, bare, &one, NULL, 0, n->sum, "sums of dO O, scaled");
-
-    struct tensor s = dense(g, F32, g->heads, g->length, g->length, true), dp = like(g, s, F32);
-    product(g, n->q, n->k, s, "Q K^T");
-    s = pointwise(g, MUL, s, &n->scale, "scale");
-    s = pointwise(g, SUB, s, &n->stats, "less the log of the sums");
-    s = masked(g, s, n->low);
-    struct tensor p = pointwise(g, EXP, s, NULL, "exp");
-    product_of_group(g, turned(g, p, BF16, "P^T"), n->dout, n->dv, "P^T dO");
-
-    product(g, n->dout, n->v, dp, "dO V^T");
-    dp = pointwise(g, SUB, dp, &n->sum, "less the sums");
-    dp = pointwise(g, MUL, dp, &p, "times P");
-    struct tensor ds = like(g, dp, BF16);
-    pointwise_to(g, MUL, F32, dp, &n->scale, NULL, 0, ds, "dS");
-    product_of_group(g, turned(g, ds, BF16, "dS^T"), n->q, n->dk, "dS^T Q");
-    product(g, ds, turned(g, n->k, BF16, "K"), n->dq_sum, "dS K");
-    pointwise_to(g, IDENTITY, F32, n->dq_sum, NULL, NULL, 0, n->dq, "dQ");
-    n->one = one;
-}
-
-/* ---- a plan ---- */
-
-/* Tries the engines that the library advises, best first, until one supports the graph; without
- * a device it only asks which are advised. */
-static void plan_find(struct graph *g, descriptor heuristics)
-{
-    descriptor config[8];
-    int64_t count = 0;
-    for (int i = 0; i < HZP_COUNT(config); i++)
-        config[i] = begin(g, ENGINE_CONFIG);
-    if (!g->failed)
-        check(g,
-              dnn.BackendGetAttribute(heuristics, HEURISTICS_RESULTS, AS_DESCRIPTOR,
-                                      HZP_COUNT(config), &count, config),
-              "engines");
-    if (!g->failed && count == 0)
-        check(g, -1, "no engine");
-    g->engines = g->failed ? 0 : count;
-    for (int64_t i = 0; dnn.handle && i < count && !g->plan && g->mades < MADE; i++) {
-        descriptor plan = begin(g, PLAN);
-        g->failed = 0; /* of the engine tried before */
-        set(g, plan, PLAN_HANDLE, AS_HANDLE, 1, &dnn.handle);
-        set_descriptor(g, plan, PLAN_CONFIG, config[i]);
-        end(g, plan, "a plan");
-        if (!g->failed)
-            g->plan = plan;
-    }
-}
-
-static void plan_make(struct graph *g)
-{
-    descriptor graph = begin(g, GRAPH), heuristics = begin(g, ENGINE_HEURISTICS);
-    int64_t count;
-    if (dnn.handle)
-        set(g, graph, GRAPH_HANDLE, AS_HANDLE, 1, &dnn.handle);
-    set(g, graph, GRAPH_OPS, AS_DESCRIPTOR, g->ops, g->op);
-    end(g, graph, "the graph");
-    set_descriptor(g, heuristics, HEURISTICS_GRAPH, graph);
-    set_int(g, heuristics, HEURISTICS_MODE, AS_HEURISTICS, MODE_A);
-    if (!dnn.handle)
-        set_descriptor(g, heuristics, HEURISTICS_DEVICE, dnn.device);
-    end(g, heuristics, "heuristics");
-    plan_find(g, heuristics);
-    if (g->plan && !g->failed)
-        check(g, dnn.BackendGetAttribute(g->plan, PLAN_SPACE, AS_INT64, 1, &count, &g->space),
-              "workspace");
-}
-
-static void graph_close(struct graph *g)
-{
-    for (int i = g->mades - 1; i >= 0; i--)
-        if (g->made[i])
-            dnn.BackendDestroyDescriptor(g->made[i]);
-}
-
-/* ---- cases ---- */
-
-static const struct shape {
-    int heads, kv_heads, dim;
-} shapes[] = {{32, 8, 64}, {24, 8, 128}, {32, 8, 128}, {32, 32, 128}};
-
+static const struct hzp_heads shapes[] = {{32, 8, 64}, {24, 8, 128}, {32, 8, 128}, {32, 32, 128}};
 static const int lengths[] = {512, 1024, 2048, 4096, 8192};
+static const char *const passes[HZP_CUDNN_KINDS] = {"forward", "backward", "prefill"};
 
-enum { ROWS = 8192 };
+enum { ROWS = 8192, PAGE_ROWS = 16, PAGES = ROWS / PAGE_ROWS };
 
-static struct graph graph_of(const struct shape *shape, int length)
+/* ---- without a device ---- */
+
+static struct hzp_cudnn_class class_of(int kind, const struct hzp_heads *h, int32_t rows)
 {
-    return (struct graph){.heads = shape->heads,
-                          .kv_heads = shape->kv_heads,
-                          .dim = shape->dim,
-                          .batch = ROWS / length,
-                          .length = length};
+    int32_t narrow = h->heads * h->dim, wide = narrow + 2 * h->kv_heads * h->dim;
+    bool back = kind == HZP_CUDNN_PACKED_BWD, pages = kind == HZP_CUDNN_PAGED;
+    return (struct hzp_cudnn_class){.kind = kind,
+                                    .heads = h->heads,
+                                    .kv_heads = h->kv_heads,
+                                    .dim = h->dim,
+                                    .segs = back ? HZP_MIN(4 * ROWS / rows, 32) : 32,
+                                    .rows = rows,
+                                    .qkv_stride = wide,
+                                    .out_stride = narrow,
+                                    .dqkv_stride = back ? wide : 0,
+                                    .dout_stride = back ? narrow : 0,
+                                    .pages = pages ? 20000 : 0,
+                                    .page_rows = pages ? PAGE_ROWS : 0,
+                                    .page_stride = pages ? PAGES : 0};
 }
 
-/* Without a driver the library offers no engines; the toolkit's stub for linking suffices. It is
- * not closed: it stays for the process's life. */
-static bool driver_open(void)
+static bool dry_one(struct hzp_cudnn_library *lib, void *device, const struct hzp_cudnn_class *c)
 {
-    return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) ||
-           dlopen("/usr/local/cuda/lib64/stubs/libcuda.so", RTLD_NOW | RTLD_GLOBAL);
+    struct hzp_cudnn_plan plan;
+    char why[300] = "";
+    uint64_t begun = hzp_now_ns();
+    int r = hzp_cudnn_plan_make(lib, NULL, device, c, &plan, why, sizeof(why));
+    printf("{\"t\":\"dry\",\"pass\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"dim\":%d,"
+           "\"class\":%d,\"segments\":%d,\"plan\":%s,\"workspace\":%zu,\"ms\":%.0f}\n",
+           passes[c->kind], c->heads, c->kv_heads, c->dim, c->rows, c->segs,
+           r == 0 ? "true" : "false", plan.space, (double)(hzp_now_ns() - begun) * 1e-6);
+    fflush(stdout);
+    if (r < 0)
+        fprintf(stderr, "%s\n", why);
+    else
+        hzp_cudnn_plan_free(lib, &plan);
+    return r == 0;
 }
 
-static int dry(void)
+static int dry(const char *driver)
 {
-    int known = 0, all = 0;
-    if (!driver_open()) {
-        printf("neither a driver nor its stub is found\n");
-        return 77;
-    }
-    struct graph device = {.batch = 1};
-    dnn.device = begin(&device, DEVICE);
-    set(&device, dnn.device, DEVICE_JSON, AS_CHAR, (int64_t)sizeof(h200), h200);
-    end(&device, dnn.device, "a device as described");
-    if (device.failed) {
-        printf("{\"t\":\"dry\",\"error\":\"%s\"}\n", device.why);
+    static const int32_t classes[] = {256, 4096};
+    struct hzp_cudnn_library lib;
+    char why[200] = "";
+    int made = 0, all = 0;
+    if (!dlopen(driver, RTLD_NOW | RTLD_GLOBAL)) { /* not closed: it stays for the process's life */
+        fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    for (int i = 0; i < HZP_COUNT(shapes); i++)
-        for (int k = 0; k < 2 * HZP_COUNT(lengths); k++) {
-            struct names names;
-            struct graph g = graph_of(&shapes[i], lengths[k / 2]);
-            (k % 2 ? backward : forward)(&g, &names);
-            plan_make(&g);
-            printf("{\"t\":\"dry\",\"pass\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"dim\":%d,"
-                   "\"length\":%d,\"engines\":%lld}\n",
-                   k % 2 ? "backward" : "forward", g.heads, g.kv_heads, g.dim, g.length,
-                   (long long)g.engines);
-            if (g.failed)
-                fprintf(stderr, "%.200s\n", g.why);
-            known += g.engines > 0;
-            all++;
-            graph_close(&g);
-        }
-    graph_close(&device);
-    printf("%d of %d graphs have engines in cuDNN %zu\n", known, all, dnn.GetVersion());
-    return known == all ? 0 : 1;
+    if (!hzp_cudnn_library_open(&lib, why, sizeof(why))) {
+        printf("cuDNN: %s\n", why);
+        return 77;
+    }
+    void *device = hzp_cudnn_device_make(&lib, h200);
+    for (int kind = 0; device && kind < HZP_CUDNN_KINDS; kind++)
+        for (int i = 0; i < HZP_COUNT(shapes); i++)
+            for (int k = 0; k < HZP_COUNT(classes); k++) {
+                struct hzp_cudnn_class c = class_of(kind, &shapes[i], classes[k]);
+                made += dry_one(&lib, device, &c);
+                all++;
+            }
+    printf("%d of %d plans made by cuDNN %zu\n", made, all, lib.version);
+    return made == all && all > 0 ? 0 : 1;
 }
 
 /* ---- on a device ---- */
 
 enum { RUNS = 7, REPEATS = 4 };
 
-static struct {
+struct side { /* [0]: ours, [1]: cuDNN's */
     struct hzp_device *dev;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
-    char *qkv, *dout, *out[2], *dqkv[2]; /* [0]: ours, [1]: cuDNN's */
-    float *stats[2], *sum, *dq_sum;
-    int32_t *row0, *pos0;
-    void *space;
-    size_t space_size;
+    char *out, *dqkv;
+    float *lse;
+    int32_t *row0, *pos0, *page;
+};
+
+static struct {
+    struct side side[2];
+    char *qkv, *dout, *keys, *values;
 } rig;
 
 #define MUST(call)                                                                                 \
@@ -565,10 +135,10 @@ static struct {
         }                                                                                          \
     } while (0)
 
-static void *take(enum hzp_mem where, size_t bytes)
+static void *take(struct hzp_device *dev, enum hzp_mem where, size_t bytes)
 {
     void *p = NULL;
-    MUST(hzp_device_alloc(rig.dev, where, bytes, &p));
+    MUST(hzp_device_alloc(dev, where, bytes, &p));
     return p;
 }
 
@@ -579,110 +149,93 @@ static void fill(char *to, size_t elements, uint64_t state)
         state = state * 6364136223846793005u + 1442695040888963407u;
         host[i] = hzp_bf16_from_f32((float)(int32_t)(state >> 32) * 4.6e-10f);
     }
-    MUST(hzp_device_copy(rig.dev, to, host, elements * 2));
+    MUST(hzp_device_copy(rig.side[0].dev, to, host, elements * 2));
     free(host);
+}
+
+static int side_open(struct side *s, const char *who, size_t wide, size_t narrow)
+{
+    struct hzp_err_text why = {.text = ""};
+    setenv("HZP_CUDA_ATTENTION", who, 1);
+    if (hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &s->dev, &why) < 0) {
+        printf("%s\n", why.text);
+        return 77;
+    }
+    hzp_device_prepare_attention(
+        s->dev, &(struct hzp_attention_use){.heads = {32, 32, 128}, .rows = ROWS, .scale = 0.1f});
+    hzp_device_prepare_attention(
+        s->dev, &(struct hzp_attention_use){.heads = {32, 8, 128}, .rows = ROWS, .scale = 0.1f});
+    MUST(hzp_lane_open(s->dev, HZP_BOUND_COMPUTE, &s->lane));
+    MUST(hzp_fence_open(s->dev, &s->fence));
+    s->out = take(s->dev, HZP_MEM_DEVICE, narrow);
+    s->dqkv = take(s->dev, HZP_MEM_DEVICE, wide);
+    s->lse = take(s->dev, HZP_MEM_DEVICE, (size_t)ROWS * 32 * 4);
+    s->row0 = take(s->dev, HZP_MEM_HOST, (ROWS / 512 + 1) * sizeof(int32_t));
+    s->pos0 = take(s->dev, HZP_MEM_HOST, (ROWS / 512 + 1) * sizeof(int32_t));
+    s->page = take(s->dev, HZP_MEM_HOST, (size_t)PAGES * (ROWS / 512) * sizeof(int32_t));
+    return 0;
 }
 
 static int rig_open(void)
 {
-    struct hzp_err_text why = {.text = ""};
     size_t wide = (size_t)ROWS * 96 * 128 * 2, narrow = (size_t)ROWS * 32 * 128 * 2;
-    if (hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &rig.dev, &why) < 0) {
-        printf("%s\n", why.text);
-        return 77;
-    }
-    MUST(hzp_lane_open(rig.dev, HZP_BOUND_COMPUTE, &rig.lane));
-    MUST(hzp_fence_open(rig.dev, &rig.fence));
-    rig.qkv = take(HZP_MEM_DEVICE, wide);
-    rig.dout = take(HZP_MEM_DEVICE, narrow);
+    static const char *const who[] = {"own", "cudnn"};
     for (int i = 0; i < 2; i++) {
-        rig.out[i] = take(HZP_MEM_DEVICE, narrow);
-        rig.dqkv[i] = take(HZP_MEM_DEVICE, wide);
-        rig.stats[i] = take(HZP_MEM_DEVICE, (size_t)ROWS * 32 * 4);
+        int r = side_open(&rig.side[i], who[i], wide, narrow);
+        if (r != 0)
+            return r;
     }
-    rig.sum = take(HZP_MEM_DEVICE, (size_t)ROWS * 32 * 4);
-    rig.dq_sum = take(HZP_MEM_DEVICE, 2 * narrow);
-    rig.row0 = take(HZP_MEM_HOST, (ROWS / 512 + 1) * sizeof(int32_t));
-    rig.pos0 = take(HZP_MEM_HOST, (ROWS / 512 + 1) * sizeof(int32_t));
+    struct hzp_device *dev = rig.side[0].dev;
+    rig.qkv = take(dev, HZP_MEM_DEVICE, wide);
+    rig.dout = take(dev, HZP_MEM_DEVICE, narrow);
+    rig.keys = take(dev, HZP_MEM_DEVICE, narrow);
+    rig.values = take(dev, HZP_MEM_DEVICE, narrow);
     fill(rig.qkv, wide / 2, 1);
     fill(rig.dout, narrow / 2, 2);
-    MUST(dnn.Create(&dnn.handle));
+    fill(rig.keys, narrow / 2, 3);
+    fill(rig.values, narrow / 2, 4);
     return 0;
 }
 
-static void pack_add(int64_t *ids, void **pointers, int *count, struct tensor t,
-                     const void *pointer)
+/* Segments of one length; those of prompts in pages that are far from one another. */
+static void divide(struct side *s, int length)
 {
-    ids[*count] = t.id;
-    pointers[(*count)++] = (void *)(uintptr_t)pointer;
+    int count = ROWS / length, per = length / PAGE_ROWS;
+    for (int i = 0; i <= count; i++) {
+        s->row0[i] = i * length;
+        s->pos0[i] = 0;
+    }
+    for (int i = 0; i < count; i++)
+        for (int p = 0; p < PAGES; p++)
+            s->page[i * PAGES + p] = (i * per + p) * 37 % PAGES;
 }
 
-/* Maps the graph's tensors to memory; valid while scale and the other members live. */
-static descriptor pack_make(struct graph *g, const struct names *n, bool back)
+static void issue(struct side *s, int kind, struct hzp_heads h, int length)
 {
-    static float scale, low = -1e30f, one = 1;
-    int64_t ids[IDS];
-    void *at[IDS];
-    int count = 0;
-    size_t k = (size_t)g->heads * (size_t)g->dim * 2,
-           v = k + (size_t)g->kv_heads * (size_t)g->dim * 2;
-    scale = 1 / sqrtf((float)g->dim);
-    pack_add(ids, at, &count, n->q, rig.qkv);
-    pack_add(ids, at, &count, n->k, rig.qkv + k);
-    pack_add(ids, at, &count, n->v, rig.qkv + v);
-    pack_add(ids, at, &count, n->o, rig.out[1]);
-    pack_add(ids, at, &count, n->stats, rig.stats[1]);
-    pack_add(ids, at, &count, n->scale, &scale);
-    pack_add(ids, at, &count, n->low, &low);
-    if (back) {
-        pack_add(ids, at, &count, n->one, &one);
-        pack_add(ids, at, &count, n->dout, rig.dout);
-        pack_add(ids, at, &count, n->sum, rig.sum);
-        pack_add(ids, at, &count, n->dq, rig.dqkv[1]);
-        pack_add(ids, at, &count, n->dk, rig.dqkv[1] + k);
-        pack_add(ids, at, &count, n->dv, rig.dqkv[1] + v);
-        pack_add(ids, at, &count, n->dq_sum, rig.dq_sum);
-    }
-    if ((size_t)g->space > rig.space_size) {
-        hzp_device_free(rig.dev, HZP_MEM_DEVICE, rig.space);
-        rig.space_size = (size_t)g->space;
-        rig.space = take(HZP_MEM_DEVICE, rig.space_size);
-    }
-    descriptor pack = begin(g, PACK);
-    set(g, pack, PACK_IDS, AS_INT64, count, ids);
-    set(g, pack, PACK_POINTERS, AS_POINTER, count, at);
-    set(g, pack, PACK_SPACE, AS_POINTER, 1, &rig.space);
-    end(g, pack, "a variant pack");
-    return pack;
-}
-
-static void theirs(struct graph *g, descriptor pack, bool back)
-{
-    for (int i = 0; i < REPEATS; i++) {
-        if (back) /* the backward op accumulates */
-            MUST((int)cudaMemsetAsync(rig.dq_sum, 0,
-                                      (size_t)ROWS * (size_t)g->heads * (size_t)g->dim * 4, NULL));
-        check(g, dnn.BackendExecute(dnn.handle, g->plan, pack), "execution");
-    }
-    MUST((int)cudaDeviceSynchronize());
-}
-
-static void ours(const struct graph *g, bool back)
-{
-    struct hzp_heads heads = {g->heads, g->kv_heads, g->dim};
-    int32_t wide = (heads.heads + 2 * heads.kv_heads) * heads.dim, narrow = heads.heads * heads.dim;
+    int32_t narrow = h.heads * h.dim, wide = narrow + 2 * h.kv_heads * h.dim;
     struct hzp_mat qkv = {rig.qkv, ROWS, wide, wide, HZP_BF16}, dqkv = qkv;
-    struct hzp_mat out = {rig.out[0], ROWS, narrow, narrow, HZP_BF16}, dout = out;
-    struct hzp_segs segs = {rig.row0, rig.pos0, g->batch, g->length, g->length};
-    float scale = 1 / sqrtf((float)g->dim);
-    dqkv.ptr = rig.dqkv[0];
+    struct hzp_mat out = {s->out, ROWS, narrow, narrow, HZP_BF16}, dout = out;
+    struct hzp_segs segs = {s->row0, s->pos0, ROWS / length, length, length};
+    float scale = 1 / sqrtf((float)h.dim);
+    dqkv.ptr = s->dqkv;
     dout.ptr = rig.dout;
-    struct hzp_attn_packed_args to = {qkv, out, rig.stats[0], segs, heads, scale};
-    struct hzp_attn_packed_bwd_args from = {qkv, out, dout, dqkv, rig.stats[0], segs, heads, scale};
-    for (int i = 0; i < REPEATS; i++)
-        MUST(back ? hzp_op_attn_packed_bwd(rig.lane, &from) : hzp_op_attn_packed(rig.lane, &to));
-    MUST(hzp_fence_record(rig.fence, rig.lane));
-    MUST(hzp_fence_wait(rig.fence));
+    struct hzp_attn_packed_args to = {qkv, out, s->lse, segs, h, scale};
+    struct hzp_attn_packed_bwd_args from = {qkv, out, dout, dqkv, s->lse, segs, h, scale};
+    struct hzp_attn_prefill_args pages = {.qkv = qkv,
+                                          .out = out,
+                                          .kv = {.k = rig.keys,
+                                                 .v = rig.values,
+                                                 .pages = PAGES,
+                                                 .page_rows = PAGE_ROWS,
+                                                 .type = HZP_BF16},
+                                          .segs = segs,
+                                          .page = s->page,
+                                          .page_stride = PAGES,
+                                          .heads = h,
+                                          .scale = scale};
+    MUST(kind == HZP_CUDNN_PACKED       ? hzp_op_attn_packed(s->lane, &to)
+         : kind == HZP_CUDNN_PACKED_BWD ? hzp_op_attn_packed_bwd(s->lane, &from)
+                                        : hzp_op_attn_prefill(s->lane, &pages));
 }
 
 static int by_time(const void *a, const void *b)
@@ -698,7 +251,7 @@ static double apart(const char *a, const char *b, size_t elements)
     double most = 0, off = 0;
     for (int i = 0; i < 2; i++) {
         host[i] = hzp_xmalloc(elements * 2);
-        MUST(hzp_device_copy(rig.dev, host[i], i ? b : a, elements * 2));
+        MUST(hzp_device_copy(rig.side[0].dev, host[i], i ? b : a, elements * 2));
     }
     for (size_t i = 0; i < elements; i++) {
         double x = (double)hzp_bf16_to_f32(host[0][i]), y = (double)hzp_bf16_to_f32(host[1][i]);
@@ -710,63 +263,65 @@ static double apart(const char *a, const char *b, size_t elements)
     return most > 0 ? off / most : off;
 }
 
-/* Forward must run before backward, which reads its results. */
-static bool measure(const struct shape *shape, int length, bool back)
+static double median_of(double *ms)
 {
-    struct names names;
-    struct graph g = graph_of(shape, length);
+    qsort(ms, RUNS, sizeof(*ms), by_time);
+    return ms[RUNS / 2];
+}
+
+/* Forward must run before backward, which reads its results.  false: refused, or different. */
+static bool measure(int kind, struct hzp_heads h, int length)
+{
     double ms[2][RUNS];
-    for (int i = 0; i <= g.batch; i++) {
-        rig.row0[i] = i * length;
-        rig.pos0[i] = 0;
-    }
-    (back ? backward : forward)(&g, &names);
-    plan_make(&g);
-    descriptor pack = g.plan ? pack_make(&g, &names, back) : NULL;
+    size_t columns = (size_t)(kind == HZP_CUDNN_PACKED_BWD ? h.heads + 2 * h.kv_heads : h.heads);
+    uint64_t before = hzp_device_fallbacks(rig.side[1].dev, HZP_FALLBACK_cudnn);
     for (int run = -1; run < RUNS; run++) /* in turns; the first is not counted */
         for (int who = 0; who < 2; who++) {
+            struct side *s = &rig.side[who];
+            divide(s, length);
             uint64_t begun = hzp_now_ns();
-            if (who == 0)
-                ours(&g, back);
-            else if (!g.failed)
-                theirs(&g, pack, back);
+            for (int i = 0; i < REPEATS; i++)
+                issue(s, kind, h, length);
+            MUST(hzp_fence_record(s->fence, s->lane));
+            MUST(hzp_fence_wait(s->fence));
             if (run >= 0)
                 ms[who][run] = (double)(hzp_now_ns() - begun) * 1e-6 / REPEATS;
         }
-    for (int who = 0; who < 2; who++)
-        qsort(ms[who], RUNS, sizeof(ms[who][0]), by_time);
-    double flops = (back ? 10.0 : 4.0) * ROWS * length / 2 * g.heads * g.dim;
-    double ours_ms = ms[0][RUNS / 2], theirs_ms = ms[1][RUNS / 2];
-    size_t row = (size_t)(back ? g.heads + 2 * g.kv_heads : g.heads) * (size_t)g.dim;
+    bool refused = hzp_device_fallbacks(rig.side[1].dev, HZP_FALLBACK_cudnn) > before;
+    double ours = median_of(ms[0]), theirs = median_of(ms[1]);
+    double flops =
+        (kind == HZP_CUDNN_PACKED_BWD ? 10.0 : 4.0) * ROWS * length / 2 * h.heads * h.dim;
+    bool back = kind == HZP_CUDNN_PACKED_BWD;
+    double off = apart(back ? rig.side[0].dqkv : rig.side[0].out,
+                       back ? rig.side[1].dqkv : rig.side[1].out, ROWS * columns * (size_t)h.dim);
     printf("{\"t\":\"cudnn\",\"pass\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"dim\":%d,\"length\":%d,"
            "\"ours_ms\":%.4f,\"ours_tflops\":%.1f",
-           back ? "backward" : "forward", g.heads, g.kv_heads, g.dim, length, ours_ms,
-           flops / ours_ms * 1e-9);
-    bool right = !g.failed;
-    if (right) {
-        double off = back ? apart(rig.dqkv[0], rig.dqkv[1], ROWS * row)
-                          : apart(rig.out[0], rig.out[1], ROWS * row);
-        right = off < 0.05;
+           passes[kind], h.heads, h.kv_heads, h.dim, length, ours, flops / ours * 1e-9);
+    if (!refused)
         printf(",\"cudnn_ms\":%.4f,\"cudnn_tflops\":%.1f,\"ours_over_cudnn\":%.3f,\"apart\":%.4f",
-               theirs_ms, flops / theirs_ms * 1e-9, theirs_ms / ours_ms, off);
-    } else {
-        fprintf(stderr, "%.200s\n", g.why);
-    }
+               theirs, flops / theirs * 1e-9, theirs / ours, off);
     printf("}\n");
     fflush(stdout);
-    graph_close(&g);
-    return right;
+    return !refused && off < 0.05;
 }
 
 static int run(void)
 {
-    int r = rig_open(), wrong = 0;
+    struct hzp_cudnn_library lib;
+    char why[200];
+    int wrong = 0;
+    if (!hzp_cudnn_library_open(&lib, why, sizeof(why))) {
+        printf("cuDNN: %s\n", why);
+        return 77;
+    }
+    hzp_cudnn_library_close(&lib);
+    int r = rig_open();
     if (r != 0)
         return r;
     for (int i = 0; i < HZP_COUNT(shapes); i++)
-        for (int k = 0; k < 2 * HZP_COUNT(lengths); k++)
-            wrong += !measure(&shapes[i], lengths[k / 2], k % 2 == 1);
-    dnn.Destroy(dnn.handle);
+        for (int k = 0; k < HZP_COUNT(lengths); k++)
+            for (int kind = 0; kind < HZP_CUDNN_KINDS; kind++)
+                wrong += !measure(kind, shapes[i], lengths[k]);
     if (wrong)
         printf("FAIL: %d cases refused or different\n", wrong);
     return wrong > 0;
@@ -774,9 +329,5 @@ static int run(void)
 
 int main(int argc, char **argv)
 {
-    if (!library_open()) {
-        printf("cuDNN not found\n");
-        return 77;
-    }
-    return argc > 1 && strcmp(argv[1], "--dry") == 0 ? dry() : run();
+    return argc > 2 && strcmp(argv[1], "--dry") == 0 ? dry(argv[2]) : run();
 }

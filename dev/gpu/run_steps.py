@@ -169,6 +169,11 @@ def checks(folder, size):
            "command": [p("opcheck"), "--quiet", "--share=48", *size.opcheck[:1],
                        *(size.opcheck[1:] or ["--op=*attn*"])],
            "env": {"HZP_CUDA_LANES": "grid"}, "limit": 45, "expect": 5, "read": "last"}
+    for op in ("attn_packed", "attn_prefill"):
+        yield {"name": f"opcheck, cuDNN, {op}", "what": "the op by cuDNN against the reference; gradients, whose bits "
+               "do not repeat, are compared with ours in the step cudnn attention",
+               "command": [p("opcheck"), "--quiet", *size.opcheck[:1], "--op=" + op],
+               "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "limit": 90, "expect": 45, "read": "last", "part": 2}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
            "command": [p("test_golden"), size.device] + golden[:size.golden], "limit": 60, "expect": 4,
            "read": "last"}
@@ -300,8 +305,8 @@ def others(folder, size):
                        size.big], "env": {"HZP_GRAPHS": "0"}, "limit": 45, "expect": 12, "read": "json",
            "part": 2}
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
-           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 45,
-           "expect": 15, "read": "json", "optional": True, "part": 2}
+           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,
+           "expect": 60, "read": "json", "optional": True, "part": 2}
     yield {"name": "opcheck --bench", "what": "the rate of each kind of attention", "read": "opcheck",
            "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
                                     *(size.opcheck[1:] or ["--op=*attn*"])],

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/about.c - reports the toolkit this was built with, and the GPUs of this machine.
  * Creates no context on any of them. */
-#include "device/cuda/cuda.h"
+#include "device/cuda/cudnn.h"
 
 #include <cublas_api.h>
 #include <dlfcn.h>
@@ -20,6 +20,18 @@ static size_t library_version(void)
     size_t ret = version ? version() : 0;
     dlclose(library);
     return ret;
+}
+
+/* Without it attention is computed by our own kernels. */
+static void add_cudnn(struct hzp_about *ret)
+{
+    char why[120] = "";
+    size_t found = hzp_cudnn_version(why, sizeof(why));
+    if (found)
+        hzp_fact_add(ret->machine, &ret->machines, "cuDNN", "%zu.%zu.%zu", found / 10000,
+                     found / 100 % 100, found % 100);
+    else
+        hzp_fact_add(ret->machine, &ret->machines, "cuDNN", "%s", why);
 }
 
 static void add_device(struct hzp_about *ret, int ordinal)
@@ -53,6 +65,7 @@ void hzp_cuda_about(struct hzp_about *ret)
     else
         hzp_fact_add(ret->machine, &ret->machines, "cuBLASLt",
                      "not found: say where it is in HZP_CUBLASLT");
+    add_cudnn(ret);
     if (cudaDriverGetVersion(&driver) == cudaSuccess && driver)
         hzp_fact_add(ret->machine, &ret->machines, "driver", "for CUDA %d.%d", driver / 1000,
                      driver % 1000 / 10);

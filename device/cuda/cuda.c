@@ -133,7 +133,11 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
         r = device_describe(dev, reterr);
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
+    if (r == HZP_OK &&
+        (r = hzp_cudnn_open(hzp_cuda_products_algos(dev->products), &dev->cudnn, reterr)) < 0)
+        hzp_cuda_products_close(dev->products);
     if (r == HZP_OK && (r = hzp_cuda_graphs_open(dev)) < 0) {
+        hzp_cudnn_close(dev->cudnn);
         hzp_cuda_products_close(dev->products);
         r = hzp_fail(reterr, r, "device cuda: cannot create an event");
     }
@@ -151,6 +155,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
 static void cuda_close(struct hzp_device *base)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    hzp_cudnn_close(dev->cudnn);
     hzp_cuda_products_close(dev->products);
     hzp_cuda_graphs_end(dev);
     hzp_cuda_time_close(dev);
@@ -282,7 +287,9 @@ static size_t cuda_bytes_free(struct hzp_device *base)
 
 static void cuda_steady(struct hzp_device *base)
 {
-    hzp_cuda_products_steady(((struct hzp_cuda_device *)base)->products);
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
+    hzp_cuda_products_steady(dev->products);
+    hzp_cudnn_steady(dev->cudnn);
 }
 
 const struct hzp_backend hzp_backend_cuda = {
@@ -304,6 +311,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
     .bytes_free = cuda_bytes_free,
+    .attention_prepare = hzp_cudnn_prepare,
     .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,
     .lane_time = hzp_cuda_lane_time,

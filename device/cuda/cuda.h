@@ -13,8 +13,8 @@
  * the memory its pointers refer to.  So a captured graph can be launched again after the host has
  * written new rows into the same arrays.
  *
- * The CUDA runtime is linked in; the driver and cuBLASLt are loaded when a device is opened: a
- * program built with CUDA starts on machines that have neither.
+ * The CUDA runtime is linked in; the driver, cuBLASLt and cuDNN are loaded when a device is opened:
+ * a program built with CUDA starts on machines that have none of them.
  *
  * Thread: engine.  C17 and CUDA C++17.
  */
@@ -30,6 +30,8 @@ extern "C" {
 #endif
 
 struct hzp_cuda_products; /* matmul.c */
+struct hzp_cudnn;         /* cudnn.c */
+struct hzp_cuda_algos;    /* algos.c */
 struct hzp_cuda_green;    /* green.c */
 struct hzp_cuda_lane;
 
@@ -38,6 +40,7 @@ struct hzp_cuda_lane;
 enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
 /* STAGED_MAX: eight nano-batches on one lane have eight arrays each; training has some more. */
+enum { HZP_CUDA_SPACE = 64 << 20 }; /* a lane's workspace: twice what cuBLASLt's fastest need */
 enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
 
 struct hzp_cuda_device {
@@ -51,6 +54,8 @@ struct hzp_cuda_device {
     } pinned[HZP_CUDA_PINNED_MAX]; /* host memory that was allocated */
     int pinneds;
     struct hzp_cuda_products *products;
+    struct hzp_cudnn *cudnn; /* NULL: not wanted */
+    size_t attn_bytes;       /* of a lane's `attn` */
     enum hzp_cuda_lanes lanes;
     struct hzp_cuda_green *green;    /* NULL: no share was requested yet */
     struct hzp_cuda_lane *lane_list; /* all open lanes */
@@ -89,6 +94,8 @@ struct hzp_cuda_lane {
     uint64_t timed; /* number of timings ever made */
     void *space;    /* workspace of the matrix products */
     size_t space_size;
+    char *attn; /* workspace of cuDNN's gradients; NULL: theirs is `space` */
+    size_t attn_size;
     char *scratch;
     size_t scratch_size;
     int32_t *counter; /* [HZP_CUDA_COUNTERS], all 0 between launches */
@@ -192,6 +199,16 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
                            struct hzp_err_text *reterr);
 void hzp_cuda_products_close(struct hzp_cuda_products *products);
 void hzp_cuda_products_steady(struct hzp_cuda_products *products); /* stops timing algorithms */
+struct hzp_cuda_algos *hzp_cuda_products_algos(struct hzp_cuda_products *products); /* borrowed */
+
+/* cudnn.c.  open: loads cuDNN; without it *ret is NULL, or only counts that it is missing; algos is
+ * borrowed.  HZP_EINVAL: HZP_CUDA_ATTENTION is not one of its values.  close, steady: NULL has no
+ * effect.  prepare: see hzp_device_prepare_attention. */
+int hzp_cudnn_open(struct hzp_cuda_algos *algos, struct hzp_cudnn **ret,
+                   struct hzp_err_text *reterr);
+void hzp_cudnn_close(struct hzp_cudnn *dnn);
+void hzp_cudnn_steady(struct hzp_cudnn *dnn);
+void hzp_cudnn_prepare(struct hzp_device *dev, const struct hzp_attention_use *use);
 
 /* about.c */
 void hzp_cuda_about(struct hzp_about *ret);

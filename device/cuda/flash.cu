@@ -10,6 +10,7 @@
  * E4M3 pages are widened to bf16 tiles, without their scales: scores are multiplied by the keys'
  * scales, weights by the values'.
  */
+#include "device/cuda/cudnn.h"
 #include "device/cuda/flash.cuh"
 #include "device/fallback.h"
 
@@ -268,19 +269,11 @@ static void segs_stage(struct hzp_lane *lane, struct hzp_segs *segs)
         segs->pos0 = (const int32_t *)hzp_cuda_staged(lane, segs->pos0, count * 4);
 }
 
-extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
+static int own_prefill(struct hzp_lane *lane, const void *args)
 {
     struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
-    if (p.segs.count == 0)
-        return HZP_OK;
-    hzp_cuda_pages_staged(lane, &p);
     int dim = p.heads.dim;
-    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim) || (uintptr_t)p.kv.k % 16 != 0 ||
-        (uintptr_t)p.kv.v % 16 != 0) {
-        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
-                            "prompts of a type, width or alignment without a kernel");
-        return hzp_cuda_attn_paged_plain(lane, &p);
-    }
+    hzp_cuda_pages_staged(lane, &p);
     flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page, p.line,
                     p.page_stride, p.heads, nullptr, p.scale, 0};
     if (p.kv.type == HZP_E4M3)
@@ -290,19 +283,40 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
                      : launch<128, page_rows<uint16_t>>(lane, a, "attn_prefill");
 }
 
+extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
+    int dim = p.heads.dim;
+    if (p.segs.count == 0)
+        return HZP_OK;
+    if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim) && (uintptr_t)p.kv.k % 16 == 0 &&
+        (uintptr_t)p.kv.v % 16 == 0)
+        return hzp_cudnn_attention(lane, HZP_OP_attn_prefill, args, own_prefill);
+    hzp_cuda_pages_staged(lane, &p);
+    hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
+                        "prompts of a type, width or alignment without a kernel");
+    return hzp_cuda_attn_paged_plain(lane, &p);
+}
+
+static int own_packed(struct hzp_lane *lane, const void *args)
+{
+    struct hzp_attn_packed_args p = *(const struct hzp_attn_packed_args *)args;
+    segs_stage(lane, &p.segs);
+    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, nullptr, 0, p.heads, p.lse, p.scale, 0};
+    return p.heads.dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
+                             : launch<128, packed_rows>(lane, a, "attn_packed");
+}
+
 extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
 {
     struct hzp_attn_packed_args p = *(const struct hzp_attn_packed_args *)args;
+    int dim = p.heads.dim;
     if (p.segs.count == 0)
         return HZP_OK;
+    if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim))
+        return hzp_cudnn_attention(lane, HZP_OP_attn_packed, args, own_packed);
     segs_stage(lane, &p.segs);
-    int dim = p.heads.dim;
-    if (!flash_fits(&p.qkv, dim) || !flash_fits(&p.out, dim)) {
-        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
-                            "training of a type, width or alignment without a kernel");
-        return hzp_cuda_attn_packed_plain(lane, &p);
-    }
-    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, nullptr, 0, p.heads, p.lse, p.scale, 0};
-    return dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
-                     : launch<128, packed_rows>(lane, a, "attn_packed");
+    hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
+                        "training of a type, width or alignment without a kernel");
+    return hzp_cuda_attn_packed_plain(lane, &p);
 }

@@ -7,6 +7,7 @@
  * in return no sum needs atomics: results are bitwise repeatable.  Probabilities and dS are rounded
  * to bf16 before they are multiplied.
  */
+#include "device/cuda/cudnn.h"
 #include "device/cuda/flash.cuh"
 #include "device/fallback.h"
 
@@ -262,27 +263,47 @@ template <int D> static int launch(struct hzp_lane *lane, struct bwd_args &b)
     return hzp_cuda_launched(lane, "attn_packed_bwd");
 }
 
-extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
+/* Its arguments with staged segments; false: no room for its row sums. */
+static bool bwd_begin(struct hzp_lane *lane, const void *args, struct bwd_args *b)
 {
-    struct bwd_args b = {*(const struct hzp_attn_packed_bwd_args *)args};
-    struct hzp_attn_packed_bwd_args *a = &b.a;
+    struct hzp_attn_packed_bwd_args *a = &b->a;
+    *b = {*(const struct hzp_attn_packed_bwd_args *)args};
     size_t count = (size_t)a->segs.count;
-    if (count == 0)
-        return HZP_OK;
     a->segs.row0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.row0, (count + 1) * 4);
     a->segs.pos0 = (const int32_t *)hzp_cuda_staged(lane, a->segs.pos0, count * 4);
-    b.delta = (float *)hzp_cuda_lane(lane)->scratch;
-    b.scale2 = (float)((double)a->scale * 1.4426950408889634);
+    b->delta = (float *)hzp_cuda_lane(lane)->scratch;
+    b->scale2 = (float)((double)a->scale * 1.4426950408889634);
     size_t need = (size_t)a->out.rows * (size_t)a->heads.heads * sizeof(float);
-    if (need > hzp_cuda_lane(lane)->scratch_size)
-        return hzp_cuda_check(hzp_cuda_device(lane), cudaErrorMemoryAllocation,
-                              "attn_packed_bwd: room for its row sums");
+    return need <= hzp_cuda_lane(lane)->scratch_size;
+}
+
+static int no_room(struct hzp_lane *lane)
+{
+    return hzp_cuda_check(hzp_cuda_device(lane), cudaErrorMemoryAllocation,
+                          "attn_packed_bwd: room for its row sums");
+}
+
+static int own_packed_bwd(struct hzp_lane *lane, const void *args)
+{
+    struct bwd_args b;
+    if (!bwd_begin(lane, args, &b))
+        return no_room(lane);
+    return b.a.heads.dim == 64 ? launch<64>(lane, b) : launch<128>(lane, b);
+}
+
+extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_attn_packed_bwd_args *a = (const struct hzp_attn_packed_bwd_args *)args;
+    struct bwd_args b;
     int dim = a->heads.dim;
-    if (!flash_fits(&a->qkv, dim) || !flash_fits(&a->dout, dim) || !flash_fits(&a->out, dim) ||
-        !flash_fits(&a->dqkv, dim)) {
-        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
-                            dim, "gradients of a type, width or alignment without a kernel");
-        return hzp_cuda_attn_packed_bwd_plain(lane, a);
-    }
-    return dim == 64 ? launch<64>(lane, b) : launch<128>(lane, b);
+    if (a->segs.count == 0)
+        return HZP_OK;
+    if (flash_fits(&a->qkv, dim) && flash_fits(&a->dout, dim) && flash_fits(&a->out, dim) &&
+        flash_fits(&a->dqkv, dim))
+        return hzp_cudnn_attention(lane, HZP_OP_attn_packed_bwd, args, own_packed_bwd);
+    if (!bwd_begin(lane, args, &b))
+        return no_room(lane);
+    hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads, dim,
+                        "gradients of a type, width or alignment without a kernel");
+    return hzp_cuda_attn_packed_bwd_plain(lane, &b.a);
 }

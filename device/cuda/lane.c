@@ -11,7 +11,7 @@
 #include "device/fallback.h"
 
 enum {
-    SPACE = 64 << 20, /* twice what cuBLASLt's fastest algorithms need on Hopper */
+    SPACE = HZP_CUDA_SPACE,
     SCRATCH = 64 << 20,
     SCRATCH_SMALL = 4 << 20, /* lanes of copies and the network */
     STAGE = 16 << 20,
@@ -33,16 +33,18 @@ static bool computes(enum hzp_bound use)
 
 size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use)
 {
-    return COUNTERS + (computes(use) ? SPACE + SCRATCH + STAGE : 2 * SCRATCH_SMALL);
+    size_t attn = use == HZP_BOUND_COMPUTE ? ((struct hzp_cuda_device *)dev)->attn_bytes : 0;
+    return attn + COUNTERS + (computes(use) ? SPACE + SCRATCH + STAGE : 2 * SCRATCH_SMALL);
 }
 
 static void lane_free(struct hzp_cuda_lane *lane)
 {
     cudaFree(lane->space);
+    cudaFree(lane->attn);
     cudaFree(lane->scratch);
     cudaFree(lane->stage);
     cudaFree(lane->counter);
-    lane->space = NULL;
+    lane->space = lane->attn = NULL;
     lane->scratch = lane->stage = NULL;
     lane->counter = NULL;
 }
@@ -50,13 +52,17 @@ static void lane_free(struct hzp_cuda_lane *lane)
 /* Waits until the memory is allocated: from then on any stream may be used for the lane. */
 static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
 {
+    const struct hzp_cuda_device *dev = (const struct hzp_cuda_device *)lane->base.dev;
     bool large = computes(lane->base.use);
     cudaError_t error = cudaSuccess;
     lane->space_size = large ? SPACE : 0;
     lane->scratch_size = large ? SCRATCH : SCRATCH_SMALL;
     lane->stage_size = large ? STAGE : SCRATCH_SMALL;
+    lane->attn_size = lane->base.use == HZP_BOUND_COMPUTE ? dev->attn_bytes : 0;
     if (lane->space_size)
         error = cudaMalloc(&lane->space, lane->space_size);
+    if (error == cudaSuccess && lane->attn_size)
+        error = cudaMalloc((void **)&lane->attn, lane->attn_size);
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
     if (error == cudaSuccess)

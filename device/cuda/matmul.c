@@ -159,6 +159,11 @@ void hzp_cuda_products_steady(struct hzp_cuda_products *p)
     p->steady = true;
 }
 
+struct hzp_cuda_algos *hzp_cuda_products_algos(struct hzp_cuda_products *p)
+{
+    return p->algos;
+}
+
 static void product_clear(struct hzp_cuda_products *p, struct product *product)
 {
     if (product->desc)

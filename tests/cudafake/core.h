@@ -18,6 +18,8 @@ enum fake_type {
     FAKE_LT_DESC,
     FAKE_LT_LAYOUT,
     FAKE_LT_WISH,
+    FAKE_DNN_HANDLE,
+    FAKE_DNN_DESC,
 };
 
 /* The first member of everything that has a handle. */

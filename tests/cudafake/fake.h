@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/cudafake/fake.h - a stand-in for the CUDA runtime, the driver and cuBLASLt that records
- * its calls, and detects mistakes that a device would answer with wrong numbers, or not at all.
+/* tests/cudafake/fake.h - a stand-in for the CUDA runtime, the driver, cuBLASLt and cuDNN that
+ * records their calls, and detects mistakes that a device would answer with wrong numbers, or not
+ * at all.
  *
  * Work put on a stream stays there until the host synchronizes; then heads of streams run in an
  * order drawn at random among those that events permit, so code that depends on timing fails for
@@ -32,6 +33,7 @@ enum fake_kind {
     FAKE_WAIT,
     FAKE_GRAPH,
     FAKE_PRODUCT,
+    FAKE_ATTENTION, /* a run of a cuDNN plan */
     FAKE_THEN,
 };
 
@@ -82,6 +84,20 @@ void fake_fail(const char *function, int after, int error);
 
 /* Sets the time that a product takes by its algorithm's number; [0] is the one advised first. */
 void fake_set_algo_times(const int *microseconds, int count);
+
+/* How cuDNN behaves (dnn.c). */
+struct fake_dnn {
+    int refused;          /* of each graph, how many of its engines have no plan; there are 2 */
+    size_t space;         /* of each plan */
+    int microseconds;     /* that a run takes */
+    int own_microseconds; /* that a kernel of ours for many rows takes */
+    bool computes;        /* a run computes its graph; false: nothing, the op's reference does */
+    bool wrong;           /* a run spoils what it writes */
+};
+extern struct fake_dnn fake_dnn;
+
+/* Plans of cuDNN that were made so far. */
+int fake_dnn_plans(void);
 
 /* Puts run(copy of args) on the stream, or into the graph that is being captured there. */
 void fake_then(cudaStream_t stream, void (*run)(const void *args), const void *args, size_t size);

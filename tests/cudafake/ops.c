@@ -112,7 +112,7 @@ static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     struct hzp_access access[HZP_ACCESS_MAX];
     struct borrowing data[HZP_ACCESS_MAX];
-    struct fake_touch touch[HZP_ACCESS_MAX + 2];
+    struct fake_touch touch[HZP_ACCESS_MAX + 3];
     int count = hzp_op_access(op, args, access);
     memset(data, 0, sizeof(data));
     for (int i = 0; i < count; i++) {
@@ -140,6 +140,11 @@ static void tell(struct hzp_lane *base, enum hzp_op op, const void *args)
                                              .writes = true,
                                              .end = (uintptr_t)lane->space + lane->space_size,
                                              .name = "a product's workspace"};
+    if (lane->attn)
+        touch[count++] = (struct fake_touch){.begin = (uintptr_t)lane->attn,
+                                             .writes = true,
+                                             .end = (uintptr_t)lane->attn + lane->attn_size,
+                                             .name = "the workspace of gradients"};
     fake_touches(lane->stream, touch, count, meet);
 }
 
@@ -147,10 +152,13 @@ static int issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
 {
     struct behind b;
     int products = fake_count(FAKE_PRODUCT), kernels = fake_count(FAKE_KERNEL);
+    int attention = fake_count(FAKE_ATTENTION);
     int r = inner[op](lane, args);
     if (r >= 0 && hzp_cuda_lane(lane)->stage)
         tell(lane, op, args);
     if (r < 0 || fake_count(FAKE_PRODUCT) > products || fake_count(FAKE_KERNEL) == kernels)
+        return r;
+    if (fake_count(FAKE_ATTENTION) > attention && fake_dnn.computes)
         return r;
     memset(&b, 0, sizeof(b));
     b.op = op;

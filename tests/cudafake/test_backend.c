@@ -416,11 +416,12 @@ static void test_about(void **state)
     assert_int_equal(about.device[0].cores, 132);
     assert_true(about.device[0].memory > 0);
     assert_string_equal(about.device[0].fact[0].value, "9.0");
-    assert_true(about.builds == 3 && about.machines == 2);
+    assert_true(about.builds == 3 && about.machines == 3);
     assert_string_equal(about.build[1].name, "kernels for");
     assert_non_null(strstr(about.build[1].value, "sm_"));
     assert_string_equal(about.machine[0].value, "13.1.0");
-    assert_string_equal(about.machine[1].value, "for CUDA 13.0");
+    assert_string_equal(about.machine[1].value, "not wanted: HZP_CUDNN=0");
+    assert_string_equal(about.machine[2].value, "for CUDA 13.0");
     fake_fail("cudaGetDeviceCount", 0, cudaErrorNoDevice);
     hzp_device_about(0, &about);
     assert_true(about.none[0] && !about.devices);

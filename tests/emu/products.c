@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/emu/products.c - what the backend needs besides CUDA's runtime.  Our own kernels compute
- * matrix products, or the reference where the emulator would take too long; there is no driver
- * to make green contexts, and timing products would be meaningless.
+ * matrix products, or the reference where the emulator would take too long; there is no cuDNN, no
+ * driver to make green contexts, and timing products would be meaningless.
  */
-#include "device/cuda/cuda.h"
+#include "device/cuda/cudnn.h"
 
 /* Products with more multiplications than this are left to the reference. */
 static const int64_t MANY = 1 << 20;
@@ -26,6 +26,35 @@ void hzp_cuda_products_close(struct hzp_cuda_products *products)
 
 void hzp_cuda_products_steady(struct hzp_cuda_products *products)
 {
+}
+
+struct hzp_cuda_algos *hzp_cuda_products_algos(struct hzp_cuda_products *products)
+{
+    return NULL;
+}
+
+int hzp_cudnn_open(struct hzp_cuda_algos *algos, struct hzp_cudnn **ret,
+                   struct hzp_err_text *reterr)
+{
+    *ret = NULL;
+    return HZP_OK;
+}
+
+void hzp_cudnn_close(struct hzp_cudnn *dnn)
+{
+}
+
+void hzp_cudnn_steady(struct hzp_cudnn *dnn)
+{
+}
+
+void hzp_cudnn_prepare(struct hzp_device *dev, const struct hzp_attention_use *use)
+{
+}
+
+int hzp_cudnn_attention(struct hzp_lane *lane, enum hzp_op op, const void *args, hzp_op_fn *own)
+{
+    return own(lane, args);
 }
 
 void hzp_cuda_about(struct hzp_about *ret)
