@@ -277,25 +277,39 @@ static void issue_all(struct pipeline *p)
     }
 }
 
-/* Beside something that computes, memory and network have what their shares yield, and it has the
- * rest of the device; beside each other they do not meet. */
+/* What nano-operations of memory and network leave for compute at least. */
+static const double COMPUTE_LEAST = 0.05;
+
+void hzp_tp_divide(double read, double send, bool computes, double ret[3])
+{
+    double wanted = read + send, room = computes ? 1 - COMPUTE_LEAST : 1;
+    /* Together they get no more than there is, and without compute all that there is. */
+    double scale = wanted > 0 && (wanted > room || !computes) ? room / wanted : 1;
+    ret[0] = computes ? 1 - scale * wanted : 0;
+    ret[1] = scale * read;
+    ret[2] = scale * send;
+}
+
+/* What runs at one time divides the device; each has what its part yields. */
 static double rate_beside(void *ctx, int32_t i, const int32_t *others, int count)
 {
     const struct pipeline *p = ctx;
-    enum hzp_lane_name lane = p->task[i].lane;
-    double taken = 0;
-    bool beside_compute = false;
+    double share[HZP_LANE_COUNT] = {0}, part[3];
+    bool computes = p->task[i].lane == HZP_LANE_COMPUTE;
+    share[p->task[i].lane] = (double)p->node[p->of[i]].share;
     for (int k = 0; k < count; k++) {
-        if (p->task[others[k]].lane == HZP_LANE_COMPUTE)
-            beside_compute = true;
-        else
-            taken += (double)p->node[p->of[others[k]]].share;
+        share[p->task[others[k]].lane] = (double)p->node[p->of[others[k]]].share;
+        computes |= p->task[others[k]].lane == HZP_LANE_COMPUTE;
     }
-    if (lane == HZP_LANE_COMPUTE)
-        return 1 - taken;
-    if (!beside_compute)
-        return 1;
-    return yield(p->rates, lane == HZP_LANE_NETWORK, (double)p->node[p->of[i]].share);
+    hzp_tp_divide(share[HZP_LANE_MEMORY], share[HZP_LANE_NETWORK], computes, part);
+    switch (p->task[i].lane) {
+    case HZP_LANE_COMPUTE:
+        return part[0];
+    case HZP_LANE_MEMORY:
+        return yield(p->rates, false, part[1]);
+    default:
+        return yield(p->rates, true, part[2]);
+    }
 }
 
 /* ---- simulation ---- */

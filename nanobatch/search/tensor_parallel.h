@@ -2,17 +2,18 @@
 /* nanobatch/search/tensor_parallel.h - on paper: how a step's layers could run on several GPUs that
  * hold a slice of every matrix each, and the search for a good pipeline.
  *
- * Nothing in this program computes that way yet.  A layer's products are cut by columns (q, k, v,
- * gate, up) and rows (o, down), so the sums after o and down go over the network.  For each
- * nano-batch that is an all-reduce, after which every GPU adds the residual and normalises all
- * rows; or a reduce-scatter, the same on a GPU's own rows, and an all-gather.
+ * Ranks on CPUs compute that way (nanobatch/build/tensor.h); this is about GPUs.  A layer's
+ * products are cut by columns (q, k, v, gate, up) and rows (o, down), so the sums after o and down
+ * go over the network.  For each nano-batch that is an all-reduce, after which every GPU adds the
+ * residual and normalises all rows; or a reduce-scatter, the same on a GPU's own rows, and an
+ * all-gather.
  *
  *     sizes     q, k, v and attention are cut in their own way, all else in another; a
  *               nano-operation waits for those of the stage before whose rows meet its own
  *     lanes     compute: products, attention of prompts, rows; memory: attention of decode rows;
  *               network
  *     shares    of each nano-operation of memory and network: what it takes of the device while
- *               something computes beside it, which gets the rest
+ *               something computes beside it, which gets the rest (hzp_tp_divide)
  *     time      a fixed time for each nano-operation, and its work by the stated rate
  *
  * What a share yields is taken from NanoFlow's published profile (arXiv 2408.12757, Table 3, and
@@ -65,6 +66,13 @@ struct hzp_tp_result {
 struct hzp_tp_result hzp_tp_simulate(const struct hzp_tp_rates *rates,
                                      const struct hzp_tp_step *step,
                                      const struct hzp_tp_shape *shape);
+
+/* How the device is divided between what runs at one time: ret = of compute, memory, network.  Read
+ * and send are the shares of the nano-operations of memory and network, 0: none runs.  While
+ * something computes it gets what they leave, but at least a twentieth: where they ask for more
+ * than the rest, each gets the same fraction of what it asked for.  While nothing computes they
+ * divide all of the device in the ratio of their shares. */
+void hzp_tp_divide(double read, double send, bool computes, double ret[3]);
 
 /* One operation at a time, not cut; nano-batches cut as NanoFlow does, one operation at a time. */
 struct hzp_tp_shape hzp_tp_sequential(const struct hzp_tp_step *step);
