@@ -4,8 +4,8 @@
  *
  *     mpirun -n 2 overlap [MB/s [us [ROWS [ROUNDS]]]]
  *
- * Each rank computes with one core.  Shapes with a network lane use a second thread, which waits
- * for the link most of the time.  All shapes take turns within a round; the median over the rounds
+ * Each rank computes with one core.  A network lane is a second thread, which waits for the link
+ * most of the time.  All shapes take turns within a round; the median over the rounds
  * is printed.  Weights are random: only time is measured.
  */
 #include "base/arena.h"
@@ -60,10 +60,10 @@ struct rank {
     struct hzp_plan plan;
 };
 
-static void open_rank(struct rank *r, struct hzp_link *link, int threads, int32_t rows)
+static void open_rank(struct rank *r, struct hzp_link *link, int32_t rows)
 {
     struct hzp_tensor_slice slice = {hzp_link_rank(link), hzp_link_ranks(link)};
-    struct hzp_device_config device = {.name = "cpu", .threads = threads};
+    struct hzp_device_config device = {.name = "cpu", .threads = 1};
     struct hzp_weights_config store = {
         .type = HZP_BF16, .slots = 1, .max_staleness = 1, .first_id = 1};
     struct hzp_version *draft;
@@ -160,26 +160,20 @@ static int by_number(const void *a, const void *b)
 
 static const struct {
     const char *name;
-    int threads; /* of the device: the second one is the network lane's */
     struct hzp_plan_shape shape;
 } tried[] = {
-    {"sequential, all-reduce", 1, {.nanos = 1, .weight = {1}}},
-    {"sequential, rows divided", 1, {.nanos = 1, .weight = {1}, .reduce = HZP_REDUCE_SCATTERED}},
-    {"2 nano-batches without overlap",
-     1,
-     {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS, .network_lane = HZP_LANE_NETWORK}},
+    {"sequential, all-reduce", {.nanos = 1, .weight = {1}}},
+    {"sequential, rows divided", {.nanos = 1, .weight = {1}, .reduce = HZP_REDUCE_SCATTERED}},
+    {"2 nano-batches without overlap", {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS}},
     {"2 nano-batches overlapped",
-     2,
      {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS, .network_lane = HZP_LANE_NETWORK}},
     {"2 overlapped, rows divided",
-     2,
      {.nanos = 2,
       .weight = {1, 1},
       .order = HZP_ORDER_LAYERS,
       .network_lane = HZP_LANE_NETWORK,
       .reduce = HZP_REDUCE_SCATTERED}},
     {"4 overlapped, rows divided",
-     2,
      {.nanos = 4,
       .weight = {1, 1, 1, 1},
       .order = HZP_ORDER_LAYERS,
@@ -194,20 +188,19 @@ int main(int argc, char **argv)
     int rounds = argc > 4 ? atoi(argv[4]) : 15;
     struct hzp_link_mpi mpi = {.rate = rate, .latency_ns = (uint64_t)(us * 1e3)};
     struct hzp_link *link;
-    struct rank rank[2];
+    struct rank rank;
     static double ms[HZP_COUNT(tried)][ROUNDS_MAX], compute[HZP_COUNT(tried)][ROUNDS_MAX],
         network[HZP_COUNT(tried)][ROUNDS_MAX];
     hzp_log_init();
     HZP_ASSERT(rows > 0 && rounds > 0 && rounds <= ROUNDS_MAX);
     MUST(hzp_link_open_mpi(&mpi, &link, &text));
-    memset(rank, 0, sizeof(rank));
-    for (int i = 0; i < 2; i++)
-        open_rank(&rank[i], link, 1 + i, rows);
+    memset(&rank, 0, sizeof(rank));
+    open_rank(&rank, link, rows);
     for (int round = -1; round < rounds; round++) {
         if (round == 0)
             step_back(); /* all threads have been started */
         for (int i = 0; i < HZP_COUNT(tried); i++) {
-            struct took took = run_step(&rank[tried[i].threads - 1], &tried[i].shape, link);
+            struct took took = run_step(&rank, &tried[i].shape, link);
             if (round >= 0) {
                 ms[i][round] = took.all;
                 compute[i][round] = took.compute;

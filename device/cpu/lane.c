@@ -6,7 +6,8 @@
  * leader thread empties. The leader runs the ops on the queue's own team, whose size is the share
  * and whose threads are pinned to cores that the device assigns.  The first lane with a share is
  * led by the engine thread itself, while it waits for a fence; each of the others has its own
- * leader thread.
+ * leader thread.  A lane for the network is a queue with a thread of its own that is given no core:
+ * it waits for the link most of the time, and a device of one thread can have it, too.
  *
  * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
  * ended.  A waiting thread polls for some hundred microseconds at most, then sleeps on the counter.
@@ -384,9 +385,9 @@ static void queue_close(struct hzp_cpu_queue *q)
     free(q);
 }
 
-/* Assigns cores to every lane with a share, one lane after another, and sets the size of its team;
- * the engine thread leads the first.  If the shares exceed the cores, cores are assigned more than
- * once. */
+/* Assigns cores to every lane with a share but those for the network, one lane after another, and
+ * sets the size of its team; the engine thread leads the first.  If the shares exceed the cores,
+ * cores are assigned more than once. */
 static int deal(struct hzp_cpu_device *dev)
 {
     int cpu[HZP_CPU_THREADS_MAX], at = 0;
@@ -394,13 +395,14 @@ static int deal(struct hzp_cpu_device *dev)
     dev->led = NULL;
     for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
         struct hzp_cpu_queue *q = lane->queue;
+        bool waits = lane->base.use == HZP_BOUND_NETWORK;
         if (!lane->cores)
             continue;
-        for (int i = 0; i < lane->cores; i++)
+        for (int i = 0; i < lane->cores && !waits; i++)
             cpu[i] = dev->cpu[at++ % dev->base.threads];
-        HZP_TRY(hzp_team_resize(q->team, lane->cores, cpu));
-        atomic_store(&q->led, !dev->led);
-        if (!dev->led) {
+        HZP_TRY(hzp_team_resize(q->team, lane->cores, waits ? NULL : cpu));
+        atomic_store(&q->led, !dev->led && !waits);
+        if (!dev->led && !waits) {
             dev->led = q;
             continue;
         }
@@ -409,7 +411,8 @@ static int deal(struct hzp_cpu_device *dev)
                 return HZP_ENOMEM;
             q->started = true;
         }
-        hzp_cpu_pin(q->thread, cpu[0]);
+        if (!waits)
+            hzp_cpu_pin(q->thread, cpu[0]);
     }
     return HZP_OK;
 }
@@ -419,7 +422,10 @@ int hzp_cpu_lane_set_share(struct hzp_lane *base, int cores)
     struct hzp_cpu_lane *lane = (struct hzp_cpu_lane *)base;
     struct hzp_cpu_device *dev = (struct hzp_cpu_device *)base->dev;
 
-    cores = dev->base.threads == 1 ? 0 : HZP_MIN(cores, dev->base.threads);
+    if (base->use == HZP_BOUND_NETWORK)
+        cores = HZP_MIN(cores, 1);
+    else
+        cores = dev->base.threads == 1 ? 0 : HZP_MIN(cores, dev->base.threads);
     if (cores == lane->cores)
         return HZP_OK;
     idle_wait(dev);

@@ -103,12 +103,23 @@ static struct hzp_layer_space rows_of(const struct hzp_serve_space *s, int32_t n
     };
 }
 
+/* Whether pieces end with collectives, so that they can run beside the next nano-batch's. */
+static bool halves(const struct hzp_plan_shape *shape)
+{
+    return shape->network_lane != HZP_LANE_COMPUTE;
+}
+
 /* The ranks divide the rows of nano-batches that they can divide. */
 static void scatter_rows(const struct hzp_forward *f, struct hzp_strand *s)
 {
-    if (f->shape->reduce == HZP_REDUCE_SCATTERED && f->model->tensor &&
-        s->nano.rows % f->model->layout->slice.ranks == 0)
-        s->space.part = hzp_mat_rows(f->space->part, s->nano.row0, s->nano.rows);
+    if (f->shape->reduce != HZP_REDUCE_SCATTERED || !f->model->tensor ||
+        s->nano.rows % f->model->layout->slice.ranks != 0)
+        return;
+    s->space.part = hzp_mat_rows(f->space->part, s->nano.row0, s->nano.rows);
+    /* With a lane of their own the norm of a sum and the all-gather of its rows stand behind it:
+     * with the product that reads them the lane of products would wait for them, and nothing of the
+     * other nano-batches could run meanwhile. */
+    s->space.ahead = halves(f->shape);
 }
 
 /* Ranks can divide the rows of all nano-batches but the last. */
@@ -183,6 +194,7 @@ void hzp_forward_pause(struct hzp_forward *f, int32_t i)
 struct part {
     struct hzp_layer_range range;
     struct hzp_mat x_in, x_out;
+    bool embeds; /* the next turn of each strand begins with the embedding */
 };
 
 static struct hzp_mat strand_rows(const struct hzp_strand *s, struct hzp_mat x)
@@ -225,12 +237,6 @@ static void add_refs(struct hzp_forward *f)
         f->strand[i].tail = refs;
 }
 
-/* Whether pieces end with collectives, so that they can run beside the next nano-batch's. */
-static bool halves(const struct hzp_plan_shape *shape)
-{
-    return shape->network_lane != HZP_LANE_COMPUTE;
-}
-
 /* Pieces 2 l and 2 l + 1 of a strand are the two pieces of layer l. */
 static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i, int32_t piece)
 {
@@ -243,6 +249,7 @@ static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i,
     if (layer.index == part->range.last - 1)
         space.x_out = strand_rows(s, part->x_out);
     space.x_whole = layer.index == part->range.first;
+    space.x_last = layer.index == part->range.last - 1;
     if (piece % 2) {
         hzp_layer_finish(f->plan, &layer, &space, halves(f->shape));
         return;
@@ -255,14 +262,15 @@ static void add_piece(struct hzp_forward *f, const struct part *part, int32_t i,
     s->append[layer.index] = paged.append;
 }
 
-/* Pieces [from, to) of strand i; the first turn includes the embedding, if the range has it. */
+/* Pieces [from, to) of strand i; the first turn includes the embedding, if the range has it and it
+ * was no turn of its own. */
 static void add_turn(struct hzp_forward *f, const struct part *part, int32_t i, int32_t from,
                      int32_t to)
 {
     const struct hzp_strand *s = &f->strand[i];
     struct hzp_layer layer = {f->model, f->version, NULL, -1};
     hzp_forward_resume(f, i);
-    if (part->range.embed && from == 0)
+    if (part->embeds)
         hzp_embed_forward(f->plan, &layer, s->nano.id, strand_rows(s, part->x_in));
     for (int32_t piece = from; piece < to; piece++)
         add_piece(f, part, i, piece);
@@ -318,7 +326,8 @@ void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *rang
                        const struct hzp_mat *x_in, const struct hzp_mat *x_out)
 {
     struct hzp_mat x = hzp_mat_rows(f->space->x, 0, rows_with_pads(f));
-    struct part part = {*range, x_in && !range->embed ? *x_in : x, x_out ? *x_out : x};
+    struct part part = {*range, x_in && !range->embed ? *x_in : x, x_out ? *x_out : x,
+                        range->embed};
     bool layers = range->first < range->last;
     int32_t from = 2 * range->first, end = 2 * range->last;
     if (!layers && range->embed)
@@ -328,9 +337,12 @@ void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *rang
         add_refs(f); /* on the same lane: behind the changes */
     }
     for (bool more = range->embed || layers; more; more = from < end) {
-        int32_t to = turn_end(f->shape, from, end);
+        /* The sums of the embedding go first: none waits for another nano-batch's first layer. */
+        bool apart = part.embeds && layers && halves(f->shape) && f->model->tensor;
+        int32_t to = apart ? from : turn_end(f->shape, from, end);
         for (int32_t i = 0; i < f->strands; i++)
             add_turn(f, &part, i, from, to);
+        part.embeds = false;
         from = to;
     }
     if (range->head && f->batch->logits > 0)

@@ -80,17 +80,46 @@ void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat 
         HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
 }
 
+/* This rank's rows of x, normed, go to all ranks. */
+static void norm_divided(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                         const struct hzp_layer_space *s, struct hzp_mat x, float *rstd)
+{
+    const struct hzp_model *model = layer->model;
+    struct hzp_rmsnorm_args norm = {.x = hzp_tensor_own_rows(model, x),
+                                    .w = hzp_layer_weight(layer, role),
+                                    .y = hzp_tensor_own_rows(model, s->normed),
+                                    .rstd = rstd,
+                                    .eps = model->config->norm_eps};
+    if (s->ahead)
+        hzp_plan_next_on(plan, HZP_OP_rmsnorm, (enum hzp_lane_name)plan->network_lane, &norm);
+    else
+        hzp_plan_next(plan, HZP_OP_rmsnorm, &norm);
+    hzp_tensor_gather_rows(plan, model, HZP_TENSOR_NORMED, s->normed);
+}
+
 void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                      const struct hzp_layer_space *s, struct hzp_mat x, float *rstd, bool whole)
 {
-    const struct hzp_model *model = layer->model;
-    bool divided = s->part.ptr && !whole;
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = divided ? hzp_tensor_own_rows(model, x) : x,
-                  .w = hzp_layer_weight(layer, role),
-                  .y = divided ? hzp_tensor_own_rows(model, s->normed) : s->normed, .rstd = rstd,
-                  .eps = model->config->norm_eps);
-    if (divided)
-        hzp_tensor_gather_rows(plan, model, HZP_TENSOR_NORMED, s->normed);
+    if (s->part.ptr && !whole) {
+        if (!s->ahead) /* else it stands behind the sum already */
+            norm_divided(plan, layer, role, s, x, rstd);
+        return;
+    }
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = hzp_layer_weight(layer, role), .y = s->normed,
+                  .rstd = rstd, .eps = layer->model->config->norm_eps);
+}
+
+/* The norm that reads the sum of O or Down. */
+static void norm_ahead(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       const struct hzp_layer_space *s, struct hzp_mat x)
+{
+    struct hzp_layer next = *layer;
+    if (role == HZP_O) {
+        norm_divided(plan, layer, HZP_MLP_NORM, s, x, s->rstd_mlp);
+    } else if (!s->x_last) {
+        next.index++;
+        norm_divided(plan, &next, HZP_ATTN_NORM, s, x, s->rstd_attn);
+    }
 }
 
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
@@ -107,6 +136,8 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
         hzp_tensor_scatter(plan, model, place, s->part, to);
     else
         hzp_tensor_reduce(plan, model, place, to);
+    if (s->ahead)
+        norm_ahead(plan, layer, role, s, to);
 }
 
 struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g)

@@ -113,7 +113,13 @@ static enum hzp_lane_name lane_of(const struct hzp_plan *plan, enum hzp_op op)
 
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args)
 {
-    int32_t i = hzp_plan_add(plan, op, lane_of(plan, op), args);
+    return hzp_plan_next_on(plan, op, lane_of(plan, op), args);
+}
+
+int32_t hzp_plan_next_on(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
+                         const void *args)
+{
+    int32_t i = hzp_plan_add(plan, op, lane, args);
     hzp_plan_need(plan, plan->tail);
     hzp_plan_need(plan, plan->also[0]);
     hzp_plan_need(plan, plan->also[1]);

@@ -117,6 +117,10 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
 /* Appends an op behind item `tail`, on the lane of its kind. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
+/* The same on a lane of the caller's choice. */
+int32_t hzp_plan_next_on(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
+                         const void *args);
+
 /* Makes the newest item depend on item `earlier` (-1: none); a wait is added only if they are on
  * different lanes. */
 void hzp_plan_need(struct hzp_plan *plan, int32_t earlier);

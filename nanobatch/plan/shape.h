@@ -52,7 +52,9 @@ struct hzp_plan_shape {
     int16_t share[HZP_LANE_COUNT];
     uint8_t order; /* enum hzp_plan_order */
     /* The lane of collectives; HZP_LANE_COMPUTE: that of ops on rows.  With a lane of their own
-     * turns of a layer are cut in two, each ending with the collective behind O or Down. */
+     * turns of a layer are cut in two, each ending with what the ranks exchange behind O or Down:
+     * where they divide rows, with the norm of their own and its all-gather.  A CPU gives this lane
+     * a thread, and no core; share[HZP_LANE_COMPUTE] may leave it one. */
     uint8_t network_lane;
     uint8_t reduce; /* enum hzp_plan_reduce */
     /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides, there is

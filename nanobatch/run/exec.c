@@ -158,7 +158,8 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
 
-/* What a plan does on a lane: nothing, transfers, collectives only, compute. */
+/* What a plan does on a lane: nothing, transfers, collectives and ops on few rows between them,
+ * compute. */
 enum { IDLE, MOVES, EXCHANGES, COMPUTES };
 
 /* Sets the role of each lane; returns how many lanes compute. */
@@ -166,15 +167,19 @@ static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT],
                       int *ret_exchanging)
 {
     int lanes = 0;
+    uint32_t collective = 0, heavy = 0; /* a bit for each lane */
     *ret_exchanging = 0;
     memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        uint8_t does = hzp_item_only(item, HZP_TENANT_TRANSFER) ? MOVES
-                       : item->op == HZP_OP_collective          ? EXCHANGES
-                                                                : COMPUTES;
-        role[item->lane] = HZP_MAX(role[item->lane], does);
+        bool moves = hzp_item_only(item, HZP_TENANT_TRANSFER);
+        collective |= (uint32_t)(item->op == HZP_OP_collective) << item->lane;
+        heavy |= (uint32_t)(!moves && hzp_op_kind(item->op) != HZP_KIND_ROWS) << item->lane;
+        role[item->lane] = HZP_MAX(role[item->lane], moves ? MOVES : COMPUTES);
     }
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if ((collective & ~heavy) >> l & 1)
+            role[l] = EXCHANGES;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         lanes += role[l] == COMPUTES;
         *ret_exchanging += role[l] == EXCHANGES;
@@ -191,7 +196,8 @@ bool hzp_exec_queues(const struct hzp_exec *e, const struct hzp_plan *plan)
 {
     uint8_t role[HZP_LANE_COUNT];
     int exchanging, lanes = lanes_used(plan, role, &exchanging);
-    return e->alone || (hzp_device_queues(e->dev) && e->dev->threads > 1 && lanes + exchanging > 1);
+    bool several = e->dev->threads > 1 ? lanes + exchanging > 1 : lanes > 0 && exchanging > 0;
+    return e->alone || (hzp_device_queues(e->dev) && several);
 }
 
 /* The number of cores (SMs) of a lane whose shape says `share`; 0: an equal part of `threads`. */
@@ -201,13 +207,12 @@ static int share_of(int threads, int share, int lanes)
 }
 
 /* Opens the plan's lanes and sets their shares: if several lanes compute, each gets its own share;
- * a single one gets the whole device.  A lane that only exchanges takes one core, which mostly
- * waits, and no part of the others' shares. */
+ * a single one gets the whole device, or beside a lane that only exchanges what the shape says.
+ * Such a lane mostly waits, and takes no part of the others' shares. */
 static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inlined)
 {
     uint8_t role[HZP_LANE_COUNT];
     int exchanging, lanes = lanes_used(plan, role, &exchanging);
-    int threads = e->dev->threads - exchanging;
     uint32_t used = 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         used |= (role[l] != IDLE) << l;
@@ -216,10 +221,13 @@ static int share(struct hzp_exec *e, const struct hzp_plan *plan, bool *ret_inli
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         if (!e->lane[l])
             continue;
-        bool apart = lanes + exchanging > 1;
-        e->share[l] = role[l] == COMPUTES && apart    ? share_of(threads, plan->share[l], lanes)
-                      : role[l] == EXCHANGES && apart ? 1
-                                                      : 0;
+        e->share[l] = 0;
+        if (role[l] == COMPUTES && lanes > 1)
+            e->share[l] = share_of(e->dev->threads, plan->share[l], lanes);
+        else if (role[l] == COMPUTES && exchanging && plan->share[l] < e->dev->threads)
+            e->share[l] = plan->share[l];
+        else if (role[l] == EXCHANGES && lanes > 0)
+            e->share[l] = 1;
         HZP_TRY(hzp_lane_set_share(e->lane[l], e->share[l]));
         *ret_inlined &= role[l] == IDLE || e->lane[l]->inlined;
     }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "paper.h"
 
+#include "device/link.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,17 +23,19 @@ static const struct hzp_model_config config = {
 
 #define MUST(call) HZP_ASSERT((call) == HZP_OK)
 
-void paper_open(struct paper *p, const char *device, const char *sim, int32_t train)
+static void open_paper(struct paper *p, const char *device, const char *sim, int32_t train)
 {
-    struct fixture_config fixture = {
-        .device = device, .threads = 2, .config = config, .store = {.type = HZP_F32}};
+    struct fixture_config fixture = {.device = device,
+                                     .threads = 2,
+                                     .config = config,
+                                     .store = {.type = HZP_F32},
+                                     .tensor = p->link[0]};
     struct hzp_train_space_config space = {.rows_max = train,
                                            .head_rows = 16,
                                            .moment_type = HZP_F32,
                                            .quantum_flops = 2000000,
                                            .ride_rows = 80};
     struct hzp_version *v, *draft;
-    memset(p, 0, sizeof(*p));
     if (sim)
         setenv("HZP_SIM", sim, 1);
     fixture_open(&p->m, &fixture);
@@ -51,8 +55,23 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
     MUST(hzp_rig_create(&rig, &p->rig));
 }
 
+void paper_open(struct paper *p, const char *device, const char *sim, int32_t train)
+{
+    memset(p, 0, sizeof(*p));
+    open_paper(p, device, sim, train);
+}
+
+void paper_open_group(struct paper *p, const char *device, const char *sim)
+{
+    memset(p, 0, sizeof(*p));
+    MUST(hzp_link_open_local(2, 0, 1, p->link, NULL));
+    open_paper(p, device, sim, 0);
+}
+
 void paper_close(struct paper *p)
 {
     hzp_rig_destroy(p->rig);
     fixture_close(&p->m);
+    for (int r = 0; r < 2; r++)
+        hzp_link_close(p->link[r]);
 }
