@@ -49,9 +49,9 @@ enum hzp_class hzp_op_class(enum hzp_op op, const void *args)
 
 const char *hzp_class_text(enum hzp_class c)
 {
-    static const char *const text[] = {"thin product", "wide product",  "gradient",
-                                       "decode attn",  "prompt attn",   "attn backward",
-                                       "rows",         "rows backward", "update"};
+    static const char *const text[] = {"thin product", "wide product",  "gradient", "decode attn",
+                                       "prompt attn",  "attn backward", "rows",     "rows backward",
+                                       "update",       "exchange"};
     return c < HZP_CLASS_COUNT ? text[c] : "?";
 }
 
@@ -59,6 +59,8 @@ enum hzp_bound hzp_class_bound(enum hzp_class c)
 {
     bool computes = c == HZP_CLASS_WIDE || c == HZP_CLASS_GRAD || c == HZP_CLASS_PREFILL ||
                     c == HZP_CLASS_ATTN_BWD;
+    if (c == HZP_CLASS_NETWORK)
+        return HZP_BOUND_NETWORK;
     return computes ? HZP_BOUND_COMPUTE : HZP_BOUND_MEMORY;
 }
 

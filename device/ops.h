@@ -32,7 +32,7 @@
     X(gather, ROWS)                                                                                \
     X(scatter, ROWS)                                                                               \
     X(sample, ROWS)                                                                                \
-    X(collective, ROWS)                                                                            \
+    X(collective, NETWORK)                                                                         \
     /* loss and backward; matmul is its own backward */                                            \
     X(xent, ROWS_BWD)                                                                              \
     X(embed_bwd, ROWS_BWD)                                                                         \
@@ -67,6 +67,7 @@ enum hzp_class {
     HZP_CLASS_ROWS,     /* ops on single rows, forward */
     HZP_CLASS_ROWS_BWD, /* ops on single rows, loss and backward */
     HZP_CLASS_UPDATE,   /* ops on parameters */
+    HZP_CLASS_NETWORK,  /* exchanges between ranks */
     HZP_CLASS_COUNT
 };
 

@@ -163,7 +163,7 @@ static const struct {
     struct hzp_plan_shape shape;
 } tried[] = {
     {"sequential, all-reduce", {.nanos = 1, .weight = {1}}},
-    {"sequential, rows divided", {.nanos = 1, .weight = {1}, .reduce = HZP_REDUCE_SCATTERED}},
+    {"sequential, rows divided", {.nanos = 1, .weight = {1}, .reduce = {HZP_REDUCE_SCATTERED}}},
     {"2 nano-batches without overlap", {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS}},
     {"2 nano-batches overlapped",
      {.nanos = 2, .weight = {1, 1}, .order = HZP_ORDER_LAYERS, .network_lane = HZP_LANE_NETWORK}},
@@ -172,13 +172,14 @@ static const struct {
       .weight = {1, 1},
       .order = HZP_ORDER_LAYERS,
       .network_lane = HZP_LANE_NETWORK,
-      .reduce = HZP_REDUCE_SCATTERED}},
+      .reduce = {HZP_REDUCE_SCATTERED, HZP_REDUCE_SCATTERED}}},
     {"4 overlapped, rows divided",
      {.nanos = 4,
       .weight = {1, 1, 1, 1},
       .order = HZP_ORDER_LAYERS,
       .network_lane = HZP_LANE_NETWORK,
-      .reduce = HZP_REDUCE_SCATTERED}},
+      .reduce = {HZP_REDUCE_SCATTERED, HZP_REDUCE_SCATTERED, HZP_REDUCE_SCATTERED,
+                 HZP_REDUCE_SCATTERED}}},
 };
 
 int main(int argc, char **argv)

@@ -110,9 +110,9 @@ static bool halves(const struct hzp_plan_shape *shape)
 }
 
 /* The ranks divide the rows of nano-batches that they can divide. */
-static void scatter_rows(const struct hzp_forward *f, struct hzp_strand *s)
+static void scatter_rows(const struct hzp_forward *f, int32_t nano, struct hzp_strand *s)
 {
-    if (f->shape->reduce != HZP_REDUCE_SCATTERED || !f->model->tensor ||
+    if (f->shape->reduce[nano] != HZP_REDUCE_SCATTERED || !f->model->tensor ||
         s->nano.rows % f->model->layout->slice.ranks != 0)
         return;
     s->space.part = hzp_mat_rows(f->space->part, s->nano.row0, s->nano.rows);
@@ -122,12 +122,14 @@ static void scatter_rows(const struct hzp_forward *f, struct hzp_strand *s)
     s->space.ahead = halves(f->shape);
 }
 
-/* Ranks can divide the rows of all nano-batches but the last. */
+/* Ranks can divide the rows of nano-batches that are to be divided, but the last. */
 static void round_cuts(const struct hzp_forward *f, int32_t *cut)
 {
     int32_t ranks = HZP_MAX(f->model->layout->slice.ranks, 1);
-    for (int32_t i = 1; i < f->shape->nanos && f->shape->reduce == HZP_REDUCE_SCATTERED; i++)
-        cut[i] -= cut[i] % ranks;
+    for (int32_t i = 1; i < f->shape->nanos; i++)
+        if (f->shape->reduce[i - 1] == HZP_REDUCE_SCATTERED ||
+            f->shape->reduce[i] == HZP_REDUCE_SCATTERED)
+            cut[i] = HZP_MAX(cut[i] - cut[i] % ranks, cut[i - 1]);
 }
 
 /* --- Strands ---------------------------------------------------------------------------------- */
@@ -158,7 +160,7 @@ void hzp_forward_begin(struct hzp_forward *f)
             .tail = -1,
             .also = {-1, -1},
             .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
-        scatter_rows(f, &f->strand[i]);
+        scatter_rows(f, nano, &f->strand[i]);
     }
 }
 

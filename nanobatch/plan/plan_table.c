@@ -138,6 +138,26 @@ static void append(char *text, const char *more)
     snprintf(text + at, 160 - at, "%s", more);
 }
 
+/* Of which nano-batches the ranks divide the rows. */
+static void append_divided(char *text, const struct hzp_plan_shape *s)
+{
+    char part[32] = "";
+    int32_t count = 0;
+    for (int32_t i = 0; i < s->nanos; i++)
+        if (s->reduce[i] == HZP_REDUCE_SCATTERED) {
+            size_t at = strlen(part);
+            snprintf(part + at, sizeof(part) - at, "%s%d", count ? "," : "", i);
+            count++;
+        }
+    if (!count)
+        return;
+    append(text, ", rows divided");
+    if (count < s->nanos) {
+        append(text, " of ");
+        append(text, part);
+    }
+}
+
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
     static const char *const order[] = {"strands", "layers", "skewed"};
@@ -166,8 +186,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
         snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
         append(text, part);
     }
-    if (s->reduce == HZP_REDUCE_SCATTERED)
-        append(text, ", rows divided");
+    append_divided(text, s);
     if (s->network_lane != HZP_LANE_COMPUTE) {
         snprintf(part, sizeof(part), ", collectives on %s",
                  hzp_lane_name_text((enum hzp_lane_name)s->network_lane));
@@ -208,7 +227,7 @@ uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *t)
 
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
-    bool one = s->nanos == 1 && !s->ride && !s->network_lane && !s->reduce;
+    bool one = s->nanos == 1 && !s->ride && !s->network_lane && !s->reduce[0];
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
         one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
     return one;

@@ -30,9 +30,12 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
     if (s->ride < 0 || (s->ride && (s->nanos > 1 || hzp_plan_shape_beside(s))))
         return hzp_fail(reterr, HZP_EINVAL,
                         "shape: training rides in one nano-batch, and on serving's lanes");
-    if (s->network_lane >= HZP_LANE_COUNT || s->reduce >= HZP_REDUCE_COUNT)
-        return hzp_fail(reterr, HZP_EINVAL, "shape: collectives on lane %d, of kind %d",
-                        s->network_lane, s->reduce);
+    if (s->network_lane >= HZP_LANE_COUNT)
+        return hzp_fail(reterr, HZP_EINVAL, "shape: collectives on lane %d", s->network_lane);
+    for (int32_t i = 0; i < s->nanos; i++)
+        if (s->reduce[i] >= HZP_REDUCE_COUNT)
+            return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d adds up in way %d", i,
+                            s->reduce[i]);
     if (sum <= 0 || s->order >= HZP_ORDER_COUNT)
         return hzp_fail(reterr, HZP_EINVAL, "shape: no rows, or no such order");
     return HZP_OK;

@@ -51,6 +51,8 @@ bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_cla
         return false; /* there is one chain, and its items run one after another */
     for (int i = 0; i < 2; i++)
         switch (both[i]) {
+        case HZP_CLASS_NETWORK: /* all ranks take part: hzp_pair_exchange */
+            return false;
         case HZP_CLASS_THIN:
         case HZP_CLASS_DECODE:
             if (rig->config.decode_max < 2)

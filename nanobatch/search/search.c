@@ -312,7 +312,10 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
             shape->share[l] = 0;
     }
     if (lanes <= 1 || s->config.tables->shares < 2) { /* one lane, or a device without shares */
+        int16_t own = shape->share[HZP_LANE_COMPUTE];
         memset(shape->share, 0, sizeof(shape->share));
+        if (shape->network_lane && lanes <= 1 && own < threads)
+            shape->share[HZP_LANE_COMPUTE] = own; /* the link's threads have the rest */
         return lanes <= 1 || !s->config.tables->led;
     }
     if (lanes > threads)
@@ -325,13 +328,43 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
     return sum <= threads;
 }
 
-static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
+static bool of_group(const struct hzp_search *s)
+{
+    return s->config.rig->config.model->tensor != NULL;
+}
+
+static void consider_one(struct hzp_search *s, const struct hzp_plan_shape *shape)
 {
     struct hzp_plan_shape fitted = *shape;
     if (!shares_fit(s, &fitted))
         return;
     struct candidate c = try_shape(s, &fitted);
     keep(s, &c);
+}
+
+/* With several ranks: each nano-batch's sums in both ways, on the lane of rows and on a lane of
+ * their own, which the products leave a core or not. */
+static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    if (!of_group(s)) {
+        consider_one(s, shape);
+        return;
+    }
+    struct hzp_plan_shape with = *shape;
+    int32_t threads = s->config.tables->threads;
+    for (int ways = 0; ways < 1 << shape->nanos; ways++) {
+        for (int32_t i = 0; i < shape->nanos; i++)
+            with.reduce[i] = ways >> i & 1 ? HZP_REDUCE_SCATTERED : HZP_REDUCE_ALL;
+        with.network_lane = HZP_LANE_COMPUTE;
+        memcpy(with.share, shape->share, sizeof(with.share));
+        consider_one(s, &with);
+        with.network_lane = HZP_LANE_NETWORK;
+        consider_one(s, &with);
+        if (threads < 2 || with.share[HZP_LANE_COMPUTE])
+            continue;
+        with.share[HZP_LANE_COMPUTE] = (int16_t)(threads - 1);
+        consider_one(s, &with);
+    }
 }
 
 /* ---- the initial list of shapes ---- */
@@ -452,7 +485,7 @@ static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
     static const uint8_t lanes[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_TRAIN};
     int32_t i = draw(s, shape->nanos), k = draw(s, shape->nanos);
     int a = lanes[draw(s, 2 + s->trains)], b = lanes[draw(s, 2 + s->trains)];
-    switch (draw(s, 6)) {
+    switch (draw(s, of_group(s) ? 8 : 6)) {
     case 0: /* move rows from one nano-batch to another */
         rescale(shape);
         if (shape->weight[i] > 1) {
@@ -478,8 +511,15 @@ static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
         } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < s->decode + s->prefill) {
             shape->weight[shape->nanos] = HZP_MAX(shape->weight[i], 1);
             memcpy(shape->lane[shape->nanos], shape->lane[i], sizeof(shape->lane[i]));
+            shape->reduce[shape->nanos] = shape->reduce[i];
             shape->nanos++;
         }
+        break;
+    case 6: /* what ranks exchange on the lane of rows, or on its own */
+        shape->network_lane = draw(s, 2) ? HZP_LANE_NETWORK : HZP_LANE_COMPUTE;
+        break;
+    case 7:
+        shape->reduce[i] ^= HZP_REDUCE_ALL ^ HZP_REDUCE_SCATTERED;
         break;
     default:
         if (s->trains)

@@ -26,7 +26,8 @@ struct hzp_simulator {
     /* of the plan that is simulated */
     const struct hzp_plan *plan;
     int32_t count[HZP_LANE_COUNT], cores[HZP_LANE_COUNT]; /* items and cores of each lane */
-    int lanes;                                            /* that have items */
+    int lanes;                                            /* that compute */
+    bool linked; /* exchanges between ranks have a lane of their own beside those */
 };
 
 int hzp_simulator_create(const struct hzp_tables *tables, struct hzp_simulator **ret)
@@ -115,21 +116,36 @@ static void make_room(struct hzp_simulator *s, int32_t items)
     s->order = hzp_xrealloc(s->order, (size_t)items * sizeof(*s->order));
 }
 
-/* Counts the items of each lane, and divides the cores. */
+/* The cores of a lane that computes. */
+static int32_t cores_of(const struct hzp_simulator *s, int lane, int32_t threads)
+{
+    int32_t share = s->plan->share[lane];
+    if (share && (s->lanes > 1 || s->linked))
+        return HZP_MIN(share, threads);
+    return s->lanes > 1 ? HZP_MAX(threads / s->lanes, 1) : threads;
+}
+
+/* Counts the items of each lane, and divides the cores among the lanes that compute, as exec.c
+ * does: a lane with exchanges and what few rows need between them is the link's, and takes no
+ * core. */
 static void count_lanes(struct hzp_simulator *s)
 {
     const struct hzp_plan *plan = s->plan;
     int32_t threads = HZP_MAX(s->tables->threads, 1);
+    uint32_t exchanges = 0, heavy = 0;
     memset(s->count, 0, sizeof(s->count));
     s->lanes = 0;
-    for (int32_t i = 0; i < plan->items; i++)
-        s->count[plan->item[i].lane]++;
+    for (int32_t i = 0; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        s->count[item->lane]++;
+        exchanges |= (uint32_t)(item->op == HZP_OP_collective) << item->lane;
+        heavy |= (uint32_t)(hzp_op_kind(item->op) != HZP_KIND_ROWS) << item->lane;
+    }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->lanes += s->count[l] > 0;
+        s->lanes += s->count[l] > 0 && !((exchanges & ~heavy) >> l & 1);
+    s->linked = (exchanges & ~heavy) != 0 && s->lanes > 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->cores[l] = s->lanes <= 1    ? threads
-                      : plan->share[l] ? HZP_MIN(plan->share[l], threads)
-                                       : HZP_MAX(threads / s->lanes, 1);
+        s->cores[l] = (exchanges & ~heavy) >> l & 1 ? 1 : cores_of(s, l, threads);
 }
 
 static double issued(void *ctx, int32_t i)

@@ -7,6 +7,10 @@
  * lanes run, each advances at a rate that is the product of its class's pairwise rates beside the
  * others (hzp_tables_rate).  A plan of one lane has the whole device, as in exec.c.
  *
+ * The link between ranks is a resource of its own beside compute and memory: exchanges take what
+ * was measured for their bytes, on all ranks at once, and slow others down, and are slowed, by
+ * their class's rates.  On a lane of their own they take no core.
+ *
  * Thread: one at a time.
  */
 #ifndef HZP_NANOBATCH_SEARCH_SIMULATE_H

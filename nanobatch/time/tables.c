@@ -2,6 +2,7 @@
 #include "nanobatch/time/tables.h"
 
 #include "base/arena.h"
+#include "device/link.h"
 #include "device/operand.h"
 #include "nanobatch/time/rates.h"
 
@@ -146,6 +147,13 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     case HZP_OP_matmul:
         describe_matmul(args, key, size);
         break;
+    case HZP_OP_collective: { /* by what a rank sends, whatever its type */
+        const struct hzp_collective_args *v = args;
+        key->flags = (uint8_t)v->kind;
+        key->a = hzp_link_ranks(v->link);
+        size->x = size->work = (double)hzp_op_wire(op, args);
+        break;
+    }
     default:
         describe_operands(op, args, key, size);
     }
@@ -260,6 +268,33 @@ void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate)
 }
 
 /* ---- reading ---- */
+
+bool hzp_tables_link(const struct hzp_tables *t, double *ret_rate, double *ret_latency_ns)
+{
+    /* The line through the points of all-reduces with the least squares of relative errors. */
+    double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
+    *ret_rate = *ret_latency_ns = 0;
+    for (int32_t i = 0; i < t->curves; i++) {
+        const struct hzp_curve *c = &t->curve[i];
+        for (int32_t k = 0; c->key.op == HZP_OP_collective && c->key.flags == HZP_ALL_REDUCE &&
+                            k < c->points && t->shares > 0;
+             k++) {
+            double x = c->point[k].x, y = c->point[k].ns[t->shares - 1];
+            double weight = y > 0 ? 1 / (y * y) : 0;
+            w += weight;
+            wx += weight * x;
+            wy += weight * y;
+            wxx += weight * x * x;
+            wxy += weight * x * y;
+        }
+    }
+    double across = w * wxx - wx * wx, slope = across > 0 ? (w * wxy - wx * wy) / across : 0;
+    if (!(slope > 0))
+        return false;
+    *ret_rate = 1e9 / slope;
+    *ret_latency_ns = HZP_MAX((wy - slope * wx) / w, 0);
+    return true;
+}
 
 /* On the line through two points, held above a part of the nearer one. */
 static double line(double x0, double v0, double x1, double v1, double x)

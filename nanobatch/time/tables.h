@@ -7,7 +7,8 @@
  *     key             the op, and those arguments that do not change with the rows (a product's
  *                     other two sides, its flags and types); it selects the curve
  *     point           a size: x, rows or the dimension that is cut; for attention also y, the
- *                     positions that a row attends to on average
+ *                     positions that a row attends to on average; for exchanges between ranks x is
+ *                     the bytes that a rank sends
  *     interpolation   linear between points, in y and then in x; beyond them extrapolated from the
  *                     last two, never below a quarter of the nearest
  *     missing key     the nearest curve of the op, scaled by the work of both (flops and
@@ -126,6 +127,10 @@ double hzp_tables_known_ns(const struct hzp_tables *t, const struct hzp_op_key *
 /* The rate of class a beside class b; 1 where the pair was not measured. */
 double hzp_tables_rate(const struct hzp_tables *t, enum hzp_class a, int32_t cores_a,
                        enum hzp_class b, int32_t cores_b);
+
+/* The link between ranks, by the times of its all-reduces: the bytes a second that a rank sends,
+ * and what one takes without any.  False: they were not measured. */
+bool hzp_tables_link(const struct hzp_tables *t, double *ret_rate, double *ret_latency_ns);
 
 /* As people read them: every curve, the pairs, the rest. */
 void hzp_tables_print(const struct hzp_tables *t, FILE *out);

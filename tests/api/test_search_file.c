@@ -64,6 +64,8 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.lane[2][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
     e.shape.train_lane[HZP_KIND_ROWS] = HZP_LANE_TRAIN;
     e.shape.share[HZP_LANE_MEMORY] = 3;
+    e.shape.network_lane = HZP_LANE_NETWORK;
+    e.shape.reduce[1] = HZP_REDUCE_SCATTERED;
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 10;
     e.shape = hzp_plan_sequential;
@@ -187,6 +189,9 @@ static void hostile(void **state)
         {"\"nanos\":[1]", "\"nanos\":[1,1,1,1,1,1,1,1,1]"},
         {"\"lanes\":[[0,", "\"lanes\":[[9,"},
         {"\"order\":\"skewed\"", "\"order\":\"sideways\""},
+        {"\"network_lane\":2", "\"network_lane\":5"},
+        {"\"reduce\":[0,1,0]", "\"reduce\":[0,2,0]"},
+        {"\"reduce\":[0,1,0]", "\"reduce\":[0,1]"},
         {"\"rows\":[8,64,512]", "\"rows\":[8,64]"},
         {"\"rows\":[8,64,512]", "\"rows\":[-8,64,512]"},
         {"\"gap_ns\":1.5", "\"gap_ns\":1e300"},

@@ -3,6 +3,7 @@
  * plans pass the checker; and the table of plans gives an entry for steps that have none of
  * their own. */
 #include "nanobatch/search/search.h"
+#include "device/link.h"
 #include "nanobatch/build/train_space_state.h"
 
 #include "paper.h"
@@ -33,6 +34,8 @@ static void plant(struct hzp_tables *t, struct hzp_rig *rig, double speedup)
         for (int32_t i = 0; i < plan.items; i++) {
             struct hzp_op_key key;
             struct hzp_op_size size;
+            if (plan.item[i].op == HZP_OP_collective)
+                continue; /* plant_link */
             hzp_op_describe(plan.item[i].op, plan.item[i].args, &key, &size);
             double ns = 10.0 * (double)hzp_op_cost(plan.item[i].op, plan.item[i].args).bytes + 1;
             hzp_tables_set(t, &key, &size, 0, ns);
@@ -113,6 +116,69 @@ static void overlap_loses(void **state)
     hzp_search_destroy(s);
     hzp_tables_fini(&t);
     paper_close(&p);
+}
+
+/* Sets what exchanges take: `ns` for each byte that a rank sends. */
+static void plant_link(struct hzp_tables *t, double ns)
+{
+    for (int kind = 0; kind < HZP_TRANSFER_OP_COUNT; kind++)
+        for (int i = 0; i < 2; i++) {
+            struct hzp_op_key key = {.op = HZP_OP_collective, .flags = (uint8_t)kind, .a = 2};
+            struct hzp_op_size size = {.x = i ? 1e6 : 1e3, .work = i ? 1e6 : 1e3};
+            for (int share = 0; share < t->shares; share++)
+                hzp_tables_set(t, &key, &size, share, 1000 + ns * size.x);
+        }
+}
+
+/* Ranks that compute each step together: over a slow link nano-batches whose exchanges have a lane
+ * of their own win, and the rows are divided, which sends less.  Over a fast link one nano-batch on
+ * one lane wins. */
+static void exchanges_overlap_or_not(void **state)
+{
+    struct paper p;
+    paper_open_group(&p, "sim", "issue_ns=0");
+    for (int slow = 0; slow < 2; slow++) {
+        struct hzp_tables t;
+        struct hzp_search *s;
+        plant(&t, p.rig, 2);
+        for (int a = 0; a < HZP_CLASS_COUNT; a++)
+            for (int b = a; b < HZP_CLASS_COUNT; b++)
+                hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, (uint8_t)b, 1, 1, 0.5, 0.5});
+        for (int a = 0; a < HZP_CLASS_NETWORK; a++)
+            hzp_tables_set_rate(
+                &t, &(struct hzp_rate){(uint8_t)a, HZP_CLASS_NETWORK, 2, 1, slow ? 1 : 0.5, 0.5});
+        plant_link(&t, slow ? 40 : 0.001);
+        struct hzp_plan_entry e = search(&p, &t, 0, 64, 0, &s);
+        if (slow) {
+            assert_int_equal(e.shape.network_lane, HZP_LANE_NETWORK);
+            assert_true(e.shape.nanos > 1 && e.ns < 0.95 * e.plain_ns);
+            assert_true(lanes_of(&e.shape) == 1); /* and the link's */
+            int divided = 0;
+            for (int32_t i = 0; i < e.shape.nanos; i++)
+                divided += e.shape.reduce[i] == HZP_REDUCE_SCATTERED;
+            assert_true(divided > 0);
+        } else {
+            assert_int_equal(e.shape.nanos, 1);
+            assert_int_equal(e.shape.network_lane, HZP_LANE_COMPUTE);
+        }
+        hzp_search_destroy(s);
+        hzp_tables_fini(&t);
+    }
+    paper_close(&p);
+}
+
+/* The link's rate and latency from the times of its all-reduces. */
+static void link_of_the_tables(void **state)
+{
+    struct hzp_tables t;
+    double rate, latency;
+    hzp_tables_init(&t);
+    t.threads = t.cores[0] = t.shares = 1;
+    assert_false(hzp_tables_link(&t, &rate, &latency));
+    plant_link(&t, 10);
+    assert_true(hzp_tables_link(&t, &rate, &latency));
+    assert_true(fabs(rate - 1e8) < 1e5 && fabs(latency - 1000) < 1);
+    hzp_tables_fini(&t);
 }
 
 /* Where the whole device is little faster than half of it, training beside serving trains more;
@@ -368,6 +434,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_wins),
         cmocka_unit_test(overlap_loses),
+        cmocka_unit_test(exchanges_overlap_or_not),
+        cmocka_unit_test(link_of_the_tables),
         cmocka_unit_test(training_beside_or_in_turn),
         cmocka_unit_test(training_gets_what_the_split_gives),
         cmocka_unit_test(riding_wins),

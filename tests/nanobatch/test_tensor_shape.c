@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -73,8 +74,8 @@ static void exchanges_overlap(void **state)
             struct hzp_plan_shape shape = {.nanos = nanos,
                                            .weight = {1, 1, 1, 1},
                                            .order = HZP_ORDER_LAYERS,
-                                           .network_lane = HZP_LANE_NETWORK,
-                                           .reduce = (uint8_t)reduce};
+                                           .network_lane = HZP_LANE_NETWORK};
+            memset(shape.reduce, reduce, sizeof(shape.reduce));
             double beside = overlapped(&p, &shape, ROWS);
             shape.network_lane = HZP_LANE_COMPUTE;
             assert_true(overlapped(&p, &shape, ROWS) > 0.999);
@@ -95,8 +96,9 @@ static void odd_rows(void **state)
                 struct hzp_plan_shape shape = {.nanos = nanos,
                                                .weight = {2, 1, 3, 1},
                                                .order = (uint8_t)order,
-                                               .network_lane = HZP_LANE_NETWORK,
-                                               .reduce = HZP_REDUCE_SCATTERED};
+                                               .network_lane = HZP_LANE_NETWORK};
+                for (int i = 0; i < nanos; i++) /* some of them, others all */
+                    shape.reduce[i] = (rows >> i & 1) ? HZP_REDUCE_SCATTERED : HZP_REDUCE_ALL;
                 overlapped(&p, &shape, rows);
             }
     paper_close(&p);
