@@ -9,6 +9,7 @@
 #include "api/cli/commands.h"
 #include "api/cli/quiet.h"
 #include "api/engine/assembly.h"
+#include "api/engine/group.h"
 #include "api/engine/search_file.h"
 #include "base/arena.h"
 #include "base/thread.h"
@@ -49,6 +50,8 @@ struct job {
     uint64_t begin_ns;      /* start of this run */
     double before_ns;       /* duration of earlier runs of the search */
     struct hzp_quiet quiet; /* since the last save */
+    struct hzp_link *link;  /* of the ranks that compute each step together; NULL: one rank */
+    struct hzp_crew *crew;  /* NULL: one rank */
     bool terminal, drawn;
 };
 
@@ -142,7 +145,7 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     j->tables.whole = false;
     while (j->tables.parts_done < j->tables.parts && !stop) {
         draw_bar(j, hzp_measure_what(m, what), j->tables.parts_done, j->tables.parts, begin);
-        HZP_TRY(hzp_measure_next(m));
+        HZP_TRY(j->crew ? hzp_crew_part(j->crew, reterr) : hzp_measure_next(m));
         if (hzp_now_ns() - saved > 5000000000u) {
             HZP_TRY(save(j, reterr));
             saved = hzp_now_ns();
@@ -155,11 +158,33 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
     return HZP_OK;
 }
 
+static int open_crew(struct job *j, struct hzp_assembly *bench, struct hzp_measure *m)
+{
+    struct hzp_crew_config config = {
+        .rig = bench->rig, .tables = &j->tables, .measure = m, .link = j->link};
+    return hzp_crew_create(&config, &j->crew);
+}
+
+/* Again in every search: the link may be another one. */
+static int measure_link(struct job *j, struct hzp_err_text *reterr)
+{
+    double rate, latency;
+    HZP_TRY(hzp_crew_link(j->crew, reterr));
+    if (hzp_tables_link(&j->tables, &rate, &latency))
+        fprintf(stderr, "hzpserve: the link between %d ranks carries %.0f MB/s, after %.0f us\n",
+                hzp_link_ranks(j->link), rate * 1e-6, latency * 1e-3);
+    return HZP_OK;
+}
+
 static int measure(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
 {
     struct hzp_measure *m;
     HZP_TRY(hzp_measure_create(bench->rig, &j->tables, &m, reterr));
-    int r = measure_all(j, m, reterr);
+    int r = j->link ? open_crew(j, bench, m) : HZP_OK;
+    if (r == HZP_OK)
+        r = measure_all(j, m, reterr);
+    if (r == HZP_OK && j->crew && !stop)
+        r = measure_link(j, reterr);
     hzp_measure_destroy(m);
     return r;
 }
@@ -201,6 +226,7 @@ static struct hzp_search_config search_config(const struct job *j, struct hzp_ri
 {
     return (struct hzp_search_config){.rig = rig,
                                       .tables = &j->tables,
+                                      .crew = j->crew,
                                       .goal_ns = j->settings->itl_ms * 1e6,
                                       .train_share = j->engine->split.train_share,
                                       .tries = (int32_t)j->settings->tries,
@@ -227,7 +253,7 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     struct hzp_device_settings device = j->engine->device;
     struct hzp_assembly_rig size = rig_rows(j);
     struct hzp_assembly_config config = {
-        .device = &device, .model = &j->engine->model, .rig = &size};
+        .device = &device, .model = &j->engine->model, .rig = &size, .group = j->link};
     struct hzp_assembly paper;
     device.name = "sim";
     size.kv_tokens = 0;
@@ -420,6 +446,7 @@ static void identify(struct job *j, struct hzp_device *dev)
     const struct hzp_engine_settings *e = j->engine;
     hzp_search_identify(dev, &j->config, j->type, e->model.fp8 != 0, e->model.kv_fp8 != 0,
                         &j->here);
+    hzp_search_identify_ranks(&j->here, (int)e->ranks.tensor);
     snprintf(j->here.settings, sizeof(j->here.settings),
              "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)e->serving.running_max,
              (long long)e->serving.step_rows, (long long)(e->no_train ? 0 : e->training.micro_rows),
@@ -478,6 +505,32 @@ static int show_saved(struct job *j, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+static int lead(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
+{
+    identify(j, bench->dev);
+    int r = recall(j, reterr);
+    if (r == HZP_OK)
+        r = with_bench(j, bench, reterr);
+    struct hzp_err_text other = {0};
+    if (j->crew && (r == HZP_OK || r == HZP_ECANCELED || r == HZP_EBUSY))
+        hzp_crew_end(j->crew, &other);
+    else if (j->link)
+        hzp_link_abort(j->link, 0, "the search on rank 0 has failed");
+    return r;
+}
+
+/* A rank other than 0: until rank 0 ends. */
+static int follow(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
+{
+    struct hzp_measure *m;
+    HZP_TRY(hzp_measure_create(bench->rig, &j->tables, &m, reterr));
+    int r = open_crew(j, bench, m);
+    if (r == HZP_OK)
+        r = hzp_crew_follow(j->crew, reterr);
+    hzp_measure_destroy(m);
+    return r;
+}
+
 static int run(struct job *j, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *e = j->engine;
@@ -486,21 +539,25 @@ static int run(struct job *j, struct hzp_err_text *reterr)
     if (j->settings->show)
         return show_saved(j, reterr);
     struct hzp_assembly_rig size = rig_rows(j);
-    struct hzp_assembly_config config = {
-        .device = &e->device, .model = &e->model, .rig = &size, .layers_max = layers_measured(j)};
+    struct hzp_assembly_config config = {.device = &e->device,
+                                         .model = &e->model,
+                                         .rig = &size,
+                                         .layers_max = layers_measured(j),
+                                         .group = j->link};
     struct hzp_assembly bench;
     int r = hzp_assembly_rig(&config, true, &bench, reterr);
-    if (r == HZP_OK) {
-        identify(j, bench.dev);
-        r = recall(j, reterr);
-    }
-    if (r == HZP_OK)
-        r = with_bench(j, &bench, reterr);
+    if (r == HZP_OK && j->link && hzp_link_rank(j->link))
+        r = follow(j, &bench, reterr);
+    else if (r == HZP_OK)
+        r = lead(j, &bench, reterr);
+    hzp_crew_destroy(j->crew);
+    j->crew = NULL;
     hzp_assembly_close(&bench);
     return r;
 }
 
-int hzp_cmd_search(const struct hzp_options *options)
+static int search_on_rank(const struct hzp_options *options,
+                          const struct hzp_engine_settings *engine, struct hzp_link *link)
 {
     struct job *j = hzp_xcalloc(1, sizeof(*j));
     struct hzp_err_text err = {0};
@@ -508,9 +565,10 @@ int hzp_cmd_search(const struct hzp_options *options)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     j->settings = &options->search;
-    j->engine = &options->engine;
+    j->engine = engine;
+    j->link = link;
     j->begin_ns = hzp_now_ns();
-    j->terminal = isatty(STDERR_FILENO);
+    j->terminal = isatty(STDERR_FILENO) && !link;
     hzp_tables_init(&j->tables);
     hzp_plan_table_init(&j->plans);
     int r = run(j, &err);
@@ -522,4 +580,33 @@ int hzp_cmd_search(const struct hzp_options *options)
     hzp_plan_table_fini(&j->plans);
     free(j);
     return r == HZP_EINVAL ? 2 : r == HZP_ECANCELED ? 130 : r < 0 ? 1 : 0;
+}
+
+/* With --tensor: the ranks are started and meet, and all of them measure. */
+static int search_on_ranks(const struct hzp_options *options)
+{
+    struct hzp_engine_settings engine = options->engine;
+    struct hzp_err_text err = {0};
+    struct hzp_ranks ranks;
+    int status = hzp_cmd_ranks_start(options);
+    if (status >= 0)
+        return status;
+    status = hzp_cmd_ranks_open(options, NULL, NULL, NULL, &ranks);
+    if (status)
+        return status;
+    engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
+    int r = hzp_group_check(&engine, ranks.ranks, &err);
+    if (r == HZP_OK && options->search.validate)
+        r = hzp_fail(&err, HZP_EINVAL, "--validate cannot be used with --tensor");
+    if (r < 0)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    status = r < 0 ? 2 : search_on_rank(options, &engine, ranks.link);
+    hzp_ranks_close(&ranks);
+    return status;
+}
+
+int hzp_cmd_search(const struct hzp_options *options)
+{
+    bool ranks = options->engine.ranks.tensor > 1 && !options->search.show;
+    return ranks ? search_on_ranks(options) : search_on_rank(options, &options->engine, NULL);
 }

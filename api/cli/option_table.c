@@ -320,31 +320,32 @@ const struct hzp_option hzp_option_table[] = {
         "maximum size of one training operation in GFLOP; 0: unlimited"),
 
     HEADING("ranks", "Several ranks"),
-    INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH,
+    INT("--ranks", engine.ranks.ranks, "0", 0, HZP_LINK_RANKS_MAX, SERVE | TRAIN | BENCH | SEARCH,
         "number of ranks to start on this machine; 0: the launcher that started this process "
         "(mpirun, srun, torchrun) decides; without one there is one rank"),
     CHOICE(
-        "--link", engine.ranks.link, "auto", "auto|mpi|zmq|nccl", SERVE | TRAIN | BENCH,
+        "--link", engine.ranks.link, "auto", "auto|mpi|zmq|nccl", SERVE | TRAIN | BENCH | SEARCH,
         "what carries data between ranks: on CPUs MPI, or ZeroMQ; auto: MPI where mpirun or srun "
         "starts the ranks, and with --ranks where mpirun is installed; between GPUs NCCL, beside "
         "one of these for small messages"),
-    INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH,
+    INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH | SEARCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks; 0: MASTER_PORT + 1"),
     FLAG("--replicas", engine.ranks.replicas, SERVE,
          "every rank serves requests, which rank 0 hands out, with a KV cache of its own; --link "
          "is zmq"),
-    INT("--tensor", engine.ranks.tensor, "1", 1, HZP_LINK_RANKS_MAX, SERVE,
+    INT("--tensor", engine.ranks.tensor, "1", 1, HZP_LINK_RANKS_MAX, SERVE | SEARCH,
         "ranks that compute each step together, with tensor parallelism: all that there are; only "
-        "rank 0 schedules; with --no-train, on CPUs"),
+        "rank 0 schedules; with --no-train, on CPUs; search: plans for so many ranks, measured on "
+        "them"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "go on from the newest checkpoint when a rank is lost, at most N times: with link zmq the "
         "others wait for a new one in its place, a server serves meanwhile, and --ranks starts it; "
         "with mpi --ranks starts all again"),
-    SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH,
+    SIZE("--link-rate", engine.ranks.link_rate, "0", 0, 1e15, SERVE | TRAIN | BENCH | SEARCH,
          "maximum bytes a second that a rank sends, to simulate a slower link; 0: unlimited"),
-    NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH,
+    NUM("--link-latency", engine.ranks.link_latency_ms, "0", 0, 1e5, SERVE | TRAIN | BENCH | SEARCH,
         "with --link-rate: milliseconds added to each transfer"),
-    NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH,
+    NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH | SEARCH,
         "seconds without a heartbeat after which a rank counts as lost"),
     NUM("--rank-slowness", engine.training.slowness_max, "10", 0, 1e6, SERVE | TRAIN,
         "refuse to start when a rank is X times slower than the others in the self-test of "

@@ -127,16 +127,35 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
     return HZP_OK;
 }
 
+/* A record of a step names its shape by its number in the table, so all ranks need the same one. */
+static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    const char *plans = a->is.serving->plans;
+    int64_t hash = (int64_t)(hzp_plan_table_hash(&a->plans) >> 2), least = hash, most = -hash;
+    HZP_TRY(hzp_group_least(a->is.group, &least, reterr));
+    HZP_TRY(hzp_group_least(a->is.group, &most, reterr));
+    if (least == -most)
+        return HZP_OK;
+    if (plans && strcmp(plans, "auto"))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--plans",
+                              "--plans %s: the ranks of this group read different plans", plans);
+    hzp_log(HZP_LOG_WARN, "engine", "no plans: the ranks of this group have different ones");
+    hzp_plan_table_fini(&a->plans);
+    hzp_tables_fini(&a->tables);
+    return HZP_OK;
+}
+
 /* Reads the plan table, and decides from it and from --ride whether training may ride in serving's
  * products. */
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     HZP_TRY(check_beside(a, reterr));
-    if (a->is.group) /* searched for one rank: their lanes would not order what ranks exchange */
-        return HZP_OK;
+    int ranks = a->is.group ? hzp_link_ranks(a->is.group) : 1;
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
-                             a->is.model->kv_fp8 != 0, &a->plans, &a->tables, reterr));
+                             a->is.model->kv_fp8 != 0, ranks, &a->plans, &a->tables, reterr));
+    if (a->is.group)
+        return agree_plans(a, reterr);
     if (a->is.training && !a->is.split->train_cores && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
@@ -338,7 +357,7 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
     HZP_TRY(open_device(a, reterr));
-    if (a->is.group && !hzp_device_host_memory(a->dev))
+    if (a->is.group && !a->is.rig && !hzp_device_host_memory(a->dev))
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
                               "--tensor is not there for GPUs yet: use --device cpu");
     if (a->link && a->is.training && !a->is.untested)
@@ -349,7 +368,7 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
         HZP_TRY(plan_memory(a, reterr));
     else
         HZP_TRY(plan_rows(a, reterr));
-    if (a->is.group)
+    if (a->is.group && a->is.serving)
         HZP_TRY(agree_group(a, reterr));
     return explain(a, open_weights(a, first_id), "the model", reterr);
 }

@@ -36,8 +36,6 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
         {s->model.fp8, "--quantization", "fp8 cannot be used with --tensor"},
         {s->serving.run_ahead == HZP_AHEAD_ALWAYS, "--run-ahead",
          "1 cannot be used with --tensor: the ranks exchange within each step"},
-        {s->serving.plans && strcmp(s->serving.plans, "auto") && strcmp(s->serving.plans, "off"),
-         "--plans", "cannot be used with --tensor: plans are searched for one rank"},
         {s->serving.prefix_dir, "--prefix-file",
          "cannot be used with --tensor: pages would be read back on rank 0 only"},
     };

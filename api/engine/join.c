@@ -20,6 +20,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                        .batch = a->batch,
                                        .kv = hzp_kvpool_layers(a->pool),
                                        .limits = hzp_assembly_step_limits(a),
+                                       .shapes = {.plans = a->plans.entries ? &a->plans : NULL},
                                        .link = a->is.group,
                                        .check_plans = a->is.serving->check_plans != 0};
     int r = hzp_member_create(&config, &member);

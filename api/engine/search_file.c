@@ -67,6 +67,13 @@ void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_co
     snprintf(t->build, sizeof(t->build), "%s-%016" PRIx64, HZP_VERSION_TEXT, hash_program());
 }
 
+void hzp_search_identify_ranks(struct hzp_tables *t, int ranks)
+{
+    size_t at = strlen(t->model);
+    if (ranks > 1)
+        snprintf(t->model + at, sizeof(t->model) - at, ", on %d ranks", ranks);
+}
+
 const char *hzp_search_unusable(const struct hzp_tables *t, char *ret)
 {
     double part = t->watched_ns > 0 ? t->others_ns / t->watched_ns : 0;
@@ -539,8 +546,8 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
 
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     bool kv_fp8, struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
-                     struct hzp_err_text *reterr)
+                     bool kv_fp8, int ranks, struct hzp_plan_table *ret_plans,
+                     struct hzp_tables *ret_tables, struct hzp_err_text *reterr)
 {
     bool automatic = !plans || !strcmp(plans, "auto");
     struct hzp_tables here, *read = ret_tables;
@@ -552,6 +559,7 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
         return HZP_OK;
     hzp_tables_init(&here);
     hzp_search_identify(dev, config, type, fp8, kv_fp8, &here);
+    hzp_search_identify_ranks(&here, ranks);
     int r = HZP_OK;
     if (!automatic)
         snprintf(path, sizeof(path), "%s", plans);

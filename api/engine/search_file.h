@@ -19,6 +19,9 @@
 void hzp_search_identify(const struct hzp_device *dev, const struct hzp_model_config *config,
                          enum hzp_dtype type, bool fp8, bool kv_fp8, struct hzp_tables *tables);
 
+/* The same for one of so many ranks that compute each step together; 1: no effect. */
+void hzp_search_identify_ranks(struct hzp_tables *tables, int ranks);
+
 /* NULL if the tables read apply here; otherwise the reason, in a few words. */
 const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_tables *here);
 
@@ -39,13 +42,14 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
  * was interrupted, or others used the processors while it measured. */
 const char *hzp_search_unusable(const struct hzp_tables *tables, char *ret);
 
-/* Loads the plan table that `plans` names: a file; "auto" (or NULL): the user's file, if it exists,
+/* ranks: of the group that computes each step together; 1: there is none.
+ * Loads the plan table that `plans` names: a file; "auto" (or NULL): the user's file, if it exists,
  * applies here and is usable; "off": none.  A named file must apply to this device and model and be
  * usable; auto never fails.  ret_plans is empty if there are no plans, ret_tables if they were not
  * measured by this build on this device; the caller finishes both. */
 int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
-                     bool kv_fp8, struct hzp_plan_table *ret_plans, struct hzp_tables *ret_tables,
-                     struct hzp_err_text *reterr);
+                     bool kv_fp8, int ranks, struct hzp_plan_table *ret_plans,
+                     struct hzp_tables *ret_tables, struct hzp_err_text *reterr);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/plan/plan_table.h"
 
+#include "nanobatch/plan/plan_hash.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +116,27 @@ const struct hzp_plan_entry *hzp_plan_table_find(const struct hzp_plan_table *t,
     if (!t->entries)
         return NULL;
     return &t->entry[t->cell[nearest(t, 0, decode)][nearest(t, 1, prefill)][nearest(t, 2, train)]];
+}
+
+uint64_t hzp_plan_table_hash(const struct hzp_plan_table *t)
+{
+    uint64_t hash = hzp_hash_numbers(0, &t->entries, 1);
+    for (int32_t i = 0; i < t->entries; i++) {
+        const struct hzp_plan_entry *e = &t->entry[i];
+        const struct hzp_plan_shape *s = &e->shape;
+        int32_t is[] = {e->decode, e->prefill,      e->train, s->nanos,
+                        s->order,  s->network_lane, s->ride};
+        hash = hzp_hash_numbers(hash, is, HZP_COUNT(is));
+        hash = hzp_hash_numbers(hash, s->weight, s->nanos);
+        for (int32_t n = 0; n < s->nanos; n++) {
+            hash = hzp_hash_numbers(hash, &(int32_t){s->reduce[n]}, 1);
+            for (int k = 0; k < HZP_KIND_COUNT; k++)
+                hash = hzp_hash_numbers(hash, &(int32_t){s->lane[n][k]}, 1);
+        }
+        for (int l = 0; l < HZP_LANE_COUNT; l++)
+            hash = hzp_hash_numbers(hash, &(int32_t){s->share[l]}, 1);
+    }
+    return hash;
 }
 
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)

@@ -66,6 +66,9 @@ int32_t hzp_plan_shapes_number(const struct hzp_plan_shapes *shapes,
 bool hzp_plan_shapes_at(const struct hzp_plan_shapes *shapes, int32_t number,
                         const struct hzp_plan_shape **ret);
 
+/* Of rows and shapes: ranks that compute each step together need the same. */
+uint64_t hzp_plan_table_hash(const struct hzp_plan_table *table);
+
 /* The chunk size (of training's forward pass) that most riding shapes in the table want; 0: none
  * rides. */
 int32_t hzp_plan_table_ride(const struct hzp_plan_table *table);

@@ -231,9 +231,20 @@ const char *hzp_measure_what(const struct hzp_measure *m, char *text)
 
 /* ---- one lane ---- */
 
+/* Leaves out what ranks exchange, which crew.h measures: this rank runs the plan by itself. */
+static void drop_exchanges(struct hzp_plan *plan)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < plan->items; i++)
+        if (plan->item[i].op != HZP_OP_collective)
+            plan->item[kept++] = plan->item[i];
+    plan->items = kept;
+}
+
 /* Prepares for the plan: grows the per-item arrays and groups its items into kinds. */
 static void take_plan(struct hzp_measure *m)
 {
+    drop_exchanges(&m->plan);
     if (m->plan.items > m->room) {
         m->room = m->plan.items;
         m->span = hzp_xrealloc(m->span, (size_t)m->room * sizeof(*m->span));

@@ -316,6 +316,68 @@ out:
     return r;
 }
 
+/* ---- beside the link ---- */
+
+/* As many items of the class as run about 1.5 times as long as `count` exchanges. */
+static int32_t items_beside(const struct side *side, double exchanges_ns)
+{
+    double all = 0;
+    for (int32_t i = 0; i < side->items; i++)
+        all += side->alone[i];
+    double want = 1.5 * exchanges_ns / HZP_MAX(all / side->items, 1.0);
+    return (int32_t)HZP_MIN(HZP_MAX(want, 4), ISSUED_MAX);
+}
+
+static int beside_link(struct pair *p, struct hzp_tables *t, enum hzp_class c, int32_t count)
+{
+    double alone_ns[2] = {0, 0}, together_ns[2] = {0, 0};
+    int32_t items = 0;
+    HZP_TRY(hzp_lane_set_share(p->side[1].lane, 1));
+    HZP_TRY(shorten(&p->side[0]));
+    HZP_TRY(alone(&p->side[0], &items));
+    for (int round = 0; round < ROUNDS_MIN; round++) {
+        double all = 0;
+        HZP_TRY(issue(&p->side[1], count));
+        HZP_TRY(hzp_fence_wait(p->side[1].fence));
+        for (int32_t i = 0; i < count; i++)
+            all += length(&p->side[1].span[i]);
+        p->side[1].alone[0] = all / count;
+        /* the link first: on a device of one thread the others run while they are issued */
+        HZP_TRY(issue(&p->side[1], count));
+        HZP_TRY(issue(&p->side[0], items_beside(&p->side[0], all)));
+        for (int i = 0; i < 2; i++)
+            HZP_TRY(hzp_fence_wait(p->side[i].fence));
+        for (int i = 0; i < 2; i++)
+            compare(&p->side[i], &p->side[1 - i], &alone_ns[i], &together_ns[i]);
+    }
+    HZP_TRY(hzp_lane_set_share(p->side[1].lane, 0));
+    double rate[2];
+    for (int i = 0; i < 2; i++)
+        rate[i] =
+            together_ns[i] > 0 ? HZP_MIN(HZP_MAX(alone_ns[i] / together_ns[i], 0.05), 1.1) : 1;
+    hzp_tables_set_rate(t, &(struct hzp_rate){(uint8_t)c, HZP_CLASS_NETWORK, (int16_t)t->threads, 1,
+                                              rate[0], rate[1]});
+    return HZP_OK;
+}
+
+int hzp_pair_exchange(struct hzp_rig *rig, struct hzp_tables *t, enum hzp_class c,
+                      const struct hzp_collective_args *exchange, int32_t count)
+{
+    struct hzp_item item = {.op = HZP_OP_collective, .args = exchange};
+    struct pair *p;
+    int r;
+    HZP_TRY_GOTO(open_pair(rig->config.model->dev, c, HZP_CLASS_NETWORK, &p));
+    HZP_TRY_GOTO(build(p, rig, false));
+    collect(p, rig, 0, c);
+    p->side[1].item[0] = &item;
+    p->side[1].items = 1;
+    if (p->side[0].items) /* else the model has no items of this class, on all ranks */
+        HZP_TRY_GOTO(beside_link(p, t, c, HZP_MIN(count, ISSUED_MAX)));
+out:
+    close_pair(p);
+    return r;
+}
+
 /* ---- handover between lanes ---- */
 
 /* Measures the time to issue an item (issue_ns), and whether the first lane starts only after the
@@ -379,6 +441,8 @@ static int measure_latencies(struct hzp_rig *rig, struct hzp_plan *plan, struct 
     shape.weight[1] = 1;
     for (int i = 0; i < 2; i++)
         shape.lane[i][HZP_KIND_DECODE] = shape.lane[i][HZP_KIND_PREFILL] = HZP_LANE_MEMORY;
+    if (rig->config.model->tensor)
+        shape.network_lane = HZP_LANE_NETWORK;
     int r = hzp_exec_create(rig->config.model->dev, &exec);
     for (int run = 0; run < 6 && r == HZP_OK; run++) {
         shape.nanos = 1 + run % 2;

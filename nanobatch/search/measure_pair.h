@@ -19,6 +19,12 @@ bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_cla
 int hzp_pair_measure(struct hzp_rig *rig, struct hzp_tables *tables, enum hzp_class a,
                      enum hzp_class b, bool better);
 
+/* The rates of a class beside exchanges between ranks: while the link makes `count` of them, the
+ * items of the class run.  All ranks of the link call it at the same time with the same class,
+ * exchange and count. */
+int hzp_pair_exchange(struct hzp_rig *rig, struct hzp_tables *tables, enum hzp_class c,
+                      const struct hzp_collective_args *exchange, int32_t count);
+
 /* Measures issue_ns, led, handover_ns and wakeup_ns. */
 int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *tables);
 

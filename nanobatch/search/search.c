@@ -41,7 +41,7 @@ struct hzp_search {
     struct hzp_plan plan;
     struct candidate best[BEST]; /* of the current step, best first */
     int32_t bests;
-    int32_t decode, prefill;
+    int32_t decode, depth, prefill;
     bool trains;
     double goal_ns;
     double usual_ns; /* duration of a sequential step with the same decode rows and nothing else */
@@ -579,6 +579,7 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
 {
     struct hzp_simulated usual;
     s->decode = decode;
+    s->depth = depth;
     s->prefill = prefill;
     s->bests = 0;
     s->slices = 0;
@@ -635,6 +636,9 @@ static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candida
 {
     struct hzp_device *dev = s->config.rig->config.model->dev;
     *ret_ns = *ret_trained = 0;
+    if (s->config.crew)
+        return hzp_crew_step(s->config.crew, &c->shape, s->decode, s->depth, s->prefill, ret_ns,
+                             NULL);
     for (int32_t i = 0; i < HZP_MAX(s->slices, 1); i++) {
         struct hzp_exec_times times;
         if (s->slices)

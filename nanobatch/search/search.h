@@ -35,12 +35,14 @@
 
 #include "nanobatch/run/exec.h"
 #include "nanobatch/plan/plan_table.h"
+#include "nanobatch/search/crew.h"
 #include "nanobatch/search/rig.h"
 #include "nanobatch/search/simulate.h"
 
 struct hzp_search_config {
     struct hzp_rig *rig;             /* any device: nothing is computed on it */
     const struct hzp_tables *tables; /* borrowed */
+    struct hzp_crew *crew;           /* ranks that run steps together; NULL: there is one */
     double goal_ns; /* longest step that trains; 0: a usual step plus train_share of it */
     double train_share;
     int32_t tries; /* number of small changes tried for each of the best shapes */

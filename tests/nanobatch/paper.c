@@ -68,6 +68,13 @@ void paper_open_group(struct paper *p, const char *device, const char *sim)
     open_paper(p, device, sim, 0);
 }
 
+void paper_open_rank(struct paper *p, const char *device, struct hzp_link *link)
+{
+    memset(p, 0, sizeof(*p));
+    p->link[0] = link;
+    open_paper(p, device, NULL, 0);
+}
+
 void paper_close(struct paper *p)
 {
     hzp_rig_destroy(p->rig);

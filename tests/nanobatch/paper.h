@@ -20,6 +20,8 @@ void paper_open(struct paper *p, const char *device, const char *sim, int32_t tr
 /* The same, rank 0 of two that compute each step together; of the other there is only its end of
  * the link. */
 void paper_open_group(struct paper *p, const char *device, const char *sim);
+/* The same at this end of a link, of which it becomes the owner. */
+void paper_open_rank(struct paper *p, const char *device, struct hzp_link *link);
 void paper_close(struct paper *p);
 
 #endif
