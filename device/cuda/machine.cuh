@@ -8,6 +8,7 @@
 #ifndef HZP_DEVICE_CUDA_MACHINE_CUH
 #define HZP_DEVICE_CUDA_MACHINE_CUH
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -90,16 +91,39 @@ static __device__ __forceinline__ void half_of_e4m3(uint32_t four, uint32_t &lo,
 #endif
 }
 
-/* Four e4m3 (no NaN) to two pairs of BF16, exactly.  With its bits below the sign at those of a
- * bf16, a code is 2^-120 of its value, subnormal ones too. */
+/* Two e4m3, each with its sign in the byte above it, to BF16, exactly; a NaN becomes 480 of its sign.
+ * With its bits below the sign at those of a bf16, a code is 2^-120 of its value, subnormal ones
+ * too. */
+static __device__ __forceinline__ uint32_t bf16_of_signed(uint32_t two)
+{
+    uint32_t scaled = two << 4 & 0x87f087f0u, ret;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
+        : "=r"(ret)
+        : "r"(scaled), "r"(0x7b807b80u), "r"(0x80008000u));
+    return ret;
+}
+
+/* Bytes of a word; 8 + i: the sign of byte i in each bit. */
+template <unsigned TAKE> static __device__ __forceinline__ uint32_t bytes_of(uint32_t four)
+{
+    uint32_t ret;
+    asm("prmt.b32 %0, %1, %1, %2;\n" : "=r"(ret) : "r"(four), "n"(TAKE));
+    return ret;
+}
+
+/* Four e4m3 to BF16: the first two, the last two. */
 static __device__ __forceinline__ void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
 {
-    lo = __byte_perm(four, 0, 0x1404);
-    hi = __byte_perm(four, 0, 0x3424);
-    lo = (lo & 0x80008000u) | (lo >> 4 & 0x07f007f0u);
-    hi = (hi & 0x80008000u) | (hi >> 4 & 0x07f007f0u);
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(lo) : "r"(lo), "r"(0x7b807b80u), "r"(0x80008000u));
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(hi) : "r"(hi), "r"(0x7b807b80u), "r"(0x80008000u));
+    lo = bf16_of_signed(bytes_of<0x9180>(four));
+    hi = bf16_of_signed(bytes_of<0xb3a2>(four));
+}
+
+/* The same: the even ones, the odd ones. */
+static __device__ __forceinline__ void bf16_of_e4m3_turns(uint32_t four, uint32_t &even,
+                                                          uint32_t &odd)
+{
+    even = bf16_of_signed(bytes_of<0xa280>(four));
+    odd = bf16_of_signed(bytes_of<0xb391>(four));
 }
 
 /* 16 bytes that are read once; the compiler must not delay the load. */
@@ -147,6 +171,125 @@ static __device__ __forceinline__ void copy_commit(void)
 template <int N> static __device__ __forceinline__ void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
+}
+
+/* The transpose of an 8x8 matrix, of which each lane holds two neighbours. */
+static __device__ __forceinline__ uint32_t transpose(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* ---- bulk copies and the barriers that their bytes arrive at: from sm_90 on ---- */
+
+/* Rows of 64, 128 or 256 bytes, one after the other in global memory, as the tensor copy engine
+ * takes them: an argument of a kernel, declared __grid_constant__. */
+struct row_map {
+    CUtensorMap map;
+};
+enum { BOX_ROWS = 16 }; /* of one copy */
+
+/* base is aligned to 16 bytes.  False: the driver cannot. */
+static inline bool row_map_make(struct row_map *ret, const void *base, int64_t rows, int row_bytes)
+{
+    static decltype(&cuTensorMapEncodeTiled) encode;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    if (!encode &&
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode, 12000,
+                                         cudaEnableDefault, &found) != cudaSuccess)
+        cudaGetLastError();
+    if (!encode)
+        return false;
+    const cuuint32_t wide = (cuuint32_t)(row_bytes < 128 ? row_bytes : 128);
+    const cuuint64_t size[3] = {wide, (cuuint64_t)rows, (cuuint64_t)row_bytes / wide};
+    const cuuint64_t apart[2] = {(cuuint64_t)row_bytes, wide};
+    const cuuint32_t box[3] = {wide, BOX_ROWS, (cuuint32_t)row_bytes / wide}, ones[3] = {1, 1, 1};
+    return encode(&ret->map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)base, size, apart, box, ones,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  wide == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static __device__ __forceinline__ bool has_bulk(void)
+{
+#if __CUDA_ARCH__ >= 900
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* A barrier, 8 bytes: a phase ends when `count` arrivals have come and all expected bytes. */
+static __device__ __forceinline__ void barrier_make(uint32_t barrier, int count)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(count) : "memory");
+#endif
+}
+
+/* Shows barriers and stores that this thread made in shared memory to the copies that follow. */
+static __device__ __forceinline__ void bulk_fence(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "fence.proxy.async.shared::cta;\n" ::
+                     : "memory");
+#endif
+}
+
+/* Arrives, and expects that many bytes more in this phase: before their copies are issued. */
+static __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+
+/* Waits until the phase of this parity has ended; phases count from 0. */
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra.uni out;\n"
+                 "bra.uni again;\n"
+                 "out:\n"
+                 "}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+#endif
+}
+
+/* Copies BOX_ROWS rows from `row` on.  In shared memory their first 128 bytes come first, then the
+ * others; of 128 (64) bytes of row r, the 16 at column c lie at column c ^ r % 8 (c ^ r / 2 % 4).
+ * `to` is aligned to 1024 bytes. */
+static __device__ __forceinline__ void copy_rows(uint32_t to, uint32_t barrier,
+                                                 const struct row_map *map, int row)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %2}], [%4];\n" ::"r"(to),
+                 "l"(map), "r"(0), "r"(row), "r"(barrier)
+                 : "memory");
+#endif
+}
+
+/* Copies `bytes`; addresses and number are multiples of 16. */
+static __device__ __forceinline__ void copy_bytes(uint32_t to, uint32_t barrier, const void *from,
+                                                  int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];\n" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+#endif
 }
 
 static __device__ __forceinline__ float exp_2(float x)

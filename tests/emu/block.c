@@ -153,10 +153,16 @@ static void barrier_pass(void)
     b->ticked = ++b->clock;
 }
 
-/* Reports a deadlock: a lane waits in a warp instruction for lanes that will not come. */
+/* Reports a deadlock: a thread waits for a phase that will not end, or a lane in a warp instruction
+ * for lanes that will not come. */
 static void stuck(void)
 {
-    const struct emu_fiber *fiber = first_of(EMU_IN_WARP);
+    const struct emu_fiber *fiber = first_of(EMU_AT_PHASE);
+    if (fiber) {
+        emu_bulk_stuck(fiber);
+        return;
+    }
+    fiber = first_of(EMU_IN_WARP);
     const struct emu_warp *warp = fiber->warp;
     uint32_t missing = warp->mask & ~warp->arrived;
     int lane = __builtin_ctz(missing), other = warp->index * EMU_LANES + lane;
@@ -194,6 +200,7 @@ static void block_begin(struct hzp_emu_dim at)
         b->launched = 1; /* earlier accesses do not matter for this launch */
     }
     b->began = b->ticked = ++b->clock;
+    emu_bulk_begin();
     for (int w = 0; w < b->warps; w++) {
         b->warp[w] = (struct emu_warp){.index = w, .ticked = b->clock};
     }
@@ -208,6 +215,7 @@ static void block_begin(struct hzp_emu_dim at)
         fiber->at = (struct hzp_emu_dim){n % size.x, n / size.x % size.y, n / size.x / size.y};
         fiber->group = fiber->copies = 0;
         fiber->fenced = fiber->fenced_all = 0;
+        fiber->waited = fiber->bulk_fence = 0;
         emu_fiber_prepare(i, fiber_main);
     }
 }
@@ -221,8 +229,12 @@ static void block_run(struct hzp_emu_dim at, unsigned order)
         bool any = false;
         for (int w = 0; w < b->warps && !emu_faulted(); w++)
             any |= warp_run(&b->warp[order & 1 ? b->warps - 1 - w : w]);
-        if (emu_faulted() || count_of(EMU_ENDED) == b->threads)
+        if (emu_faulted())
             return;
+        if (count_of(EMU_ENDED) == b->threads) {
+            emu_bulk_end();
+            return;
+        }
         if (count_of(EMU_ENDED) + count_of(EMU_AT_BARRIER) == b->threads)
             barrier_pass();
         else if (!any)

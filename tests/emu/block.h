@@ -23,7 +23,13 @@ enum {
     EMU_STACK = 64 << 10
 };
 
-enum emu_state { EMU_READY, EMU_AT_BARRIER, EMU_IN_WARP, EMU_ENDED };
+enum emu_state {
+    EMU_READY,
+    EMU_AT_BARRIER,
+    EMU_AT_PHASE, /* of an mbarrier */
+    EMU_IN_WARP,
+    EMU_ENDED
+};
 
 /* The instructions that the lanes of a warp execute together. */
 enum emu_together {
@@ -33,7 +39,8 @@ enum emu_together {
     EMU_REDUCE,
     EMU_SYNCWARP,
     EMU_MMA,
-    EMU_LOAD_MATRICES
+    EMU_LOAD_MATRICES,
+    EMU_TRANSPOSE
 };
 
 struct emu_copy { /* an asynchronous copy */
@@ -53,7 +60,8 @@ enum {
     EMU_ATOMIC = 0xfffe,
     EMU_COPYING = 0xfffd,
     EMU_BLOCKS = 0xfffc,
-    EMU_OF_WARP = 0x8000 /* | warp: several of its lanes */
+    EMU_OF_WARP = 0x8000, /* | warp: several of its lanes */
+    EMU_LANDED = 0x4000   /* | thread: a bulk copy's bytes, for which it was the first to wait */
 };
 
 struct emu_fiber {
@@ -67,8 +75,11 @@ struct emu_fiber {
     uint32_t mask; /* of the warp instruction */
     void *data;    /* its operands; on the fiber's stack */
     uint32_t fenced,
-        fenced_all;    /* clock of its last __threadfence, and of the barrier before that */
-    int group, copies; /* the group that new copies join */
+        fenced_all;      /* clock of its last __threadfence, and of the barrier before that */
+    uint32_t waited;     /* clock of its last wait for an mbarrier that has ended */
+    uint32_t bulk_fence; /* clock of its last fence between its stores and bulk copies */
+    int phase_of;        /* AT_PHASE: the mbarrier */
+    int group, copies;   /* the group that new copies join */
     struct emu_copy copy[EMU_COPIES];
 };
 
@@ -147,6 +158,18 @@ void *emu_shared_ptr(uint32_t at);
 void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, const void *pc);
 /* Reports a fault if the thread has copies in flight when it ends. */
 void emu_copies_end(struct emu_fiber *fiber);
+/* Checks an access by shared address of the running thread. */
+void emu_shared_check(uint32_t at, size_t size, bool write, const void *pc);
+/* Checks the destination of a bulk copy, and closes it until emu_shared_land. */
+void emu_shared_close(uint32_t at, size_t size, const void *pc);
+void emu_shared_land(uint32_t at, size_t size);
+
+/* ---- bulk.c ---- */
+
+void emu_bulk_begin(void); /* at a block */
+void emu_bulk_end(void);   /* of a block: reports copies that nothing waited for */
+/* Reports why the phase that the thread waits for cannot end. */
+void emu_bulk_stuck(const struct emu_fiber *fiber);
 
 /* ---- report.c ---- */
 

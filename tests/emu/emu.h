@@ -42,7 +42,8 @@ enum hzp_emu_fault {
     HZP_EMU_RACE,       /* two threads access shared memory, one writes, no barrier between */
     HZP_EMU_BARRIER,    /* some threads at a barrier, others at another one or ended */
     HZP_EMU_WARP,       /* lanes of the mask do not all execute the same instruction */
-    HZP_EMU_COPY,       /* asynchronous copies: data touched before the wait, or never waited for */
+    HZP_EMU_COPY,       /* asynchronous copies: data touched before the wait, or never waited for;
+                         * a number of bytes that is not the expected one */
     HZP_EMU_LAUNCH,     /* a grid, block or amount of shared memory that no device supports */
 };
 
@@ -141,6 +142,20 @@ void hzp_emu_load_matrices(uint32_t *ret, uint32_t at, bool transposed);
 void hzp_emu_copy(uint32_t to, const void *from, bool there);
 void hzp_emu_copy_commit(void);
 void hzp_emu_copy_wait(int pending);
+
+/* movmatrix.m8n8.trans; the warp's lanes together. */
+uint32_t hzp_emu_transpose(uint32_t x);
+
+/* Bulk copies and mbarriers (bulk.c): data arrives when a thread waits for a phase that has ended,
+ * not before.  Bytes are expected before their copies are issued.  row: of rows of row_bytes from
+ * base on, of which there are `rows`; those beyond are zeros. */
+void hzp_emu_barrier_make(uint32_t at, int count);
+void hzp_emu_bulk_fence(void);
+void hzp_emu_barrier_expect(uint32_t at, int bytes);
+void hzp_emu_barrier_wait(uint32_t at, uint32_t parity);
+void hzp_emu_copy_rows(uint32_t to, uint32_t barrier, const void *base, int64_t rows, int row_bytes,
+                       int row);
+void hzp_emu_copy_bytes(uint32_t to, uint32_t barrier, const void *from, int bytes);
 
 /* Checks an access that no instrumented load or store makes. */
 void hzp_emu_touch(const void *ptr, size_t size, bool write);

@@ -293,6 +293,52 @@ static __global__ void copy_blind(const float *in, float *io, bool wait)
         io[threadIdx.x + 64 * i] = in[threadIdx.x + 64 * i];
 }
 
+/* The member that is false is the mistake. */
+struct bulk_use {
+    bool wait, all_wait, free, store_fence, barrier_fence, none_left;
+    uint32_t parity;
+    int expect, shift;
+};
+
+/* 32 threads: two halves through one slot.  A ballot keeps the lanes together and orders nothing. */
+static __global__ void copy_bulk(const float *in, float *io, bulk_use with)
+{
+    enum { HALF = N / 2, BYTES = HALF * sizeof(float) };
+    HZP_SHARED_DYNAMIC(float, room);
+    HZP_SHARED(uint64_t, bar);
+    uint32_t at = shared_at(&bar), to = shared_at(room);
+    for (int k = threadIdx.x; k < HALF; k += 32)
+        room[k] = 0;
+    if (with.store_fence)
+        bulk_fence();
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        barrier_make(at, 1);
+        if (with.barrier_fence)
+            bulk_fence();
+    }
+    for (int i = 0; i < 2; i++) {
+        if (threadIdx.x == 0) {
+            barrier_expect(at, BYTES + with.expect);
+            copy_bytes(to, at, in + i * HALF + with.shift, BYTES);
+        }
+        __syncwarp();
+        if (with.wait && (with.all_wait || threadIdx.x == 0))
+            barrier_wait(at, with.parity ^ i);
+        __ballot_sync(~0u, 1);
+        for (int k = threadIdx.x; k < HALF; k += 32)
+            io[i * HALF + k] = room[k];
+        if (with.free)
+            __syncwarp();
+        else
+            __ballot_sync(~0u, 1);
+    }
+    if (threadIdx.x == 0 && !with.none_left) {
+        barrier_expect(at, BYTES);
+        copy_bytes(to, at, in, BYTES);
+    }
+}
+
 static __global__ void matrix_rows(const float *in, float *io, int shift)
 {
     HZP_SHARED_DYNAMIC(float, room);
@@ -461,12 +507,55 @@ static void run_copies(enum hzp_planted which, bool wrong, const float *in, floa
     }
 }
 
+static void run_bulk(enum hzp_planted which, bool wrong, const float *in, float *io)
+{
+    bulk_use with = {true, true, true, true, true, true, 0, 0, 0};
+    bool no = !wrong;
+    switch (which) {
+    case HZP_PLANTED_bulk_not_waited:
+        with.wait = no;
+        break;
+    case HZP_PLANTED_bulk_wrong_phase:
+        with.parity = wrong;
+        break;
+    case HZP_PLANTED_bulk_expects_more:
+        with.expect = wrong ? 16 : 0;
+        break;
+    case HZP_PLANTED_bulk_expects_less:
+        with.expect = wrong ? -16 : 0;
+        break;
+    case HZP_PLANTED_bulk_left:
+        with.none_left = no;
+        break;
+    case HZP_PLANTED_bulk_stores_unfenced:
+        with.store_fence = no;
+        break;
+    case HZP_PLANTED_bulk_barrier_unfenced:
+        with.barrier_fence = no;
+        break;
+    case HZP_PLANTED_bulk_slot_reused:
+        with.free = no;
+        break;
+    case HZP_PLANTED_bulk_one_lane_waits:
+        with.all_wait = no;
+        break;
+    case HZP_PLANTED_bulk_misaligned:
+        with.shift = wrong;
+        break;
+    default:
+        with.shift = wrong ? 4 : 0;
+    }
+    start(nullptr, 1, 32, N / 2 * sizeof(float), copy_bulk, in, io, with);
+}
+
 extern "C" void hzp_planted_run(enum hzp_planted which, bool wrong, const float *in, float *io)
 {
     if (which < HZP_PLANTED_half_unwritten)
         run_memory(which, wrong, in, io);
     else if (which < HZP_PLANTED_copy_not_waited)
         run_shared(which, wrong, in, io);
+    else if (which >= HZP_PLANTED_bulk_not_waited && which <= HZP_PLANTED_bulk_past_the_end)
+        run_bulk(which, wrong, in, io);
     else
         run_copies(which, wrong, in, io);
 }
@@ -554,6 +643,7 @@ static __global__ void lanes(uint32_t *ret)
         (uint32_t)__reduce_min_sync(~0u, (int)lane - 9),
         __reduce_max_sync(~0u, lane),
         __byte_perm(0x03020100u + lane, 0x07060504u, 0x7410),
+        transpose(2 * lane | (2 * lane + 1) << 16),
     };
     for (int i = 0; i < HZP_PLANTED_LANE_KINDS; i++)
         ret[32 * i + lane] = kind[i];
@@ -562,6 +652,31 @@ static __global__ void lanes(uint32_t *ret)
 extern "C" void hzp_planted_lanes(uint32_t *ret)
 {
     start(nullptr, 1, 32, 0, lanes, ret);
+}
+
+static __global__ void box(row_map map, int row, uint8_t *ret)
+{
+    HZP_SHARED_DYNAMIC(uint8_t, space);
+    HZP_SHARED(uint64_t, bar);
+    uint32_t at = shared_at(&bar), size = BOX_ROWS * map.row_bytes;
+    uint8_t *room = space + (1024 - shared_at(space) % 1024) % 1024;
+    if (threadIdx.x == 0) {
+        barrier_make(at, 1);
+        bulk_fence();
+        barrier_expect(at, (int)size);
+        copy_rows(shared_at(room), at, &map, row);
+        barrier_wait(at, 0);
+        for (uint32_t i = 0; i < size; i++)
+            ret[i] = room[i];
+    }
+}
+
+extern "C" void hzp_planted_box(const uint8_t *rows, int count, int row_bytes, int row,
+                                uint8_t *ret)
+{
+    row_map map;
+    row_map_make(&map, rows, count, row_bytes);
+    start(nullptr, 1, 1, 1024 + BOX_ROWS * 256, box, map, row, ret);
 }
 
 static __global__ void sums(const uint32_t *x, uint32_t *ret, int count)

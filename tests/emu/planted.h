@@ -48,6 +48,17 @@
     X(copy_over_readers, HZP_EMU_RACE)                                                             \
     X(copy_left, HZP_EMU_COPY)                                                                     \
     X(copy_misaligned, HZP_EMU_MISALIGNED)                                                         \
+    X(bulk_not_waited, HZP_EMU_COPY)                                                               \
+    X(bulk_wrong_phase, HZP_EMU_COPY)                                                              \
+    X(bulk_expects_more, HZP_EMU_COPY)                                                             \
+    X(bulk_expects_less, HZP_EMU_COPY)                                                             \
+    X(bulk_left, HZP_EMU_COPY)                                                                     \
+    X(bulk_stores_unfenced, HZP_EMU_COPY)                                                          \
+    X(bulk_barrier_unfenced, HZP_EMU_COPY)                                                         \
+    X(bulk_slot_reused, HZP_EMU_RACE)                                                              \
+    X(bulk_one_lane_waits, HZP_EMU_RACE)                                                           \
+    X(bulk_misaligned, HZP_EMU_MISALIGNED)                                                         \
+    X(bulk_past_the_end, HZP_EMU_BOUNDS)                                                           \
     X(too_many_threads, HZP_EMU_LAUNCH)                                                            \
     X(too_much_shared, HZP_EMU_LAUNCH)
 
@@ -76,8 +87,10 @@ void hzp_planted_product(const uint16_t *a, const uint16_t *b, bool b_rows, floa
 enum { HZP_PLANTED_COORDINATES = 2 * 3 * 2 * 5 * 3 * 4 };
 void hzp_planted_coordinates(
     uint32_t *ret); /* [HZP_PLANTED_COORDINATES], a different number at each place */
-enum { HZP_PLANTED_LANE_KINDS = 12 };
+enum { HZP_PLANTED_LANE_KINDS = 13 };
 void hzp_planted_lanes(uint32_t *ret); /* [HZP_PLANTED_LANE_KINDS][32] */
+/* Rows `row` and the 15 after it, of row_bytes (64, 128, 256), as a bulk copy leaves them. */
+void hzp_planted_box(const uint8_t *rows, int count, int row_bytes, int row, uint8_t *ret);
 void hzp_planted_sums(const uint32_t *x, uint32_t *ret, int count); /* ret[0] += sum, by atomics */
 
 #ifdef __cplusplus

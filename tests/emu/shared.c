@@ -114,15 +114,35 @@ static void race(const struct emu_fiber *me, uint32_t at, bool write, unsigned w
               by_write ? "wrote" : "read");
 }
 
+/* The thread that wrote, or that first waited for what a bulk copy wrote. */
+static unsigned writer_of(const struct emu_mark *cell)
+{
+    return cell->writer < EMU_OF_WARP ? cell->writer & ~(unsigned)EMU_LANDED : cell->writer;
+}
+
+static bool is_landed(const struct emu_mark *cell)
+{
+    return cell->writer < EMU_OF_WARP && cell->writer & EMU_LANDED;
+}
+
+/* Whether the last write is ordered before what the thread does.  A barrier does not complete a
+ * copy. */
+static bool write_ordered(const struct emu_mark *cell, const struct emu_fiber *me)
+{
+    if (cell->writer == EMU_COPYING)
+        return false;
+    return emu_ordered(cell->written, writer_of(cell), me) ||
+           (is_landed(cell) && me->waited > cell->written);
+}
+
 static void cell_touch(const struct emu_fiber *me, uint32_t at, bool write, bool atomic,
                        const void *pc)
 {
     struct emu_mark *cell = &shared.cell[at / EMU_GRAIN];
     bool there = cell->written >= emu_block.began;
-    /* a barrier does not complete a copy */
-    bool mine = cell->writer != EMU_COPYING && emu_ordered(cell->written, cell->writer, me);
+    bool mine = write_ordered(cell, me);
     if (there && !mine && !(atomic && cell->writer == EMU_ATOMIC)) {
-        race(me, at, write, cell->writer, true, pc);
+        race(me, at, write, writer_of(cell), true, pc);
         return;
     }
     if (!there && (!write || atomic)) {
@@ -173,13 +193,45 @@ void emu_shared_touch_by(const struct emu_fiber *by, uint32_t at, size_t size, c
 
 /* ---- asynchronous copies: complete at the wait, not accessible before ---- */
 
-static void copying(uint32_t at, bool begins)
+static void written_by(uint32_t at, size_t size, unsigned who)
 {
-    for (uint32_t i = at; i < at + 16; i += EMU_GRAIN) {
+    for (uint32_t i = at; i < at + size; i += EMU_GRAIN) {
         struct emu_mark *cell = &shared.cell[i / EMU_GRAIN];
         cell->written = emu_block.clock;
-        cell->writer = (uint16_t)(begins ? EMU_COPYING : emu_now->thread);
+        cell->writer = (uint16_t)who;
     }
+}
+
+static void copying(uint32_t at, bool begins)
+{
+    written_by(at, 16, begins ? (unsigned)EMU_COPYING : (unsigned)emu_now->thread);
+}
+
+void emu_shared_check(uint32_t at, size_t size, bool write, const void *pc)
+{
+    touch(emu_now, at, size, write, false, pc);
+}
+
+void emu_shared_close(uint32_t at, size_t size, const void *pc)
+{
+    for (uint32_t i = at; variable_of(at, size) && i < at + size; i += EMU_GRAIN) {
+        const struct emu_mark *cell = &shared.cell[i / EMU_GRAIN];
+        if (cell->written >= emu_block.began && cell->writer < EMU_LANDED &&
+            cell->written >= emu_block.fiber[cell->writer].bulk_fence) {
+            emu_fault(
+                HZP_EMU_COPY, pc,
+                "a bulk copy to shared %s, byte %u, which thread %d wrote with no fence since",
+                variable_of(i, 1)->name, i - variable_of(i, 1)->at, cell->writer);
+            return;
+        }
+    }
+    touch(emu_now, at, size, true, false, pc);
+    written_by(at, size, EMU_COPYING);
+}
+
+void emu_shared_land(uint32_t at, size_t size)
+{
+    written_by(at, size, EMU_LANDED | (unsigned)emu_now->thread);
 }
 
 void hzp_emu_copy(uint32_t to, const void *from, bool there)

@@ -237,6 +237,23 @@ void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b)
     meet(EMU_MMA, 1, ~0u, &m, mma_act, __builtin_return_address(0));
 }
 
+/* Each lane l holds row l / 4, columns 2 (l % 4) and the next, of an 8x8 matrix. */
+static void transpose_act(struct emu_warp *warp, struct emu_fiber **lane)
+{
+    uint16_t m[8][8];
+    for (int l = 0; l < EMU_LANES; l++)
+        for (int i = 0; i < 2; i++)
+            m[l / 4][l % 4 * 2 + i] = (uint16_t)(*(const uint32_t *)lane[l]->data >> (16 * i));
+    for (int l = 0; l < EMU_LANES; l++)
+        *(uint32_t *)lane[l]->data = m[l % 4 * 2][l / 4] | (uint32_t)m[l % 4 * 2 + 1][l / 4] << 16;
+}
+
+uint32_t hzp_emu_transpose(uint32_t x)
+{
+    meet(EMU_TRANSPOSE, 0, ~0u, &x, transpose_act, __builtin_return_address(0));
+    return x;
+}
+
 bool hzp_emu_has_e4m3(void)
 {
     static int has = -1;

@@ -23,6 +23,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 #define __restrict__ __restrict
 
@@ -306,6 +307,11 @@ static inline int __ffs(int x)
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
+}
+
+static inline unsigned __umulhi(unsigned x, unsigned y)
+{
+    return (unsigned)((uint64_t)x * y >> 32);
 }
 
 static inline int __clz(int x)

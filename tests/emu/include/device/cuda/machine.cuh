@@ -76,13 +76,21 @@ static inline void half_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
     hzp_emu_half_of_e4m3(four, &lo, &hi);
 }
 
+/* A NaN's code counts as 480, as the device's arithmetic makes it. */
 static inline void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
 {
     uint32_t word[4];
-    for (int i = 0; i < 4; i++)
-        word[i] = hzp_f32_bits(hzp_e4m3_to_f32((uint8_t)(four >> (8 * i)))) >> 16;
+    for (int i = 0; i < 4; i++) {
+        float x = hzp_e4m3_to_f32((uint8_t)(four >> (8 * i)));
+        word[i] = hzp_f32_bits(isnan(x) ? copysignf(480, x) : x) >> 16;
+    }
     lo = word[0] | word[1] << 16;
     hi = word[2] | word[3] << 16;
+}
+
+static inline void bf16_of_e4m3_turns(uint32_t four, uint32_t &even, uint32_t &odd)
+{
+    bf16_of_e4m3(__byte_perm(four, 0, 0x3120), even, odd);
 }
 
 static inline uint4 load_once(const void *p)
@@ -113,6 +121,59 @@ static inline void copy_commit(void)
 template <int N> static inline void copy_wait(void)
 {
     hzp_emu_copy_wait(N);
+}
+
+static inline uint32_t transpose(uint32_t x)
+{
+    return hzp_emu_transpose(x);
+}
+
+struct row_map {
+    const void *base;
+    int64_t rows;
+    int row_bytes;
+};
+enum { BOX_ROWS = 16 };
+
+static inline bool row_map_make(struct row_map *ret, const void *base, int64_t rows, int row_bytes)
+{
+    *ret = {base, rows, row_bytes};
+    return true;
+}
+
+static inline bool has_bulk(void)
+{
+    return true;
+}
+
+static inline void barrier_make(uint32_t barrier, int count)
+{
+    hzp_emu_barrier_make(barrier, count);
+}
+
+static inline void bulk_fence(void)
+{
+    hzp_emu_bulk_fence();
+}
+
+static inline void barrier_expect(uint32_t barrier, int bytes)
+{
+    hzp_emu_barrier_expect(barrier, bytes);
+}
+
+static inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    hzp_emu_barrier_wait(barrier, parity);
+}
+
+static inline void copy_rows(uint32_t to, uint32_t barrier, const struct row_map *map, int row)
+{
+    hzp_emu_copy_rows(to, barrier, map->base, map->rows, map->row_bytes, row);
+}
+
+static inline void copy_bytes(uint32_t to, uint32_t barrier, const void *from, int bytes)
+{
+    hzp_emu_copy_bytes(to, barrier, from, bytes);
 }
 
 /* ex2.approx.ftz: denormals count as 0 on the way in and out. */
