@@ -14,6 +14,9 @@
  * needed, graphs, and green contexts. */
 static const size_t RESERVE = (size_t)1 << 30;
 
+/* Bytes of shared memory that a block with bulk copies may need. */
+enum { BULK_SHARED = 232448 };
+
 int hzp_cuda_check(struct hzp_cuda_device *dev, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
@@ -66,6 +69,9 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
     dev->sms = prop.multiProcessorCount;
     dev->shared_max = (int)prop.sharedMemPerBlockOptin;
+    const char *bulk = getenv("HZP_CUDA_BULK");
+    dev->bulk =
+        prop.major >= 9 && dev->shared_max >= BULK_SHARED && !(bulk && strcmp(bulk, "0") == 0);
     dev->base.threads = dev->sms;
     dev->base.mem_total = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
     snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name,

@@ -46,6 +46,7 @@ enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 
 struct hzp_cuda_device {
     struct hzp_device base;
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
+    bool bulk;                    /* kernels may use the tensor copy engine (HZP_CUDA_BULK) */
     bool failed;                  /* true: the failure was logged, later ones are not */
     uint64_t epoch;               /* incremented whenever the host may have written to its memory */
     struct {
@@ -226,6 +227,12 @@ int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 /* The product of e4m3 by our own kernels: any number of rows, 16-byte alignment. */
 bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
+/* Decode attention of bf16 rows over pages that the tensor copy engine fetches (decode_bulk.cu).
+ * `a` is what decode.cu can do, with its arrays staged.  HZP_EUNSUP: the driver cannot describe the
+ * pages. */
+bool hzp_cuda_decode_bulk_fits(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);
+int hzp_cuda_decode_bulk(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);
 
 /* Attention by plain arithmetic: any type, width and stride. */
 int hzp_cuda_attn_paged_plain(struct hzp_lane *lane, const struct hzp_attn_paged_args *a);

@@ -20,6 +20,7 @@
  * not change a bit of the result (except in batches so large that the scratch memory forces longer
  * pieces).
  */
+#include "device/cuda/decode.cuh"
 #include "device/cuda/tensor.cuh"
 #include "device/fallback.h"
 
@@ -377,27 +378,6 @@ struct work {
     int pieces, stretch;
 };
 
-/* Sums over the threads before this one, of two numbers; *ret_all: of the first, over all. */
-static __device__ int2 sums_before(int2 x, int *ret_all)
-{
-    enum { THREADS = WARPS * 32 };
-    HZP_SHARED(int2, sum, [2][THREADS]);
-    int t = threadIdx.x, at = 0;
-    sum[0][t] = x;
-    __syncthreads();
-    for (int by = 1; by < THREADS; by *= 2, at ^= 1) {
-        int2 v = sum[at][t];
-        if (t >= by) {
-            v.x += sum[at][t - by].x;
-            v.y += sum[at][t - by].y;
-        }
-        sum[at ^ 1][t] = v;
-        __syncthreads();
-    }
-    *ret_all = sum[at][THREADS - 1].x;
-    return make_int2(sum[at][t].x - x.x, sum[at][t].y - x.y);
-}
-
 /* Makes the list: first[i], the number of pieces before sequence i's; kept[i], of these the ones of
  * sequences with several pieces, whose partial results need memory.  Pieces are lengthened until
  * those fit. */
@@ -418,7 +398,7 @@ static __device__ struct work work_list(const struct decode_args &d, int *first,
         if (block_sum(mine.y) <= d.room)
             break;
     }
-    int2 before = sums_before(mine, &work.pieces);
+    int2 before = sums_before<WARPS * 32>(mine, &work.pieces);
     for (int i = from; i < to; i++) {
         int pieces = pieces_of(pos0[i] + 1, work.stretch);
         first[i] = before.x;
@@ -587,15 +567,16 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
                             dim, "decode of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, a);
     }
+    if (hzp_cuda_decode_bulk_fits(lane, a)) {
+        int r = hzp_cuda_decode_bulk(lane, a);
+        if (r != HZP_EUNSUP)
+            return r;
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
+                            dim, "the driver describes no pages to the copy engine");
+    }
     const struct hzp_attn_paged_args all = *a;
     for (int32_t from = 0; from < all.segs.count; from += SEQS) {
-        a->segs.count = HZP_MIN(all.segs.count - from, (int32_t)SEQS);
-        a->segs.row0 = all.segs.row0 + from;
-        a->segs.pos0 = all.segs.pos0 + from;
-        if (all.line)
-            a->line = all.line + from;
-        else
-            a->page = all.page + (int64_t)from * all.page_stride;
+        *a = decode_part(all, from, SEQS);
         HZP_TRY(launch(lane, d));
     }
     return HZP_OK;

@@ -117,6 +117,32 @@ static CUresult stream_new(CUstream *ret, CUgreenCtx handle, unsigned flags, int
     return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+/* The rules of the driver's manual that row_map_make (device/cuda/machine.cuh) could break. */
+static CUresult map_encode(CUtensorMap *ret, CUtensorMapDataType type, cuuint32_t rank, void *base,
+                           const cuuint64_t *size, const cuuint64_t *apart, const cuuint32_t *box,
+                           const cuuint32_t *step, CUtensorMapInterleave interleave,
+                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                           CUtensorMapFloatOOBfill fill)
+{
+    cuuint32_t most = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : 64;
+    bool right = rank == 3 && type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (uintptr_t)ret % 64 == 0 &&
+                 (uintptr_t)base % 16 == 0 && box[0] % 16 == 0 && box[0] <= most &&
+                 interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+                 fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
+                 promotion <= CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    for (cuuint32_t i = 0; i < rank && right; i++)
+        right = size[i] >= 1 && size[i] <= (cuuint64_t)1 << 32 && box[i] >= 1 && box[i] <= 256 &&
+                step[i] == 1 && (i + 1 == rank || (apart[i] % 16 == 0 && apart[i] >> 40 == 0));
+    if (!right) {
+        fake_enter();
+        fake_mistake("cuTensorMapEncodeTiled: a map that the driver refuses");
+        fake_leave();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memset(ret, 0, sizeof(*ret));
+    return CUDA_SUCCESS;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **ret, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result)
@@ -132,6 +158,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **ret, unsig
         {"cuGreenCtxCreate", (void *)context_new},
         {"cuGreenCtxDestroy", (void *)context_free},
         {"cuGreenCtxStreamCreate", (void *)stream_new},
+        {"cuTensorMapEncodeTiled", (void *)map_encode},
     };
     int error = 0;
     fake_enter();

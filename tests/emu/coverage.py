@@ -58,6 +58,9 @@ def main():
         # Kernels that only lanes with a share launch.
         code |= subprocess.run([program, *arguments, "--share=1", "--op=attn_decode"],
                                env=dict(environment, HZP_CUDA_LANES="grid")).returncode
+        # Used where there is no tensor copy engine.
+        code |= subprocess.run([program, *arguments, "--op=attn_decode"],
+                               env=dict(environment, HZP_CUDA_BULK="0")).returncode
         # Used where no instruction widens e4m3.
         code |= subprocess.run([program, *arguments, "--op=matmul"],
                                env=dict(environment, HZP_EMU_SM80="1")).returncode

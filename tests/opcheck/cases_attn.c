@@ -318,5 +318,11 @@ const struct oc_case oc_cases_many[] = {
     BOTH(PREFILL, 0, 2, 3, 3, 20, 3, 0, 0, 1),
     BOTH(PREFILL, 0, 2, 6, 2, 64, 16, 0, 1, 1),
     BOTH(PREFILL, OC_BENCH, 8, 32, 8, 64, 16, 0, 0, 1),
+    /* pages of three times 16 tokens; pieces of more than 512 tokens */
+    DECODE(HZP_BF16, 0, 3, 16, 2, 128, 48, 700),
+    DECODE(HZP_BF16, 0, 3, 16, 2, 128, 48, 700, 1, 1),
+    DECODE(HZP_BF16, 0, 2, 1, 1, 64, 16, 90000),
+    DECODE(HZP_BF16, OC_BENCH, 64, 32, 8, 128, 16, 1024),
+    DECODE(HZP_BF16, OC_BENCH, 64, 32, 8, 128, 16, 1024, 0, 1),
     {0},
 };
