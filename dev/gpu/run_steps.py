@@ -35,6 +35,7 @@ class FULL:
                "--slo", "ttft=500ms,itl=40ms"]
     train_cores = "68"
     lanes, fp8 = [], []
+    shares = "0 32"
     plans = ["--seconds", "20", "512,768,512,0", "448,1500,448,0", "64,1024,0,1024"]
     search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
 
@@ -57,6 +58,7 @@ class TRIAL:
                "--slo", "ttft=500ms,itl=40ms"]
     train_cores = "1"
     lanes, fp8 = ["8", "32", "64"], ["32", "1", "8"]
+    shares = "0 1"
     plans = ["--seconds", "2", "--repeat", "3", "8,32,16,0", "8,60,16,0", "4,32,0,64"]
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
 
@@ -174,6 +176,9 @@ def checks(folder, size):
                "do not repeat, are compared with ours in the step cudnn attention",
                "command": [p("opcheck"), "--quiet", *size.opcheck[:1], "--op=" + op],
                "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "limit": 90, "expect": 45, "read": "last", "part": 2}
+    yield {"name": "opcheck, loads by threads", "what": "decode attention without the tensor copy engine",
+           "command": [p("opcheck"), "--quiet", *size.opcheck[:1], *(size.opcheck[1:] or ["--op=attn_decode"])],
+           "env": {"HZP_CUDA_BULK": "0"}, "limit": 45, "expect": 2, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
            "command": [p("test_golden"), size.device] + golden[:size.golden], "limit": 60, "expect": 4,
            "read": "last"}
@@ -307,10 +312,20 @@ def others(folder, size):
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
            "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,
            "expect": 60, "read": "json", "optional": True, "part": 2}
-    yield {"name": "opcheck --bench", "what": "the rate of each kind of attention", "read": "opcheck",
+    yield {"name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
            "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
-                                    *(size.opcheck[1:] or ["--op=*attn*"])],
-           "expect": 12, "part": 2}
+                                    *(size.opcheck[1:] or ["--op=attn_p*"])],
+           "expect": 9, "part": 2}
+    script = """opcheck=$1; shift
+for bulk in 1 0; do for share in SHARES; do
+  HZP_CUDA_BULK=$bulk "$opcheck" --bench --share=$share "$@" | sed "s/^/engine $bulk, $share SMs: /"
+done; done; exit ${PIPESTATUS[0]}
+""".replace("SHARES", size.shares)
+    yield {"name": "decode attention, two kernels", "what": "its rate with keys and values fetched by the tensor "
+           "copy engine (1) and by threads (0), on shares of the SMs (0: all)", "read": "opcheck", "limit": 60,
+           "command": ["bash", "-c", script, "rates", p("opcheck"), *size.opcheck[:1],
+                       *(size.opcheck[1:] or ["--op=attn_decode"])],
+           "env": {"HZP_CUDA_LANES": "grid"}, "expect": 6, "part": 2}
     yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
            "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
                                         size.device, "--max-others", "1", *size.search],
