@@ -22,10 +22,15 @@
  * pieces).
  *
  * Scores are exponents of 2 relative to a reference that moves only when a score exceeds it by 8:
- * sums in F32 carry that, and most tiles rescale nothing.  E4M3 pages (CODES): as in decode.cu.
+ * sums in F32 carry that, and most tiles rescale nothing.
+ *
+ * E4M3 pages (CODES) are widened in registers, without their scales: scores are multiplied by the
+ * keys' scales, weights by the values'.  Keys become F16, which takes one instruction for two codes
+ * in place of four; so each query head is scaled by a power of 2 to the middle of F16's range, which
+ * changes no element above 2^-28 of its largest.  Values become bf16, as the weights are.
  */
 #include "device/cuda/decode.cuh"
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/tensor.cuh"
 #include "device/fallback.h"
 
 enum {
@@ -54,7 +59,6 @@ struct bulk_args {
     int ranks, rows;       /* groups of all kv heads; query heads of a group at most */
     uint32_t boxes, magic; /* boxes of a page; x / boxes = x magic / 2^32 if boxes > 1 */
     float scale;           /* includes log2(e) */
-    float reach;           /* REACH as a score before scaling */
 };
 
 /* How shared memory holds keys or values. */
@@ -280,19 +284,42 @@ template <int D, bool TALL> struct state {
     enum { N = TALL ? 2 : 1 };
     uint32_t q[N][D / 16][2];
     float o[N][D / 16][4];
-    float top[N][2]; /* the reference, not scaled */
+    float scale[N][2]; /* of scores to exponents of 2 */
+    float top[N][2];   /* the reference, not scaled */
     float mass[N][2];
 };
+
+/* Scales a query head, of which four lanes hold a part each, to F16; returns what undoes it. */
+template <int COUNT> static __device__ __forceinline__ float to_half(uint32_t (&q)[COUNT][2])
+{
+    float top = 0, pair[2];
+#pragma unroll
+    for (int i = 0; i < 2 * COUNT; i++) {
+        unpack(q[i / 2][i % 2], pair);
+        top = fmaxf(top, fmaxf(fabsf(pair[0]), fabsf(pair[1])));
+    }
+    /* 2^e <= top < 2^(e + 1); the factor is 2^(13 - e), for e from -100 to 127 */
+    int e = min(max((int)(__float_as_uint(quad_max(top)) >> 23) - 127, -100), 127);
+    float factor = __uint_as_float((uint32_t)(127 + 13 - e) << 23);
+#pragma unroll
+    for (int i = 0; i < 2 * COUNT; i++) {
+        unpack(q[i / 2][i % 2], pair);
+        q[i / 2][i % 2] = half_pair(pair[0] * factor, pair[1] * factor);
+    }
+    return __uint_as_float((uint32_t)(127 - 13 + e) << 23);
+}
 
 /* Which element of 16 the lane's fragment pairs begin with: of bf16 2l and 2l + 8, of codes, four
  * of which a register holds, 4l and 4l + 2. */
 template <int D, bool TALL, bool CODES>
-static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows)
+static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows,
+                                                   float scale)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < s.N; n++) {
         const uint16_t *from = q + (8 * n + g) * D + (CODES ? 4 : 2) * l;
+        float back = 1;
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
 #pragma unroll
@@ -302,6 +329,8 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
                     s.q[n][i][h] = __ldg(
                         reinterpret_cast<const uint32_t *>(from + 16 * i + h * (CODES ? 2 : 8)));
             }
+        if constexpr (CODES)
+            back = to_half(s.q[n]);
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
 #pragma unroll
@@ -309,6 +338,9 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
                 s.o[n][i][k] = 0;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
+            s.scale[n][j] = scale;
+            if constexpr (CODES) /* of the column's head */
+                s.scale[n][j] *= __shfl_sync(~0u, back, (2 * l + j) * 4);
             s.top[n][j] = -INFINITY;
             s.mass[n][j] = 0;
         }
@@ -347,15 +379,19 @@ static __device__ __forceinline__ void scores(const state<D, TALL> &s, uint32_t 
             if constexpr (CODES) {
 #pragma unroll
                 for (int h = 0; h < 4; h++)
-                    bf16_of_e4m3(k[h], a[h / 2][h % 2], a[h / 2][h % 2 + 2]);
+                    half_of_e4m3(k[h], a[h / 2][h % 2], a[h / 2][h % 2 + 2]);
             }
 #pragma unroll
             for (int h = 0; h < (CODES ? 2 : 1); h++)
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     const int j = CODES ? 2 * i + h : i;
-                    const uint32_t(&x)[4] = CODES ? a[h] : k;
-                    mma(sum[j % CHAINS][n][b], x[0], x[1], x[2], x[3], s.q[n][j][0], s.q[n][j][1]);
+                    float(&to)[4] = sum[j % CHAINS][n][b];
+                    const uint32_t(&q)[2] = s.q[n][j];
+                    if constexpr (CODES)
+                        mma_half(to, a[h][0], a[h][1], a[h][2], a[h][3], q[0], q[1]);
+                    else
+                        mma(to, k[0], k[1], k[2], k[3], q[0], q[1]);
                 }
         }
 #pragma unroll
@@ -394,14 +430,14 @@ static __device__ __forceinline__ float rows_max(float x)
 /* Moves the references to the maximum, and rescales the sums. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void rescale(state<D, TALL> &s,
-                                               const float (&top)[TALL ? 2 : 1][2], float scale)
+                                               const float (&top)[TALL ? 2 : 1][2])
 {
 #pragma unroll
     for (int n = 0; n < s.N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             float next = fmaxf(s.top[n][j], rows_max(top[n][j]));
-            float shrink = exp_2((s.top[n][j] - next) * scale);
+            float shrink = exp_2((s.top[n][j] - next) * s.scale[n][j]);
             s.top[n][j] = next;
             s.mass[n][j] *= shrink;
 #pragma unroll
@@ -415,7 +451,7 @@ static __device__ __forceinline__ void rescale(state<D, TALL> &s,
 /* Turns scores into weights; tokens from `left` on have none. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[TALL ? 2 : 1][2][4],
-                                               float scale, float reach, int left)
+                                               int left)
 {
     constexpr int N = s.N;
     float top[N][2];
@@ -433,15 +469,15 @@ static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[TAL
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             top[n][j] = fmaxf(fmaxf(c[n][0][j], c[n][0][j + 2]), fmaxf(c[n][1][j], c[n][1][j + 2]));
-            exceeds |= top[n][j] > s.top[n][j] + reach;
+            exceeds |= (top[n][j] - s.top[n][j]) * s.scale[n][j] > REACH;
         }
     if (__any_sync(~0u, exceeds))
-        rescale<D, TALL>(s, top, scale);
+        rescale<D, TALL>(s, top);
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            float less = s.top[n][j] * scale, sum = 0;
+            float scale = s.scale[n][j], less = s.top[n][j] * scale, sum = 0;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = c[n][i / 2][i % 2 * 2 + j];
@@ -540,7 +576,7 @@ static __device__ __forceinline__ void finish(const struct bulk_args &d, const s
                         part[e] = s.o[n][i][j + 2 * h];
                 }
             if (pieces > 1 && g == 0) {
-                part[D] = s.top[n][j] * d.scale;
+                part[D] = s.top[n][j] * s.scale[n][j];
                 part[D + 1] = mass;
             }
         }
@@ -588,7 +624,7 @@ static __device__ __forceinline__ void attend(const struct bulk_args &d, const s
         int tile = item.rank % d.tiles * 16, head0 = item.rank / d.tiles * group + tile;
         state_begin<D, TALL, CODES>(s,
                                     row_of<uint16_t>(d.a.qkv, d.a.segs.row0[item.seq]) + head0 * D,
-                                    min(group - tile, 16));
+                                    min(group - tile, 16), d.scale);
         for (int left = item.end - item.begin; left > 0; left -= TILE) {
             float c[TALL ? 2 : 1][2][4];
             await();
@@ -599,7 +635,7 @@ static __device__ __forceinline__ void attend(const struct bulk_args &d, const s
             scores<D, TALL, CODES>(s, f.ring + get * S::SLOT, c);
             if constexpr (CODES)
                 times(c, scales + get * TILE, left);
-            weights<D, TALL>(s, c, d.scale, d.reach, left);
+            weights<D, TALL>(s, c, left);
             turn();
             await();
             if (S::SLOTS % 2)
@@ -753,7 +789,6 @@ extern "C" int hzp_cuda_decode_bulk(struct hzp_lane *lane, const struct hzp_attn
     d.boxes = (uint32_t)all.kv.page_rows / BOX_ROWS;
     d.magic = (uint32_t)(((uint64_t)1 << 32) / d.boxes + 1);
     d.scale = (float)((double)all.scale * 1.4426950408889634);
-    d.reach = (float)(REACH / ((double)all.scale * 1.4426950408889634));
     for (int32_t from = 0; from < all.segs.count; from += SEQS) {
         d.a = decode_part(all, from, SEQS);
         HZP_TRY(dim == 64 ? launch<64>(lane, d) : launch<128>(lane, d));

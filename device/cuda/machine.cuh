@@ -91,6 +91,14 @@ static __device__ __forceinline__ void half_of_e4m3(uint32_t four, uint32_t &lo,
 #endif
 }
 
+/* Two floats to F16, to nearest; the second is the higher half. */
+static __device__ __forceinline__ uint32_t half_pair(float lo, float hi)
+{
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(both) : "f"(hi), "f"(lo));
+    return both;
+}
+
 /* Two e4m3, each with its sign in the byte above it, to BF16, exactly; a NaN becomes 480 of its sign.
  * With its bits below the sign at those of a bf16, a code is 2^-120 of its value, subnormal ones
  * too. */

@@ -135,6 +135,7 @@ void hzp_emu_mma(float *d, const uint32_t *a, const uint32_t *b);
 void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b); /* of F16 */
 bool hzp_emu_has_e4m3(void); /* not as sm_80, HZP_EMU_SM80=1 */
 void hzp_emu_half_of_e4m3(uint32_t four, uint32_t *lo, uint32_t *hi);
+uint16_t hzp_emu_half(float x); /* to F16, to nearest */
 /* ldmatrix.x4, transposed or not. */
 void hzp_emu_load_matrices(uint32_t *ret, uint32_t at, bool transposed);
 

@@ -103,6 +103,33 @@ static void test_coordinates(void **state)
     hzp_emu_free(seen);
 }
 
+static void test_half(void **state)
+{
+    static const struct {
+        float x;
+        uint16_t half;
+    } cases[] = {{0, 0},
+                 {-0.0f, 0x8000},
+                 {1, 0x3c00},
+                 {-1.5f, 0xbe00},
+                 {65504, 0x7bff},
+                 {65519, 0x7bff},
+                 {65520, 0x7c00},
+                 {1e30f, 0x7c00},
+                 {0x1p-14f, 1024},
+                 {0x1p-24f, 1},
+                 {0x1p-25f, 0},
+                 {0x1.8p-24f, 2},
+                 {2049, 0x6800},
+                 {2051, 0x6802},
+                 {-0x1.ff8p-15f, 0x83ff},
+                 {4095.9f, 0x6c00},
+                 {0.1f, 0x2e66},
+                 {0x1.ffep-15f, 1024}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(hzp_emu_half(cases[i].x), cases[i].half);
+}
+
 static void test_lanes(void **state)
 {
     uint32_t(*kind)[32] = hzp_emu_alloc(HZP_PLANTED_LANE_KINDS * sizeof(*kind)), thirds = 0;
@@ -168,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_planted),     cmocka_unit_test(test_product),
         cmocka_unit_test(test_coordinates), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_sums),        cmocka_unit_test(test_box),
+        cmocka_unit_test(test_half),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,21 @@ static float half_of(uint32_t both, int which, bool f16)
     return half & 0x8000 ? -x : x;
 }
 
+uint16_t hzp_emu_half(float x)
+{
+    uint32_t sign = signbit(x) ? 0x8000u : 0;
+    float size = fabsf(x);
+    if (isnan(x))
+        return 0x7fff;
+    if (size >= 65520)
+        return (uint16_t)(sign | 0x7c00);
+    int exponent = size < 0x1p-14f ? -14 : ilogbf(size);
+    uint32_t mantissa = (uint32_t)nearbyintf(ldexpf(size, 10 - exponent));
+    if (mantissa < 1024)
+        return (uint16_t)(sign | mantissa);
+    return (uint16_t)(sign | (((uint32_t)(exponent + 15) << 10) + mantissa - 1024));
+}
+
 /* PTX ISA, "Matrix Fragments for mma.m16n8k16": lane l, g = l / 4, q = l % 4. */
 static void mma_act(struct emu_warp *warp, struct emu_fiber **lane)
 {

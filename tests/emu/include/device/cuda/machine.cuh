@@ -76,6 +76,11 @@ static inline void half_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
     hzp_emu_half_of_e4m3(four, &lo, &hi);
 }
 
+static inline uint32_t half_pair(float lo, float hi)
+{
+    return hzp_emu_half(lo) | (uint32_t)hzp_emu_half(hi) << 16;
+}
+
 /* A NaN's code counts as 480, as the device's arithmetic makes it. */
 static inline void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
 {
