@@ -326,6 +326,10 @@ done; done; exit ${PIPESTATUS[0]}
            "command": ["bash", "-c", script, "rates", p("opcheck"), *size.opcheck[:1],
                        *(size.opcheck[1:] or ["--op=attn_decode"])],
            "env": {"HZP_CUDA_LANES": "grid"}, "expect": 6, "part": 2}
+    yield {"name": "opcheck --bench, column sums", "what": "the norm's backward with and without the weight's "
+           "gradient; the difference is the column sums", "read": "opcheck", "limit": 30,
+           "command": [p("opcheck"), *size.opcheck[:1], "--bench",
+                       *(size.opcheck[1:] or ["--op=rmsnorm_bwd"])], "expect": 5, "part": 2}
     yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
            "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
                                         size.device, "--max-others", "1", *size.search],

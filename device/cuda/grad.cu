@@ -4,7 +4,15 @@
  */
 #include "device/cuda/kernel.cuh"
 
-enum { THREADS = 256, LOSS_THREADS = 512, GROUPS_MAX = 128, GROUP_ROWS = 32, TILE = 32, DEEP = 8 };
+enum {
+    THREADS = 256,
+    LOSS_THREADS = 512,
+    GROUPS_MAX = 128,
+    GROUP_ROWS = 32,
+    TILE = 32,
+    DEEP = 8,
+    END_THREADS = 32
+};
 
 #define EACH(i, count)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
@@ -136,64 +144,100 @@ extern "C" int hzp_cuda_embed_bwd(struct hzp_lane *lane, const void *args)
 
 /* ---- column sums: over groups of rows, then over the groups ---- */
 
+/* value.at(r, c) gives the terms of N columns of a row, from column c on. */
 struct value_plain {
     struct hzp_mat x;
-    template <class T> __device__ float at(int64_t r, int c) const
+    bool wide_rows() const
     {
-        return load(row_of<T>(x, r) + c);
+        return wide(&x);
+    }
+    template <class T, int N> __device__ void at(int64_t r, int c, float (&ret)[N]) const
+    {
+        load_n(row_of<T>(x, r) + c, ret);
     }
 };
 
 struct value_normed { /* dy x rstd */
     struct hzp_mat dy, x;
     const float *rstd;
-    template <class T> __device__ float at(int64_t r, int c) const
+    bool wide_rows() const
     {
-        return load(row_of<T>(dy, r) + c) * (row_of<float>(x, r)[c] * rstd[r]);
+        return wide(&dy) && wide(&x);
+    }
+    template <class T, int N> __device__ void at(int64_t r, int c, float (&ret)[N]) const
+    {
+        float n[N], scale = rstd[r];
+        load_n(row_of<T>(dy, r) + c, ret);
+        load_n(row_of<float>(x, r) + c, n);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            ret[k] *= n[k] * scale;
     }
 };
 
-template <class T, class VALUE>
+/* A thread has N columns.  A column's terms are added in the same order for each N. */
+template <class T, int N, class VALUE>
 static __global__ void group_sums(VALUE value, int rows, int cols, int group_rows, float *part)
 {
-    HZP_SHARED(float, sums, [DEEP][TILE]);
-    int c = blockIdx.x * TILE + threadIdx.x;
+    HZP_SHARED(float4, sums, [DEEP][TILE * N / 4]);
+    int c0 = blockIdx.x * TILE * N, c = c0 + threadIdx.x * N;
     int64_t r0 = (int64_t)blockIdx.y * group_rows, r1 = HZP_MIN(r0 + group_rows, (int64_t)rows);
-    float sum = 0;
-    for (int64_t r = r0 + threadIdx.y; r < r1 && c < cols; r += DEEP)
-        sum += value.template at<T>(r, c);
-    sums[threadIdx.y][threadIdx.x] = sum;
+    float sum[N] = {};
+    if (c < cols) {
+#pragma unroll 2
+        for (int64_t r = r0 + threadIdx.y; r < r1; r += DEEP) {
+            float term[N];
+            value.template at<T>(r, c, term);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] += term[k];
+        }
+    }
+    store_n((float *)sums[threadIdx.y] + threadIdx.x * N, sum);
     __syncthreads();
-    if (threadIdx.y == 0 && c < cols) {
+    for (int i = threadIdx.y * TILE + threadIdx.x; i < TILE * N && c0 + i < cols;
+         i += TILE * DEEP) {
         double all = 0;
-        for (int i = 0; i < DEEP; i++)
-            all += sums[i][threadIdx.x];
-        part[(int64_t)blockIdx.y * cols + c] = (float)all;
+        for (int d = 0; d < DEEP; d++)
+            all += ((const float *)sums[d])[i];
+        part[(int64_t)blockIdx.y * cols + c0 + i] = (float)all;
     }
 }
 
+/* Many loads at a time: the blocks are too few to hide the wait for one. */
 static __global__ void group_end(const float *part, int groups, int cols, float *y)
 {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= cols)
         return;
     double sum = 0;
+#pragma unroll 16
     for (int g = 0; g < groups; g++)
         sum += part[(int64_t)g * cols + c];
     y[c] = (float)(y[c] + sum);
 }
 
-template <class T, class VALUE>
-static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
+template <class T, int N, class VALUE>
+static void column_sums_by(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
 {
     size_t room = hzp_cuda_lane(lane)->scratch_size / sizeof(float);
     int most = (int)HZP_MAX((size_t)1, HZP_MIN((size_t)GROUPS_MAX, room / (size_t)cols));
     int groups = HZP_MAX(1, HZP_MIN(most, HZP_DIV_UP(rows, GROUP_ROWS)));
     int group_rows = HZP_DIV_UP(rows, groups);
     float *part = (float *)hzp_cuda_lane(lane)->scratch;
-    dim3 grid((unsigned)HZP_DIV_UP(cols, (int)TILE), (unsigned)groups), block(TILE, DEEP);
-    start(lane, grid, block, 0, group_sums<T, VALUE>, value, rows, cols, group_rows, part);
-    start(lane, HZP_DIV_UP(cols, (int)THREADS), THREADS, 0, group_end, part, groups, cols, y);
+    dim3 grid((unsigned)HZP_DIV_UP(cols, TILE * N), (unsigned)groups), block(TILE, DEEP);
+    start(lane, grid, block, 0, group_sums<T, N, VALUE>, value, rows, cols, group_rows, part);
+    start(lane, HZP_DIV_UP(cols, (int)END_THREADS), END_THREADS, 0, group_end, part, groups, cols,
+          y);
+}
+
+template <class T, class VALUE>
+static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
+{
+    if (value.wide_rows())
+        column_sums_by<T, 8>(lane, value, rows, cols, y);
+    else
+        column_sums_by<T, 1>(lane, value, rows, cols, y);
 }
 
 extern "C" int hzp_cuda_colsum(struct hzp_lane *lane, const void *args)

@@ -224,7 +224,10 @@ const struct oc_case oc_cases_grad[] = {
     RMSNORM(HZP_BF16, 0, 9, 128, 1, 1),
     RMSNORM(HZP_BF16, 0, 9, 128, 1, 2),
     RMSNORM(HZP_BF16, OC_GAPS, 9, 33, 1, 2),
+    BOTH(RMSNORM, 0, 69, 264, 1, 0), /* column sums: several groups of rows, a part of a tile */
     BOTH(RMSNORM, OC_BENCH, 512, 2048, 1, 0),
+    BOTH(RMSNORM, OC_BENCH, 4096, 4096, 0, 0),
+    BOTH(RMSNORM, OC_BENCH, 4096, 4096, 1, 0), /* less the one above: the column sums */
 
     BOTH(ROPE, 0, 1, 1, 1, 2, 0),
     BOTH(ROPE, 0, 0, 2, 1, 8, 3),
@@ -246,6 +249,7 @@ const struct oc_case oc_cases_grad[] = {
     BOTH(COLSUM, 0, 0, 8),
     BOTH(COLSUM, OC_GAPS, 7, 97),
     BOTH(COLSUM, 0, 300, 64),
+    BOTH(COLSUM, OC_GAPS, 39, 520),
     BOTH(COLSUM, OC_BENCH, 1024, 2560),
     {0},
 };
