@@ -134,7 +134,7 @@ for dtype in f32 bf16; do
   while read -r prompt; do
     n=$((n+1))
     want=$("$1" complete "$2" "$prompt" --device cpu --dtype $dtype --temperature 0 --max-tokens 48 2>/dev/null)
-    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0"; do
+    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0" "HZP_CUDA_EARLY=0"; do
       got=$(env $variant "$1" complete "$2" "$prompt" --device "$3" --dtype $dtype --temperature 0 --max-tokens 48)
       if [ -n "$want" ] && [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
       else echo "FAIL $dtype $n $variant: '$got' is not '$want'"; fail=1; fi
@@ -309,6 +309,11 @@ def others(folder, size):
            "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device,
                        size.big], "env": {"HZP_GRAPHS": "0"}, "limit": 45, "expect": 12, "read": "json",
            "part": 2}
+    yield {"name": "product, each kernel after the other", "what": "decode steps whose kernels begin only once "
+           "the one before has ended; the difference to \"product\" is what beginning early gives",
+           "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device, size.big],
+           "env": {"HZP_CUDA_EARLY": "0"}, "limit": 45, "expect": 12, "read": "json", "part": 2,
+           "extra": True}
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
            "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,
            "expect": 60, "read": "json", "optional": True, "part": 2}
@@ -329,7 +334,7 @@ done; done; exit ${PIPESTATUS[0]}
     yield {"name": "opcheck --bench, column sums", "what": "the norm's backward with and without the weight's "
            "gradient; the difference is the column sums", "read": "opcheck", "limit": 30,
            "command": [p("opcheck"), *size.opcheck[:1], "--bench",
-                       *(size.opcheck[1:] or ["--op=rmsnorm_bwd"])], "expect": 5, "part": 2}
+                       *(size.opcheck[1:] or ["--op=rmsnorm_bwd"])], "expect": 5, "part": 2, "extra": True}
     yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
            "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
                                         size.device, "--max-others", "1", *size.search],

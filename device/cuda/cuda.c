@@ -67,6 +67,8 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
         error = cudaMemGetInfo(&free_bytes, &total);
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
+    const char *early = getenv("HZP_CUDA_EARLY");
+    dev->early = prop.major >= 9 && !(early && strcmp(early, "0") == 0);
     dev->sms = prop.multiProcessorCount;
     dev->shared_max = (int)prop.sharedMemPerBlockOptin;
     const char *bulk = getenv("HZP_CUDA_BULK");

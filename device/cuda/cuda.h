@@ -47,6 +47,7 @@ struct hzp_cuda_device {
     struct hzp_device base;
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
     bool bulk;                    /* kernels may use the tensor copy engine (HZP_CUDA_BULK) */
+    bool early;                   /* kernels may begin before the one in front of them has ended */
     bool failed;                  /* true: the failure was logged, later ones are not */
     uint64_t epoch;               /* incremented whenever the host may have written to its memory */
     struct {
@@ -219,6 +220,9 @@ int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);
 
 /* The product by plain arithmetic, for shapes and alignments that the library rejects. */
 int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
+/* Steps of so few rows are limited by reading weights and by the gaps between kernels. */
+enum { HZP_CUDA_FEW_ROWS = 4 };
 
 /* The product of at most four rows with bf16 weights, which is limited by memory. */
 bool hzp_cuda_few_fits(const struct hzp_matmul_args *a);

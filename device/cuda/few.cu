@@ -3,10 +3,11 @@
  *
  * Each weight is used at most four times, so tensor cores would not help: the kernel is limited by
  * how many loads of 16 bytes are in flight.  A warp has two rows of weights and sums along them.
+ * It is started early: until the kernel before it has ended, it has its first weights fetched.
  */
 #include "device/cuda/kernel.cuh"
 
-enum { WARPS = 4, COLS = 2, AHEAD = 4, ROWS_MAX = 4 };
+enum { WARPS = 4, COLS = 2, AHEAD = 4, ROWS_MAX = HZP_CUDA_FEW_ROWS };
 
 template <int M>
 static __device__ __forceinline__ void add_products(float (&sum)[COLS][M], const uint4 (&w)[COLS],
@@ -30,16 +31,29 @@ static __device__ __forceinline__ void add_products(float (&sum)[COLS][M], const
     }
 }
 
+/* Fetches the weights of the warp's first turn: they depend on no kernel before this one. */
+static __device__ __forceinline__ void fetch_first(const uint16_t *const (&w)[COLS], int depth,
+                                                   int lane)
+{
+    for (int k = lane * 64; k < min(depth, AHEAD * 256); k += 32 * 64)
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            fetch_ahead(w[c] + k);
+}
+
 template <int M, class U>
 static __global__ void __launch_bounds__(WARPS * 32) matmul_few(struct hzp_matmul_args a, int depth)
 {
     int lane = threadIdx.x % 32, n0 = (blockIdx.x * WARPS + threadIdx.x / 32) * COLS;
-    if (n0 >= a.c.cols)
-        return;
     const uint16_t *w[COLS];
 #pragma unroll
     for (int c = 0; c < COLS; c++)
         w[c] = row_of<uint16_t>(a.b, min(n0 + c, a.c.cols - 1));
+    fetch_first(w, depth, lane);
+    wait_for_earlier();
+    let_next_begin();
+    if (n0 >= a.c.cols)
+        return;
     float sum[COLS][M] = {};
     int k = lane * 8;
     for (; k + (AHEAD - 1) * 256 < depth; k += AHEAD * 256) {
@@ -90,16 +104,16 @@ template <class U> static int launch(struct hzp_lane *lane, const struct hzp_mat
     int depth = a->a.cols;
     switch (a->c.rows) {
     case 1:
-        start(lane, blocks, WARPS * 32, 0, matmul_few<1, U>, *a, depth);
+        start_early(lane, blocks, WARPS * 32, 0, matmul_few<1, U>, *a, depth);
         break;
     case 2:
-        start(lane, blocks, WARPS * 32, 0, matmul_few<2, U>, *a, depth);
+        start_early(lane, blocks, WARPS * 32, 0, matmul_few<2, U>, *a, depth);
         break;
     case 3:
-        start(lane, blocks, WARPS * 32, 0, matmul_few<3, U>, *a, depth);
+        start_early(lane, blocks, WARPS * 32, 0, matmul_few<3, U>, *a, depth);
         break;
     default:
-        start(lane, blocks, WARPS * 32, 0, matmul_few<4, U>, *a, depth);
+        start_early(lane, blocks, WARPS * 32, 0, matmul_few<4, U>, *a, depth);
     }
     return hzp_cuda_launched(lane, "matmul of few rows");
 }

@@ -29,6 +29,49 @@ static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t sh
     kernel<<<grid, block, shared, hzp_cuda_lane(lane)->stream>>>(args...);
 }
 
+/* The same, but the kernel may begin while the one before it on the stream still runs.  Each of its
+ * threads calls wait_for_earlier() before it touches global memory.  Works while a graph is
+ * captured; behind anything other than a kernel it is start. */
+template <class... P, class... A>
+static inline void start_early(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
+                               void (*kernel)(P...), const A &...args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = hzp_cuda_lane(lane)->stream;
+    config.attrs = &early;
+    config.numAttrs = hzp_cuda_device(lane)->early ? 1 : 0;
+    cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* Waits until the kernels before this one on its stream have ended and their stores are seen. */
+static __device__ __forceinline__ void wait_for_earlier(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+/* Once each block has called it, a kernel behind this one that was started early may begin. */
+static __device__ __forceinline__ void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+/* Has 128 bytes of global memory fetched into the second-level cache.  Reads nothing: allowed
+ * before wait_for_earlier. */
+static __device__ __forceinline__ void fetch_ahead(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(p)));
+}
+
 /* The address of shared memory as instructions use it. */
 static __device__ __forceinline__ uint32_t shared_at(const void *p)
 {

@@ -86,10 +86,23 @@ extern "C" int hzp_cuda_scatter(struct hzp_lane *lane, const void *args)
     return hzp_cuda_launched(lane, "scatter");
 }
 
+/* Starts a kernel of a step of few rows early: it waits for what came before it. */
+template <class... P, class A>
+static void start_few(struct hzp_lane *lane, int rows, unsigned blocks, int threads,
+                      void (*kernel)(P...), const A &args)
+{
+    if (rows <= HZP_CUDA_FEW_ROWS)
+        start_early(lane, blocks, (unsigned)threads, 0, kernel, args);
+    else
+        start(lane, blocks, (unsigned)threads, 0, kernel, args);
+}
+
 /* ---- rmsnorm: one block per row ---- */
 
 template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)
 {
+    wait_for_earlier();
+    let_next_begin();
     int r = blockIdx.x;
     const float *x = row_of<float>(a.x, r);
     T *y = row_of<T>(a.y, r);
@@ -124,9 +137,9 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->w) && wide(&a->y)) {
             int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            start(lane, a->x.rows, threads, 0, rmsnorm<T, 8>, *a);
+            start_few(lane, a->x.rows, a->x.rows, threads, rmsnorm<T, 8>, *a);
         } else {
-            start(lane, a->x.rows, THREADS, 0, rmsnorm<T, 1>, *a);
+            start_few(lane, a->x.rows, a->x.rows, THREADS, rmsnorm<T, 1>, *a);
         }
         return hzp_cuda_launched(lane, "rmsnorm");
     });
@@ -335,6 +348,8 @@ extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
 
 template <class T, int N> static __global__ void swiglu(struct hzp_swiglu_args a)
 {
+    wait_for_earlier();
+    let_next_begin();
     EACH(i, (int64_t)a.y.rows * (a.y.cols / N))
     {
         place p = place_of<N>(i, a.y.cols);
@@ -358,9 +373,10 @@ extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
     return with_type(a->y.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->y))
-            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu<T, 8>, *a);
+            start_few(lane, a->y.rows, grid_for(lane, count / 8, THREADS), THREADS, swiglu<T, 8>,
+                      *a);
         else
-            start(lane, grid_for(lane, count, THREADS), THREADS, 0, swiglu<T, 1>, *a);
+            start_few(lane, a->y.rows, grid_for(lane, count, THREADS), THREADS, swiglu<T, 1>, *a);
         return hzp_cuda_launched(lane, "swiglu");
     });
 }

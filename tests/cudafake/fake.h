@@ -45,7 +45,8 @@ struct fake_call {
     bool captured;
     dim3 grid, block;
     size_t shared;
-    void *dst; /* of copies and products */
+    bool early; /* of a kernel: it may begin before the one in front of it has ended */
+    void *dst;  /* of copies and products */
     const void *src;
     size_t size;
     cudaEvent_t event;

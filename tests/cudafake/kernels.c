@@ -121,7 +121,7 @@ static bool fits(dim3 d, unsigned x, unsigned y, unsigned z)
 }
 
 static cudaError_t launch(const struct kernel *kernel, dim3 grid, dim3 block, size_t shared,
-                          cudaStream_t handle)
+                          cudaStream_t handle, bool early)
 {
     int error = 0;
     if (fake_fails("launch", &error))
@@ -148,20 +148,41 @@ static cudaError_t launch(const struct kernel *kernel, dim3 grid, dim3 block, si
     task->call.grid = grid;
     task->call.block = block;
     task->call.shared = shared;
+    task->call.early = early;
     fake_put_done(task);
     return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args,
-                               size_t shared, cudaStream_t stream)
+static cudaError_t enter_launch(const struct kernel *kernel, dim3 grid, dim3 block, size_t shared,
+                                cudaStream_t stream, bool early)
 {
     fake_enter();
-    launch_error = kernel ? launch((const struct kernel *)kernel, grid, block, shared, stream)
+    launch_error = kernel ? launch(kernel, grid, block, shared, stream, early)
                           : cudaErrorInvalidDeviceFunction;
     if (launch_error != cudaSuccess)
         fake_set_last(launch_error);
     fake_leave();
     return launch_error;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args,
+                               size_t shared, cudaStream_t stream)
+{
+    return enter_launch((const struct kernel *)kernel, grid, block, shared, stream, false);
+}
+
+/* The one attribute that is known: the kernel may begin early. */
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *entry, void **args)
+{
+    bool early = false;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const cudaLaunchAttribute *a = &config->attrs[i];
+        if (a->id != cudaLaunchAttributeProgrammaticStreamSerialization)
+            return cudaErrorInvalidValue;
+        early = a->val.programmaticStreamSerializationAllowed;
+    }
+    return enter_launch(kernel_find(entry), config->gridDim, config->blockDim,
+                        config->dynamicSmemBytes, config->stream, early);
 }
 
 cudaError_t cudaLaunchKernel(const void *entry, dim3 grid, dim3 block, void **args, size_t shared,

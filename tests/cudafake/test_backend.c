@@ -245,6 +245,66 @@ static void test_times(void **state)
     rig_close(&g);
 }
 
+/* ---- kernels that begin early ---- */
+
+static void norm_and_product(struct rig *g, int rows)
+{
+    struct hzp_rmsnorm_args norm = {.x = {g->x, rows, 16, 16, HZP_F32},
+                                    .w = {g->x, 1, 16, 16, HZP_BF16},
+                                    .y = {g->y, rows, 16, 16, HZP_BF16},
+                                    .eps = 1e-5f};
+    struct hzp_matmul_args product = {.a = norm.y,
+                                      .b = {(uint16_t *)g->x + 64, 8, 16, 16, HZP_BF16},
+                                      .c = {g->y + 64, rows, 8, 8, HZP_BF16},
+                                      .trans_b = 1};
+    struct hzp_swiglu_args act = {.x = product.c, .y = {g->y + 128, rows, 4, 4, HZP_BF16}};
+    assert_int_equal(hzp_op_rmsnorm(g->a, &norm), HZP_OK);
+    assert_int_equal(hzp_op_matmul(g->a, &product), HZP_OK);
+    assert_int_equal(hzp_op_swiglu(g->a, &act), HZP_OK);
+}
+
+/* The kernels of the newest calls: how many, and how many of them may begin early. */
+static void expect_early(int all, int early, bool captured)
+{
+    int found = 0, begins = 0;
+    for (int i = 0; i < fake_calls(); i++)
+        if (fake_call_at(i)->kind == FAKE_KERNEL) {
+            found++;
+            begins += fake_call_at(i)->early;
+            assert_true(fake_call_at(i)->captured == captured);
+        }
+    assert_int_equal(found, all);
+    assert_int_equal(begins, early);
+}
+
+/* Steps of few rows, and graphs of them; not steps of more rows, and not where it is turned off. */
+static void test_early(void **state)
+{
+    struct rig g;
+    struct hzp_graph *graph = NULL;
+    rig_open(&g, 11, NULL);
+    fake_reset(11);
+    norm_and_product(&g, 4);
+    expect_early(3, 3, false);
+    fake_reset(11);
+    assert_int_equal(hzp_graph_begin(&g.a, 1), HZP_OK);
+    norm_and_product(&g, 1);
+    assert_int_equal(hzp_graph_end(g.a, &graph), HZP_OK);
+    expect_early(3, 3, true);
+    assert_int_equal(hzp_graph_launch(graph, g.a), HZP_OK);
+    finish(&g, g.a);
+    hzp_graph_close(g.dev, graph);
+    rig_close(&g);
+    setenv("HZP_CUDA_EARLY", "0", 1);
+    rig_open(&g, 12, NULL);
+    unsetenv("HZP_CUDA_EARLY");
+    fake_reset(12);
+    norm_and_product(&g, 4);
+    expect_early(3, 0, false);
+    finish(&g, g.a);
+    rig_close(&g);
+}
+
 /* ---- shares ---- */
 
 static struct fake_call last_kernel(void)
@@ -449,7 +509,7 @@ int main(void)
         cmocka_unit_test(test_failures),    cmocka_unit_test(test_times),
         cmocka_unit_test(test_green),       cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_about),
+        cmocka_unit_test(test_about),       cmocka_unit_test(test_early),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

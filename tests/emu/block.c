@@ -89,7 +89,16 @@ static void fiber_main(void)
 {
     emu_block.launch->body(emu_block.launch->closure);
     emu_copies_end(emu_now);
+    if (!emu_now->caught_up)
+        emu_fault(HZP_EMU_EARLY, emu_block.launch->kernel,
+                  "thread %d of a kernel started early never waited for what was before it",
+                  emu_now->thread);
     emu_wait(EMU_ENDED);
+}
+
+void hzp_emu_wait_for_earlier(void)
+{
+    emu_now->caught_up = true;
 }
 
 struct hzp_emu_votes hzp_emu_barrier(bool predicate, const char *file, int line)
@@ -216,6 +225,7 @@ static void block_begin(struct hzp_emu_dim at)
         fiber->group = fiber->copies = 0;
         fiber->fenced = fiber->fenced_all = 0;
         fiber->waited = fiber->bulk_fence = 0;
+        fiber->caught_up = !b->launch->early;
         emu_fiber_prepare(i, fiber_main);
     }
 }

@@ -69,6 +69,7 @@ struct emu_fiber {
     int thread, lane;
     struct emu_warp *warp;
     struct hzp_emu_dim at;
+    bool caught_up; /* what came before the launch has ended, as far as it knows */
     bool predicate; /* its vote at a barrier */
     const char *file;
     int line;

@@ -12,6 +12,8 @@
  *     is on its way, and ordered by a barrier with what other threads did there;
  *   - global memory within a launch: as shared memory in a block, between blocks ordered by atomic
  *     operations, with a fence before the one and behind the other.
+ * A kernel that was started early has the results of the work before it only once it has waited for
+ * them: each of its threads must, before it touches global memory.
  * Blocks, warps and lanes come in another order with every launch.
  *
  * A fault is final for its launch.  It is printed, and the process aborts, unless faults are kept
@@ -44,6 +46,7 @@ enum hzp_emu_fault {
     HZP_EMU_WARP,       /* lanes of the mask do not all execute the same instruction */
     HZP_EMU_COPY,       /* asynchronous copies: data touched before the wait, or never waited for;
                          * a number of bytes that is not the expected one */
+    HZP_EMU_EARLY,      /* a kernel started early: global memory before the wait, or no wait */
     HZP_EMU_LAUNCH,     /* a grid, block or amount of shared memory that no device supports */
 };
 
@@ -81,6 +84,7 @@ struct hzp_emu_launch {
     void (*body)(const void *closure);
     const void *closure; /* with the arguments: kernels may read it */
     size_t closure_size;
+    bool early; /* it may begin before the work in front of it has ended */
 };
 /* Returns false if the launch ended with a fault. */
 bool hzp_emu_run(const struct hzp_emu_launch *launch);
@@ -130,6 +134,7 @@ enum hzp_emu_reduce { HZP_EMU_ADD, HZP_EMU_MIN, HZP_EMU_MAX, HZP_EMU_AND, HZP_EM
 int64_t hzp_emu_reduce(uint32_t mask, enum hzp_emu_reduce how, int64_t value);
 void hzp_emu_syncwarp(uint32_t mask);
 void hzp_emu_fence(void);
+void hzp_emu_wait_for_earlier(void); /* what a kernel does that was started early */
 /* d += a b by m16n8k16, bf16, fragments as the PTX ISA says; the warp's lanes together. */
 void hzp_emu_mma(float *d, const uint32_t *a, const uint32_t *b);
 void hzp_emu_mma_half(float *d, const uint32_t *a, const uint32_t *b); /* of F16 */

@@ -185,6 +185,12 @@ void emu_global_touch(uintptr_t at, size_t size, bool write, bool atomic, const 
     bool wrote;
     if (!allowed(byte, size, write, pc))
         return;
+    if (!emu_now->caught_up) {
+        emu_fault(HZP_EMU_EARLY, pc,
+                  "%s of %zu bytes of global memory by a kernel started early, before its wait",
+                  write ? "a store" : "a load", size);
+        return;
+    }
     if (size < EMU_GRAIN) /* its neighbour may belong to another thread */
         return;
     if (atomic)

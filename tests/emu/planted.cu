@@ -548,6 +548,28 @@ static void run_bulk(enum hzp_planted which, bool wrong, const float *in, float 
     start(nullptr, 1, 32, N / 2 * sizeof(float), copy_bulk, in, io, with);
 }
 
+/* ---- started early ---- */
+
+static __global__ void copy_early(const float *in, float *io, bool late, int waiting)
+{
+    float x = 0;
+    if (late)
+        x = in[threadIdx.x];
+    if ((int)threadIdx.x < waiting)
+        wait_for_earlier();
+    if (!late && (int)threadIdx.x < waiting)
+        x = in[threadIdx.x];
+    if ((int)threadIdx.x < waiting)
+        io[threadIdx.x] = x;
+}
+
+static void run_early(enum hzp_planted which, bool wrong, const float *in, float *io)
+{
+    start_early(nullptr, 1, N, 0, copy_early, in, io,
+                wrong && which == HZP_PLANTED_read_before_wait,
+                wrong && which == HZP_PLANTED_never_waits ? N - 1 : N);
+}
+
 extern "C" void hzp_planted_run(enum hzp_planted which, bool wrong, const float *in, float *io)
 {
     if (which < HZP_PLANTED_half_unwritten)
@@ -556,6 +578,8 @@ extern "C" void hzp_planted_run(enum hzp_planted which, bool wrong, const float 
         run_shared(which, wrong, in, io);
     else if (which >= HZP_PLANTED_bulk_not_waited && which <= HZP_PLANTED_bulk_past_the_end)
         run_bulk(which, wrong, in, io);
+    else if (which == HZP_PLANTED_read_before_wait || which == HZP_PLANTED_never_waits)
+        run_early(which, wrong, in, io);
     else
         run_copies(which, wrong, in, io);
 }

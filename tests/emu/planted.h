@@ -59,6 +59,8 @@
     X(bulk_one_lane_waits, HZP_EMU_RACE)                                                           \
     X(bulk_misaligned, HZP_EMU_MISALIGNED)                                                         \
     X(bulk_past_the_end, HZP_EMU_BOUNDS)                                                           \
+    X(read_before_wait, HZP_EMU_EARLY)                                                             \
+    X(never_waits, HZP_EMU_EARLY)                                                                  \
     X(too_many_threads, HZP_EMU_LAUNCH)                                                            \
     X(too_much_shared, HZP_EMU_LAUNCH)
 

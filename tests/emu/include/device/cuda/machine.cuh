@@ -32,14 +32,46 @@ template <class... P> static void hzp_emu_body(const void *closure)
 }
 
 template <class... P, class... A>
+static inline void hzp_emu_launch_as(bool early, struct hzp_lane *lane, dim3 grid, dim3 block,
+                                     size_t shared, void (*kernel)(P...), const A &...args)
+{
+    hzp_emu_closure<P...> closure = {kernel, std::tuple<P...>(static_cast<P>(args)...)};
+    struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z},
+                                    {block.x, block.y, block.z},
+                                    shared,
+                                    (const void *)kernel,
+                                    hzp_emu_body<P...>,
+                                    &closure,
+                                    sizeof(closure),
+                                    early};
+    hzp_emu_start(&launch, lane ? hzp_cuda_lane(lane)->stream : nullptr);
+}
+
+template <class... P, class... A>
 static inline void start(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
                          void (*kernel)(P...), const A &...args)
 {
-    hzp_emu_closure<P...> closure = {kernel, std::tuple<P...>(static_cast<P>(args)...)};
-    struct hzp_emu_launch launch = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared,
-                                    (const void *)kernel,     hzp_emu_body<P...>,          &closure,
-                                    sizeof(closure)};
-    hzp_emu_start(&launch, lane ? hzp_cuda_lane(lane)->stream : nullptr);
+    hzp_emu_launch_as(false, lane, grid, block, shared, kernel, args...);
+}
+
+template <class... P, class... A>
+static inline void start_early(struct hzp_lane *lane, dim3 grid, dim3 block, size_t shared,
+                               void (*kernel)(P...), const A &...args)
+{
+    hzp_emu_launch_as(true, lane, grid, block, shared, kernel, args...);
+}
+
+static inline void wait_for_earlier(void)
+{
+    hzp_emu_wait_for_earlier();
+}
+
+static inline void let_next_begin(void)
+{
+}
+
+static inline void fetch_ahead(const void *)
+{
 }
 
 static inline uint32_t shared_at(const void *p)
