@@ -3,12 +3,26 @@
 
 #include "base/arena.h"
 #include "nanobatch/loop.h"
+#include "weights/config.h"
+#include "weights/tensor_slice.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- options ---- */
+
+/* Whether the model can be cut into so many slices.  That of a configuration that cannot be read is
+ * not known: whoever reads the model says what is wrong with the file. */
+static int check_model(const struct hzp_engine_settings *s, int ranks, struct hzp_err_text *reterr)
+{
+    struct hzp_model_config config;
+    struct hzp_err_text why = {0};
+    if (!s->model.dir || hzp_config_read(s->model.dir, &config, NULL) < 0 ||
+        hzp_tensor_slice_check(&config, ranks, &why) == HZP_OK)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "--tensor", "--tensor %d: %s", ranks, why.text);
+}
 
 int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_err_text *reterr)
 {
@@ -43,7 +57,7 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
         if (bad[i].given)
             return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
                                   bad[i].why);
-    return HZP_OK;
+    return check_model(s, ranks, reterr);
 }
 
 /* ---- numbers ---- */

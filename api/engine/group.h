@@ -15,8 +15,9 @@
 #include "api/engine/settings.h"
 #include "device/link.h"
 
-/* Whether so many ranks can serve as one group with these settings.  HZP_EINVAL names the option
- * that excludes it. */
+/* Whether so many ranks can serve this model as one group with these settings; of the model only
+ * its configuration is read.  HZP_EINVAL names the option that excludes it, or what of the model
+ * the ranks do not divide. */
 int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
                     struct hzp_err_text *reterr);
 
