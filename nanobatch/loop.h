@@ -63,8 +63,9 @@ struct hzp_loop_config {
     const struct hzp_tables *tables; /* borrowed: durations measured by `search`; NULL: none */
     bool check_plans;                /* prove every plan race-free before it runs */
     /* Other ranks compute each step together with this one, rank 0, which sends them its record
-     * (step_link.h), borrowed; NULL: this process computes alone.  Training's slices are not sent
-     * so far: no source may offer any. */
+     * (step_link.h), borrowed; NULL: this process computes alone.  Slices are training's, one a
+     * step, with their number and work; they run in turn behind serving's rows, which then have a
+     * plain shape (hzp_plan_shape_plain): so collectives have one order. */
     struct hzp_step_link *group;
     /* of the device's memory that graphs may take, and what one takes; bytes 0: any.  The count is
      * the loop's. */

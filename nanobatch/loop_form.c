@@ -72,14 +72,16 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active, 
 }
 
 /* The shape for serving and training together; serving's part was planned before it was known
- * whether training has work.  NULL: training's slices follow serving on the compute lane. */
+ * whether training has work.  NULL: training's slices follow serving on the compute lane; so they
+ * do in a group that computes each step together, whose collectives have one order. */
 static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
                                                   const struct hzp_active_step *active)
 {
     const struct hzp_plan_shape *both =
         hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, HZP_TENANT_TRAIN) : NULL;
     bool beside = active->split.beside;
-    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
+    if (!both || loop->config.group ||
+        (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
         return NULL;
     return beside || both->ride || loop->config.plans ? both : NULL;
 }

@@ -89,6 +89,25 @@ static int find_version(struct hzp_member *m, const struct hzp_step_record *reco
     return HZP_OK;
 }
 
+/* Training's slice of the step, if it has any. */
+static int find_slice(struct hzp_member *m, const struct hzp_step_record *record,
+                      struct hzp_step_plan *what, struct hzp_err_text *reterr)
+{
+    const struct hzp_step_training *training = &record->training;
+    if (!training->chain)
+        return HZP_OK;
+    if (!m->config.chain)
+        return hzp_fail(reterr, HZP_EINVAL, "rank 0 trains in step %llu, this rank does not",
+                        (unsigned long long)record->step);
+    HZP_TRY(m->config.chain(m->config.ctx, record, &what->chain, reterr));
+    if (training->to > what->chain->items)
+        return hzp_fail(reterr, HZP_EINVAL, "chain %llu has %d items, rank 0 runs up to item %d",
+                        (unsigned long long)training->chain, what->chain->items, training->to);
+    what->from = training->from;
+    what->to = training->to;
+    return HZP_OK;
+}
+
 static int make_plan(struct hzp_member *m, const struct hzp_step_record *record,
                      struct hzp_batch *batch, const struct hzp_version *version,
                      struct hzp_err_text *reterr)
@@ -97,7 +116,9 @@ static int make_plan(struct hzp_member *m, const struct hzp_step_record *record,
                                  .version = version,
                                  .batch = batch,
                                  .kv = m->config.kv,
-                                 .space = m->config.space};
+                                 .space = m->config.space,
+                                 .in_turn = true};
+    HZP_TRY(find_slice(m, record, &what, reterr));
     if (!hzp_plan_shapes_at(&m->config.shapes, record->shape, &what.shape))
         return hzp_fail(reterr, HZP_EINVAL, "rank 0 has a plan shape %d, which this rank has not",
                         record->shape);

@@ -7,6 +7,11 @@
  * its own: of its part of the model.  Requests, queue, page allocation and text exist on rank 0
  * only.
  *
+ * Where the group trains, the member's slices of a chain stand behind the rows' items, in turn: so
+ * serving's and training's collectives go over the one link in the plan's order.  `chain` builds
+ * the chain from the work that rank 0 sends; `ran` sees how far it is, and `publish` makes the
+ * draft current that it has left.
+ *
  * What ranks must agree on is compared in every step: the numbers of steps and versions, the hash
  * of the plan, and (a step later) of the tokens drawn.  Where they differ, and where its device
  * fails, the member fails the link with a line that names its rank; the group fails as a whole.
@@ -34,6 +39,10 @@ struct hzp_member_config {
     /* Rank 0 has published this version: it is to be current here, too, when this returns.  NULL:
      * the versions of this group never change. */
     int (*publish)(void *ctx, uint64_t id, struct hzp_err_text *reterr);
+    /* The chain of which the record's slice is, made when it is named first; borrowed until another
+     * one is asked for.  NULL: this group does not train. */
+    int (*chain)(void *ctx, const struct hzp_step_record *record, const struct hzp_plan **ret,
+                 struct hzp_err_text *reterr);
     /* A step has ended.  NULL: not wanted. */
     void (*ran)(void *ctx, const struct hzp_step_record *record, const struct hzp_version *version,
                 const struct hzp_batch *batch);

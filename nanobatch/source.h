@@ -58,6 +58,11 @@ struct hzp_slice {
     enum hzp_tenant tenant;
     /* TRAIN: lets its forward pass ride (ride.h); NULL: it may not */
     const struct hzp_rider *rider;
+    /* TRAIN, of a group that computes each step together: which chain it is, from 1, and with its
+     * first slice what the others build it from (build/chain_work.h); borrowed */
+    uint64_t number;
+    const void *work;
+    size_t work_bytes;
 };
 
 enum { HZP_SLICES_MAX = 4 }; /* in one step */

@@ -36,7 +36,8 @@ int hzp_step_link_send(struct hzp_step_link *l, struct hzp_step_record *record,
  * rank 0 when the record of a later step tells them (hzp_step_link_receive). */
 void hzp_step_link_drew(struct hzp_step_link *l, uint64_t step, const struct hzp_batch *batch);
 
-/* Another rank: waits for the next record, however long, and reads it as hzp_step_record_read does.
+/* Another rank: waits for the next record, however long, and reads it as hzp_step_record_read does;
+ * the work of a chain in it is valid until the next call.
  * HZP_EIO: the link failed; HZP_EFORMAT: the record is none, or not the next step's; HZP_EINVAL:
  * this rank drew other tokens than rank 0. */
 int hzp_step_link_receive(struct hzp_step_link *l, const struct hzp_batch *before,

@@ -11,6 +11,7 @@
  *     edit        [edits] struct hzp_logit_edit
  *     hidden      [hiddens] of the draws
  *     mask        [masks][mask_words]
+ *     work        [work] bytes
  */
 #include "nanobatch/step_record.h"
 
@@ -27,9 +28,9 @@ static const uint64_t order_mark = 0x0102030405060708u;
 struct head {
     char magic[8];
     uint64_t order, bytes, sum; /* sum: of all that follows */
-    uint64_t step, version, current, plan, drawn_step, drawn;
+    uint64_t step, version, current, plan, drawn_step, drawn, chain;
     int32_t shape, end, padded, tops;
-    int32_t rows, refs, segs, decode_segs, logits, edits, masks, hiddens, pages, unused;
+    int32_t rows, refs, segs, decode_segs, logits, edits, masks, hiddens, pages, from, to, work;
 };
 _Static_assert(sizeof(struct head) == HZP_STEP_RECORD_HEAD, "a record's head has no padding");
 _Static_assert(sizeof(struct hzp_logit_edit) == 16, "an edit has no padding");
@@ -69,7 +70,7 @@ static size_t bytes_of(const struct head *h, int32_t mask_words)
     return sizeof(*h) + 4 * ((size_t)h->rows + (size_t)h->refs + (size_t)h->pages) +
            sizeof(struct segment) * (size_t)h->segs + (4 + SAMPLE_BYTES) * (size_t)h->logits +
            sizeof(struct hzp_logit_edit) * (size_t)h->edits + 4 * (size_t)h->hiddens +
-           4 * (size_t)h->masks * (size_t)mask_words;
+           4 * (size_t)h->masks * (size_t)mask_words + (size_t)h->work;
 }
 
 /* All pages of all segments: each line's at most once, and a segment has a line of its own. */
@@ -86,7 +87,8 @@ size_t hzp_step_record_room(const struct hzp_batch_config *max, const struct hzp
                         .logits = max->logits_max,
                         .edits = max->edits_max,
                         .masks = max->masks_max,
-                        .hiddens = max->hidden_cols ? max->logits_max : 0};
+                        .hiddens = max->hidden_cols ? max->logits_max : 0,
+                        .work = is->work_bytes};
     return bytes_of(&most, max->mask_words) + 4 * (size_t)pages_max(max, is);
 }
 
@@ -186,6 +188,7 @@ size_t hzp_step_record_write(const struct hzp_step_record *record, const struct 
                              const struct hzp_step_limits *is, struct hzp_step_pages *pages,
                              char *data)
 {
+    const struct hzp_step_training *training = &record->training;
     struct head h = {.order = order_mark,
                      .step = record->step,
                      .version = record->version,
@@ -193,12 +196,18 @@ size_t hzp_step_record_write(const struct hzp_step_record *record, const struct 
                      .plan = record->plan,
                      .drawn_step = record->drawn_step,
                      .drawn = record->drawn,
+                     .chain = training->chain,
                      .shape = record->shape,
-                     .end = record->end};
+                     .end = record->end,
+                     .from = training->from,
+                     .to = training->to,
+                     .work = (int32_t)training->work_bytes};
+    HZP_ASSERT(training->work_bytes <= (size_t)is->work_bytes);
     char *at = data + sizeof(h);
     memcpy(h.magic, magic, sizeof(magic));
     if (batch)
         put_batch(&at, batch, is, pages, &h);
+    put(&at, training->work, training->work_bytes);
     h.bytes = (uint64_t)(at - data);
     memcpy(data, &h, sizeof(h));
     hzp_step_record_seal(data, h.bytes);
@@ -280,12 +289,17 @@ static int check_counts(const struct reader *r)
                  {"an unknown flag", h->end, 1},
                  {"an unknown flag", h->padded, 1},
                  {"an unknown flag", h->tops, 1},
-                 {"an unknown flag", h->unused, 0},
-                 {"rows in an end", h->end ? h->rows : 0, 0}};
+                 {"rows in an end", h->end ? h->rows : 0, 0},
+                 {"too much work of a chain", h->work, h->chain ? r->is->work_bytes : 0},
+                 {"items of no chain", h->to, h->chain && r->is->work_bytes ? INT32_MAX : 0},
+                 {"items in the wrong order", h->from, h->to},
+                 {"a chain in an end", h->end && h->chain, 0}};
     for (int32_t i = 0; i < HZP_COUNT(count); i++)
         REQUIRE(r, within(count[i].is, count[i].most), count[i].what, count[i].is);
     REQUIRE(r, h->shape >= -1, "a shape that makes no sense", h->shape);
-    REQUIRE(r, h->end || h->rows > 0, "no rows, and it is no end", h->rows);
+    REQUIRE(r, h->end || h->rows > 0 || h->chain, "no rows, and it is no end", h->rows);
+    REQUIRE(r, !h->chain || r->is->work_bytes, "a chain, and this rank does not train", 0);
+    REQUIRE(r, !h->work || h->from == 0, "work that is not with the first slice", h->from);
     REQUIRE(r, bytes_of(h, max->mask_words) == h->bytes, "its counts do not fit its size", 0);
     return HZP_OK;
 }
@@ -478,7 +492,12 @@ int hzp_step_record_read(const char *data, size_t bytes, const struct hzp_step_l
                                     .drawn_step = h.drawn_step,
                                     .drawn = h.drawn,
                                     .shape = h.shape,
-                                    .end = h.end};
+                                    .end = h.end,
+                                    .training = {.chain = h.chain,
+                                                 .from = h.from,
+                                                 .to = h.to,
+                                                 .work = h.work ? r.at : NULL,
+                                                 .work_bytes = (size_t)h.work}};
     return HZP_OK;
 }
 

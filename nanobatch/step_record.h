@@ -11,6 +11,9 @@
  *               so it falls between the same two steps on every rank
  *     draws     sampling parameters, edits and masks.  All ranks draw from the same logits; the
  *               hash of what rank 0 drew in an earlier step shows that they drew the same
+ *     training  which items of which chain run behind the rows' items; and with a chain's first
+ *               slice what it is made from (build/chain_work.h), as bytes that a record only
+ *               carries
  *
  * A record is read by ranks of the same build on machines of the same kind: numbers are in the
  * machine's own order, and one of another order is refused.  A checksum covers all of it.  What is
@@ -24,6 +27,17 @@
 
 #include "nanobatch/build/batch.h"
 
+/* Training's slice of the step.  A chain is named by its first slice, with its work; its slices
+ * follow each other without a gap. */
+struct hzp_step_training {
+    uint64_t chain;   /* number of the chain, from 1; 0: nothing trains, and the rest is 0 */
+    int32_t from, to; /* its items [from, to), in turn behind serving's; none: none fitted */
+    /* what the chain is made from, with its first slice; NULL: with none before.  Borrowed: by
+     * write; what read returns points into its data. */
+    const void *work;
+    size_t work_bytes;
+};
+
 /* What a record is about, besides the rows. */
 struct hzp_step_record {
     uint64_t step;       /* from 1, one record for each; an end has the number of the next step */
@@ -34,6 +48,7 @@ struct hzp_step_record {
     uint64_t drawn;      /* hzp_step_drawn of it */
     int32_t shape;       /* hzp_plan_shapes_number; -1: sequential */
     bool end;            /* there are no more steps, and no rows */
+    struct hzp_step_training training;
 };
 
 /* What the numbers of a record may be at most, besides the batch's own maxima. */
@@ -42,6 +57,7 @@ struct hzp_step_limits {
     int32_t vocab;            /* tokens: 0 .. vocab - 1 */
     int32_t pages, page_rows; /* of the pool */
     int32_t positions;        /* of the longest sequence: at most what a line's pages hold */
+    int32_t work_bytes;       /* of a chain of training; 0: no step trains */
 };
 
 /* The page numbers that the newest record has told, on both sides alike. */
@@ -53,7 +69,7 @@ void hzp_step_pages_init(struct hzp_step_pages *pages, int32_t lines, int32_t st
 void hzp_step_pages_fini(struct hzp_step_pages *pages);
 
 enum {
-    HZP_STEP_RECORD_HEAD = 136, /* bytes of the part that says how long the record is */
+    HZP_STEP_RECORD_HEAD = 152, /* bytes of the part that says how long the record is */
 };
 
 /* Bytes of the longest record of such batches. */

@@ -30,7 +30,9 @@ static const struct hzp_step_limits limits = {.lines = LINES,
                                               .vocab = VOCAB,
                                               .pages = PAGES,
                                               .page_rows = PAGE_ROWS,
-                                              .positions = STRIDE * PAGE_ROWS};
+                                              .positions = STRIDE * PAGE_ROWS,
+                                              .work_bytes = 50};
+static const char work[50] = "what a chain of training is made from";
 
 /* Rank 0's side: sequences, one a line. */
 struct world {
@@ -166,6 +168,19 @@ static struct hzp_batch *next(struct world *w)
     return b;
 }
 
+/* Every third step trains; every ninth begins a chain. */
+static struct hzp_step_training training_of(const struct world *w)
+{
+    int32_t part = (int32_t)(w->step % 9) / 3;
+    if (w->step % 3)
+        return (struct hzp_step_training){0};
+    return (struct hzp_step_training){.chain = 1 + w->step / 9,
+                                      .from = 4 * part,
+                                      .to = 4 * part + 3,
+                                      .work = part ? NULL : work,
+                                      .work_bytes = part ? 0 : 1 + w->step % sizeof(work)};
+}
+
 static struct hzp_step_record record_of(const struct world *w)
 {
     return (struct hzp_step_record){.step = w->step,
@@ -174,7 +189,8 @@ static struct hzp_step_record record_of(const struct world *w)
                                     .plan = w->step * 77,
                                     .drawn_step = w->step - 1,
                                     .drawn = ~w->step,
-                                    .shape = (int32_t)(w->step % 3) - 1};
+                                    .shape = (int32_t)(w->step % 3) - 1,
+                                    .training = training_of(w)};
 }
 
 static void write_next(struct world *w)
@@ -258,6 +274,12 @@ static void what_is_written_is_read(void **state)
         assert_int_equal(got.drawn, sent.drawn);
         assert_int_equal(got.shape, sent.shape);
         assert_false(got.end);
+        assert_int_equal(got.training.chain, sent.training.chain);
+        assert_int_equal(got.training.from, sent.training.from);
+        assert_int_equal(got.training.to, sent.training.to);
+        assert_int_equal(got.training.work_bytes, sent.training.work_bytes);
+        if (sent.training.work)
+            assert_memory_equal(got.training.work, work, sent.training.work_bytes);
         check_same(w.batch[w.step % 2], w.read[w.step % 2]);
         refs += (uint64_t)w.read[w.step % 2]->refs;
         masks += (uint64_t)w.read[w.step % 2]->masks;
@@ -285,6 +307,35 @@ static void only_changes_of_pages_travel(void **state)
         *(round ? &later : &first) = hzp_step_record_write(&record, b, &limits, &w.told, w.data);
     }
     assert_int_equal(first - later, 7 * sizeof(int32_t));
+    close_world(&w);
+}
+
+/* A step may have no rows, if it trains; items have a chain, work is that of the first. */
+static void what_trains_is_checked(void **state)
+{
+    static const struct {
+        struct hzp_step_training is;
+        const char *says; /* NULL: it is in order */
+    } cases[] = {{{.chain = 1, .from = 0, .to = 5, .work = work, .work_bytes = 50}, NULL},
+                 {{.chain = 1, .from = 5, .to = 5}, NULL},
+                 {{.chain = 1, .from = 6, .to = 5}, "wrong order"},
+                 {{.chain = 1, .from = -1, .to = 5}, "wrong order"},
+                 {{.chain = 1, .from = 2, .to = 5, .work = work, .work_bytes = 50}, "first slice"},
+                 {{.chain = 0, .from = 0, .to = 5}, "items of no chain"},
+                 {{.chain = 0, .work = work, .work_bytes = 5}, "too much work"},
+                 {{.chain = 0}, "no rows"}};
+    struct world w;
+    (void)state;
+    open_world(&w, 6);
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        struct hzp_step_record got, record = {.step = 9, .shape = -1, .training = cases[i].is};
+        struct hzp_err_text err = {0};
+        w.bytes = hzp_step_record_write(&record, NULL, &limits, &w.told, w.data);
+        int r = read_it(&w, &got, &err);
+        if (r != (cases[i].says ? HZP_EFORMAT : HZP_OK) ||
+            (r < 0 && !strstr(err.text, cases[i].says)))
+            fail_msg("case %d: %d, %s", i, r, err.text);
+    }
     close_world(&w);
 }
 
@@ -492,6 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(only_changes_of_pages_travel),
+        cmocka_unit_test(what_trains_is_checked),
         cmocka_unit_test(an_end_has_no_rows),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(forged_records_stay_within_limits),

@@ -6,8 +6,13 @@
  * version it read; or its slice (weights/tensor_slice.h), and then all tokens are those that one
  * rank with the whole model draws.
  *
+ * Or they learn: rank 0 puts slices of training's chains into the steps, the others make the same
+ * chains from the record, each updates its part, and a version is what all of them have learned.
+ * With slices of the model the losses are those of one rank.
+ *
  * A rank that does something else is found out and named: other weights, a swap that comes late, an
- * element that changes within a version, another shape of plans; and one that is gone. */
+ * element that changes within a version, another shape of plans, another chain, another learning
+ * rate, one that does not learn; and one that is gone. */
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
@@ -16,8 +21,10 @@
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
+#include "tests/sim/learner.h"
 #include "weights/tensor_slice.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,13 +33,25 @@ enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 24, RUNNING = 7, RANKS
 enum { LIVES = 12 };
 
 /* What one rank does wrong, in step or version AT. */
-enum wrong { NOTHING, OTHER_WEIGHTS, LATE_SWAP, CHANGES_INSIDE, OTHER_SHAPE, GONE, WRONGS };
+enum wrong {
+    NOTHING,
+    OTHER_WEIGHTS,
+    LATE_SWAP,
+    CHANGES_INSIDE,
+    OTHER_SHAPE,
+    GONE,
+    OTHER_CHAIN,
+    OTHER_RATE,
+    LEARNS_NOT,
+    WRONGS
+};
 enum { AT = 40 };
 
 struct scene {
     const char *device;
     int ranks, threads;
     bool slices; /* each rank has its part of the model */
+    bool learns; /* versions are what the group has learned; otherwise their contents are given */
     const struct hzp_plan_shape *shape;
     enum hzp_run_ahead ahead;
     enum wrong wrong;
@@ -50,6 +69,7 @@ struct rank {
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
     struct hzp_member *member;
+    struct learner learner;
     pthread_t thread;
     int result;
     struct hzp_err_text text;
@@ -112,11 +132,11 @@ static const struct hzp_batch_config batch_max = {.rows_max = 32,
                                                   .hidden_cols = 16,
                                                   .hidden_type = HZP_F32};
 
-static const struct hzp_step_limits limits = {.lines = RUNNING + 1,
-                                              .vocab = VOCAB,
-                                              .pages = PAGES,
-                                              .page_rows = PAGE_ROWS,
-                                              .positions = POSITIONS};
+static struct hzp_step_limits limits = {.lines = RUNNING + 1,
+                                        .vocab = VOCAB,
+                                        .pages = PAGES,
+                                        .page_rows = PAGE_ROWS,
+                                        .positions = POSITIONS};
 
 /* Two nano-batches on lanes of their own. */
 static const struct hzp_plan_shape two_lanes = {
@@ -159,6 +179,10 @@ static int publish(void *ctx, uint64_t id, struct hzp_err_text *reterr)
     struct rank *r = ctx;
     if (r->scene->wrong == LATE_SWAP && r->number == 1 && id == AT)
         return HZP_OK;
+    if (r->scene->learns) {
+        r->swaps += learner_publish(&r->learner, r->newest);
+        return HZP_OK;
+    }
     while (hzp_weights_current(r->m.weights)->record.id < id) {
         publish_next(r, r->newest);
         r->swaps++;
@@ -166,13 +190,23 @@ static int publish(void *ctx, uint64_t id, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+static int chain(void *ctx, const struct hzp_step_record *record, const struct hzp_plan **ret,
+                 struct hzp_err_text *reterr)
+{
+    struct rank *r = ctx;
+    return learner_chain(&r->learner, record, ret, reterr);
+}
+
 static void ran(void *ctx, const struct hzp_step_record *record, const struct hzp_version *version,
                 const struct hzp_batch *batch)
 {
     struct rank *r = ctx;
-    r->mixed += version->record.id != record->version || batch->rows == 0;
+    r->mixed += version->record.id != record->version;
+    r->mixed += batch->rows == 0 && !record->training.chain;
     r->newest = record->step;
     r->steps++;
+    if (record->training.chain)
+        learner_ran(&r->learner, record->training.to);
     if (r->scene->wrong == CHANGES_INSIDE && r->number == 1 && r->steps == AT)
         for (int32_t i = 0; i < 16 * 24; i++)
             ((float *)hzp_version_mat(r->m.weights, version, HZP_DOWN, 1).ptr)[i] += 3;
@@ -194,10 +228,16 @@ static void open_rank(struct rank *r)
     MUST(hzp_kvpool_create(r->m.model, PAGES, PAGE_ROWS, &r->pool));
     MUST(hzp_batch_create(r->m.dev, &batch_max, &r->batch));
     MUST(hzp_serve_space_create(r->m.model, batch_max.rows_max, batch_max.logits_max, &r->space));
+    if (r->scene->learns)
+        learner_open(&r->learner, &r->m);
+    if (r->number == 1 && r->scene->wrong == OTHER_RATE)
+        r->learner.lr *= 3;
+    r->learner.cuts_short = r->number == 1 && r->scene->wrong == OTHER_CHAIN;
 }
 
 static void close_rank(struct rank *r)
 {
+    learner_close(&r->learner);
     hzp_serve_space_destroy(r->space);
     hzp_batch_destroy(r->batch);
     hzp_kvpool_destroy(r->pool);
@@ -220,10 +260,13 @@ static void *member_main(void *arg)
                                        .link = r->link,
                                        .check_plans = true,
                                        .publish = publish,
+                                       .chain = chain,
                                        .ran = ran,
                                        .ctx = r};
     if (r->scene->wrong == OTHER_SHAPE && r->number == 1)
         config.shapes.shape = &hzp_plan_sequential;
+    if (r->scene->wrong == LEARNS_NOT && r->number == 1)
+        config.chain = NULL;
     MUST(hzp_member_create(&config, &r->member));
     do {
         r->result = hzp_member_turn(r->member, &r->text);
@@ -254,7 +297,11 @@ static bool writer_offer(struct hzp_source *source, const struct hzp_step *step,
     w->refs += (uint64_t)offer->batch->refs;
     w->hiddens += (uint64_t)offer->batch->hiddens;
     w->masks += (uint64_t)offer->batch->masks;
-    return false;
+    struct hzp_slice slice;
+    if (!w->scene.learns || !learner_offer(&w->rank[0].learner, 1 + pick(w, 30), &slice))
+        return false;
+    hzp_offer_add(offer, &slice);
+    return true;
 }
 
 static void writer_deliver(struct hzp_source *source, const struct hzp_step *step,
@@ -263,6 +310,12 @@ static void writer_deliver(struct hzp_source *source, const struct hzp_step *ste
     struct world *w = HZP_CONTAINER_OF(source, struct world, writer);
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(w->rank[0].m.weights, &stats);
+    if (outcome->status >= 0 && w->scene.learns) {
+        for (int32_t i = 0; i < offer->slices; i++)
+            learner_ran(&w->rank[0].learner, offer->slice[i].to);
+        w->swaps += learner_publish(&w->rank[0].learner, step->number);
+        return;
+    }
     if (outcome->status < 0 || pick(w, 10) || !stats.slots_free)
         return;
     publish_next(&w->rank[0], step->number);
@@ -305,8 +358,10 @@ static void open_first(struct world *w)
     MUST(hzp_scheduler_create(&scheduler, r->m.model, r->pool, &w->scheduler));
     if (w->scene.ranks > 1)
         w->records = hzp_step_link_create(&records);
-    w->writer =
-        (struct hzp_source){.name = "writer", .offer = writer_offer, .deliver = writer_deliver};
+    w->writer = (struct hzp_source){.name = "writer",
+                                    .slices = w->scene.learns,
+                                    .offer = writer_offer,
+                                    .deliver = writer_deliver};
     struct hzp_loop_config loop = {.model = r->m.model,
                                    .space = r->space,
                                    .batch = r->batch,
@@ -448,6 +503,32 @@ static void end(struct world *w)
 
 /* ---- what must hold ---- */
 
+/* What the ranks have learned: each the same, and of slices what one rank with the whole model
+ * learns. */
+static void check_learned(const struct world *w)
+{
+    enum { FIRST = 30 };
+    static double alone[FIRST];
+    const struct learner *first = &w->rank[0].learner;
+    CHECK(first->updates > FIRST && first->told[FIRST] < 0.9 * first->told[0]);
+    for (int i = 1; i < w->scene.ranks; i++) {
+        const struct learner *l = &w->rank[i].learner;
+        CHECK(l->updates == first->updates);
+        CHECK(!memcmp(l->told, first->told, sizeof(l->told)));
+        CHECK(!memcmp(l->sum, first->sum, sizeof(l->sum)));
+    }
+    double worst = 0;
+    for (int k = 0; k < FIRST; k++) {
+        if (w->scene.ranks == 1)
+            alone[k] = first->told[k];
+        else if (w->scene.slices)
+            worst = fmax(worst, fabs(first->told[k] / alone[k] - 1));
+    }
+    printf("    learned: %d updates, loss %.4f to %.4f, of one rank's off by %.1e\n",
+           first->updates, first->told[0], first->told[FIRST], worst);
+    CHECK(worst < 1e-4);
+}
+
 /* Returns the hash of all tokens. */
 static uint64_t all_compute_the_same(const struct scene *scene)
 {
@@ -476,6 +557,8 @@ static uint64_t all_compute_the_same(const struct scene *scene)
     CHECK(w.ended[HZP_REQUEST_FAILED] == 0 && w.ended[HZP_REQUEST_CANCELED] > 0);
     CHECK(loop.steps >= scene->steps && w.swaps > scene->steps / 50 && s.prefix_hits > 0);
     CHECK((s.preempted > 0 || scene->steps < 3000) && w.masks > 0 && w.hiddens > 0);
+    if (scene->learns)
+        check_learned(&w);
     CHECK((w.refs > 0) == (scene->ahead == HZP_AHEAD_ALWAYS));
     uint64_t told = w.told;
     end(&w);
@@ -484,10 +567,14 @@ static uint64_t all_compute_the_same(const struct scene *scene)
 
 /* What rank 1 does wrong ends the group, all ranks know whose fault it is, and all requests fail.
  * says NULL: what the link says of a rank that is gone. */
-static void is_found_out(enum wrong wrong, const char *says)
+static void is_found_out(enum wrong wrong, bool learns, const char *says)
 {
-    struct scene scene = {
-        .device = "ref", .ranks = 3, .wrong = wrong, .shape = &two_lanes, .steps = 4000};
+    struct scene scene = {.device = "ref",
+                          .ranks = 3,
+                          .wrong = wrong,
+                          .learns = learns,
+                          .shape = learns ? NULL : &two_lanes,
+                          .steps = 4000};
     struct world w;
     struct hzp_link_state state;
     run(&w, &scene);
@@ -496,7 +583,7 @@ static void is_found_out(enum wrong wrong, const char *says)
     CHECK(w.rank[0].result < 0 && w.rank[2].result == HZP_EIO);
     CHECK(state.failed && strstr(state.why, says ? says : "") && state.failed_rank == 1);
     CHECK(strstr(w.rank[2].text.text, says ? says : "rank 1"));
-    CHECK(w.rank[1].steps < 2 * AT || wrong == LATE_SWAP || wrong == OTHER_WEIGHTS);
+    CHECK(w.rank[1].steps < 2 * AT || learns || wrong == LATE_SWAP || wrong == OTHER_WEIGHTS);
     hzp_scheduler_abort(w.scheduler);
     for (int i = 0; i < w.lives; i++)
         CHECK(hzp_request_final(w.live[i]));
@@ -505,6 +592,7 @@ static void is_found_out(enum wrong wrong, const char *says)
 
 int main(void)
 {
+    limits.work_bytes = learner_room();
     const struct scene scenes[] = {
         {.device = "ref", .ranks = 8, .shape = NULL, .steps = 3000},
         {.device = "ref", .ranks = 2, .shape = &two_lanes, .steps = 1000},
@@ -523,10 +611,27 @@ int main(void)
         struct scene slices = {.device = "ref", .ranks = ranks, .slices = true, .steps = one.steps};
         CHECK(all_compute_the_same(&slices) == told);
     }
-    is_found_out(OTHER_WEIGHTS, "drew other tokens");
-    is_found_out(LATE_SWAP, "serves on rank 0");
-    is_found_out(CHANGES_INSIDE, "drew other tokens");
-    is_found_out(OTHER_SHAPE, "made another plan");
-    is_found_out(GONE, NULL);
+    struct scene alone = {.device = "ref", .ranks = 1, .learns = true, .steps = 2000};
+    all_compute_the_same(&alone);
+    for (int ranks = 2; ranks <= 4; ranks += 2) {
+        struct scene slices = {
+            .device = "ref", .ranks = ranks, .slices = true, .learns = true, .steps = 2000};
+        all_compute_the_same(&slices);
+    }
+    struct scene on_cpu = {
+        .device = "cpu", .ranks = 2, .threads = 1, .slices = true, .learns = true, .steps = 1000};
+    all_compute_the_same(&on_cpu);
+    struct scene whole = {.device = "ref", .ranks = 8, .learns = true, .steps = 2000};
+    all_compute_the_same(&whole);
+    is_found_out(OTHER_CHAIN, true, "made another plan");
+    is_found_out(OTHER_RATE, true, "drew other tokens");
+    is_found_out(LATE_SWAP, true, "serves on rank 0");
+    is_found_out(GONE, true, NULL);
+    is_found_out(LEARNS_NOT, true, "this rank does not");
+    is_found_out(OTHER_WEIGHTS, false, "drew other tokens");
+    is_found_out(LATE_SWAP, false, "serves on rank 0");
+    is_found_out(CHANGES_INSIDE, false, "drew other tokens");
+    is_found_out(OTHER_SHAPE, false, "made another plan");
+    is_found_out(GONE, false, NULL);
     return 0;
 }

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/build/chain_work.h - what a chain of training is made from, as bytes: so ranks that
+ * compute each step together build the same chain (nanobatch/step_record.h).
+ *
+ *     micro-batch   its documents, with weights; whether it is the first of its update
+ *     update        the numbers of AdamW
+ *
+ * Pointers and sizes of a rank's own slice are not part of it, nor are versions, which the steps'
+ * records name.  What is read is checked before it is used; the bytes are in the machine's order,
+ * as those of the record around them.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_BUILD_CHAIN_WORK_H
+#define HZP_NANOBATCH_BUILD_CHAIN_WORK_H
+
+#include "nanobatch/build/backward.h"
+#include "nanobatch/build/update.h"
+
+enum hzp_chain_kind { HZP_CHAIN_MICRO, HZP_CHAIN_UPDATE };
+
+struct hzp_chain_work {
+    enum hzp_chain_kind kind;
+    bool first;                    /* MICRO: of its update */
+    struct hzp_update_hyper hyper; /* UPDATE */
+};
+
+/* Bytes of the longest work, where micro-batches have at most so many rows. */
+size_t hzp_chain_work_room(int32_t rows_max);
+
+/* Writes it into data, which has room for the longest; returns its bytes.  MICRO: of this
+ * micro-batch, which is not cut into chunks; UPDATE: micro is not used. */
+size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_micro *micro,
+                            char *data);
+
+/* Reads it; MICRO: into micro, which is cleared first.  Tokens are below vocab, documents have at
+ * most `positions` rows.  HZP_EFORMAT says what is wrong; micro is then undefined. */
+int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positions,
+                        struct hzp_chain_work *ret, struct hzp_micro *micro,
+                        struct hzp_err_text *reterr);
+
+/* Appends its items: of the micro-batch, reading v; or of the update, from v into draft. */
+void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *work,
+                          const struct hzp_model *model, const struct hzp_version *v,
+                          struct hzp_version *draft, const struct hzp_micro *micro,
+                          struct hzp_train_space *space);
+
+#endif

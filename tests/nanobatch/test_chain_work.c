@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The work of chains of training: what is written is read, also after the last row of a document
+ * learns nothing; what was cut off, changed by one field, or at random, is refused or is a
+ * micro-batch within its limits. */
+#include "base/arena.h"
+#include "nanobatch/build/chain_work.h"
+#include "tests/serve/seeded.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 40, VOCAB = 50, POSITIONS = 12 };
+
+struct world {
+    struct hzp_device *dev;
+    struct hzp_micro *sent, *got;
+    struct hzp_chain_work work;
+    char *data;
+    size_t bytes;
+    uint64_t random;
+    struct hzp_err_text err;
+};
+
+static int32_t pick(struct world *w, int32_t below)
+{
+    return (int32_t)seeded(&w->random, (uint32_t)below);
+}
+
+static void open_world(struct world *w)
+{
+    struct hzp_device_config config = {.name = "ref", .threads = 1};
+    memset(w, 0, sizeof(*w));
+    w->random = 3;
+    assert_int_equal(hzp_device_open(&config, &w->dev, NULL), 0);
+    assert_int_equal(hzp_micro_create(w->dev, ROWS, &w->sent), 0);
+    assert_int_equal(hzp_micro_create(w->dev, ROWS, &w->got), 0);
+    w->data = hzp_xcalloc(1, hzp_chain_work_room(ROWS));
+}
+
+static void close_world(struct world *w)
+{
+    hzp_micro_destroy(w->sent);
+    hzp_micro_destroy(w->got);
+    hzp_device_close(w->dev);
+    free(w->data);
+}
+
+static void write_micro(struct world *w)
+{
+    bool weighted = pick(w, 2);
+    hzp_micro_clear(w->sent);
+    for (int docs = 1 + pick(w, 4); docs > 0; docs--) {
+        int32_t token[POSITIONS + 1], count = 2 + pick(w, POSITIONS - 1);
+        uint8_t learn[POSITIONS + 1];
+        float weight[POSITIONS + 1];
+        for (int32_t i = 0; i < count; i++) {
+            token[i] = pick(w, VOCAB);
+            learn[i] = (uint8_t)pick(w, 2);
+            weight[i] = (float)pick(w, 5) * 0.25f;
+        }
+        if (hzp_micro_add_weighted(w->sent, token, learn, weighted ? weight : NULL, count) < 0)
+            break;
+    }
+    w->work = (struct hzp_chain_work){.kind = HZP_CHAIN_MICRO, .first = pick(w, 2)};
+    w->bytes = hzp_chain_work_write(&w->work, w->sent, w->data);
+    assert_true(w->bytes <= hzp_chain_work_room(ROWS));
+}
+
+/* The reader gets exactly the bytes, and they are not aligned. */
+static int read_it(struct world *w, struct hzp_chain_work *ret)
+{
+    char *copy = hzp_xcalloc(1, w->bytes + 1);
+    memcpy(copy + 1, w->data, w->bytes);
+    int r = hzp_chain_work_read(copy + 1, w->bytes, VOCAB, POSITIONS, ret, w->got, &w->err);
+    free(copy);
+    return r;
+}
+
+#define SAME(field, n) assert_memory_equal(a->field, b->field, sizeof(*a->field) * (size_t)(n))
+
+static void what_is_written_is_read(void **state)
+{
+    struct world w;
+    int weighted = 0;
+    (void)state;
+    open_world(&w);
+    for (int turn = 0; turn < 2000; turn++) {
+        struct hzp_chain_work got;
+        write_micro(&w);
+        if (read_it(&w, &got) < 0)
+            fail_msg("%s", w.err.text);
+        const struct hzp_micro *a = w.sent, *b = w.got;
+        assert_int_equal(got.kind, HZP_CHAIN_MICRO);
+        assert_int_equal(got.first, w.work.first);
+        assert_int_equal(a->rows, b->rows);
+        assert_int_equal(a->docs, b->docs);
+        assert_int_equal(a->learned, b->learned);
+        assert_int_equal(a->doc_rows_max, b->doc_rows_max);
+        assert_true(a->weight_sum == b->weight_sum);
+        assert_int_equal(a->loss.weight != NULL, b->loss.weight != NULL);
+        SAME(id, a->rows);
+        SAME(pos, a->rows);
+        SAME(row0, a->docs + 1);
+        SAME(pos0, a->docs);
+        SAME(learned_row, a->learned);
+        SAME(target, a->learned);
+        SAME(weight, a->learned);
+        weighted += a->loss.weight != NULL;
+    }
+    assert_true(weighted > 300 && weighted < 1700);
+    close_world(&w);
+}
+
+static void an_update_is_read(void **state)
+{
+    struct world w;
+    struct hzp_chain_work got,
+        sent = {.kind = HZP_CHAIN_UPDATE, .hyper = {0.1f, 0.9f, 0.95f, 1e-8f, 0.2f, 1, 0.01f, 7}};
+    (void)state;
+    open_world(&w);
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), 0);
+    assert_int_equal(got.kind, HZP_CHAIN_UPDATE);
+    assert_memory_equal(&got.hyper, &sent.hyper, sizeof(got.hyper));
+    sent.hyper.t = 0;
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
+    assert_non_null(strstr(w.err.text, "optimizer step"));
+    sent.hyper.t = 1;
+    sent.hyper.lr = NAN;
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
+    assert_non_null(strstr(w.err.text, "not finite"));
+    close_world(&w);
+}
+
+/* One document of three rows, of which the first and the last learn, with weights. */
+static void one_wrong_field_is_refused(void **state)
+{
+    enum { HEAD = 14 }; /* numbers of 4 bytes before the arrays */
+    static const struct {
+        int at;
+        int32_t is;
+        const char *says;
+    } cases[] = {{0, 2, "kind"},
+                 {1, 2, "flag"},
+                 {2, 0, "documents"},
+                 {2, 4, "documents"},
+                 {3, ROWS + 1, "rows"},
+                 {3, 0, "rows"},
+                 {4, 4, "learned"},
+                 {4, -1, "learned"},
+                 {5, 1, "weights"},
+                 {2, 2, "size"},
+                 {HEAD, 2, "no document"},
+                 {HEAD, 4, "too long"},
+                 {HEAD, 0, "empty"},
+                 {HEAD + 1, VOCAB, "vocabulary"},
+                 {HEAD + 2, -1, "vocabulary"},
+                 {HEAD + 4, 2, "out of order"},
+                 {HEAD + 5, -1, "out of order"},
+                 {HEAD + 5, 3, "no document"},
+                 {HEAD + 6, 9, "next token"},
+                 {HEAD + 7, VOCAB, "next token"},
+                 {HEAD + 8, 0x7fc00000, "weight"},
+                 {HEAD + 9, (int32_t)0xbf800000, "weight"}};
+    struct world w;
+    (void)state;
+    open_world(&w);
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        const int32_t token[] = {5, 6, 7, 8};
+        const uint8_t learn[] = {0, 1, 0, 1};
+        const float weight[] = {0, 0.5f, 0, 2};
+        struct hzp_chain_work got;
+        w.work = (struct hzp_chain_work){.kind = HZP_CHAIN_MICRO};
+        hzp_micro_clear(w.sent);
+        assert_int_equal(hzp_micro_add_weighted(w.sent, token, learn, weight, 4), 0);
+        w.bytes = hzp_chain_work_write(&w.work, w.sent, w.data);
+        assert_int_equal(read_it(&w, &got), 0);
+        memcpy(w.data + 4 * cases[i].at, &cases[i].is, 4);
+        if (read_it(&w, &got) != HZP_EFORMAT || !strstr(w.err.text, cases[i].says))
+            fail_msg("case %d: '%s' does not say '%s'", i, w.err.text, cases[i].says);
+    }
+    close_world(&w);
+}
+
+static void what_is_damaged_stays_within_limits(void **state)
+{
+    struct world w;
+    int refused = 0;
+    (void)state;
+    open_world(&w);
+    for (int turn = 0; turn < 20000; turn++) {
+        struct hzp_chain_work got;
+        write_micro(&w);
+        if (pick(&w, 4) == 0)
+            w.bytes = (size_t)pick(&w, (int32_t)w.bytes);
+        else
+            w.data[pick(&w, (int32_t)w.bytes)] ^= (char)(1 << pick(&w, 8));
+        if (read_it(&w, &got) < 0) {
+            refused++;
+            continue;
+        }
+        if (got.kind != HZP_CHAIN_MICRO)
+            continue;
+        const struct hzp_micro *m = w.got;
+        assert_true(m->rows <= ROWS && m->doc_rows_max <= POSITIONS && m->learned <= m->rows);
+        for (int32_t i = 0; i < m->rows; i++)
+            assert_in_range(m->id[i], 0, VOCAB - 1);
+        for (int32_t i = 0; i < m->learned; i++) {
+            assert_in_range(m->target[i], 0, VOCAB - 1);
+            assert_true(m->learned_row[i] < m->rows &&
+                        (!i || m->learned_row[i] > m->learned_row[i - 1]));
+        }
+    }
+    assert_true(refused > 10000);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(an_update_is_read),
+        cmocka_unit_test(one_wrong_field_is_refused),
+        cmocka_unit_test(what_is_damaged_stays_within_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
