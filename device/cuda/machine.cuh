@@ -142,39 +142,33 @@ static __device__ __forceinline__ uint32_t half_pair(float lo, float hi)
     return both;
 }
 
-/* Two e4m3, each with its sign in the byte above it, to BF16, exactly; a NaN becomes 480 of its sign.
- * With its bits below the sign at those of a bf16, a code is 2^-120 of its value, subnormal ones
- * too. */
-static __device__ __forceinline__ uint32_t bf16_of_signed(uint32_t two)
-{
-    uint32_t scaled = two << 4 & 0x87f087f0u, ret;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
-        : "=r"(ret)
-        : "r"(scaled), "r"(0x7b807b80u), "r"(0x80008000u));
-    return ret;
-}
-
-/* Bytes of a word; 8 + i: the sign of byte i in each bit. */
-template <unsigned TAKE> static __device__ __forceinline__ uint32_t bytes_of(uint32_t four)
-{
-    uint32_t ret;
-    asm("prmt.b32 %0, %1, %1, %2;\n" : "=r"(ret) : "r"(four), "n"(TAKE));
-    return ret;
-}
-
-/* Four e4m3 to BF16: the first two, the last two. */
+/* Four e4m3 to two pairs of BF16, exactly; a NaN becomes 480 of its sign.  With its bits below the
+ * sign at those of a bf16, a code is 2^-120 of its value, subnormal ones too. */
 static __device__ __forceinline__ void bf16_of_e4m3(uint32_t four, uint32_t &lo, uint32_t &hi)
 {
-    lo = bf16_of_signed(bytes_of<0x9180>(four));
-    hi = bf16_of_signed(bytes_of<0xb3a2>(four));
+    lo = __byte_perm(four, 0, 0x1404);
+    hi = __byte_perm(four, 0, 0x3424);
+    lo = (lo & 0x80008000u) | (lo >> 4 & 0x07f007f0u);
+    hi = (hi & 0x80008000u) | (hi >> 4 & 0x07f007f0u);
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(lo) : "r"(lo), "r"(0x7b807b80u), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(hi) : "r"(hi), "r"(0x7b807b80u), "r"(0x80008000u));
 }
 
-/* The same: the even ones, the odd ones. */
+/* The same: the even ones, the odd ones.  An instruction less for each pair, by bytes of signs
+ * (8 + i of prmt); the kernels that use the other one need more registers with it. */
 static __device__ __forceinline__ void bf16_of_e4m3_turns(uint32_t four, uint32_t &even,
                                                           uint32_t &odd)
 {
-    even = bf16_of_signed(bytes_of<0xa280>(four));
-    odd = bf16_of_signed(bytes_of<0xb391>(four));
+    asm("prmt.b32 %0, %1, %1, 0xa280;\n" : "=r"(even) : "r"(four));
+    asm("prmt.b32 %0, %1, %1, 0xb391;\n" : "=r"(odd) : "r"(four));
+    even = even << 4 & 0x87f087f0u;
+    odd = odd << 4 & 0x87f087f0u;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
+        : "=r"(even)
+        : "r"(even), "r"(0x7b807b80u), "r"(0x80008000u));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
+        : "=r"(odd)
+        : "r"(odd), "r"(0x7b807b80u), "r"(0x80008000u));
 }
 
 /* 16 bytes that are read once; the compiler must not delay the load. */
