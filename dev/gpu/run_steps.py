@@ -3,7 +3,7 @@
 
 A step: name, kind (check, bench), purpose, command, env, files (that must exist), limit and expected
 seconds, read (turns its output into rows), optional (not a failure where it cannot run), part
-(1, 2: which half of the plan), extra (run only on request).
+(1, 2: which half of the plan; 3: cuDNN, a run of its own), extra (run only on request).
 
 The same steps exist in two sizes: FULL, for one GPU of 140 GB, and TRIAL, the same commands on the CPU with a
 shape of two thin layers, which proves that each runs and its output is readable, and measures nothing.
@@ -175,7 +175,7 @@ def checks(folder, size):
         yield {"name": f"opcheck, cuDNN, {op}", "what": "the op by cuDNN against the reference; gradients, whose bits "
                "do not repeat, are compared with ours in the step cudnn attention",
                "command": [p("opcheck"), "--quiet", *size.opcheck[:1], "--op=" + op],
-               "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "limit": 90, "expect": 45, "read": "last", "part": 2}
+               "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "limit": 90, "expect": 45, "read": "last", "part": 3}
     yield {"name": "opcheck, loads by threads", "what": "decode attention without the tensor copy engine",
            "command": [p("opcheck"), "--quiet", *size.opcheck[:1], *(size.opcheck[1:] or ["--op=attn_decode"])],
            "env": {"HZP_CUDA_BULK": "0"}, "limit": 45, "expect": 2, "read": "last"}
@@ -316,7 +316,7 @@ def others(folder, size):
            "extra": True}
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
            "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,
-           "expect": 60, "read": "json", "optional": True, "part": 2}
+           "expect": 60, "read": "json", "optional": True, "part": 3}
     yield {"name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
            "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
                                     *(size.opcheck[1:] or ["--op=attn_p*"])],
@@ -344,7 +344,8 @@ done; done; exit ${PIPESTATUS[0]}
 
 
 def steps(folder, part=None, extra=False, size=FULL):
-    """The steps of one part (None: both) in the order of execution: the most decisive come first."""
+    """The steps of one part (None: 1 and 2, with extra all) in the order of execution: the most decisive come
+    first."""
     made = []
     for kind, which in (("check", checks), ("bench", serving), ("bench", sharing), ("bench", others)):
         for step in which(folder, size):
@@ -352,6 +353,7 @@ def steps(folder, part=None, extra=False, size=FULL):
             step.setdefault("part", 1)
             if size.trial:
                 step["limit"] *= 30  # a machine shared with other work
-            if (extra or not step.get("extra")) and part in (None, step["part"]):
+            wanted = (part,) if part else (1, 2, 3) if extra else (1, 2)
+            if (extra or not step.get("extra")) and step["part"] in wanted:
                 made.append(step)
     return made

@@ -277,7 +277,7 @@ static void expect_early(int all, int early, bool captured)
     assert_int_equal(begins, early);
 }
 
-/* Steps of few rows, and graphs of them; not steps of more rows, and not where it is turned off. */
+/* Steps of few rows, and graphs of them; not where it is turned off. */
 static void test_early(void **state)
 {
     struct rig g;

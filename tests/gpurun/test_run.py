@@ -67,6 +67,8 @@ def time_suffices(folder):
     expected = {part: sum(s["expect"] for s in run.run_steps.steps(folder, part)) for part in (1, 2, None)}
     check(expected[1] + expected[2] == expected[None], "parts are not the whole")
     check(expected[None] <= 515, f"the whole is expected to take {expected[None]} s of 540")
+    third = sum(s["expect"] for s in run.run_steps.steps(folder, 3))
+    check(0 < third <= 515, f"part 3 is expected to take {third} s of 540")
     for step in run.run_steps.steps(folder, extra=True):
         check(step["expect"] < step["limit"], f"{step['name']}: no room beyond what is expected")
     names = [s["name"] for s in run.run_steps.steps(folder)]
