@@ -434,24 +434,60 @@ static void test_wrong_results(void **state)
     assert_true(fallbacks() > 0);
     assert_int_equal(train(rig.lane), 0);
     rig_close();
+    fake_dnn.wrong = true;
+    fake_dnn.own_microseconds = 5000;
+    rig_open(NULL, NULL); /* where what is not spoiled are numbers */
+    lane_open();
+    pages_make();
+    struct hzp_attn_prefill_args a = prefill(rig.mem, NULL);
+    assert_int_equal(hzp_op_attn_prefill(rig.lane, &a), 0);
+    wait_for(rig.lane);
+    assert_int_equal(fallbacks(), 1);
+    rig_close();
+}
+
+/* Computes documents of these lengths; returns how many runs of cuDNN that was. */
+static int forward_of(int count, const int32_t *rows)
+{
+    int before = fake_count(FAKE_ATTENTION);
+    documents(count, rows);
+    struct hzp_attn_packed_args a = forward(rig.mem);
+    assert_int_equal(hzp_op_attn_packed(rig.lane, &a), 0);
+    wait_for(rig.lane);
+    return fake_count(FAKE_ATTENTION) - before;
 }
 
 static void test_nothing_is_built_later(void **state)
 {
-    int32_t longer[] = {600};
+    static const int32_t longer[] = {600}, mixed_later[] = {230, 230, 230, 290};
     fake_dnn.own_microseconds = 5000;
     rig_open(NULL, NULL);
     hzp_device_prepare_attention(rig.dev, &(struct hzp_attention_use){heads, 200, 0.125f, false});
     lane_open();
     hzp_device_steady(rig.dev);
     fake_steady(true);
-    int plans = fake_dnn_plans(), runs = fake_count(FAKE_ATTENTION);
-    documents(1, longer);
-    struct hzp_attn_packed_args a = forward(rig.mem);
-    assert_int_equal(hzp_op_attn_packed(rig.lane, &a), 0);
-    wait_for(rig.lane);
+    int plans = fake_dnn_plans();
+    assert_int_equal(forward_of(1, longer), 0); /* never decided: ours, as without cuDNN */
+    assert_int_equal(fallbacks(), 0);
+    assert_int_equal(forward_of(4, mixed_later), 0); /* decided, and one class lacks its plan */
+    assert_int_equal(fallbacks(), 1);
+    assert_int_equal(forward_of(3, mixed_later), 1);
     assert_int_equal(fake_dnn_plans(), plans);
-    assert_int_equal(fake_count(FAKE_ATTENTION), runs);
+    rig_close();
+}
+
+/* A class that has its plan, because an op of another class needed it, is still not timed later. */
+static void test_nothing_is_timed_later(void **state)
+{
+    static const int32_t mostly[] = {230, 230, 230, 290}, longer[] = {600};
+    fake_dnn.own_microseconds = 5000;
+    rig_open(NULL, NULL);
+    hzp_device_prepare_attention(rig.dev, &(struct hzp_attention_use){heads, 200, 0.125f, false});
+    lane_open();
+    assert_int_equal(forward_of(4, mostly), 2);
+    hzp_device_steady(rig.dev);
+    fake_steady(true);
+    assert_int_equal(forward_of(1, longer), 0);
     rig_close();
 }
 
@@ -575,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_wrong_results),
         cmocka_unit_test(test_nothing_is_built_later),
+        cmocka_unit_test(test_nothing_is_timed_later),
         cmocka_unit_test(test_failing_run),
         cmocka_unit_test(test_capture),
         cmocka_unit_test(test_two_lanes),
