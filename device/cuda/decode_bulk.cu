@@ -317,7 +317,7 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
 #pragma unroll
-    for (int n = 0; n < s.N; n++) {
+    for (int n = 0; n < state<D, TALL>::N; n++) {
         const uint16_t *from = q + (8 * n + g) * D + (CODES ? 4 : 2) * l;
         float back = 1;
 #pragma unroll
@@ -365,7 +365,7 @@ static __device__ __forceinline__ void scores(const state<D, TALL> &s, uint32_t 
                                               float (&c)[TALL ? 2 : 1][2][4])
 {
     using S = shape<D, CODES>;
-    constexpr int N = s.N,
+    constexpr int N = state<D, TALL>::N,
                   CHAINS = TALL || D == 64 ? 1 : 2; /* short chains of dependent products */
     float sum[CHAINS][N][2][4] = {};
     int lane = threadIdx.x % 32;
@@ -433,7 +433,7 @@ static __device__ __forceinline__ void rescale(state<D, TALL> &s,
                                                const float (&top)[TALL ? 2 : 1][2])
 {
 #pragma unroll
-    for (int n = 0; n < s.N; n++)
+    for (int n = 0; n < state<D, TALL>::N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             float next = fmaxf(s.top[n][j], rows_max(top[n][j]));
@@ -453,7 +453,7 @@ template <int D, bool TALL>
 static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[TALL ? 2 : 1][2][4],
                                                int left)
 {
-    constexpr int N = s.N;
+    constexpr int N = state<D, TALL>::N;
     float top[N][2];
     bool exceeds = false;
     if (left < TILE) {
@@ -507,7 +507,7 @@ static __device__ __forceinline__ void weigh(state<D, TALL> &s, uint32_t slot,
                                              const float (&c)[TALL ? 2 : 1][2][4])
 {
     using S = shape<D, CODES>;
-    constexpr int N = s.N;
+    constexpr int N = state<D, TALL>::N;
     uint32_t p[N][2][2];
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -552,7 +552,7 @@ static __device__ __forceinline__ void finish(const struct bulk_args &d, const s
     int length = piece_length(item.length, w.stretch), pieces = HZP_DIV_UP(item.length, length);
     int64_t at = (int64_t)w.kept[item.seq] * d.ranks + item.rank * pieces + item.begin / length;
 #pragma unroll
-    for (int n = 0; n < s.N; n++)
+    for (int n = 0; n < state<D, TALL>::N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             int head = 8 * n + 2 * l + j;
