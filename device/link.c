@@ -62,6 +62,15 @@ uint64_t hzp_transfer_bytes(enum hzp_transfer_op op, enum hzp_wire type, int mem
     }
 }
 
+uint64_t hzp_transfer_cost(const struct hzp_transfer *t, int members)
+{
+    uint64_t bytes = hzp_transfer_bytes(t->op, t->type, members, t->count);
+    if (!t->nonzero)
+        return bytes;
+    uint64_t sparse = t->nonzero * hzp_wire_size(t->type) + bytes / HZP_LINK_BLOCK / 8;
+    return HZP_MIN(bytes, sparse);
+}
+
 /* ---- the state that backends share ---- */
 
 static void append_group(struct hzp_link *link, const int *rank, int count, int index)
@@ -113,9 +122,11 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
     uint64_t bytes = 0;
     for (hzp_ticket t = atomic_load(&link->done) + 1; t <= ticket; t++) {
         const struct hzp_transfer *transfer = &link->queue[t % HZP_LINK_TICKETS_MAX];
-        bytes += hzp_transfer_bytes(transfer->op, transfer->type,
-                                    link->group[transfer->group].count, transfer->count);
+        bytes += hzp_transfer_cost(transfer, link->group[transfer->group].count);
     }
+    if (link->counted) /* by the backend, of this transfer alone */
+        bytes = link->counted;
+    link->counted = 0;
     atomic_fetch_add(&link->wire_bytes, bytes);
     atomic_store(&link->done, ticket);
     hzp_link_wake(link);
@@ -147,7 +158,7 @@ bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct 
                          int rank_b, char *why, size_t why_size)
 {
     if (a->op == b->op && a->type == b->type && a->count == b->count && a->root == b->root &&
-        a->onto == b->onto && a->tag == b->tag)
+        a->onto == b->onto && a->nonzero == b->nonzero && a->pitch == b->pitch && a->tag == b->tag)
         return true;
     snprintf(why, why_size,
              "posted %s of %zu %s (tag %llx, root %d) where rank %d posted %s of %zu %s (tag %llx, "
@@ -259,6 +270,8 @@ static bool buffers_valid(const struct hzp_link *link, const struct hzp_transfer
     size_t all = piece * (size_t)group->count, at = piece * (size_t)group->index;
     const char *send = t->send;
     const char *recv = t->recv;
+    if (t->pitch)
+        all += (t->pitch - t->count) * size * ((size_t)group->count - 1);
     if (!piece)
         return true;
     if (!recv || (uintptr_t)recv % size)
@@ -291,10 +304,16 @@ static int transfer_check(const struct hzp_link *link, const struct hzp_transfer
         return hzp_fail(reterr, HZP_EINVAL, "%s of bytes: they have no sum", op_name[t->op]);
     if (t->onto && t->op != HZP_REDUCE_SCATTER)
         return hzp_fail(reterr, HZP_EINVAL, "%s onto what recv holds", op_name[t->op]);
+    if (t->nonzero && !(t->onto && t->type == HZP_WIRE_F32))
+        return hzp_fail(reterr, HZP_EINVAL, "%s of %s that names a number of nonzero elements",
+                        op_name[t->op], wire_name[t->type]);
+    if (t->pitch && (!t->onto || t->pitch < t->count))
+        return hzp_fail(reterr, HZP_EINVAL, "%s of %zu elements with pieces %zu apart",
+                        op_name[t->op], t->count, t->pitch);
     if (t->op == HZP_BROADCAST ? t->root < 0 || t->root >= members : t->root != 0)
         return hzp_fail(reterr, HZP_EINVAL, "%s with root %d of %d", op_name[t->op], t->root,
                         members);
-    if (t->count > SIZE_MAX / 16 / (size_t)members)
+    if (HZP_MAX(t->count, t->pitch) > SIZE_MAX / 16 / (size_t)members)
         return hzp_fail(reterr, HZP_EINVAL, "%s of %zu elements", op_name[t->op], t->count);
     if (!buffers_valid(link, t))
         return hzp_fail(reterr, HZP_EINVAL, "%s with buffers that overlap, are NULL or unaligned",

@@ -38,6 +38,7 @@ enum {
     HZP_LINK_RANKS_MAX = 1024,
     HZP_LINK_GROUPS_MAX = 8,   /* of one link, with the group of all ranks */
     HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
+    HZP_LINK_BLOCK = 1024,     /* bytes that are left out together if all are zero */
 };
 
 enum hzp_transfer_op {
@@ -66,6 +67,13 @@ struct hzp_transfer {
     /* Reduce-scatter only, not in place: recv = ((recv + member 0) + member 1) + ..., so that sums
      * over several transfers have an order that does not depend on the number of ranks. */
     bool onto;
+    /* Reduce-scatter of F32 with `onto` only: at most so many elements of a member's send are not
+     * zero, so links between processes leave out blocks of zeros; the others ignore it.  0: any
+     * number. */
+    size_t nonzero;
+    /* Reduce-scatter with `onto` only: elements of send from one member's piece to the next, at
+     * least count; 0: count.  So a part of each piece is a transfer. */
+    size_t pitch;
     /* To wait long for the others is normal (orders to a rank that has nothing to do): no rank is
      * reported as missing. */
     bool idle;
@@ -143,6 +151,10 @@ size_t hzp_wire_size(enum hzp_wire type); /* bytes of an element */
  * Gather and scatter: (members - 1) pieces; all-reduce: a scatter and a gather of pieces of
  * ceil(count / members); broadcast: a chain, so all bytes once. */
 uint64_t hzp_transfer_bytes(enum hzp_transfer_op op, enum hzp_wire type, int members, size_t count);
+
+/* The same of a transfer.  With `nonzero`: at most that many elements and a bit for each block, as
+ * if no block had zeros beside them. */
+uint64_t hzp_transfer_cost(const struct hzp_transfer *transfer, int members);
 
 /* ---- backend local ---- */
 

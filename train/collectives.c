@@ -347,23 +347,22 @@ int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t by
 
 /* --- A micro-batch ---------------------------------------------------------------------------- */
 
-/* Scatters a unit's fresh gradients: adds them to the sums. */
-static int32_t add_scatter(struct hzp_collectives *x, int32_t u, int32_t after)
+/* What scatters a unit's fresh gradients: adds them to the sums. */
+static struct hzp_transfer scatter_of(struct hzp_collectives *x, int32_t u)
 {
     struct hzp_train_space *s = x->config.space;
     const struct hzp_shards *shards = &x->config.shards;
     bool ordered = shards->ordered;
     enum hzp_level level = ordered ? HZP_LEVEL_RANKS : HZP_LEVEL_GRADS;
     size_t room = x->config.model->layout->unit[u].room;
-    struct hzp_transfer what = {.op = HZP_REDUCE_SCATTER,
-                                .type = HZP_WIRE_F32,
-                                .group = x->group[ordered ? HZP_GROUP_RANKS : HZP_GROUP_GRADS],
-                                .count = room / (size_t)hzp_groups_shards(&shards->groups, level),
-                                .send = hzp_unit_base(&s->grads, u),
-                                .recv = hzp_unit_base(&s->sums, u),
-                                .onto = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_SCATTER, u)};
-    return hzp_transfers_add(&x->list, &what, after);
+    return (struct hzp_transfer){.op = HZP_REDUCE_SCATTER,
+                                 .type = HZP_WIRE_F32,
+                                 .group = x->group[ordered ? HZP_GROUP_RANKS : HZP_GROUP_GRADS],
+                                 .count = room / (size_t)hzp_groups_shards(&shards->groups, level),
+                                 .send = hzp_unit_base(&s->grads, u),
+                                 .recv = hzp_unit_base(&s->sums, u),
+                                 .onto = true,
+                                 .tag = hzp_collectives_tag(HZP_TAG_SCATTER, u)};
 }
 
 /* Reduces a unit's sums, which are complete, to this rank's shard of the state. */
@@ -507,6 +506,50 @@ static void await_place(struct hzp_collectives *x, const struct hzp_plan *chain,
         hzp_transfers_depend(&x->list, chain->items, *place_of(x, 0));
 }
 
+/* A micro-batch's rows of the embedding: no others have a gradient, but by a tied head. */
+static size_t embedding_nonzero(const struct hzp_collectives *x)
+{
+    return (size_t)x->config.micro_rows * (size_t)x->config.model->config->width;
+}
+
+/* Whether a tied embedding's gradient is scattered twice: what the head has added as soon as it
+ * has, which is most of all that is sent, and at the end the rows that the embedding adds.  So the
+ * transfer that an update waits for is short.  In rounds before the last one the next micro-batch
+ * hides it; in the ordered mode the sum of both is formed first. */
+static bool scatters_head_early(const struct hzp_collectives *x, bool last)
+{
+    return last && has_own_place(x, 0) && hzp_shards_fresh(&x->config.shards) &&
+           !x->config.shards.ordered;
+}
+
+/* Part i of what a tied head has added to the embedding's gradient, one behind each layer's: in one
+ * piece it would hold up the layers' gradients, which have few places. */
+static void scatter_head(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t i)
+{
+    struct hzp_transfer what = scatter_of(x, 0);
+    size_t layers = (size_t)x->config.model->config->layers, step = HZP_DIV_UP(what.count, layers);
+    size_t from = HZP_MIN((size_t)i * step, what.count);
+    what.pitch = what.count;
+    what.count = HZP_MIN(step, what.count - from);
+    what.send = (const float *)what.send + from;
+    what.recv = (float *)what.recv + from;
+    if (what.count)
+        *place_of(x, 0) = hzp_transfers_add(&x->list, &what, chain->items);
+}
+
+/* Unit u's fresh gradients are complete. */
+static void scatter_unit(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t u,
+                         bool last)
+{
+    bool early = scatters_head_early(x, last);
+    struct hzp_transfer what = scatter_of(x, u);
+    if (u == 0 && !x->config.shards.ordered && (early || !has_own_place(x, u)))
+        what.nonzero = embedding_nonzero(x);
+    x->reduced[u] = *place_of(x, u) = hzp_transfers_add(&x->list, &what, chain->items);
+    if (early && u > 0 && u <= x->config.model->config->layers)
+        scatter_head(x, chain, x->config.model->config->layers - u);
+}
+
 /* Backward, unit by unit.  When forward has ended, the last three units are in their places.  Fresh
  * gradients are scattered as soon as they are complete, and their place is free again when they
  * have been; the next unit's parameters are gathered before that, and behind those of the last unit
@@ -523,11 +566,15 @@ static void backward_units(struct hzp_collectives *x, struct hzp_plan *chain,
             await_unit(x, chain, u);
         if (fresh)
             await_place(x, chain, u);
+        if (u == 0 && scatters_head_early(x, last)) {
+            hzp_transfers_depend(&x->list, chain->items, *place_of(x, u));
+            hzp_micro_zero_fresh(chain, x->config.space, u);
+        }
         hzp_micro_backward_unit(chain, model, v, micro, x->config.space, u);
         if (gathers && u >= 3 && (u > 3 || !last))
             gather_unit(x, v, u - 3, chain->items);
         if (fresh)
-            x->reduced[u] = *place_of(x, u) = add_scatter(x, u, chain->items);
+            scatter_unit(x, chain, u, last);
         if (last)
             add_reduction(x, u, chain->items);
     }

@@ -10,7 +10,8 @@
  *     micro-batch   forward and backward; a unit's gradients are scattered to their shards as soon
  *                   as they are complete (if gradients are sharded, or in the ordered mode); in the
  *                   last round they are then reduced to the shards of the optimizer state, while
- *                   the backward pass goes on
+ *                   the backward pass goes on; what an embedding adds is sent without its zeros,
+ *                   and in the last round what a tied head has added is sent before
  *     update        sums of squares and losses are gathered; AdamW on the shard; the draft's units
  *                   are gathered behind it, so the gathered draft is what is published
  *     its tail      the units that have arrived are audited, by a chain of its own; results of all

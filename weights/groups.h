@@ -130,6 +130,7 @@ struct hzp_groups_bytes hzp_groups_bytes(const struct hzp_groups *groups,
  *     a micro-batch  2 w P (z3 - 1) / z3  +  4 P (z2 - 1) / z2
  *     an update      micros times that  +  4 P / z2 (1 - z2 / z1)  +  2 x 4 P / z1 (1 - z1 / R)
  *                    +  w P / z3 (1 - z3 / z1)
+ * An embedding's zeros, which links between processes leave out, are counted.
  * In the ordered mode a micro-batch scatters over all ranks, 4 P (R - 1) / R, and an update gathers
  * 4 P / z1 (1 - z1 / R) instead of the two middle terms. */
 struct hzp_groups_wire {

@@ -94,7 +94,7 @@ static void move_sums(struct world *world, const struct hzp_link_group *group)
 {
     for (int m = 0; m < group->count; m++) {
         struct hzp_transfer *to = head(world->link[group->rank[m]]);
-        size_t piece = to->count * hzp_wire_size(to->type);
+        size_t piece = (to->pitch ? to->pitch : to->count) * hzp_wire_size(to->type);
         sum_at(world, group, piece * (size_t)m, to, to->recv);
     }
 }
@@ -150,6 +150,18 @@ static void move(struct world *world, const struct hzp_link_group *group)
     pthread_cond_broadcast(&world->changed);
 }
 
+/* Whether the head of a link has as few nonzero elements as it says: other backends trust it. */
+static bool nonzero_kept(const struct local *link, const struct hzp_link_group *group)
+{
+    const struct hzp_transfer *t = head((struct local *)link);
+    const float *send = t->send;
+    size_t seen = 0, pitch = t->pitch ? t->pitch : t->count;
+    for (size_t m = 0; t->nonzero && m < (size_t)group->count; m++)
+        for (size_t i = 0; i < t->count; i++)
+            seen += send[m * pitch + i] != 0;
+    return seen <= t->nonzero;
+}
+
 static int draw_delay(struct world *world)
 {
     if (!world->lag)
@@ -183,6 +195,11 @@ static bool advance(struct world *world, struct local *link)
             return false;
         }
     }
+    for (int m = 0; m < group->count; m++)
+        if (!nonzero_kept(world->link[group->rank[m]], group)) {
+            world_fail(world, group->rank[m], "sends more nonzero elements than it said");
+            return false;
+        }
     struct local *first = world->link[group->rank[0]];
     if (first->delay < 0)
         first->delay = draw_delay(world);

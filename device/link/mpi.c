@@ -18,6 +18,7 @@
 #include "device/link/worker.h"
 
 #include "base/arena.h"
+#include "device/link/sparse.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -45,6 +46,7 @@ struct mpi_link {
     MPI_Comm comm;
     struct hzp_link_header mine, *theirs; /* [ranks] */
     MPI_Request *request;                 /* [2 * ranks]: receives, sends */
+    MPI_Status *status;                   /* [2 * ranks]: of those that settle has waited for */
     const void **piece;                   /* [ranks] */
     char *scratch;
     size_t chunk; /* bytes */
@@ -108,7 +110,7 @@ static int settle(struct mpi_link *link, int n)
 {
     int turns = 0;
     while (hzp_link_worker_goes_on(&link->worker)) {
-        int all = 0, code = MPI_Testall(n, link->request, &all, MPI_STATUSES_IGNORE);
+        int all = 0, code = MPI_Testall(n, link->request, &all, link->status);
         if (code != MPI_SUCCESS)
             return failed_call(link, -1, code);
         if (all)
@@ -232,13 +234,71 @@ static int scatter(struct hzp_link_worker *worker, const struct hzp_link_group *
                    end = hzp_link_border(piece, total, m + 1);
             bool other = m != me;
             char *area = link->scratch + link->chunk * (size_t)m;
-            link->piece[m] = other ? area : send + my_begin + at;
-            HZP_TRY(exchange(link, group, m, other ? send + begin + at : NULL,
-                             part(begin, end, at, link->chunk), other ? area : NULL, mine));
+            const char *out = send + hzp_link_begin(t, piece, total, m) + at;
+            link->piece[m] = other ? area : out;
+            HZP_TRY(exchange(link, group, m, other ? out : NULL, part(begin, end, at, link->chunk),
+                             other ? area : NULL, mine));
         }
         HZP_TRY(settle(link, 2 * n));
         if (mine)
             hzp_wire_sum(t->type, dst + at, link->piece, n, mine / size, t->onto);
+    }
+    return HZP_OK;
+}
+
+/* How many bytes came from a member in the exchange that has been settled. */
+static size_t received(struct mpi_link *link, const struct hzp_link_group *group, int m)
+{
+    int bytes = 0;
+    MPI_Get_count(&link->status[m], MPI_BYTE, &bytes);
+    return m == group->index ? 0 : (size_t)bytes;
+}
+
+/* The part of this member's piece that begins at `at`: adds what the members have sent of it, in
+ * their order. */
+static int add_sparse(struct mpi_link *link, const struct hzp_link_group *group, const char *own,
+                      char *dst, size_t bytes)
+{
+    for (int m = 0; m < group->count && bytes; m++) {
+        const void *packed = link->scratch + link->chunk * (size_t)m;
+        if (m == group->index) {
+            const void *src = own;
+            hzp_wire_sum(HZP_WIRE_F32, dst, &src, 1, bytes / sizeof(float), true);
+        } else if (!hzp_sparse_add((float *)(void *)dst, bytes, packed, received(link, group, m))) {
+            hzp_link_fail(&link->worker.base, group->rank[m],
+                          "sent data that do not belong to the transfer: another build?");
+            return HZP_EIO;
+        }
+    }
+    return HZP_OK;
+}
+
+/* As scatter; a member's area of the scratch buffer holds what is received, then what is sent. */
+static int scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                          const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+{
+    struct mpi_link *link = (struct mpi_link *)worker;
+    int me = group->index, n = group->count;
+    const char *send = t->send;
+    size_t my_begin = hzp_link_border(piece, total, me),
+           my_end = hzp_link_border(piece, total, me + 1);
+    size_t half = link->chunk / 2 / 64 * 64, chunk = hzp_sparse_fits(half);
+    for (size_t at = 0; at < piece; at += chunk) {
+        size_t mine = part(my_begin, my_end, at, chunk);
+        for (int m = 0; m < n; m++) {
+            size_t begin = hzp_link_border(piece, total, m),
+                   theirs = part(begin, hzp_link_border(piece, total, m + 1), at, chunk);
+            char *in = link->scratch + link->chunk * (size_t)m, *out = in + half;
+            bool other = m != me;
+            size_t packed =
+                other ? hzp_sparse_pack(send + hzp_link_begin(t, piece, total, m) + at, theirs, out)
+                      : 0;
+            worker->base.counted += packed;
+            HZP_TRY(exchange(link, group, m, out, packed, other && mine ? in : NULL, half));
+        }
+        HZP_TRY(settle(link, 2 * n));
+        HZP_TRY(add_sparse(link, group, send + hzp_link_begin(t, piece, total, me) + at, dst + at,
+                           mine));
     }
     return HZP_OK;
 }
@@ -275,8 +335,8 @@ static void rest(struct hzp_link_worker *worker, uint64_t ns)
     hzp_wake_wait(&((struct mpi_link *)worker)->work, ns);
 }
 
-static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,    meet,
-                                                gather,         scatter, broadcast};
+static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,           meet,     gather,
+                                                scatter,        scatter_sparse, broadcast};
 
 /* ---- the thread ---- */
 
@@ -356,6 +416,7 @@ static int start(struct mpi_link *link, struct hzp_err_text *reterr)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the link's scratch buffers");
     link->theirs = hzp_xcalloc(areas, sizeof(*link->theirs));
     link->request = hzp_xcalloc(2 * areas, sizeof(*link->request));
+    link->status = hzp_xcalloc(2 * areas, sizeof(*link->status));
     link->piece = hzp_xcalloc(areas, sizeof(*link->piece));
     hzp_link_init(&link->worker.base, &backend_mpi, rank, ranks);
     return HZP_OK;
@@ -410,6 +471,7 @@ static void free_link(struct mpi_link *link)
     free(link->scratch);
     free(link->theirs);
     free(link->request);
+    free(link->status);
     free(link->piece);
     free(link);
 }

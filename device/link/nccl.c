@@ -279,6 +279,8 @@ static uint64_t digest(const struct hzp_transfer *t)
 {
     uint64_t z = hzp_mix64(t->tag + 0x9e3779b97f4a7c15u);
     z = hzp_mix64(z ^ t->count);
+    z = hzp_mix64(z ^ t->pitch);
+    z = hzp_mix64(z ^ t->nonzero);
     return hzp_mix64(z ^ ((uint64_t)t->op << 40 | (uint64_t)t->type << 32 | (uint32_t)t->root));
 }
 
@@ -306,19 +308,24 @@ static size_t piece_room(const struct hzp_link_group *g)
     return HZP_LINK_NCCL_BYTES / sizeof(float) / (size_t)g->count;
 }
 
+/* Member m's piece of what is scattered. */
+static const float *piece_of(const struct hzp_transfer *t, int m)
+{
+    return (const float *)t->send + (size_t)m * (t->pitch ? t->pitch : t->count);
+}
+
 /* Sends every member its part of the piece [at, at + n) and receives this member's from them. */
 static int exchange(struct nccl_link *link, const struct hzp_transfer *t, size_t at, size_t n)
 {
     const struct nccl_api *api = &link->api;
     const struct hzp_link_group *g = &link->base.group[t->group];
     nccl_comm comm = link->comm[t->group];
-    const float *send = t->send;
     size_t stride = piece_room(g);
     int code = api->GroupStart();
     for (int m = 0; m < g->count && code == NCCL_OK; m++) {
         if (m == g->index)
             continue;
-        code = api->Send(send + (size_t)m * t->count + at, n, NCCL_FLOAT32, m, comm, link->stream);
+        code = api->Send(piece_of(t, m) + at, n, NCCL_FLOAT32, m, comm, link->stream);
         if (code == NCCL_OK || code == NCCL_IN_PROGRESS)
             code = api->Recv(link->scratch + (size_t)m * stride, n, NCCL_FLOAT32, m, comm,
                              link->stream);
@@ -333,7 +340,7 @@ static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, size
 {
     const struct hzp_link_group *g = &link->base.group[t->group];
     struct hzp_link_sum sum = {.dst = (float *)t->recv + at,
-                               .own = (const float *)t->send + (size_t)g->index * t->count + at,
+                               .own = piece_of(t, g->index) + at,
                                .others = link->scratch,
                                .stride = piece_room(g),
                                .elements = n,

@@ -74,7 +74,7 @@ static int sim_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_t
     uint64_t begin =
         hzp_device_now_ns(link->device) + (group->count > 1 ? link->config.late_ns : 0);
     double rate = within_node(link, group) ? link->config.rate_node : link->config.rate_net;
-    uint64_t bytes = hzp_transfer_bytes(t->op, t->type, group->count, t->count);
+    uint64_t bytes = hzp_transfer_cost(t, group->count);
     begin = HZP_MAX(begin, link->free_ns);
     link->free_ns = begin + (uint64_t)((double)bytes / rate * 1e9) +
                     (group->count > 1 ? link->config.latency_ns : 0);

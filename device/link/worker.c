@@ -29,6 +29,8 @@ struct hzp_link_header hzp_link_header_of(const struct hzp_link_group *group,
                                     .root = (uint32_t)t->root,
                                     .onto = t->onto,
                                     .count = t->count,
+                                    .nonzero = t->nonzero,
+                                    .pitch = t->pitch,
                                     .tag = t->tag,
                                     .group = hash_list(group)};
 }
@@ -65,6 +67,8 @@ int hzp_link_header_check(struct hzp_link_worker *w, int rank, const struct hzp_
                                  .type = h->type,
                                  .root = (int)h->root,
                                  .count = h->count,
+                                 .nonzero = h->nonzero,
+                                 .pitch = h->pitch,
                                  .onto = h->onto,
                                  .tag = h->tag};
     if (hzp_transfer_agrees(t, w->base.rank, &other, rank, why, sizeof(why))) {
@@ -107,6 +111,12 @@ size_t hzp_link_border(size_t piece, size_t total, int m)
     return HZP_MIN(piece * (size_t)m, total);
 }
 
+size_t hzp_link_begin(const struct hzp_transfer *t, size_t piece, size_t total, int m)
+{
+    return t->pitch ? t->pitch * hzp_wire_size(t->type) * (size_t)m
+                    : hzp_link_border(piece, total, m);
+}
+
 static int move(struct hzp_link_worker *w, const struct hzp_link_group *group,
                 const struct hzp_transfer *t)
 {
@@ -121,7 +131,8 @@ static int move(struct hzp_link_worker *w, const struct hzp_link_group *group,
             memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
         return moves->gather(w, group, recv, bytes, bytes * n);
     case HZP_REDUCE_SCATTER:
-        return moves->scatter(w, group, t, recv, bytes, bytes * n);
+        return (t->nonzero ? moves->scatter_sparse : moves->scatter)(w, group, t, recv, bytes,
+                                                                     bytes * n);
     case HZP_ALL_REDUCE: {
         size_t piece = HZP_DIV_UP(t->count, n) * size;
         char *own = recv + hzp_link_border(piece, bytes, group->index);
@@ -138,7 +149,10 @@ static int move_throttled(struct hzp_link_worker *w, const struct hzp_link_group
 {
     uint64_t bytes = hzp_transfer_bytes(t->op, t->type, group->count, t->count);
     uint64_t began_ns = hzp_now_ns();
+    w->base.counted = 0;
     HZP_TRY(move(w, group, t));
+    if (w->base.counted)
+        bytes = w->base.counted;
     HZP_TRY(throttle(w, began_ns, bytes));
     if (bytes >= METERED_BYTES)
         hzp_meter_add(HZP_METER_LINK, hzp_now_ns() - began_ns, bytes);

@@ -4,7 +4,8 @@
  * throttle.
  *
  * Throttled: a transfer is done no earlier than a wire of the given rate and latency would be, one
- * transfer after another.  The bytes are those of hzp_transfer_bytes.
+ * transfer after another.  The bytes are those of hzp_transfer_bytes, or, where zeros are left out,
+ * those that were sent.
  *
  * Thread: the link's own, except where a function says otherwise.
  */
@@ -32,6 +33,9 @@ struct hzp_link_moves {
     /* Every member gets the sum of its own piece of all members' t->send, at dst. */
     int (*scatter)(struct hzp_link_worker *w, const struct hzp_link_group *group,
                    const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
+    /* The same onto dst, of F32, without blocks of zeros; adds to base.counted what it sends. */
+    int (*scatter_sparse)(struct hzp_link_worker *w, const struct hzp_link_group *group,
+                          const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
     /* Every member gets what stands at the root's recv. */
     int (*broadcast)(struct hzp_link_worker *w, const struct hzp_link_group *group, int root,
                      char *recv, size_t total);
@@ -39,6 +43,9 @@ struct hzp_link_moves {
 
 /* Where member m's piece begins (m == members: where the last one ends). */
 size_t hzp_link_border(size_t piece, size_t total, int m);
+
+/* Where it begins in what is scattered. */
+size_t hzp_link_begin(const struct hzp_transfer *t, size_t piece, size_t total, int m);
 
 /* The first member of a backend's own struct. */
 struct hzp_link_worker {
@@ -79,7 +86,7 @@ enum hzp_link_header_kind { HZP_LINK_HEADER_TRANSFER = 0x687a7031, HZP_LINK_HEAD
 /* What a member posted, or its goodbye. */
 struct hzp_link_header {
     uint32_t kind, op, type, root, onto, pad;
-    uint64_t count, tag, group; /* group: a hash of its list */
+    uint64_t count, nonzero, pitch, tag, group; /* group: a hash of its list */
     /* Of a goodbye after a failure: the rank at fault and why.  It travels with the goodbye,
      * because the message that told of the failure may come from another rank, and later. */
     int32_t failed, failed_rank;

@@ -42,6 +42,7 @@ struct hzp_zmq_link {
     const void **piece;        /* [ranks] */
     zmq_pollitem_t *item;      /* [1 + 2 * ranks] */
     size_t chunk;              /* bytes */
+    bool sparse;               /* the transfer in progress leaves out blocks of zeros */
 };
 
 void hzp_zmq_poke(struct hzp_zmq_link *link);
@@ -65,6 +66,8 @@ int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *
                    size_t piece, size_t total);
 int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                     const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
+int hzp_zmq_scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                           const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
 int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
                       char *recv, size_t total);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/link/zmq_move.c - transfers of links by ZeroMQ: headers, streams, sums. */
+#include "device/link/sparse.h"
 #include "device/link/zmq_link.h"
 
 #include <string.h>
@@ -10,35 +11,54 @@ static struct hzp_zmq_peer *member(struct hzp_zmq_link *link, const struct hzp_l
     return m == group->index ? NULL : &link->peer[group->rank[m]];
 }
 
+/* Bytes of a stream that one chunk stands for. */
+static size_t chunk_bytes(const struct hzp_zmq_link *link)
+{
+    return link->sparse ? hzp_sparse_fits(link->chunk) : link->chunk;
+}
+
 /* Sends chunks of a stream while there is room.  They are copied: ZeroMQ's thread may still read a
  * message when the link has failed and the caller has freed the buffer. */
 static void send_some(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, size_t limit)
 {
+    const size_t most = chunk_bytes(link);
     while (limit && !p->blocked) {
         zmq_msg_t message;
-        size_t n = HZP_MIN(limit, link->chunk);
-        if (zmq_msg_init_size(&message, n) != 0)
+        size_t n = HZP_MIN(limit, most);
+        size_t size = link->sparse ? hzp_sparse_size(p->out, n) : n;
+        if (zmq_msg_init_size(&message, size) != 0)
             return; /* no memory: again when there is news */
-        memcpy(zmq_msg_data(&message), p->out, n);
+        if (link->sparse)
+            hzp_sparse_pack(p->out, n, zmq_msg_data(&message));
+        else
+            memcpy(zmq_msg_data(&message), p->out, n);
         if (!hzp_zmq_put(link, p, 'D', &message))
             return;
+        if (link->sparse)
+            link->worker.base.counted += size;
         p->out += n;
         p->out_bytes -= n;
         limit -= n;
     }
 }
 
-/* The oldest message, which must be a chunk of this size; NULL: it is not there yet, or the link
- * has failed. */
+static void strange_data(struct hzp_zmq_link *link, struct hzp_zmq_peer *p)
+{
+    hzp_link_fail(&link->worker.base, (int)(p - link->peer),
+                  "sent data that do not belong to the transfer: another build?");
+}
+
+/* The oldest message, which must be a chunk of this size, or of this one at most if zeros are left
+ * out; NULL: it is not there yet, or the link has failed. */
 static void *chunk_of(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, size_t size)
 {
     if (!p->count)
         return NULL;
     zmq_msg_t *message = &p->held[p->first];
-    if (p->letter[p->first] == 'D' && zmq_msg_size(message) == size)
+    size_t there = zmq_msg_size(message);
+    if (p->letter[p->first] == 'D' && (link->sparse ? there <= size : there == size))
         return zmq_msg_data(message);
-    hzp_link_fail(&link->worker.base, (int)(p - link->peer),
-                  "sent data that do not belong to the transfer: another build?");
+    strange_data(link, p);
     return NULL;
 }
 
@@ -153,10 +173,10 @@ int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *
 }
 
 /* A message that ZeroMQ has placed at an odd address: it moves into one of its own. */
-static const void *aligned(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, const void *data,
-                           size_t size)
+static const void *aligned(struct hzp_zmq_link *link, struct hzp_zmq_peer *p, const void *data)
 {
     zmq_msg_t *message = &p->held[p->first], copy;
+    size_t size = zmq_msg_size(message);
     if ((uintptr_t)data % sizeof(uint64_t) == 0)
         return data;
     if (zmq_msg_init_size(&copy, size) != 0) {
@@ -179,10 +199,44 @@ static bool all_there(struct hzp_zmq_link *link, const struct hzp_link_group *gr
             continue;
         hzp_zmq_receive(link, group->rank[m]);
         const void *data = chunk_of(link, p, size);
-        link->piece[m] = data ? aligned(link, p, data, size) : NULL;
+        link->piece[m] = data ? aligned(link, p, data) : NULL;
         all &= link->piece[m] != NULL;
     }
     return all;
+}
+
+/* dst += the chunk of every member, in their order. */
+static int add_sparse(struct hzp_zmq_link *link, const struct hzp_link_group *group,
+                      const char *own, char *dst, size_t size)
+{
+    for (int m = 0; m < group->count; m++) {
+        struct hzp_zmq_peer *p = member(link, group, m);
+        const void *src = own;
+        if (!p) {
+            hzp_wire_sum(HZP_WIRE_F32, dst, &src, 1, size / sizeof(float), true);
+        } else if (!hzp_sparse_add((float *)(void *)dst, size, link->piece[m],
+                                   zmq_msg_size(&p->held[p->first]))) {
+            strange_data(link, p);
+            return HZP_EIO;
+        }
+    }
+    return HZP_OK;
+}
+
+/* dst gets the sum of the members' chunks. */
+static int add_chunks(struct hzp_zmq_link *link, const struct hzp_link_group *group,
+                      const struct hzp_transfer *t, const char *own, char *dst, size_t size)
+{
+    if (link->sparse)
+        HZP_TRY(add_sparse(link, group, own, dst, size));
+    link->piece[group->index] = own;
+    if (!link->sparse)
+        hzp_wire_sum(t->type, dst, link->piece, group->count, size / hzp_wire_size(t->type),
+                     t->onto);
+    for (int m = 0; m < group->count; m++)
+        if (m != group->index)
+            hzp_zmq_drop(member(link, group, m));
+    return HZP_OK;
 }
 
 /* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
@@ -191,32 +245,40 @@ int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group 
 {
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
     int me = group->index, n = group->count;
-    const char *send = t->send;
-    size_t at = hzp_link_border(piece, total, me), end = hzp_link_border(piece, total, me + 1);
+    const size_t most = chunk_bytes(link);
+    const char *send = t->send, *own = send + hzp_link_begin(t, piece, total, me);
+    size_t left = hzp_link_border(piece, total, me + 1) - hzp_link_border(piece, total, me);
     for (int m = 0; m < n; m++) {
         struct hzp_zmq_peer *p = member(link, group, m);
         if (!p)
             continue;
-        p->out = send + hzp_link_border(piece, total, m);
+        p->out = send + hzp_link_begin(t, piece, total, m);
         p->out_bytes = hzp_link_border(piece, total, m + 1) - hzp_link_border(piece, total, m);
         p->in_bytes = 0;
     }
-    for (bool sent = false; !sent || at < end;) {
-        size_t size = HZP_MIN(end - at, link->chunk);
+    for (bool sent = false; !sent || left;) {
+        size_t size = HZP_MIN(left, most);
         sent = stream(link, group);
-        if (size && all_there(link, group, size)) {
-            link->piece[me] = send + at;
-            hzp_wire_sum(t->type, dst, link->piece, n, size / hzp_wire_size(t->type), t->onto);
-            for (int m = 0; m < n; m++)
-                if (m != me)
-                    hzp_zmq_drop(member(link, group, m));
-            at += size;
+        if (size && all_there(link, group, link->sparse ? hzp_sparse_room(size) : size)) {
+            HZP_TRY(add_chunks(link, group, t, own, dst, size));
+            left -= size;
+            own += size;
             dst += size;
         } else if (!sent || size) {
             HZP_TRY(hzp_zmq_wait(link));
         }
     }
     return HZP_OK;
+}
+
+int hzp_zmq_scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                           const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+{
+    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
+    link->sparse = true;
+    int r = hzp_zmq_scatter(worker, group, t, dst, piece, total);
+    link->sparse = false;
+    return r;
 }
 
 /* Along the chain of members that begins at the root: each passes on what it has received. */

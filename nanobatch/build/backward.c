@@ -138,6 +138,12 @@ static struct hzp_layer_range range_of(const struct hzp_model_config *c, int32_t
     return range;
 }
 
+void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    zero_unit(chain, s, u);
+}
+
 void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
                              const struct hzp_version *v, const struct hzp_micro *micro,
                              struct hzp_train_space *s, int32_t u)

@@ -52,6 +52,10 @@ void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *mod
                              const struct hzp_version *v, const struct hzp_micro *micro,
                              struct hzp_train_space *space, int32_t u);
 
+/* Zeroes unit u's fresh gradients; hzp_micro_backward_unit does so itself, but for the embedding's
+ * behind a tied head. */
+void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *space, int32_t u);
+
 /* Zeroes this rank's sums of the gradients of all units. */
 void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *space);
 

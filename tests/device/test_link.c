@@ -10,6 +10,7 @@
 
 #include "base/thread.h"
 #include "device/link.h"
+#include "device/link/sparse.h"
 
 enum { RANKS = 4, PIECE = 700 };
 
@@ -351,7 +352,14 @@ static void test_arguments(void **state)
     T(HZP_ALL_GATHER, HZP_WIRE_F32, .onto = true);
     T(HZP_ALL_GATHER, HZP_WIRE_F32, .root = 1);
     T(HZP_BROADCAST, HZP_WIRE_F32, .root = 2);
+    T(HZP_REDUCE_SCATTER, HZP_WIRE_F32, .nonzero = 1);
+    T(HZP_REDUCE_SCATTER, HZP_WIRE_U64, .onto = true, .nonzero = 1);
+    T(HZP_ALL_GATHER, HZP_WIRE_F32, .nonzero = 1);
+    T(HZP_REDUCE_SCATTER, HZP_WIRE_F32, .pitch = 8);
+    T(HZP_REDUCE_SCATTER, HZP_WIRE_F32, .onto = true, .pitch = 3);
 #undef T
+    refused((struct hzp_transfer){HZP_REDUCE_SCATTER, HZP_WIRE_F32, .send = a, .recv = a + 8,
+                                  .count = 4, .onto = true, .pitch = 8}); /* within send */
     refused((struct hzp_transfer){HZP_ALL_GATHER, HZP_WIRE_F32, .send = a, .count = 1});
     refused((struct hzp_transfer){HZP_ALL_GATHER, HZP_WIRE_F32, .recv = a, .count = 1});
     refused((struct hzp_transfer){HZP_ALL_GATHER, HZP_WIRE_F32, .send = a + 1, .recv = a,
@@ -379,6 +387,13 @@ static void test_bytes(void **state)
     assert_int_equal(hzp_transfer_bytes(HZP_BROADCAST, HZP_WIRE_U64, 4, 100), 800);
     for (int op = 0; op < HZP_TRANSFER_OP_COUNT; op++)
         assert_int_equal(hzp_transfer_bytes(op, HZP_WIRE_F32, 1, 100), 0);
+    struct hzp_transfer t = {HZP_REDUCE_SCATTER, HZP_WIRE_F32, .count = 1 << 20};
+    assert_int_equal(hzp_transfer_cost(&t, 4), 12 << 20);
+    t.nonzero = 1000;
+    assert_int_equal(hzp_transfer_cost(&t, 4), 4000 + (12 << 20) / 8192);
+    t.nonzero = 3 << 20;
+    assert_int_equal(hzp_transfer_cost(&t, 4), 12 << 20);
+    assert_int_equal(hzp_transfer_cost(&t, 1), 0);
 }
 
 /* One thread a rank: each sums what the ranks hold, many times, without agreeing on more than the
@@ -421,6 +436,83 @@ static void test_threads(void **state)
     }
 }
 
+/* --- Zeros left out --------------------------------------------------------------------------- */
+
+/* Blocks with something in them, at the begin, the end and both sides of a block's border. */
+static void test_sparse(void **state)
+{
+    enum { BLOCK = HZP_LINK_BLOCK / 4, COUNT = 70 * BLOCK + 7 };
+    static float from[COUNT], sum[COUNT];
+    static uint32_t packed[2 * COUNT];
+    const size_t bytes = sizeof(from);
+    static const int32_t set[] = {0, BLOCK - 1, BLOCK, 33 * BLOCK + 5, 69 * BLOCK, COUNT - 1};
+    size_t size = hzp_sparse_pack(from, bytes, packed);
+    assert_int_equal(size, 3 * sizeof(uint32_t)); /* bits of 71 blocks */
+    assert_true(hzp_sparse_add(sum, bytes, packed, size));
+    for (int32_t i = 0; i < HZP_COUNT(set); i++)
+        from[set[i]] = (float)(i + 1);
+    from[40 * BLOCK] = -0.0f;
+    for (int32_t i = 0; i < COUNT; i++)
+        sum[i] = (float)i;
+    size = hzp_sparse_pack(from, bytes, packed);
+    assert_int_equal(size, 3 * sizeof(uint32_t) + 4 * HZP_LINK_BLOCK + 7 * sizeof(float));
+    assert_int_equal(size, hzp_sparse_size(from, bytes));
+    assert_true(size <= hzp_sparse_room(bytes));
+    assert_true(hzp_sparse_add(sum, bytes, packed, size));
+    for (int32_t i = 0; i < COUNT; i++)
+        assert_true(sum[i] == (float)i + from[i]);
+    for (size_t cut = 0; cut < size; cut += 4)
+        assert_false(hzp_sparse_add(sum, bytes, packed, cut));
+    assert_false(hzp_sparse_add(sum, bytes, packed, size + 4));
+    for (size_t room = 0; room < 200000; room += 997) {
+        assert_true(hzp_sparse_room(hzp_sparse_fits(room)) <= room);
+        assert_true(hzp_sparse_room(hzp_sparse_fits(room) + HZP_LINK_BLOCK) > room);
+    }
+}
+
+/* A part of each piece, the pieces' beginnings being further apart. */
+static void test_part(void **state)
+{
+    static float send[2][10], recv[2][2];
+    hzp_ticket ticket[2];
+    open_links(2, 0);
+    for (int r = 0; r < 2; r++) {
+        for (int i = 0; i < 10; i++)
+            send[r][i] = (float)(100 * r + i);
+        recv[r][0] = recv[r][1] = 1000;
+        struct hzp_transfer t = {HZP_REDUCE_SCATTER, HZP_WIRE_F32, .count = 2, .send = send[r] + 2,
+                                 .recv = recv[r],    .onto = true, .pitch = 5};
+        assert_int_equal(hzp_link_post(link_of[r], &t, &ticket[r], &why), HZP_OK);
+    }
+    assert_int_equal(hzp_link_poll(link_of[0], ticket[0], &why), 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(recv[0][i] == (float)(1000 + 2 * (2 + i) + 100));
+        assert_true(recv[1][i] == (float)(1000 + 2 * (7 + i) + 100));
+    }
+    close_links(2);
+}
+
+/* A rank that sends more than it said fails the link. */
+static void test_nonzero(void **state)
+{
+    static float send[2][8] = {{0, 1, 0, 2}, {0, 0, 3, 0, 0, 0, 0, 4}}, recv[2][4];
+    for (size_t nonzero = 2; nonzero > 0; nonzero--) {
+        hzp_ticket ticket[2];
+        open_links(2, 0);
+        for (int r = 0; r < 2; r++) {
+            struct hzp_transfer t = {HZP_REDUCE_SCATTER, HZP_WIRE_F32,    .count = 4,
+                                     .send = send[r],    .recv = recv[r], .onto = true,
+                                     .nonzero = nonzero};
+            hzp_link_post(link_of[r], &t, &ticket[r], &why);
+        }
+        assert_int_equal(hzp_link_poll(link_of[0], ticket[0], &why), nonzero == 2 ? 1 : HZP_EIO);
+        if (nonzero == 1)
+            assert_non_null(strstr(why.text, "rank 0: sends more nonzero"));
+        close_links(2);
+    }
+    assert_true(recv[0][1] == 1 && recv[0][2] == 3 && recv[0][3] == 2 && recv[1][3] == 4);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -428,7 +520,8 @@ int main(void)
         cmocka_unit_test(test_tickets),      cmocka_unit_test(test_lag),
         cmocka_unit_test(test_disagreement), cmocka_unit_test(test_abort_and_close),
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_sparse),
+        cmocka_unit_test(test_nonzero),      cmocka_unit_test(test_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

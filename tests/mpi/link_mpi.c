@@ -75,6 +75,68 @@ static void fill(float *send, size_t n)
         send[i] = value(me, i);
 }
 
+/* What few ranks send: a row of 300 elements here and there, at other places on each rank. */
+static float sparse_value(int rank, size_t i)
+{
+    return (i / 300 + (size_t)rank) % 29 == 3 ? value(rank, i) : 0;
+}
+
+/* A sum onto something of what is mostly zeros: the same as of all of it, but less is sent. */
+static void check_sparse(struct hzp_transfer t, const int *rank, int count, float *send)
+{
+    size_t n = t.count * (size_t)count;
+    size_t at = t.count * (size_t)hzp_link_group_index(rank_link, t.group);
+    float *recv = t.recv;
+    struct hzp_link_state before, after;
+    for (size_t i = 0; i < n; i++)
+        send[i] = sparse_value(me, i);
+    for (size_t i = 0; i < t.count; i++)
+        recv[i] = 0.25f * (float)i;
+    t.op = HZP_REDUCE_SCATTER;
+    t.onto = true;
+    t.nonzero = n;
+    hzp_link_state(rank_link, &before);
+    run(t);
+    hzp_link_state(rank_link, &after);
+    for (size_t i = 0; i < t.count; i++) {
+        float all = 0.25f * (float)i;
+        for (int m = 0; m < count; m++)
+            all += sparse_value(rank[m], at + i);
+        check(recv[i] == all, "sparse scatter at %zu", i);
+    }
+    uint64_t sent = after.wire_bytes - before.wire_bytes;
+    uint64_t dense = hzp_transfer_bytes(t.op, t.type, count, t.count);
+    check(count == 1 || sent > 0, "nothing was sent");
+    check(t.count < 100000 || sent <= dense / 4, "%llu bytes of %llu were sent",
+          (unsigned long long)sent, (unsigned long long)dense);
+}
+
+/* The middle part of each piece onto something, whole and without zeros. */
+static void check_part(struct hzp_transfer t, const int *rank, int count, float *send, size_t part)
+{
+    size_t n = t.count * (size_t)count;
+    size_t at = t.count * (size_t)hzp_link_group_index(rank_link, t.group) + part;
+    float *recv = t.recv;
+    t.op = HZP_REDUCE_SCATTER;
+    t.onto = true;
+    t.pitch = t.count;
+    t.count = part;
+    for (t.nonzero = 0; t.nonzero <= n; t.nonzero += n) {
+        for (size_t i = 0; i < n; i++)
+            send[i] = t.nonzero ? sparse_value(me, i) : value(me, i);
+        t.send = send + part;
+        for (size_t i = 0; i < part; i++)
+            recv[i] = 0.5f * (float)i;
+        run(t);
+        for (size_t i = 0; i < part; i++) {
+            float all = 0.5f * (float)i;
+            for (int m = 0; m < count; m++)
+                all += t.nonzero ? sparse_value(rank[m], at + i) : value(rank[m], at + i);
+            check(recv[i] == all, "part of a scatter at %zu", i);
+        }
+    }
+}
+
 /* Every operation on a group, with pieces of this many elements. */
 static void check_group(const int *rank, int count, size_t piece)
 {
@@ -108,6 +170,10 @@ static void check_group(const int *rank, int count, size_t piece)
         float before = 0.25f * (float)i;
         check(recv[i] == sum(rank, count, at + i, &before), "scatter onto, at %zu", i);
     }
+    check_sparse(t, rank, count, send);
+    if (piece > 40)
+        check_part(t, rank, count, send, piece / 3);
+    fill(send, n);
     t.onto = false;
     t.recv = send + at;
     run(t);

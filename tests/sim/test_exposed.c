@@ -197,9 +197,9 @@ static int check_bounds(void)
         int32_t micros;
         double wire, step; /* at most these parts of the wire's time and of the update are seen */
     } cases[] = {
-        {{8, 8, 8, 1}, 4, 0.06, 0.03}, {{8, 8, 8, 8}, 4, 0.06, 0.03},
+        {{8, 8, 8, 1}, 4, 0.05, 0.025}, {{8, 8, 8, 8}, 4, 0.05, 0.025},
         {{8, 8, 1, 1}, 4, 0.55, 0.28}, /* a quarter of the update has nothing to hide behind */
-        {{8, 8, 8, 1}, 1, 0.10, 0.05}, {{8, 8, 1, 1}, 1, 0.10, 0.05},
+        {{8, 8, 8, 1}, 1, 0.05, 0.025}, {{8, 8, 1, 1}, 1, 0.10, 0.05},
     };
     int failed = 0;
     for (int i = 0; i < HZP_COUNT(cases); i++) {

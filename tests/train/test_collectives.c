@@ -371,6 +371,39 @@ static void test_order(void **state)
     ranks_close(r);
 }
 
+/* The transfers that an update waits for: what a tied head adds to the embedding's gradient goes
+ * early, in parts, and the embedding's rows last; in the ordered mode and in earlier rounds all of
+ * it is one transfer. */
+static void test_last_is_short(void **state)
+{
+    for (int32_t i = 0; i < 3; i++) {
+        bool ordered = i == 1, last = i != 2;
+        struct ranks *r = open_with_micro((struct hzp_groups){2, 2, 2, 1}, ordered, false);
+        struct hzp_trainer *t = r->first->trainer;
+        struct hzp_collectives *x = t->collectives;
+        const struct hzp_transfers *list = hzp_collectives_transfers(x);
+        const struct hzp_transfer *at_end = NULL;
+        size_t early = 0;
+        struct hzp_plan chain;
+        assert_true(x->config.model->config->tied);
+        hzp_plan_init(&chain);
+        hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights), t->micro, true,
+                              last);
+        for (int32_t k = 0; k < list->entries; k++)
+            if (unit_of(&list->entry[k], HZP_TAG_SCATTER) == 0) {
+                early += at_end ? at_end->count : 0; /* of the one before */
+                at_end = &list->entry[k].what;
+            }
+        assert_non_null(at_end);
+        assert_int_equal(at_end->pitch, 0);
+        assert_int_equal(early, last && !ordered ? at_end->count : 0);
+        assert_int_equal(at_end->nonzero,
+                         early ? x->config.micro_rows * x->config.model->config->width : 0);
+        hzp_plan_fini(&chain);
+        ranks_close(r);
+    }
+}
+
 /* What the next round of the same version finds in its places is not gathered again. */
 static void test_ring_stays(void **state)
 {
@@ -399,9 +432,10 @@ static void test_ring_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),  cmocka_unit_test(test_behind),
-        cmocka_unit_test(test_deal),  cmocka_unit_test(test_no_race),
-        cmocka_unit_test(test_order), cmocka_unit_test(test_ring_stays),
+        cmocka_unit_test(test_list),          cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_deal),          cmocka_unit_test(test_no_race),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_ring_stays),
+        cmocka_unit_test(test_last_is_short),
     };
     return cmocka_run_group_tests_name("collectives", tests, NULL, NULL);
 }
