@@ -123,8 +123,10 @@ static int read_doc(const struct head *h, const struct arrays *a, int32_t row, i
     a->token[rows] = 0; /* a target only, and if the last row learns nothing, not even that */
     memset(a->learn, 0, (size_t)rows + 1);
     for (; *at < h->learned && a->learned_row[*at] < row + rows; ++*at) {
+        if (a->learned_row[*at] < row) /* by any distance: it is not subtracted yet */
+            return bad(reterr, "learned rows out of order", *at);
         int32_t i = a->learned_row[*at] - row + 1, target = a->target[*at];
-        if (i < 1 || a->learn[i])
+        if (a->learn[i])
             return bad(reterr, "learned rows out of order", *at);
         if (target < 0 || target >= a->vocab || (i < rows && target != a->token[i]))
             return bad(reterr, "a target that is not the next token", target);

@@ -189,6 +189,35 @@ static void one_wrong_field_is_refused(void **state)
     close_world(&w);
 }
 
+/* The second learned row of a second document: from it the row that the document begins at is
+ * subtracted. */
+static void rows_before_a_document_are_refused(void **state)
+{
+    enum { HEAD = 14, DOCS = 2, ROWS_EACH = 3, AT = HEAD + DOCS + DOCS * ROWS_EACH + 1 };
+    static const int32_t row[] = {INT32_MIN, INT32_MIN + ROWS_EACH - 1, -1, 0, 2};
+    const int32_t token[] = {5, 6, 7, 8};
+    const uint8_t none[] = {0, 0, 0, 0}, learn[] = {0, 1, 1, 0};
+    struct world w;
+    (void)state;
+    open_world(&w);
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        struct hzp_chain_work got;
+        int32_t is;
+        w.work = (struct hzp_chain_work){.kind = HZP_CHAIN_MICRO};
+        hzp_micro_clear(w.sent);
+        assert_int_equal(hzp_micro_add(w.sent, token, none, 1 + ROWS_EACH), 0);
+        assert_int_equal(hzp_micro_add(w.sent, token, learn, 1 + ROWS_EACH), 0);
+        w.bytes = hzp_chain_work_write(&w.work, w.sent, w.data);
+        assert_int_equal(read_it(&w, &got), 0);
+        memcpy(&is, w.data + (size_t)4 * AT, sizeof(is));
+        assert_int_equal(is, ROWS_EACH + 1);
+        memcpy(w.data + (size_t)4 * AT, &row[i], sizeof(row[i]));
+        assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
+        assert_non_null(strstr(w.err.text, "out of order"));
+    }
+    close_world(&w);
+}
+
 static void what_is_damaged_stays_within_limits(void **state)
 {
     struct world w;
@@ -228,6 +257,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(an_update_is_read),
         cmocka_unit_test(one_wrong_field_is_refused),
+        cmocka_unit_test(rows_before_a_document_are_refused),
         cmocka_unit_test(what_is_damaged_stays_within_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
