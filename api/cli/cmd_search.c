@@ -52,6 +52,7 @@ struct job {
     struct hzp_quiet quiet; /* since the last save */
     struct hzp_link *link;  /* of the ranks that compute each step together; NULL: one rank */
     struct hzp_crew *crew;  /* NULL: one rank */
+    double ranks_ns;        /* processor time of the other ranks, at the last save */
     bool terminal, drawn;
 };
 
@@ -124,11 +125,22 @@ static double spent_ns(const struct job *j)
     return j->before_ns + (double)(hzp_now_ns() - j->begin_ns);
 }
 
+/* From here on the time of other processes counts; the other ranks are none of those. */
+static int watch(struct job *j, struct hzp_err_text *reterr)
+{
+    if (j->crew)
+        HZP_TRY(hzp_crew_spent(j->crew, &j->ranks_ns, reterr));
+    hzp_quiet_begin(&j->quiet);
+    return HZP_OK;
+}
+
 static int save(struct job *j, struct hzp_err_text *reterr)
 {
+    double others = 0, before = j->ranks_ns;
     j->tables.spent_ns = spent_ns(j);
-    hzp_quiet_end(&j->quiet, &j->tables.watched_ns, &j->tables.others_ns);
-    hzp_quiet_begin(&j->quiet);
+    hzp_quiet_end(&j->quiet, &j->tables.watched_ns, &others);
+    HZP_TRY(watch(j, reterr));
+    j->tables.others_ns += HZP_MAX(others - (j->ranks_ns - before), 0);
     return hzp_search_save(j->path, &j->tables, &j->plans, reterr);
 }
 
@@ -160,8 +172,11 @@ static int measure_all(struct job *j, struct hzp_measure *m, struct hzp_err_text
 
 static int open_crew(struct job *j, struct hzp_assembly *bench, struct hzp_measure *m)
 {
-    struct hzp_crew_config config = {
-        .rig = bench->rig, .tables = &j->tables, .measure = m, .link = j->link};
+    struct hzp_crew_config config = {.rig = bench->rig,
+                                     .tables = &j->tables,
+                                     .measure = m,
+                                     .link = j->link,
+                                     .processors = hzp_quiet_processors()};
     return hzp_crew_create(&config, &j->crew);
 }
 
@@ -181,6 +196,8 @@ static int measure(struct job *j, struct hzp_assembly *bench, struct hzp_err_tex
     struct hzp_measure *m;
     HZP_TRY(hzp_measure_create(bench->rig, &j->tables, &m, reterr));
     int r = j->link ? open_crew(j, bench, m) : HZP_OK;
+    if (r == HZP_OK)
+        r = watch(j, reterr);
     if (r == HZP_OK)
         r = measure_all(j, m, reterr);
     if (r == HZP_OK && j->crew && !stop)
@@ -462,7 +479,6 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     memcpy(j->tables.build, j->here.build, sizeof(j->here.build));
     memcpy(j->tables.settings, j->here.settings, sizeof(j->here.settings));
     j->tables.others_max = j->settings->others_max;
-    hzp_quiet_begin(&j->quiet);
     HZP_TRY(measure(j, bench, reterr));
     if (j->settings->validate && !stop)
         return hzp_search_validate(bench->rig, &j->tables, j->settings->validate,
@@ -505,12 +521,24 @@ static int show_saved(struct job *j, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Which rank has ended the link, if nothing else says why the search has failed. */
+static void name_rank(const struct job *j, struct hzp_err_text *reterr)
+{
+    struct hzp_link_state state = {0};
+    if (j->link && !reterr->text[0])
+        hzp_link_state(j->link, &state);
+    if (state.failed)
+        hzp_fail(reterr, HZP_EIO, "rank %d: %s", state.failed_rank, state.why);
+}
+
 static int lead(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
 {
     identify(j, bench->dev);
     int r = recall(j, reterr);
     if (r == HZP_OK)
         r = with_bench(j, bench, reterr);
+    if (r < 0)
+        name_rank(j, reterr);
     struct hzp_err_text other = {0};
     if (j->crew && (r == HZP_OK || r == HZP_ECANCELED || r == HZP_EBUSY))
         hzp_crew_end(j->crew, &other);
@@ -556,14 +584,19 @@ static int run(struct job *j, struct hzp_err_text *reterr)
     return r;
 }
 
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* what a launcher of several ranks passes on */
+}
+
 static int search_on_rank(const struct hzp_options *options,
                           const struct hzp_engine_settings *engine, struct hzp_link *link)
 {
     struct job *j = hzp_xcalloc(1, sizeof(*j));
     struct hzp_err_text err = {0};
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
     j->settings = &options->search;
     j->engine = engine;
     j->link = link;
@@ -582,6 +615,11 @@ static int search_on_rank(const struct hzp_options *options,
     return r == HZP_EINVAL ? 2 : r == HZP_ECANCELED ? 130 : r < 0 ? 1 : 0;
 }
 
+static bool stopped(void *ctx)
+{
+    return stop;
+}
+
 /* With --tensor: the ranks are started and meet, and all of them measure. */
 static int search_on_ranks(const struct hzp_options *options)
 {
@@ -591,7 +629,8 @@ static int search_on_ranks(const struct hzp_options *options)
     int status = hzp_cmd_ranks_start(options);
     if (status >= 0)
         return status;
-    status = hzp_cmd_ranks_open(options, NULL, NULL, NULL, &ranks);
+    catch_signals();
+    status = hzp_cmd_ranks_open(options, NULL, stopped, NULL, &ranks);
     if (status)
         return status;
     engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
@@ -607,6 +646,8 @@ static int search_on_ranks(const struct hzp_options *options)
 
 int hzp_cmd_search(const struct hzp_options *options)
 {
-    bool ranks = options->engine.ranks.tensor > 1 && !options->search.show;
-    return ranks ? search_on_ranks(options) : search_on_rank(options, &options->engine, NULL);
+    if (options->engine.ranks.tensor > 1 && !options->search.show)
+        return search_on_ranks(options);
+    catch_signals();
+    return search_on_rank(options, &options->engine, NULL);
 }

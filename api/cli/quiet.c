@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "base/thread.h"
+#include "device/philox.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,24 @@ static double busy_now(int *ret_cpus)
         fclose(file);
     free(text);
     return busy < 0 ? busy : busy * 1e9 / (double)sysconf(_SC_CLK_TCK);
+}
+
+uint64_t hzp_quiet_processors(void)
+{
+    char boot[64] = "";
+    cpu_set_t cpus;
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    bool known = file && fgets(boot, sizeof(boot), file);
+    if (file)
+        fclose(file);
+    if (!known || sched_getaffinity(0, sizeof(cpus), &cpus) != 0)
+        return 0;
+    uint64_t hash = 1;
+    for (size_t i = 0; i < sizeof(boot) && boot[i]; i++)
+        hash = hzp_mix64(hash + (unsigned char)boot[i]);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        hash = CPU_ISSET(i, &cpus) ? hzp_mix64(hash + i) : hash;
+    return hash ? hash : 1;
 }
 
 static double own_now(void)

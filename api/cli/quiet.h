@@ -26,6 +26,9 @@ void hzp_quiet_begin(struct hzp_quiet *q);
  * the counters cannot be read. */
 void hzp_quiet_end(const struct hzp_quiet *q, double *watched_ns, double *others_ns);
 
+/* The same number in processes of one machine that may use the same CPUs; 0: unknown. */
+uint64_t hzp_quiet_processors(void);
+
 /* The busy time of these CPUs by a text like /proc/stat's, in ticks; negative: it has none of
  * them. */
 double hzp_quiet_busy(const char *text, const cpu_set_t *cpus);

@@ -6,9 +6,10 @@
 #include "nanobatch/search/measure_pair.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 enum { ROUNDS = 5, BESIDE_MAX = 64 };
-enum what { PART, EXCHANGE, BESIDE, STEP, END };
+enum what { PART, EXCHANGE, BESIDE, STEP, SPENT, END };
 
 /* How long exchanges are to run beside a class, in one round. */
 static const double beside_ns = 100e6;
@@ -17,6 +18,7 @@ struct order {
     int32_t what, part;                     /* PART: its number */
     int32_t kind, rows, class, count;       /* EXCHANGE, BESIDE */
     int32_t decode, depth, prefill, unused; /* STEP */
+    uint64_t processors;                    /* SPENT */
     struct hzp_plan_shape shape;
 };
 
@@ -108,18 +110,37 @@ static int do_exchange(struct hzp_crew *c, const struct order *o)
     return HZP_OK;
 }
 
-static int meet(struct hzp_crew *c, struct hzp_err_text *reterr)
+/* *value: the sum over all ranks. */
+static int add_up(struct hzp_crew *c, uint64_t *value, struct hzp_err_text *reterr)
 {
-    uint64_t one = 1;
     struct hzp_transfer t = {.op = HZP_ALL_REDUCE,
                              .type = HZP_WIRE_U64,
                              .count = 1,
-                             .send = &one,
-                             .recv = &one,
+                             .send = value,
+                             .recv = value,
                              .host = true};
     hzp_ticket ticket;
     HZP_TRY(hzp_link_post(c->config.link, &t, &ticket, reterr));
     return hzp_link_wait(c->config.link, ticket, reterr);
+}
+
+static int meet(struct hzp_crew *c, struct hzp_err_text *reterr)
+{
+    uint64_t one = 1;
+    return add_up(c, &one, reterr);
+}
+
+static int do_spent(struct hzp_crew *c, const struct order *o, double *ret_ns,
+                    struct hzp_err_text *reterr)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    bool counts =
+        hzp_link_rank(c->config.link) && o->processors && o->processors == c->config.processors;
+    uint64_t ns = counts ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec : 0;
+    HZP_TRY(add_up(c, &ns, reterr));
+    *ret_ns = (double)ns;
+    return HZP_OK;
 }
 
 static int do_step(struct hzp_crew *c, const struct order *o, double *ret_ns,
@@ -155,6 +176,8 @@ static int act(struct hzp_crew *c, const struct order *o, double *ret_ns,
                                  o->count);
     case STEP:
         return do_step(c, o, ret_ns, reterr);
+    case SPENT:
+        return do_spent(c, o, ret_ns, reterr);
     default:
         return HZP_OK;
     }
@@ -175,12 +198,28 @@ static int broadcast(struct hzp_crew *c, struct hzp_err_text *reterr)
     return hzp_link_wait(c->config.link, ticket, reterr);
 }
 
+/* A device whose exchange fails does not say why: if it is the link, that knows which rank. */
+static int name_rank(struct hzp_crew *c, int r, struct hzp_err_text *reterr)
+{
+    struct hzp_link_state state;
+    if (r >= 0)
+        return r;
+    hzp_link_state(c->config.link, &state);
+    if (!state.failed)
+        return r;
+    return state.failed_rank < 0
+               ? hzp_fail(reterr, HZP_EIO, "%s", state.why)
+               : hzp_fail(reterr, HZP_EIO, "rank %d: %s", state.failed_rank, state.why);
+}
+
 static int say(struct hzp_crew *c, const struct order *o, double *ret_ns,
                struct hzp_err_text *reterr)
 {
     c->order = *o;
-    HZP_TRY(broadcast(c, reterr));
-    return act(c, o, ret_ns, reterr);
+    int r = broadcast(c, reterr);
+    if (r >= 0)
+        r = act(c, o, ret_ns, reterr);
+    return name_rank(c, r, reterr);
 }
 
 int hzp_crew_part(struct hzp_crew *c, struct hzp_err_text *reterr)
@@ -239,6 +278,12 @@ int hzp_crew_step(struct hzp_crew *c, const struct hzp_plan_shape *shape, int32_
     return say(c, &o, ret_ns, reterr);
 }
 
+int hzp_crew_spent(struct hzp_crew *c, double *ret_ns, struct hzp_err_text *reterr)
+{
+    struct order o = {.what = SPENT, .processors = c->config.processors};
+    return say(c, &o, ret_ns, reterr);
+}
+
 int hzp_crew_end(struct hzp_crew *c, struct hzp_err_text *reterr)
 {
     struct order o = {.what = END};
@@ -262,7 +307,7 @@ static bool is_sound(const struct hzp_crew *c, const struct order *o)
         return hzp_plan_shape_check(&o->shape, NULL) == HZP_OK && o->decode >= 0 && o->depth >= 0 &&
                o->prefill >= 0 && o->decode + (int64_t)o->prefill > 0;
     default:
-        return o->what == END;
+        return o->what == SPENT || o->what == END;
     }
 }
 

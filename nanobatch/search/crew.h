@@ -5,6 +5,7 @@
  *     part      one part of measure.h: each rank by itself, without exchanges
  *     link      exchanges alone, by the bytes that a rank sends; then each class of ops beside them
  *     step      a step of some rows by a shape, with its exchanges
+ *     spent     how much processor time the others have taken, which is not that of strangers
  *
  * Orders go over the link that the exchanges use, between them, so there is one order on all ranks.
  * An order is checked before anything is done; ranks are of one build (api/ranks).
@@ -25,13 +26,14 @@ struct hzp_crew_config {
     struct hzp_tables *tables;
     struct hzp_measure *measure; /* of these */
     struct hzp_link *link;
+    uint64_t processors; /* the same number on ranks that may use the same ones; 0: unknown */
 };
 
 /* HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_crew_create(const struct hzp_crew_config *config, struct hzp_crew **ret);
 void hzp_crew_destroy(struct hzp_crew *crew); /* NULL: no effect */
 
-/* ---- rank 0; HZP_EIO: the link failed, HZP_EDEVICE: this rank's device ---- */
+/* ---- rank 0; HZP_EIO: the link failed, and which rank; HZP_EDEVICE: this rank's device ---- */
 
 int hzp_crew_part(struct hzp_crew *crew, struct hzp_err_text *reterr);
 int hzp_crew_link(struct hzp_crew *crew, struct hzp_err_text *reterr);
@@ -40,6 +42,10 @@ int hzp_crew_link(struct hzp_crew *crew, struct hzp_err_text *reterr);
  * here.  HZP_EINVAL: the rig is too small for it. */
 int hzp_crew_step(struct hzp_crew *crew, const struct hzp_plan_shape *shape, int32_t decode,
                   int32_t depth, int32_t prefill, double *ret_ns, struct hzp_err_text *reterr);
+
+/* *ret_ns: the processor time of the other ranks that may use this rank's processors, from when
+ * they began. */
+int hzp_crew_spent(struct hzp_crew *crew, double *ret_ns, struct hzp_err_text *reterr);
 
 int hzp_crew_end(struct hzp_crew *crew, struct hzp_err_text *reterr);
 

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -19,6 +20,7 @@ struct rank {
     struct hzp_tables tables;
     struct hzp_measure *measure;
     struct hzp_crew *crew;
+    uint64_t processors;
     int result;
     char why[256];
 };
@@ -29,8 +31,11 @@ static void open_rank(struct rank *r)
     paper_open_rank(&r->p, "cpu", r->link);
     hzp_tables_init(&r->tables);
     HZP_ASSERT(hzp_measure_create(r->p.rig, &r->tables, &r->measure, &text) == HZP_OK);
-    struct hzp_crew_config config = {
-        .rig = r->p.rig, .tables = &r->tables, .measure = r->measure, .link = r->link};
+    struct hzp_crew_config config = {.rig = r->p.rig,
+                                     .tables = &r->tables,
+                                     .measure = r->measure,
+                                     .link = r->link,
+                                     .processors = r->processors};
     HZP_ASSERT(hzp_crew_create(&config, &r->crew) == HZP_OK);
 }
 
@@ -112,6 +117,44 @@ static void measures_and_runs(void **state)
     close_rank(&rank[0]);
 }
 
+/* What this process has taken, which is that of both ranks. */
+static double own_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+/* The time of ranks on the same processors is said, that of ranks on others is not. */
+static void time_of_the_others(void **state)
+{
+    for (uint64_t apart = 0; apart < 2; apart++) {
+        struct rank rank[2] = {{.processors = 7}, {.processors = 7 + apart}};
+        struct hzp_link *link[2];
+        struct hzp_err_text text = {0};
+        pthread_t thread;
+        double ns[2];
+        assert_int_equal(hzp_link_open_local(2, 0, 1, link, &text), HZP_OK);
+        for (int i = 0; i < 2; i++)
+            rank[i].link = link[i];
+        assert_int_equal(pthread_create(&thread, NULL, follow, &rank[1]), 0);
+        open_rank(&rank[0]);
+        double before = own_ns();
+        for (int i = 0; i < 2; i++) {
+            ns[i] = -1;
+            assert_int_equal(hzp_crew_part(rank[0].crew, &text), HZP_OK);
+            assert_int_equal(hzp_crew_spent(rank[0].crew, &ns[i], &text), HZP_OK);
+        }
+        if (apart)
+            assert_true(ns[0] == 0 && ns[1] == 0);
+        else
+            assert_true(ns[0] > before && ns[1] > ns[0] && ns[1] < own_ns());
+        assert_int_equal(hzp_crew_end(rank[0].crew, &text), HZP_OK);
+        pthread_join(thread, NULL);
+        close_rank(&rank[0]);
+    }
+}
+
 /* A shape that is none: the other rank refuses it, and this one learns that it has gone. */
 static void senseless_order(void **state)
 {
@@ -127,7 +170,8 @@ static void senseless_order(void **state)
     open_rank(&rank[0]);
     struct hzp_plan_shape shape = hzp_plan_sequential;
     shape.reduce[0] = 7;
-    assert_true(hzp_crew_step(rank[0].crew, &shape, 4, 16, 0, &ns, &text) < 0);
+    assert_int_equal(hzp_crew_step(rank[0].crew, &shape, 4, 16, 0, &ns, &text), HZP_EIO);
+    assert_non_null(strstr(text.text, "rank 1"));
     pthread_join(thread, NULL);
     assert_int_equal(rank[1].result, HZP_EFORMAT);
     assert_non_null(strstr(rank[1].why, "no sense"));
@@ -138,6 +182,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(measures_and_runs),
+        cmocka_unit_test(time_of_the_others),
         cmocka_unit_test(senseless_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
