@@ -261,15 +261,14 @@ static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *activ
     const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
     if (!c->group)
         return HZP_OK;
-    HZP_ASSERT(hzp_step_serves(active) || active->offer.slices);
     struct hzp_step_record record = {.step = active->step.number,
                                      .version = active->step.version->record.id,
                                      .current = active->current,
                                      .plan = hzp_plan_hash(&active->plan),
                                      .shape = hzp_plan_shapes_number(&shapes, active->shape)};
     HZP_ASSERT(active->offer.slices <= 1);
-    if (active->offer.slices) {
-        const struct hzp_slice *slice = &active->offer.slice[0];
+    const struct hzp_slice *slice = active->offer.slices ? &active->offer.slice[0] : NULL;
+    if (slice && slice->to > slice->from) { /* of one without items nothing is to be run */
         HZP_ASSERT(slice->tenant == HZP_TENANT_TRAIN && slice->number);
         HZP_ASSERT(!active->shape || hzp_plan_shape_plain(active->shape));
         record.training = (struct hzp_step_training){slice->number, slice->from, slice->to,

@@ -297,7 +297,6 @@ static int check_counts(const struct reader *r)
     for (int32_t i = 0; i < HZP_COUNT(count); i++)
         REQUIRE(r, within(count[i].is, count[i].most), count[i].what, count[i].is);
     REQUIRE(r, h->shape >= -1, "a shape that makes no sense", h->shape);
-    REQUIRE(r, h->end || h->rows > 0 || h->chain, "no rows, and it is no end", h->rows);
     REQUIRE(r, !h->chain || r->is->work_bytes, "a chain, and this rank does not train", 0);
     REQUIRE(r, !h->work || h->from == 0, "work that is not with the first slice", h->from);
     REQUIRE(r, bytes_of(h, max->mask_words) == h->bytes, "its counts do not fit its size", 0);

@@ -103,6 +103,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     HZP_TRY_GOTO(hzp_train_space_create(config->model, &space, &t->space));
     HZP_TRY_GOTO(hzp_micro_create(config->model->dev, config->recipe.micro_rows, &t->micro));
     HZP_TRY_GOTO(open_collectives(t, reterr));
+    HZP_TRY_GOTO(hzp_trainer_open_group(t, reterr));
     if (config->gate) {
         HZP_ASSERT(config->recipe.publish_every == 1);
         HZP_TRY_GOTO(hzp_trainer_gate_create(config->gate, &t->gate));
@@ -121,6 +122,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_collectives_destroy(t->collectives);
     hzp_collectives_destroy(atomic_exchange(&t->joins, NULL));
     free(t->batch.data);
+    free(t->work.data);
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_trainer_drop_rest(t);
@@ -269,6 +271,8 @@ void hzp_trainer_build_micro(struct hzp_trainer *t)
     else
         hzp_micro_build(&t->chain, t->config.model, hzp_trainer_version(t), micro, t->space,
                         t->bin == 0);
+    hzp_trainer_note_work(t,
+                          &(struct hzp_chain_work){.kind = HZP_CHAIN_MICRO, .first = t->bin == 0});
     t->at = t->to = 0;
 }
 
@@ -541,6 +545,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     if (keep && ends_in_a_version(t))
         slice->to = HZP_MIN(slice->to, t->chain.items - 1); /* the last item ends the update */
     t->to = slice->to;
+    hzp_trainer_tell_work(t, slice);
     if (slice->to == slice->from)
         return turn; /* the next item would take too long; the split now knows its price */
     /* This slice ends the update, which is published when the slice has ended.  A step formed

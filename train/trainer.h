@@ -39,6 +39,11 @@
  * An unpublished update stays in its draft, which only the trainer accesses; the next update reads
  * and writes that draft in place.
  *
+ * Where the model is one slice of several (weights/tensor_slice.h) this is rank 0 of a group that
+ * computes each step together: slices carry what the other ranks make the same chains from
+ * (group_learner.h).  The chains themselves reduce what has to be: loss and norm are those of the
+ * whole model, the checksum is the sum of all slices'.
+ *
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch.
  * Borrows: the version it reads, the draft it writes.
  *
@@ -144,7 +149,9 @@ struct hzp_trainer_config {
 
 struct hzp_trainer;
 
-/* Allocates all its device memory here, none later.  With ranks: together with all of them. */
+/* Allocates all its device memory here, none later.  With ranks: together with all of them.
+ * HZP_EUNSUP: the model is one slice of several, and there is a gate, trials, chunks, or
+ * prepare_behind. */
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
                        struct hzp_err_text *reterr);
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */

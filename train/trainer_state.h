@@ -7,6 +7,7 @@
 #define HZP_TRAIN_TRAINER_STATE_H
 
 #include "base/thread.h"
+#include "nanobatch/build/chain_work.h"
 #include "nanobatch/build/ride.h"
 #include "train/collectives.h"
 #include "train/pace.h"
@@ -67,6 +68,11 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
+    struct { /* of a group that computes each step together: what the others make the chain from */
+        uint64_t number; /* of the chain, from 1; 0: none so far */
+        char *data;      /* NULL: there is no such group */
+        size_t bytes;
+    } work;
     struct hzp_track *track;      /* micro-batches, updates, versions */
     uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
@@ -238,6 +244,17 @@ int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *c
 bool hzp_trainer_may_tell(const struct hzp_trainer *t);
 /* With several ranks tells them whether the draft of the update has passed the gate. */
 void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
+
+/* --- trainer_group.c -------------------------------------------------------------------------- */
+
+/* The model is one slice of several: whether the settings can be used then, and room for the work.
+ * No effect with a whole model.  HZP_EUNSUP. */
+int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
+/* t->chain has been built from this, and for a micro-batch from t->micro: the next slice is the
+ * first of it.  No effect with a whole model. */
+void hzp_trainer_note_work(struct hzp_trainer *t, const struct hzp_chain_work *work);
+/* Completes the slice of t->chain: number and, of the first with items, work. */
+void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice);
 
 /* --- trainer_restore.c ------------------------------------------------------------------------ */
 

@@ -85,6 +85,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
         hzp_update_build(&t->chain, t->config.model, hzp_trainer_version(t), t->draft, &hyper,
                          t->space);
     }
+    hzp_trainer_note_work(t, &(struct hzp_chain_work){.kind = HZP_CHAIN_UPDATE, .hyper = hyper});
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_UPDATE;
     return true;
