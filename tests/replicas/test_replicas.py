@@ -6,6 +6,7 @@ leaves frees its rank; a rank that is killed costs no request; what cannot be is
     test_replicas.py HZPSERVE MODEL [CASE ..]
 """
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -322,21 +323,29 @@ def by_tcp():
     key = os.urandom(32).hex()
     port = free_ports(3)
     command = [serve, "serve", model, "--port", "0", "--threads", "1", "--dtype", "f32", "--rank-slowness", "0",
-               "--no-train", "--replicas", "--link", "zmq"]
+               "--no-train", "--replicas", "--link", "zmq", "--rank-timeout", "60"]
+    started = []
 
     def rank(number, secret=key, **more):
         variables = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                      "HZP_RANKS_KEY": secret}
-        return subprocess.Popen(command, env={**os.environ, **variables}, text=True, **more)
+        started.append(subprocess.Popen(command, env={**os.environ, **variables}, text=True, **more))
+        return started[-1]
 
-    with tempfile.TemporaryFile("w+") as log:
+    def said():  # once it has failed: the ranks write where this reads
+        log.seek(0)
+        return log.read()
+
+    with tempfile.TemporaryFile("w+") as log, contextlib.ExitStack() as last:
+        last.callback(lambda: [process.kill() for process in started])  # those that an error has left
         first = rank(0, stdout=subprocess.PIPE, stderr=log)
         server = Server.__new__(Server)
         server.ranks = 2
         while not (found := re.search(r"serves \S+ at (http://\S+:\d+)", line := first.stdout.readline())):
-            assert line, "rank 0 did not come up"
+            assert line, said()
+        threading.Thread(target=first.stdout.read, daemon=True).start()
         server.url = found[1]
-        stranger = rank(1, "b" * 64, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stranger = rank(1, os.urandom(32).hex(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(2)
         assert server.up() == 1, "a rank with another secret was taken in"
         stranger.kill()
@@ -344,8 +353,7 @@ def by_tcp():
         second = rank(1, stdout=subprocess.DEVNULL, stderr=log)
         end = time.monotonic() + HANG
         while server.up() != 2:
-            log.seek(0)
-            assert first.poll() is None and second.poll() is None and time.monotonic() < end, log.read()
+            assert first.poll() is None and second.poll() is None and time.monotonic() < end, said()
             time.sleep(0.02)
         texts = together(server, lambda s, prompt: s.complete(prompt, 100)["text"], PROMPTS)
         assert texts == [server.complete(prompt, 100)["text"] for prompt in PROMPTS]
