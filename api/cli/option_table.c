@@ -130,7 +130,7 @@ const struct hzp_option hzp_option_table[] = {
         "after which a connection is closed"),
     INT("--receive-timeout", http.receive_seconds, "120", 1, 86400, SERVE,
         "seconds within which a request's body has to arrive as a whole (its header within 10)"),
-    INT("--stream-join-ms", http.join_ms, "25", 0, 1000, SERVE,
+    INT("--stream-join-ms", http.join_ms, "40", 0, 1000, SERVE,
         "longest time in milliseconds that a token of a stream waits for further ones while "
         "writing "
         "each by itself would take more than 5 % of the processors; 0: none waits"),

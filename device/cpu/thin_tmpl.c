@@ -395,7 +395,6 @@ enum {
     ACROSS = HZP_THIN_ACROSS,
     PIECE_BYTES = 128 << 10, /* of ACROSS rows, at most, if they are fetched as they lie */
     AHEAD_ROW = 256,         /* bytes of a row between what is read and what is fetched, else */
-    FETCHES = 4,             /* lines at a time, or loads wait behind them */
 };
 
 /* Reads of memory stay before or behind it: compilers gather what is fetched otherwise. */
@@ -408,22 +407,19 @@ struct piece {
     size_t along;         /* from the lines fetched in one turn to those of the next */
 };
 
-/* acc[j] += x times a line of row j. */
+/* acc[j] += x times a line of row j.  Before each line that is loaded one is fetched: where four
+ * were, loads waited behind them. */
 INLINE void piece_line(const struct piece *p, size_t at, __m512bh x, const char *ahead,
                        vf acc[ACROSS])
 {
     const char *w = p->w + at;
 
     UNROLL
-    for (int j = 0; j < ACROSS; j += FETCHES) {
-        UNROLL
-        for (int i = 0; i < FETCHES; i++, ahead += p->apart)
-            _mm_prefetch(ahead, _MM_HINT_T1);
+    for (int j = 0; j < ACROSS; j++, ahead += p->apart) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
         IN_ORDER;
-        UNROLL
-        for (int i = j; i < j + FETCHES; i++)
-            acc[i] = _mm512_dpbf16_ps(acc[i], x,
-                                      (__m512bh)_mm512_loadu_si512(w + (size_t)i * p->stride));
+        acc[j] =
+            _mm512_dpbf16_ps(acc[j], x, (__m512bh)_mm512_loadu_si512(w + (size_t)j * p->stride));
         IN_ORDER;
     }
 }
