@@ -446,6 +446,59 @@ static void test_wrong_results(void **state)
     rig_close();
 }
 
+/* Stands for our kernels: writes what the reference has computed. */
+static void run_own(const void *args)
+{
+    size_t rows = (size_t)rig.row0[rig.count];
+    memcpy(rig.mem[OUT], rig.host[OUT], rows * NARROW * 2);
+    memcpy(rig.mem[LSE], rig.host[LSE], rows * HEADS * 4);
+    memcpy(rig.mem[DQKV], rig.host[DQKV], rows * WIDE * 2);
+}
+
+static int own_attention(struct hzp_lane *lane, const void *args)
+{
+    int nothing = 0;
+    fake_then(hzp_cuda_lane(lane)->stream, run_own, &nothing, sizeof(nothing));
+    return 0;
+}
+
+static const struct hzp_attention_use use_trained = {heads, TRAINED, 0.125f, false};
+
+/* What one way leaves out is not what the other has written there before.  computes: what cuDNN's
+ * graphs say; else it writes nothing, which takes no time. */
+static void check_compared(bool computes)
+{
+    static const int32_t rows[] = {37, 0, 100};
+    fake_dnn.computes = computes;
+    fake_dnn.own_microseconds = 5000;
+    rig_open(NULL, NULL);
+    assert_true(hzp_cudnn_trains(((struct hzp_cuda_device *)rig.dev)->cudnn, &use_trained));
+    lane_open();
+    documents(3, rows);
+    struct hzp_attn_packed_args a = forward(rig.mem), want = forward(rig.host);
+    struct hzp_attn_packed_bwd_args b = backward(rig.mem), want_b = backward(rig.host);
+    assert_int_equal(hzp_op_attn_packed(rig.ref_lane, &want), 0);
+    assert_int_equal(hzp_op_attn_packed_bwd(rig.ref_lane, &want_b), 0);
+    const void *args[] = {&a, &b};
+    for (int i = 0; i < 2; i++) {
+        enum hzp_op op = i ? HZP_OP_attn_packed_bwd : HZP_OP_attn_packed;
+        assert_int_equal(hzp_cudnn_attention(rig.lane, op, args[i], own_attention), 0);
+        wait_for(rig.lane);
+        assert_int_equal(fallbacks(), computes ? 0 : i + 1);
+    }
+    size_t all = (size_t)rig.row0[3];
+    expect_near(OUT, all * NARROW, 0.01);
+    expect_near(LSE, all * HEADS, 1e-4);
+    expect_near(DQKV, all * WIDE, 0.02);
+    rig_close();
+}
+
+static void test_compared(void **state)
+{
+    check_compared(true);
+    check_compared(false);
+}
+
 /* Computes documents of these lengths; returns how many runs of cuDNN that was. */
 static int forward_of(int count, const int32_t *rows)
 {
@@ -610,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_prefill_is_chosen),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_wrong_results),
+        cmocka_unit_test(test_compared),
         cmocka_unit_test(test_nothing_is_built_later),
         cmocka_unit_test(test_nothing_is_timed_later),
         cmocka_unit_test(test_failing_run),
