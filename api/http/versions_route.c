@@ -21,6 +21,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,10 @@ static bool ended(const struct hzp_version_job *job)
 static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
 {
     struct hzp_err_text err = {.param = ""};
+    int status = job->state == HZP_JOB_FAILED ? hzp_http_status(job->code) : MHD_HTTP_OK;
+    if (status == MHD_HTTP_INTERNAL_SERVER_ERROR)
+        return hzp_reply_error(x, status, NULL, "job_failed", "job %" PRIu64 " failed: %s", job->id,
+                               job->error);
     if (job->state == HZP_JOB_FAILED) {
         snprintf(err.text, sizeof(err.text), "%s", job->error);
         return hzp_reply_conflict(x, job->code, &err);

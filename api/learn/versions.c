@@ -390,6 +390,19 @@ static int run_job(struct hzp_state *s, const struct hzp_version_job *job,
     return HZP_EINVAL;
 }
 
+/* Why a job failed, for clients too: files are named from the state directory on. */
+static void tell_failure(const struct hzp_state *s, struct hzp_version_job *job, const char *why)
+{
+    size_t prefix = strlen(s->dir), n = 0;
+    while (*why && n + 1 < sizeof(job->error)) {
+        if (prefix && !strncmp(why, s->dir, prefix) && why[prefix] == '/')
+            why += prefix + 1;
+        else
+            job->error[n++] = *why++;
+    }
+    job->error[n] = 0;
+}
+
 static void log_job(const struct hzp_version_job *job)
 {
     static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
@@ -512,8 +525,7 @@ void hzp_state_turn_jobs(struct hzp_state *s)
     result.state = r < 0 ? HZP_JOB_FAILED : result.learn_to ? HZP_JOB_LEARNS : HZP_JOB_DONE;
     result.code = r;
     if (r < 0)
-        snprintf(result.error, sizeof(result.error), "%.*s", (int)sizeof(result.error) - 1,
-                 text.text[0] ? text.text : hzp_err_name(r));
+        tell_failure(s, &result, text.text[0] ? text.text : hzp_err_name(r));
     if (result.state != HZP_JOB_LEARNS)
         result.ended_unix_ms = hzp_unix_ms();
     log_job(&result);

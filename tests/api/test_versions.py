@@ -416,6 +416,18 @@ def test_rollback():
                 ("DELETE", f"{EXAMPLES}/{last}", None, 404)):
             status, got = call(server, method, path, body)
             assert status == want, (method, path, body, status, got)
+        # what fails in the server's files is told by the job's number, and names no path of the server
+        pathlib.Path(state, "export").rename(pathlib.Path(state, "elsewhere"))
+        pathlib.Path(state, "export").write_text("no directory")
+        status, got = call(server, "POST", "/v1/weights/prod/export" + wait, {"directory": "b-copy"})
+        assert status == 500 and got["error"]["code"] == "job_failed", (status, got)
+        job = got["error"]["message"].split()[1]
+        status, told = call(server, "GET", f"/v1/jobs/{job}")
+        assert status == 200 and told["state"] == "failed" and told["kind"] == "export", told
+        assert told["error"] and told["error"] in got["error"]["message"], (told, got)
+        assert state not in json.dumps([told, got]), (told, got)
+        pathlib.Path(state, "export").unlink()
+
         lines = [json.loads(line) for line in pathlib.Path(state, "audit.jsonl").read_text().splitlines()]
         assert {line["action"] for line in lines} == {"teach", "name", "activate", "forget", "export",
                                                        "unname"}
