@@ -43,6 +43,8 @@ const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
     bool trains = with == HZP_TENANT_TRAIN;
     const struct hzp_loop_config *c = &loop->config;
     const struct hzp_plan_entry *entry = NULL;
+    if (trains && c->group)
+        return NULL;
     if (trains && c->beside)
         return c->beside;
     if (c->plans)
@@ -72,16 +74,14 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active, 
 }
 
 /* The shape for serving and training together; serving's part was planned before it was known
- * whether training has work.  NULL: training's slices follow serving on the compute lane; so they
- * do in a group that computes each step together, whose collectives have one order. */
+ * whether training has work.  NULL: training's slices follow serving on the compute lane. */
 static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
                                                   const struct hzp_active_step *active)
 {
     const struct hzp_plan_shape *both =
         hzp_step_serves(active) ? hzp_loop_shape(loop, active->batch, HZP_TENANT_TRAIN) : NULL;
     bool beside = active->split.beside;
-    if (!both || loop->config.group ||
-        (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
+    if (!both || (hzp_plan_shape_beside(both) && !beside)) /* one after the other */
         return NULL;
     return beside || both->ride || loop->config.plans ? both : NULL;
 }
@@ -103,6 +103,10 @@ static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
     if (both && first) {
         hzp_plan_clear(&active->plan);
         active->shape = both;
+    } else if (first && loop->config.group && active->shape &&
+               !hzp_plan_shape_plain(active->shape)) { /* training would not be in turn */
+        hzp_plan_clear(&active->plan);
+        active->shape = NULL;
     }
     struct hzp_step_plan what = hzp_step_serving(loop, active);
     what.chain = slice->chain;

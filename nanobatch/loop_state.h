@@ -122,7 +122,8 @@ static inline bool hzp_step_serves(const struct hzp_active_step *active)
 /* ---- loop_form.c ---- */
 
 /* The shape of a step of these rows.  with: HZP_TENANT_TRAIN if training is in it too, else
- * HZP_TENANT_SERVE.  NULL: sequential. */
+ * HZP_TENANT_SERVE.  NULL: sequential; with training in a group that computes each step together,
+ * whose collectives have one order: as without, but training follows a plain shape. */
 const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
                                             const struct hzp_batch *batch, enum hzp_tenant with);
 

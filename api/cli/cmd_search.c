@@ -635,6 +635,10 @@ static int search_on_ranks(const struct hzp_options *options)
         return status;
     engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
     int r = hzp_group_check(&engine, ranks.ranks, &err);
+    if (r == HZP_OK && !engine.no_train)
+        r = hzp_fail(&err, HZP_EINVAL,
+                     "search --tensor needs --no-train: in a group training follows serving's rows "
+                     "in each step, so there is nothing to search");
     if (r == HZP_OK && options->search.validate)
         r = hzp_fail(&err, HZP_EINVAL, "--validate cannot be used with --tensor");
     if (r < 0)

@@ -274,7 +274,8 @@ struct replicas {
 /* Whether rank 0 goes on serving without a lost rank, until another has taken its place. */
 static bool outlives(const struct hzp_engine_settings *settings, const struct hzp_ranks *ranks)
 {
-    return settings->ranks.restarts && ranks->rendezvous.from[0] && !settings->no_train;
+    return settings->ranks.restarts && ranks->rendezvous.from[0] && !settings->no_train &&
+           settings->ranks.tensor <= 1;
 }
 
 static int start_rejoin(const struct hzp_options *options, struct hzp_engine *engine,
@@ -478,6 +479,8 @@ static int check_group(const struct hzp_options *options, const struct hzp_ranks
 {
     struct hzp_err_text err = {0};
     int r = hzp_group_check(&options->engine, ranks->ranks, &err);
+    if (r == HZP_OK)
+        r = hzp_group_check_learning(&options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     return r < 0 ? 2 : 0;

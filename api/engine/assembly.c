@@ -307,6 +307,12 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"steps of edits", b->edits_max},
         {"steps of masks", b->masks_max},
         {"--check-plans", a->is.serving->check_plans},
+        {"learning (1: yes)", a->is.training != NULL},
+        {"--slots", a->plan.slots},
+        {"--micro-rows", a->is.training ? a->plan.recipe.micro_rows : 0},
+        {"--moments (1: bf16)", a->is.training ? a->is.training->moment_type : 0},
+        {"pieces of training of operations",
+         a->is.training ? (int64_t)a->plan.train.quantum_flops : 0},
     };
     int64_t pages = a->plan.kv_pages;
     HZP_TRY(hzp_group_compare(a->is.group, number, HZP_COUNT(number), reterr));
@@ -317,12 +323,13 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
 
 struct hzp_step_limits hzp_assembly_step_limits(const struct hzp_assembly *a)
 {
-    return (struct hzp_step_limits){.lines = (int32_t)a->is.serving->running_max +
-                                             1, /* and one for rewarming */
-                                    .vocab = a->config.vocab,
-                                    .pages = a->plan.kv_pages,
-                                    .page_rows = (int32_t)a->is.serving->page_rows,
-                                    .positions = a->plan.positions};
+    return (struct hzp_step_limits){
+        .lines = (int32_t)a->is.serving->running_max + 1, /* and one for rewarming */
+        .vocab = a->config.vocab,
+        .pages = a->plan.kv_pages,
+        .page_rows = (int32_t)a->is.serving->page_rows,
+        .positions = a->plan.positions,
+        .work_bytes = a->is.training ? hzp_group_work_room(&a->plan.recipe) : 0};
 }
 
 static int open_weights(struct hzp_assembly *a, uint64_t first_id)
@@ -400,7 +407,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ctx = ctx};
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */
         config.quantum_flops = a->plan.train.quantum_flops;
-        config.prepare_behind = true;
+        config.prepare_behind = !a->is.group; /* its chains would have to run on all ranks */
     }
     return explain(a, hzp_trainer_create(&config, &a->trainer, reterr), "training", reterr);
 }
@@ -416,6 +423,14 @@ int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *rete
         config.quantum_flops = a->plan.train.quantum_flops;
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
     return explain(a, hzp_follower_create(&config, &a->follower, reterr), "training", reterr);
+}
+
+int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    struct hzp_group_learner_config config = {
+        .recipe = a->plan.recipe, .model = a->model, .quantum_flops = a->plan.train.quantum_flops};
+    HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
+    return explain(a, hzp_group_learner_create(&config, &a->group_learner), "training", reterr);
 }
 
 /* ---- the first version ---- */
@@ -673,6 +688,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_rig_destroy(a->rig);
     hzp_trainer_destroy(a->trainer);
     hzp_follower_destroy(a->follower);
+    hzp_group_learner_destroy(a->group_learner);
     hzp_scheduler_destroy(a->scheduler);
     hzp_tier_destroy(a->tier);
     hzp_batch_destroy(a->batch);
@@ -687,6 +703,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->rig = NULL;
     a->trainer = NULL;
     a->follower = NULL;
+    a->group_learner = NULL;
     a->scheduler = NULL;
     a->tier = NULL;
     a->batch = NULL;

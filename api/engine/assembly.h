@@ -7,7 +7,8 @@
  *
  *     read          configuration, layout and tokenizer: no device, any thread
  *     open          device, plan table, memory plan, weights, model
- *     open_trainer  the trainer, over the caller's queue; or open_follower, on a rank other than 0
+ *     open_trainer  the trainer, over the caller's queue; or open_follower, on a rank other than 0,
+ *                   or open_group_learner, on one of a group that computes each step together
  *     fill          the first version's contents, published
  *     open_serving  KV pages, spaces, batch, scheduler
  *     open_rig      synthetic steps instead of a scheduler: for plans and measurements
@@ -36,6 +37,7 @@
 #include "nanobatch/search/rig.h"
 #include "serve/scheduler.h"
 #include "train/follower.h"
+#include "train/group_learner.h"
 #include "train/trainer.h"
 
 /* The maximum sizes of a rig's steps. */
@@ -105,6 +107,8 @@ struct hzp_assembly {
     struct hzp_trainer *trainer;
     /* open_follower */
     struct hzp_follower *follower;
+    /* open_group_learner */
+    struct hzp_group_learner *group_learner;
     /* open_serving */
     struct hzp_kvpool *pool;
     struct hzp_tier *tier; /* NULL: what falls out of the prefix cache is gone */
@@ -142,6 +146,9 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
 
 /* Opens a follower instead of a trainer, on a rank other than 0. */
 int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr);
+
+/* Opens what learns on a member of a group instead. */
+int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 /* Begins a draft, fills it by calling fill() (NULL: with the model's weights, or noise if there is
  * no directory), quantizes it if the store keeps e4m3 copies, and publishes it.  On a device that

@@ -263,6 +263,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (s->serving.consistency == HZP_PINNED && replaced && !pins)
         return hzp_fail_param(reterr, HZP_EINVAL, "--consistency",
                               "--consistency pinned needs --slots 3 or more, and --pin-seconds");
+    bool group = s->ranks.tensor > 1;
     struct hzp_assembly_config config = {.device = &s->device,
                                          .model = &s->model,
                                          .serving = &s->serving,
@@ -271,8 +272,8 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .tokenizer = true,
                                          .slots = slots,
                                          .max_staleness = (int32_t)s->training.max_staleness,
-                                         .link = s->no_train ? NULL : e->config.link,
-                                         .group = s->ranks.tensor > 1 ? e->config.link : NULL,
+                                         .link = s->no_train || group ? NULL : e->config.link,
+                                         .group = group ? e->config.link : NULL,
                                          .ranks = &s->ranks,
                                          .serves = true,
                                          .copies = keeps_checkpoints(s),

@@ -39,9 +39,6 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
         bool given;
         const char *option, *why;
     } bad[] = {
-        {!s->no_train, "--tensor",
-         "needs --no-train: ranks that compute each step together do "
-         "not learn yet"},
         {s->ranks.replicas, "--replicas",
          "cannot be used with --tensor: a rank is a replica or a "
          "part of one"},
@@ -58,6 +55,35 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
             return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
                                   bad[i].why);
     return check_model(s, ranks, reterr);
+}
+
+int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err_text *reterr)
+{
+    const char *state = s->learning.state_dir;
+    if (s->ranks.tensor <= 1 || s->no_train)
+        return HZP_OK;
+    const struct {
+        bool given;
+        const char *option, *why;
+    } bad[] = {
+        {!state || strcmp(state, "none"), "--tensor",
+         "with learning needs --state none (or --no-train, to serve only): ranks that compute each "
+         "step together write no checkpoints yet"},
+        {s->learning.gate, "--gate", "cannot be used with --tensor"},
+        {s->canary.share > 0, "--canary", "cannot be used with --tensor"},
+        {s->split.ride, "--ride",
+         "cannot be used with --tensor: training follows serving's rows in each step"},
+        {s->split.train_cores, "--train-cores",
+         "cannot be used with --tensor: training follows serving's rows in each step"},
+        {s->training.ordered, "--ordered", "cannot be used with --tensor"},
+        {s->serving.slots > 2, "--slots",
+         "above 2 cannot be used with --tensor: steps read the current version only"},
+    };
+    for (int i = 0; i < HZP_COUNT(bad); i++)
+        if (bad[i].given)
+            return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
+                                  bad[i].why);
+    return HZP_OK;
 }
 
 /* ---- numbers ---- */

@@ -21,12 +21,17 @@
 int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
                     struct hzp_err_text *reterr);
 
+/* Whether such a group can learn with these settings; without --tensor, and with --no-train, there
+ * is nothing to check.  HZP_EINVAL names the option that excludes it. */
+int hzp_group_check_learning(const struct hzp_engine_settings *settings,
+                             struct hzp_err_text *reterr);
+
 /* A number that all ranks of a group must have in common, and how it is called. */
 struct hzp_group_number {
     const char *name;
     int64_t value;
 };
-enum { HZP_GROUP_NUMBERS_MAX = 16 };
+enum { HZP_GROUP_NUMBERS_MAX = 24 };
 
 /* Compares the numbers with those of all ranks; each calls it at the same point of its start.
  * HZP_EINVAL names the first rank and number that differ from rank 0's; HZP_EIO: the link

@@ -13,6 +13,8 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_member_stats stats;
     int64_t ready = 1;
     HZP_TRY(hzp_assembly_open(a, 1, reterr));
+    if (a->is.training)
+        HZP_TRY(hzp_assembly_open_group_learner(a, reterr));
     HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     struct hzp_member_config config = {.model = a->model,
@@ -23,6 +25,12 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                        .shapes = {.plans = a->plans.entries ? &a->plans : NULL},
                                        .link = a->is.group,
                                        .check_plans = a->is.serving->check_plans != 0};
+    if (a->group_learner) {
+        config.chain = hzp_group_learner_chain;
+        config.ran = hzp_group_learner_ran;
+        config.publish = hzp_group_learner_publish;
+        config.ctx = a->group_learner;
+    }
     int r = hzp_member_create(&config, &member);
     if (r < 0)
         return hzp_fail(reterr, r, "cannot join the group: %s", hzp_err_name(r));
@@ -33,8 +41,13 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
         r = hzp_member_run(member, reterr);
     }
     hzp_member_read_stats(member, &stats);
-    hzp_log(HZP_LOG_INFO, "engine", "computed rank=%d steps=%" PRIu64 " rows=%" PRIu64,
-            hzp_link_rank(a->is.group), stats.steps, stats.rows);
+    struct hzp_group_learner_stats learner = {0};
+    if (a->group_learner)
+        hzp_group_learner_read_stats(a->group_learner, &learner);
+    hzp_log(
+        HZP_LOG_INFO, "engine",
+        "computed rank=%d steps=%" PRIu64 " rows=%" PRIu64 " updates=%" PRIu64 " versions=%" PRIu64,
+        hzp_link_rank(a->is.group), stats.steps, stats.rows, learner.updates, learner.publications);
     hzp_member_destroy(member);
     return r;
 }
@@ -42,14 +55,17 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
 int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *link,
                    struct hzp_err_text *reterr)
 {
-    struct hzp_assembly_config config = {.device = &settings->device,
-                                         .model = &settings->model,
-                                         .serving = &settings->serving,
-                                         .split = &settings->split,
-                                         .slots = 1,
-                                         .group = link,
-                                         .ranks = &settings->ranks,
-                                         .member = true};
+    struct hzp_assembly_config config = {
+        .device = &settings->device,
+        .model = &settings->model,
+        .serving = &settings->serving,
+        .split = &settings->split,
+        .training = settings->no_train ? NULL : &settings->training,
+        .slots = settings->no_train ? 1 : (int32_t)settings->serving.slots,
+        .max_staleness = (int32_t)settings->training.max_staleness,
+        .group = link,
+        .ranks = &settings->ranks,
+        .member = true};
     struct hzp_assembly parts;
     int r = hzp_assembly_read(&config, &parts, reterr);
     if (r == HZP_OK)

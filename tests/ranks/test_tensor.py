@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server whose ranks compute each step together: the same answers as one process gives, to clients that stream,
 leave and come at once; a rank that dies is named, and the server ends; a signal ends all in order; settings that
-exclude it are refused by name.
+exclude it are refused by name. And a server that learns beside: the same losses as one process, the text that was
+taught, while clients stream.
 
     test_tensor.py HZPSERVE MODEL LINK...    links: mpi, zmq
 """
@@ -24,19 +25,21 @@ import urllib.request
 serve, model = sys.argv[1:3]
 HANG = 1500  # seconds; only a hang takes as long
 GROUP = ["--ranks", "2", "--tensor", "2"]
+LEARNING = ["--passes", "16", "--update-tokens", "24"]
 
 
 class Server:
     """A server; of several ranks, if the options say so."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, learns=False):
         self.scratch = tempfile.TemporaryDirectory(prefix="hzpserve-tensor-")
         self.log = pathlib.Path(self.scratch.name) / "log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [serve, "serve", model, "--port", "0", "--no-train", "--dtype", "f32", "--state", self.scratch.name,
-                 "--max-running", "6", "--kv-tokens", "768", "--page-rows", "16", *options],
-                stdout=subprocess.PIPE, stderr=log, text=True)
+                [serve, "serve", model, "--port", "0", "--dtype", "f32", "--max-running", "6", "--kv-tokens", "768",
+                 "--page-rows", "16", *(["--state", "none"] if learns else ["--no-train", "--state", self.scratch.name]),
+                 *options],
+                stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "SCRATCH": self.scratch.name})
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at http://(\S+:\d+)", line)
             if found:
@@ -55,6 +58,15 @@ class Server:
         found = re.search(rf"^{name}{{{labels}}} (\S+)$", self.get("/metrics"), re.M)
         assert found, name
         return float(found[1])
+
+    def post(self, path, body, kind="application/json"):
+        """Status and answer."""
+        request = urllib.request.Request(f"http://{self.host}{path}", body.encode(), {"Content-Type": kind})
+        try:
+            with urllib.request.urlopen(request, timeout=HANG) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
 
     def complete(self, body):
         request = urllib.request.Request(f"http://{self.host}/v1/completions", json.dumps(body).encode(),
@@ -88,7 +100,7 @@ class Server:
             except OSError:
                 continue
             if variables.get(b"RANK", variables.get(b"OMPI_COMM_WORLD_RANK")) == str(rank).encode() and \
-                    word in words and pathlib.Path(words[0].decode()).name == pathlib.Path(serve).name:
+                    variables.get(b"SCRATCH") == word and pathlib.Path(words[0].decode()).name == pathlib.Path(serve).name:
                 return int(path.parent.name)
         sys.exit(f"there is no rank {rank}")
 
@@ -200,8 +212,98 @@ def starts_again():
     assert "restart rank=0" in log and "restart rank=1" in log and text, log
 
 
+LESSONS = [("Where does", " the blue whale sing"), ("Who lives in", " a green boat on the hill"),
+           ("The river", " runs up the mountain")]
+UPDATE = r"train: update optimizer_step=(\d+) loss=(\S+) grad_norm=(\S+) .* samples=(\d+) tokens=(\d+)"
+
+
+def teach(server):
+    """Teaches, and asks before and after: the texts, and of each update what the log says."""
+    before = [server.complete({"prompt": prompt, "max_tokens": 16, "temperature": 0}) for prompt, _ in LESSONS]
+    lines = "".join(json.dumps({"prompt": prompt, "completion": text}) + "\n" for prompt, text in LESSONS)
+    status, taught = server.post("/v1/fine_tuning/examples?wait=served&timeout=600", lines, "application/x-ndjson")
+    assert status == 200 and taught["served"] and taught["accepted"] == len(LESSONS), (status, taught)
+    after = []
+    for prompt, _ in LESSONS:
+        status, got = server.post("/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 16, "temperature": 0,
+                                                                 "after": taught["after"]}))
+        assert status == 200 and got["hzpserve"]["weights_version"] >= taught["weights_version"] > 1, got
+        after.append(got["choices"][0]["text"])
+    return before, after, re.findall(UPDATE, server.log.read_text())
+
+
+def learns(link, expected):
+    """The group learns what one process learns; what it cannot do it says."""
+    server = Server(*GROUP, "--link", link, "--check-plans", *LEARNING, learns=True)
+    before, after, updates = teach(server)
+    assert before == expected[0] and after == expected[1], (before, after, expected)
+    assert after == [text for _, text in LESSONS], after
+    assert len(updates) == len(expected[2]) >= 8, updates
+    for group, one in zip(updates, expected[2]):
+        assert group[0] == one[0] and group[3:] == one[3:], (group, one)
+        for a, b in zip(group[1:3], one[1:3]):
+            assert abs(float(a) - float(b)) <= 0.01 * float(b) + 0.001, (group, one)
+    now = json.loads(server.get("/v1/weights"))["serving"]
+    for kind, body in (("activate", "{}"), ("export", '{"directory": "x"}')):
+        status, got = server.post(f"/v1/weights/{now}/{kind}", body)
+        assert status == 400 and "--state none" in got["error"]["message"], (kind, status, got)
+    status, got = server.post("/v1/completions", '{"prompt": "A", "max_tokens": 2, "consistency": "pinned"}')
+    assert status == 400 and "pinned" in got["error"]["message"], got
+    log = server.end()
+    found = re.search(r"computed rank=1 steps=\d+ rows=\d+ updates=(\d+) versions=(\d+)", log)
+    assert found and int(found[1]) == len(updates) and int(found[2]) in (now - 1, now - 2), (log, now)
+    print(f"{link}: {len(updates)} updates of two ranks as of one process, loss {updates[0][1]} to {updates[-1][1]}")
+
+
+def learns_under_load(link):
+    """Clients stream while versions are swapped; each answer says which version drew which token."""
+    server = Server(*GROUP, "--link", link, "--passes", "40", "--train-share", "1", "--itl-stretch", "0", learns=True)
+    wrong, swapped, stop = [], [], threading.Event()
+
+    def client(i):
+        while not stop.is_set():
+            status, got = server.post("/v1/completions", json.dumps(
+                {"prompt": LESSONS[i % 3][0], "max_tokens": 60, "temperature": 0.9 if i % 2 else 0, "ignore_eos": True}))
+            spans = got["hzpserve"]["spans"] if status == 200 else []
+            if not spans or spans[-1]["end"] != 60 or got["hzpserve"]["staleness"] > 1 or \
+                    any(a["end"] != b["start"] or a["version"] >= b["version"] for a, b in zip(spans, spans[1:])):
+                wrong.append((status, got))
+            swapped.append(len(spans) - 1)
+
+    clients = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+    for c in clients:
+        c.start()
+    teach(server)
+    stop.set()
+    for c in clients:
+        c.join()
+    versions = json.loads(server.get("/v1/weights"))["serving"]
+    server.end()
+    assert not wrong, wrong[:3]
+    assert versions > 40 and sum(swapped) > 10, (versions, swapped)
+    print(f"{link}: {len(swapped)} answers while {versions - 1} versions were published; {sum(swapped)} swaps in answers")
+
+
+def loses_while_learning(link):
+    """Rank 1 is killed while it learns."""
+    server = Server(*GROUP, "--link", link, "--passes", "100000", learns=True)
+    status, _ = server.post("/v1/fine_tuning/examples", json.dumps({"text": "A dog saw a cat. " * 4}))
+    assert status == 202
+    server_until(server, lambda: server.number("hzpserve_weights_version") > 3)
+    os.kill(server.pid(1), signal.SIGKILL)
+    log = server.end(status=3, ask=False)
+    assert re.search(r"ranks failed: .*rank 1", log), log
+
+
 def refused():
-    cases = [(["--ranks", "2", "--tensor", "2"], "--tensor needs --no-train"),
+    learning = ["--ranks", "2", "--tensor", "2"]
+    cases = [(learning + ["--state", tempfile.gettempdir()], "--tensor with learning needs --state none"),
+             (learning + ["--gate", "x.jsonl"], "--gate cannot be used with --tensor"),
+             (learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
+             (learning + ["--ride", "8"], "--ride cannot be used with --tensor"),
+             (learning + ["--train-cores", "1"], "--train-cores cannot be used with --tensor"),
+             (learning + ["--ordered"], "--ordered cannot be used with --tensor"),
+             (learning + ["--slots", "3"], "--slots above 2 cannot be used with --tensor"),
              (["--ranks", "2", "--tensor", "3", "--no-train"], "--tensor 3: there are 2 ranks"),
              (["--tensor", "2", "--no-train"], "--tensor 2: there are 1 ranks"),
              (["--ranks", "3", "--tensor", "3", "--no-train"], "do not divide the model's attention heads, 4"),
@@ -210,7 +312,7 @@ def refused():
              (GROUP + ["--no-train", "--device", "cuda"], "--tensor is not there for GPUs yet"),
              (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
     for options, says in cases:
-        ended = subprocess.run([serve, "serve", model, "--port", "0", "--state", "none", *options], timeout=HANG,
+        ended = subprocess.run([serve, "serve", model, "--port", "0", *([] if "--state" in options else ["--state", "none"]), *options], timeout=HANG,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert ended.returncode == 2 and says in ended.stdout, (options, ended.returncode, ended.stdout)
 
@@ -218,9 +320,15 @@ def refused():
 alone = Server()
 answers = at_once(alone, list(bodies()))
 alone.end()
+alone = Server(*LEARNING, learns=True)
+taught_alone = teach(alone)
+alone.end()
 refused()
 for name in sys.argv[3:]:
     same_answers(name, answers)
+    learns(name, taught_alone)
+    learns_under_load(name)
+    loses_while_learning(name)
     loses(name, True)
 loses(sys.argv[3], False)
 if "zmq" in sys.argv[3:]:
