@@ -462,8 +462,6 @@ static int own_attention(struct hzp_lane *lane, const void *args)
     return 0;
 }
 
-static const struct hzp_attention_use use_trained = {heads, TRAINED, 0.125f, false};
-
 /* What one way leaves out is not what the other has written there before.  computes: what cuDNN's
  * graphs say; else it writes nothing, which takes no time. */
 static void check_compared(bool computes)
@@ -472,7 +470,8 @@ static void check_compared(bool computes)
     fake_dnn.computes = computes;
     fake_dnn.own_microseconds = 5000;
     rig_open(NULL, NULL);
-    assert_true(hzp_cudnn_trains(((struct hzp_cuda_device *)rig.dev)->cudnn, &use_trained));
+    assert_true(hzp_cudnn_trains(((struct hzp_cuda_device *)rig.dev)->cudnn,
+                                 &(struct hzp_attention_use){heads, TRAINED, 0.125f, false}));
     lane_open();
     documents(3, rows);
     struct hzp_attn_packed_args a = forward(rig.mem), want = forward(rig.host);
