@@ -314,7 +314,11 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"pieces of training of operations",
          a->is.training ? (int64_t)a->plan.train.quantum_flops : 0},
     };
+    /* Kernels of another instruction set round otherwise, so a rank would draw other tokens. */
+    const char *level = strrchr(a->dev->label, ',');
     int64_t pages = a->plan.kv_pages;
+    HZP_TRY(hzp_group_compare_word(a->is.group, "kernels of (--cpu-level)",
+                                   level ? level + 2 : "another kind", reterr));
     HZP_TRY(hzp_group_compare(a->is.group, number, HZP_COUNT(number), reterr));
     HZP_TRY(hzp_group_least(a->is.group, &pages, reterr));
     a->plan.kv_pages = (int32_t)pages;

@@ -123,6 +123,25 @@ int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *numb
     return r;
 }
 
+int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *word,
+                           struct hzp_err_text *reterr)
+{
+    enum { WORDS = 2 };
+    int ranks = hzp_link_ranks(link);
+    int64_t own[WORDS] = {0};
+    snprintf((char *)own, sizeof(own), "%s", word);
+    int64_t *all = hzp_xcalloc((size_t)ranks * WORDS, sizeof(*all));
+    int r = gather(link, own, WORDS, all, reterr);
+    for (int k = 1; r == HZP_OK && k < ranks; k++)
+        if (memcmp(&all[k * WORDS], all, sizeof(own)) != 0)
+            r = hzp_fail(reterr, HZP_EINVAL,
+                         "rank %d has %s %.15s, rank 0 has %.15s: ranks that compute each step "
+                         "together need the same",
+                         k, name, (const char *)&all[k * WORDS], (const char *)all);
+    free(all);
+    return r;
+}
+
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr)
 {
     int ranks = hzp_link_ranks(link);

@@ -39,6 +39,10 @@ enum { HZP_GROUP_NUMBERS_MAX = 24 };
 int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *number, int count,
                       struct hzp_err_text *reterr);
 
+/* The same of a word, of which 15 characters count. */
+int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *word,
+                           struct hzp_err_text *reterr);
+
 /* The smallest value of any rank, in *value; waits until all ranks have come so far. */
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr);
 

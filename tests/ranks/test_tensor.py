@@ -312,9 +312,27 @@ def refused():
              (GROUP + ["--no-train", "--device", "cuda"], "--tensor is not there for GPUs yet"),
              (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
     for options, says in cases:
-        ended = subprocess.run([serve, "serve", model, "--port", "0", *([] if "--state" in options else ["--state", "none"]), *options], timeout=HANG,
+        state = [] if "--state" in options else ["--state", "none"]
+        ended = subprocess.run([serve, "serve", model, "--port", "0", *state, *options], timeout=HANG,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert ended.returncode == 2 and says in ended.stdout, (options, ended.returncode, ended.stdout)
+
+
+def levels():
+    """Ranks whose kernels are of different instruction sets would draw different tokens: refused by name."""
+    devices = subprocess.run([serve, "devices"], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
+    if not re.search(r"\bavx2\b|avx512|\bamx\b", devices):
+        return
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
+        ranks = [subprocess.Popen(
+            [serve, "serve", model, "--port", "0", "--state", "none", "--no-train", "--link", "zmq", "--tensor", "2"],
+            env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "HZP_RANKS_DIR": folder, "HZP_CPU_LEVEL": ("avx2", "base")[r]},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in (0, 1)]
+        for rank in ranks:
+            said = rank.communicate(timeout=HANG)[0]
+            assert rank.returncode not in (0, None) and \
+                "rank 1 has kernels of (--cpu-level) base, rank 0 has avx2" in said, said
 
 
 alone = Server()
@@ -324,6 +342,8 @@ alone = Server(*LEARNING, learns=True)
 taught_alone = teach(alone)
 alone.end()
 refused()
+if "zmq" in sys.argv[3:]:
+    levels()
 for name in sys.argv[3:]:
     same_answers(name, answers)
     learns(name, taught_alone)
