@@ -321,10 +321,12 @@ def others(folder, size):
            "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
                                     *(size.opcheck[1:] or ["--op=attn_p*"])],
            "expect": 9, "part": 2}
-    script = """opcheck=$1; shift
+    script = """set -o pipefail
+opcheck=$1; shift
+fail=0
 for bulk in 1 0; do for share in SHARES; do
-  HZP_CUDA_BULK=$bulk "$opcheck" --bench --share=$share "$@" | sed "s/^/engine $bulk, $share SMs: /"
-done; done; exit ${PIPESTATUS[0]}
+  HZP_CUDA_BULK=$bulk "$opcheck" --bench --share=$share "$@" | sed "s/^/engine $bulk, $share SMs: /" || fail=1
+done; done; exit $fail
 """.replace("SHARES", size.shares)
     yield {"name": "decode attention, two kernels", "what": "its rate with keys and values fetched by the tensor "
            "copy engine (1) and by threads (0), on shares of the SMs (0: all)", "read": "opcheck", "limit": 60,

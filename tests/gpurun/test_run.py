@@ -75,6 +75,20 @@ def time_suffices(folder):
     check("sanitizer, memcheck" in names, "the sanitizer belongs to every run")
 
 
+def loops_are_told(folder):
+    """A program that fails in one turn of a step's loop fails the step."""
+    fake = folder + "/opcheck"
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\necho "$HZP_CUDA_BULK $*"; case "$HZP_CUDA_BULK $*" in $FAILS) exit 1;; esac\n')
+    os.chmod(fake, 0o755)
+    step = next(s for s in run.run_steps.steps(folder) if s["name"] == "decode attention, two kernels")
+    command = [fake if word.endswith("/opcheck") else word for word in step["command"]]
+    for fails, status in (("1*--share=0*", 1), ("1*--share=32*", 1), ("0*--share=32*", 1), ("none", 0)):
+        done = subprocess.run(command, env={**os.environ, "FAILS": fails}, capture_output=True, text=True, check=False)
+        check(done.returncode == status, f"{step['name']}, {fails}: status {done.returncode}")
+        check(done.stdout.count("engine ") == 4, f"{step['name']}: {done.stdout}")
+
+
 def bad_steps_are_told(folder):
     """In order: fine, fails, hangs, unreadable output, no output, missing program, no time."""
     def step(name, script, **more):
@@ -304,6 +318,7 @@ def logic(folder):
     check(not os.path.exists(folder + "/dry"), "a dry run leaves files")
     commands_are_understood(pack)
     time_suffices(pack)
+    loops_are_told(folder)
     bad_steps_are_told(folder)
     killed_runs_keep_what_they_had(folder)
     goals_are_judged(pack)
