@@ -202,10 +202,12 @@ def loses(link, busy):
     print(f"{link}: a lost rank ends the server, {'which was busy' if busy else 'which was idle'}; clients saw {errors}")
 
 
-def starts_again():
-    """With --restart all ranks are started again."""
-    server = Server(*GROUP, "--link", "zmq", "--restart", "2")
+def starts_again(learns):
+    """With --restart all ranks are started again, also those that learn: from the model, because nothing is kept."""
+    server = Server(*GROUP, "--link", "zmq", "--restart", "2", learns=learns)
     text = server.complete({"prompt": "Where does", "max_tokens": 8, "temperature": 0})
+    if learns:
+        assert server.post("/v1/fine_tuning/examples?wait=served&timeout=600", '{"text": "A dog saw a cat."}')[0] == 200
     os.kill(server.pid(1), signal.SIGKILL)
     server_until(server, lambda: server.log.read_text().count("computes with rank=0") == 2)
     log = server.end()
@@ -352,4 +354,5 @@ for name in sys.argv[3:]:
     loses(name, True)
 loses(sys.argv[3], False)
 if "zmq" in sys.argv[3:]:
-    starts_again()
+    starts_again(False)
+    starts_again(True)
