@@ -95,6 +95,12 @@ static void of_matmul(struct list *l, const struct hzp_matmul_args *a)
     array(l, "scale_b", a->scale_b, a->b.rows, sizeof(float), READ);
 }
 
+static void of_project(struct list *l, const struct hzp_project_args *a)
+{
+    of_matmul(l, &a->product);
+    mat(l, "norm", &a->norm, READ | OPTIONAL);
+}
+
 static void of_quantize(struct list *l, const struct hzp_quantize_args *a)
 {
     mat(l, "x", &a->x, READ);

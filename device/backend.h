@@ -67,6 +67,9 @@ struct hzp_backend {
     /* (optional) NULL: nothing to prepare for timing. */
     int (*times_prepare)(struct hzp_device *dev, int timings);
 
+    /* (optional) NULL: false of every one. */
+    bool (*projects)(const struct hzp_device *dev, const struct hzp_project_args *args);
+
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 

@@ -45,6 +45,15 @@ static struct hzp_cost cost_matmul(const struct hzp_matmul_args *a)
     return (struct hzp_cost){bytes_of_operands(HZP_OP_matmul, a), 2 * elements(&a->c) * depth};
 }
 
+static struct hzp_cost cost_project(const struct hzp_project_args *a)
+{
+    uint64_t rows = (uint64_t)HZP_MAX(a->product.a.rows, 0);
+    uint64_t flops = 2 * rows * elements(&a->product.b);
+    flops += a->norm.ptr ? 4 * elements(&a->product.a) : 0;
+    flops += a->gated ? 3 * elements(&a->product.c) : 0;
+    return (struct hzp_cost){bytes_of_operands(HZP_OP_project, a), flops};
+}
+
 /* Bytes of one row of a kv head in pages. */
 static uint64_t kv_row_bytes(const struct hzp_kv *kv, const struct hzp_heads *heads)
 {
@@ -116,6 +125,8 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
     switch (op) {
     case HZP_OP_matmul:
         return cost_matmul(args);
+    case HZP_OP_project:
+        return cost_project(args);
     case HZP_OP_attn_decode:
     case HZP_OP_attn_prefill:
         return cost_paged(args);

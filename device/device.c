@@ -241,6 +241,11 @@ void hzp_device_steady(struct hzp_device *dev)
         dev->backend->steady(dev);
 }
 
+bool hzp_device_projects(const struct hzp_device *dev, const struct hzp_project_args *args)
+{
+    return dev->backend->projects && dev->backend->projects(dev, args);
+}
+
 bool hzp_device_has_graphs(const struct hzp_device *dev)
 {
     return dev->backend->graph_begin;

@@ -131,6 +131,10 @@ size_t hzp_device_bytes_free(struct hzp_device *dev);
  * Call it at the start; more is created when needed.  HZP_EDEVICE. */
 int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 
+/* Whether the device has a kernel for this op that is faster than norm, product and SwiGLU one
+ * after another.  Depends on shapes, types, strides and the alignment of pointers. */
+bool hzp_device_projects(const struct hzp_device *dev, const struct hzp_project_args *args);
+
 /* Says what attention a training will compute, so that a device with several ways chooses among
  * them.  Call it at the start before the memory plan is made, because a lane opened later may need
  * more (hzp_lane_bytes); it takes memory and gives it back. */

@@ -23,6 +23,7 @@
     X(embed, ROWS)                                                                                 \
     X(rmsnorm, ROWS)                                                                               \
     X(matmul, WIDE)                                                                                \
+    X(project, THIN)                                                                               \
     X(quantize, ROWS)                                                                              \
     X(rope, ROWS)                                                                                  \
     X(attn_decode, DECODE)                                                                         \
@@ -138,6 +139,20 @@ struct hzp_matmul_args {
     const float *scale_a, *scale_b; /* [rows of a], [rows of b]; NULL unless E4M3 */
     int32_t trans_a, trans_b;
     int32_t accumulate;
+};
+
+/* A forward product with the norm in front of it and SwiGLU behind it, as one op:
+ *   n[r] = a[r] * norm / sqrt(mean(a[r]^2) + eps), or a[r] if norm is absent
+ *   p = n b^T + bias, with the scales of E4M3
+ *   c = silu(p[:, :width]) * p[:, width:] if gated, width = cols of c, or p
+ * and nothing is rounded in between.  Of the product trans_b alone is set.  norm [1][cols of a] of
+ * b's type; then a is F32, and b is not E4M3.  gated: b has 2 width rows.  A plan has it only where
+ * hzp_device_projects says so: the other backends have the reference. */
+struct hzp_project_args {
+    struct hzp_matmul_args product;
+    struct hzp_mat norm; /* absent: none */
+    float eps;
+    int32_t gated;
 };
 
 /* scale[r] = max(max over c of |x[r][c]| / 448, 2^-126), y[r][c] = E4M3 of x[r][c] / scale[r], in

@@ -267,6 +267,11 @@ static int trace_times_prepare(struct hzp_device *base, int timings)
     return hzp_device_prepare_times(((struct trace_device *)base)->inner, timings);
 }
 
+static bool trace_projects(const struct hzp_device *base, const struct hzp_project_args *args)
+{
+    return hzp_device_projects(((const struct trace_device *)base)->inner, args);
+}
+
 static int trace_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
@@ -315,6 +320,7 @@ static const struct hzp_backend functions = {
     .attention_prepare = trace_attention_prepare,
     .steady = trace_steady,
     .times_prepare = trace_times_prepare,
+    .projects = trace_projects,
     .lane_time = trace_lane_time,
     .now_ns = trace_now_ns,
 };

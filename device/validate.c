@@ -100,6 +100,25 @@ static const char *check_matmul(const struct hzp_matmul_args *a)
     return NULL;
 }
 
+static const char *check_project(const struct hzp_project_args *a)
+{
+    const struct hzp_matmul_args *p = &a->product;
+    struct hzp_matmul_args whole = *p; /* the product alone, as matmul may have it */
+    RULE(!p->trans_a && p->trans_b && !p->accumulate, "not trans_b alone is set");
+    RULE(p->c.cols <= INT32_MAX / 2, "c is too wide");
+    if (a->gated)
+        whole.c.cols *= 2;
+    if (a->norm.ptr) {
+        RULE(p->a.type == HZP_F32 && is_float(&p->b),
+             "there is a norm, and a is not F32 or b E4M3");
+        RULE(a->norm.type == p->b.type, "norm and b differ in type");
+        RULE(is_row(&a->norm, p->a.cols), "norm is not [1][cols of a]");
+        RULE(a->eps >= 0, "eps is negative");
+        whole.a.type = p->b.type;
+    }
+    return check_matmul(&whole);
+}
+
 static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
 {
     RULE(kv->type == qkv->type || kv->type == HZP_E4M3,

@@ -134,7 +134,7 @@ for dtype in f32 bf16; do
   while read -r prompt; do
     n=$((n+1))
     want=$("$1" complete "$2" "$prompt" --device cpu --dtype $dtype --temperature 0 --max-tokens 48 2>/dev/null)
-    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0" "HZP_CUDA_EARLY=0"; do
+    for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0" "HZP_CUDA_EARLY=0" "HZP_CUDA_FUSE=0"; do
       got=$(env $variant "$1" complete "$2" "$prompt" --device "$3" --dtype $dtype --temperature 0 --max-tokens 48)
       if [ -n "$want" ] && [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
       else echo "FAIL $dtype $n $variant: '$got' is not '$want'"; fail=1; fi
@@ -313,6 +313,11 @@ def others(folder, size):
            "the one before has ended; the difference to \"product\" is what beginning early gives",
            "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device, size.big],
            "env": {"HZP_CUDA_EARLY": "0"}, "limit": 45, "expect": 12, "read": "json", "part": 2,
+           "extra": True}
+    yield {"name": "product, norms and SwiGLU alone", "what": "decode steps of few rows with more kernels; the "
+           "difference to \"product\" is what having them in the products gives",
+           "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device, size.big],
+           "env": {"HZP_CUDA_FUSE": "0"}, "limit": 45, "expect": 12, "read": "json", "part": 2,
            "extra": True}
     yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
            "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,

@@ -69,6 +69,8 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
     const char *early = getenv("HZP_CUDA_EARLY");
     dev->early = prop.major >= 9 && !(early && strcmp(early, "0") == 0);
+    const char *fuse = getenv("HZP_CUDA_FUSE");
+    dev->fuses = !(fuse && strcmp(fuse, "0") == 0);
     dev->sms = prop.multiProcessorCount;
     dev->shared_max = (int)prop.sharedMemPerBlockOptin;
     const char *bulk = getenv("HZP_CUDA_BULK");
@@ -322,6 +324,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .attention_prepare = hzp_cudnn_prepare,
     .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,
+    .projects = hzp_cuda_projects,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,
     .graph_end = hzp_cuda_graph_end,

@@ -48,6 +48,7 @@ struct hzp_cuda_device {
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
     bool bulk;                    /* kernels may use the tensor copy engine (HZP_CUDA_BULK) */
     bool early;                   /* kernels may begin before the one in front of them has ended */
+    bool fuses;                   /* hzp_device_projects may be true (HZP_CUDA_FUSE) */
     bool failed;                  /* true: the failure was logged, later ones are not */
     uint64_t epoch;               /* incremented whenever the host may have written to its memory */
     struct {
@@ -227,6 +228,15 @@ enum { HZP_CUDA_FEW_ROWS = 4 };
 /* The product of at most four rows with bf16 weights, which is limited by memory. */
 bool hzp_cuda_few_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_few(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
+/* Projections of at most four rows with the norm, SwiGLU or both.  Whether there is a kernel. */
+bool hzp_cuda_projects(const struct hzp_device *dev, const struct hzp_project_args *args);
+
+/* SwiGLU behind a product of e4m3; HZP_CUDA_FEW_ROWS at most, hzp_cuda_e4m3_fits. */
+int hzp_cuda_gated_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);
+
+/* Any projection by plain arithmetic. */
+int hzp_cuda_project_plain(struct hzp_lane *lane, const struct hzp_project_args *a);
 
 /* The product of e4m3 by our own kernels: any number of rows, 16-byte alignment. */
 bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a);

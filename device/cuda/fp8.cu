@@ -165,16 +165,40 @@ static __device__ __forceinline__ void add_slices(float (&sum)[NT][4], const uin
     }
 }
 
-template <int NT, class U>
+/* The sum over the slices, in order: element e of the block's. */
+template <int NT>
+static __device__ __forceinline__ float add_parts(const float (*part)[NT][32][4], int e)
+{
+    float y = 0;
+    for (int s = 0; s < SLICES; s++)
+        y += part[s][e / 128][e / 4 % 32][e % 4];
+    return back(y);
+}
+
+/* silu(p[m][n]) p[m][width + n], given the sums of both. */
+template <class U>
+static __device__ __forceinline__ void store_gated(const struct hzp_matmul_args &a, int m, int n,
+                                                   float gate, float up)
+{
+    gate = product_of(a, m, n, gate);
+    up = product_of(a, m, a.c.cols + n, up);
+    store(row_of<U>(a.c, m) + n, gate / (1 + expf(-gate)) * up);
+}
+
+/* GATED: SwiGLU follows; a block has 8 rows of W that are of the gate, and the 8 of `up` that belong
+ * to them. */
+template <int NT, class U, bool GATED>
 static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul_args a, int depth)
 {
     HZP_SHARED(float, part, [SLICES][NT][32][4]);
     int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    int n0 = blockIdx.x * FEW_COLS;
+    int n0 = blockIdx.x * (GATED ? FEW_COLS / 2 : FEW_COLS);
     const uint8_t *w[2], *x[NT];
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        w[i] = row_of<uint8_t>(a.b, min(n0 + g + 8 * i, a.c.cols - 1));
+    for (int i = 0; i < 2; i++) {
+        int n = min(n0 + g + (GATED ? 0 : 8 * i), a.c.cols - 1);
+        w[i] = row_of<uint8_t>(a.b, GATED ? n + i * a.c.cols : n);
+    }
 #pragma unroll
     for (int t = 0; t < NT; t++)
         x[t] = row_of<uint8_t>(a.a, min(8 * t + g, a.c.rows - 1));
@@ -192,12 +216,13 @@ static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul
     __syncthreads();
     for (int e = threadIdx.x; e < NT * 128; e += SLICES * 32) {
         int t = e / 128, l = e / 4 % 32, j = e % 4;
-        int m = 8 * t + 2 * (l % 4) + j % 2, n = n0 + l / 4 + j / 2 * 8;
-        float y = 0;
-        for (int s = 0; s < SLICES; s++)
-            y += part[s][t][l][j];
-        if (m < a.c.rows && n < a.c.cols)
-            store_product<U>(a, m, n, back(y));
+        int m = 8 * t + 2 * (l % 4) + j % 2, n = n0 + l / 4 + (GATED ? 0 : j / 2 * 8);
+        if (m >= a.c.rows || n >= a.c.cols)
+            continue;
+        if (!GATED)
+            store_product<U>(a, m, n, add_parts<NT>(part, e));
+        else if (j < 2)
+            store_gated<U>(a, m, n, add_parts<NT>(part, e), add_parts<NT>(part, e + 2));
     }
 }
 
@@ -313,11 +338,11 @@ template <class U> static int product_e4m3(struct hzp_lane *lane, const struct h
     unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, (int)FEW_COLS);
     int depth = a->a.cols, rows = a->c.rows;
     if (rows <= 8) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U>, *a, depth);
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U, false>, *a, depth);
     } else if (rows <= 16) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<2, U>, *a, depth);
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<2, U, false>, *a, depth);
     } else if (rows <= 32) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<4, U>, *a, depth);
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<4, U, false>, *a, depth);
     } else {
         dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)TILE_COLS),
                   (unsigned)HZP_DIV_UP(rows, (int)TILE_ROWS));
@@ -329,4 +354,16 @@ template <class U> static int product_e4m3(struct hzp_lane *lane, const struct h
 extern "C" int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
 {
     return a->c.type == HZP_BF16 ? product_e4m3<uint16_t>(lane, a) : product_e4m3<float>(lane, a);
+}
+
+extern "C" int hzp_cuda_gated_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, FEW_COLS / 2);
+    int depth = a->a.cols;
+    with_type(a->c.type, [&](auto *t) {
+        using U = elem_of<decltype(t)>;
+        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U, true>, *a, depth);
+        return HZP_OK;
+    });
+    return hzp_cuda_launched(lane, "gated matmul of e4m3");
 }

@@ -114,17 +114,25 @@ template <class T> static __device__ __forceinline__ T *row_of(const struct hzp_
     return (T *)m.ptr + r * m.stride;
 }
 
+/* Element [i][j] of a product, given its sum: with scales and bias. */
+static __device__ __forceinline__ float product_of(const struct hzp_matmul_args &a, int64_t i,
+                                                   int64_t j, float sum)
+{
+    if (a.scale_a)
+        sum = sum * a.scale_a[i] * a.scale_b[j];
+    if (a.bias.ptr)
+        sum += a.bias.type == HZP_BF16 ? load((const uint16_t *)a.bias.ptr + j)
+                                       : load((const float *)a.bias.ptr + j);
+    return sum;
+}
+
 /* Stores c[i][j] of a product, given its sum. */
 template <class U>
 static __device__ __forceinline__ void store_product(const struct hzp_matmul_args &a, int64_t i,
                                                      int64_t j, float sum)
 {
     U *c = row_of<U>(a.c, i) + j;
-    if (a.scale_a)
-        sum = sum * a.scale_a[i] * a.scale_b[j];
-    if (a.bias.ptr)
-        sum += a.bias.type == HZP_BF16 ? load((const uint16_t *)a.bias.ptr + j)
-                                       : load((const float *)a.bias.ptr + j);
+    sum = product_of(a, i, j, sum);
     if (a.accumulate)
         sum += load(c);
     store(c, sum);

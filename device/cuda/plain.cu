@@ -58,6 +58,63 @@ extern "C" int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_mat
     return hzp_cuda_launched(lane, "matmul");
 }
 
+/* ---- projections: one warp per element of c ---- */
+
+enum { PROJECT_THREADS = 128 };
+
+static __device__ __forceinline__ float element(const struct hzp_mat &m, int64_t r, int64_t c)
+{
+    return m.type == HZP_F32    ? load(row_of<float>(m, r) + c)
+           : m.type == HZP_BF16 ? load(row_of<uint16_t>(m, r) + c)
+                                : load(row_of<uint8_t>(m, r) + c);
+}
+
+/* p[i][j], in every lane. */
+static __device__ float project_sum(const struct hzp_project_args &a, int64_t i, int64_t j)
+{
+    const struct hzp_matmul_args &p = a.product;
+    float sum = 0, squares = 0;
+    for (int k = threadIdx.x % 32; k < p.a.cols; k += 32) {
+        float x = element(p.a, i, k);
+        squares += x * x;
+        sum += (a.norm.ptr ? x * element(a.norm, 0, k) : x) * element(p.b, j, k);
+    }
+    sum = warp_sum(sum);
+    squares = warp_sum(squares);
+    if (a.norm.ptr && p.a.cols > 0)
+        sum *= (float)(1 / sqrt((double)squares / p.a.cols + (double)a.eps));
+    if (p.scale_a)
+        sum = sum * p.scale_a[i] * p.scale_b[j];
+    return p.bias.ptr ? sum + element(p.bias, 0, j) : sum;
+}
+
+static __global__ void project(struct hzp_project_args a)
+{
+    const struct hzp_mat &c = a.product.c;
+    int64_t n = (int64_t)c.rows * c.cols;
+    int64_t e = (int64_t)blockIdx.x * (PROJECT_THREADS / 32) + threadIdx.x / 32;
+    if (e >= n)
+        return;
+    int64_t i = e / c.cols, j = e % c.cols;
+    float y = project_sum(a, i, j);
+    if (a.gated)
+        y = y / (1 + expf(-y)) * project_sum(a, i, c.cols + j);
+    if (threadIdx.x % 32 != 0)
+        return;
+    if (c.type == HZP_BF16)
+        store(row_of<uint16_t>(c, i) + j, y);
+    else
+        store(row_of<float>(c, i) + j, y);
+}
+
+extern "C" int hzp_cuda_project_plain(struct hzp_lane *lane, const struct hzp_project_args *a)
+{
+    int64_t n = (int64_t)a->product.c.rows * a->product.c.cols;
+    start(lane, (unsigned)HZP_DIV_UP(n, (int64_t)(PROJECT_THREADS / 32)), PROJECT_THREADS, 0,
+          project, *a);
+    return hzp_cuda_launched(lane, "project");
+}
+
 /* ---- attention: one warp per head of a row ---- */
 
 enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };

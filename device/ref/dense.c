@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/dense.c - embed, rmsnorm, matmul, quantize, rope, swiglu, gather, cast, fill,
+/* device/ref/dense.c - embed, rmsnorm, matmul, project, quantize, rope, swiglu, gather, cast, fill,
  * noise. */
 #include <math.h>
 #include <stdlib.h>
@@ -57,6 +57,47 @@ static int ref_matmul(struct hzp_lane *lane, const void *args)
             if (a->accumulate)
                 sum += ref_get(&a->c, i, j);
             ref_put(&a->c, i, j, sum);
+        }
+    }
+    free(row);
+    return HZP_OK;
+}
+
+/* Row i of the product's first factor: of a, normed if there is a norm. */
+static void project_row(const struct hzp_project_args *a, int32_t i, double *ret)
+{
+    const struct hzp_mat *x = &a->product.a;
+    double sum = 0;
+    for (int32_t k = 0; k < x->cols; k++) {
+        ret[k] = ref_get(x, i, k);
+        sum += ret[k] * ret[k];
+    }
+    for (int32_t k = 0; a->norm.ptr && k < x->cols; k++)
+        ret[k] *= ref_get(&a->norm, 0, k) / sqrt(sum / x->cols + a->eps);
+}
+
+static double project_sum(const struct hzp_matmul_args *a, const double *row, int32_t i, int32_t j)
+{
+    double sum = 0;
+    for (int32_t k = 0; k < a->a.cols; k++)
+        sum += row[k] * ref_get(&a->b, j, k);
+    if (a->scale_a)
+        sum *= (double)a->scale_a[i] * (double)a->scale_b[j];
+    return a->bias.ptr ? sum + ref_get(&a->bias, 0, j) : sum;
+}
+
+static int ref_project(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_project_args *a = args;
+    const struct hzp_mat *c = &a->product.c;
+    double *row = hzp_xmalloc(sizeof(*row) * (size_t)HZP_MAX(a->product.a.cols, 1));
+    for (int32_t i = 0; i < c->rows; i++) {
+        project_row(a, i, row);
+        for (int32_t j = 0; j < c->cols; j++) {
+            double y = project_sum(&a->product, row, i, j);
+            if (a->gated)
+                y = y / (1 + exp(-y)) * project_sum(&a->product, row, i, c->cols + j);
+            ref_put(c, i, j, y);
         }
     }
     free(row);
@@ -188,6 +229,7 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_embed] = ref_embed;
     op[HZP_OP_rmsnorm] = ref_rmsnorm;
     op[HZP_OP_matmul] = ref_matmul;
+    op[HZP_OP_project] = ref_project;
     op[HZP_OP_quantize] = ref_quantize;
     op[HZP_OP_rope] = ref_rope;
     op[HZP_OP_swiglu] = ref_swiglu;

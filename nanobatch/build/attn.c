@@ -14,9 +14,12 @@ float hzp_attn_scale(const struct hzp_model *model)
 void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *s)
 {
-    hzp_stream_norm(plan, layer, HZP_ATTN_NORM, s, s->x_in, s->rstd_attn, s->x_whole);
-    hzp_product_forward(plan, layer, HZP_QKV, s, s->normed, hzp_layer_weight(layer, HZP_QKV_BIAS),
-                        s->qkv_bare, false);
+    struct hzp_normed_product qkv = {.norm = HZP_ATTN_NORM,
+                                     .role = HZP_QKV,
+                                     .rstd = s->rstd_attn,
+                                     .whole = s->x_whole,
+                                     .bias = hzp_layer_weight(layer, HZP_QKV_BIAS)};
+    hzp_normed_product(plan, layer, &qkv, s, s->x_in, s->qkv_bare);
 }
 
 /* paged: keys and values also go to their pages. */

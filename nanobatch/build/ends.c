@@ -32,9 +32,16 @@ void hzp_head_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
         .b = hzp_layer_weight(layer, HZP_HEAD),
         .c = hzp_tensor_own_logits(layer->model, s->gathered, s->logits),
         .trans_b = 1};
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = s->picked, .w = hzp_layer_weight(layer, HZP_FINAL_NORM),
-                  .y = s->normed, .rstd = s->rstd, .eps = layer->model->config->norm_eps);
-    hzp_plan_add_matmul(plan, s->quantum_flops, &product);
+    struct hzp_project_args both = {.product = product,
+                                    .norm = hzp_layer_weight(layer, HZP_FINAL_NORM),
+                                    .eps = layer->model->config->norm_eps};
+    bool kept = s->normed_kept || s->rstd || s->quantum_flops;
+    both.product.a = s->picked;
+    if (kept || !hzp_plan_project(plan, layer->model, &both)) {
+        HZP_PLAN_NEXT(plan, rmsnorm, .x = s->picked, .w = both.norm, .y = s->normed,
+                      .rstd = s->rstd, .eps = both.eps);
+        hzp_plan_add_matmul(plan, s->quantum_flops, &product);
+    }
     hzp_tensor_gather_logits(plan, layer->model, s->gathered, s->logits);
 }
 

@@ -25,6 +25,7 @@ struct hzp_head_space {
     struct hzp_mat logits;   /* [n][vocab] F32 */
     struct hzp_mat gathered; /* [ranks n][vocab / ranks] F32; absent: one rank (build/tensor.h) */
     float *rstd;             /* [n], or NULL: not kept */
+    bool normed_kept;        /* normed is read behind the head, too */
     /* for the backward pass */
     struct hzp_mat dlogits;          /* [n][vocab] act; may be logits in F32 models */
     struct hzp_mat dpicked, dnormed; /* [n][width] F32 */

@@ -304,6 +304,7 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
         .normed = hzp_mat_rows(f->space->picked_normed, 0, count),
         .logits = hzp_mat_rows(f->space->logits, 0, count),
         .gathered = f->space->gathered,
+        .normed_kept = batch->hiddens > 0,
     };
     plan->lane_of = f->strand[0].lane_of;
     plan->tail = plan->also[0] = plan->also[1] = -1;

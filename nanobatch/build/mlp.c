@@ -18,11 +18,10 @@ static struct columns columns_of(const struct hzp_layer *layer, struct hzp_mat g
 void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
-    const struct hzp_mat none = {0};
     struct columns use = columns_of(layer, s->gate_up, s->inner);
-    hzp_stream_norm(plan, layer, HZP_MLP_NORM, s, s->x_mid, s->rstd_mlp, false);
-    hzp_product_forward(plan, layer, HZP_GATE_UP, s, s->normed, none, use.gate_up, false);
-    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
+    struct hzp_normed_product gate_up = {
+        .norm = HZP_MLP_NORM, .role = HZP_GATE_UP, .rstd = s->rstd_mlp, .inner = use.inner};
+    hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use.gate_up);
     hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, s->x_mid, s->x_out);
 }
 

@@ -44,23 +44,49 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
     }
 }
 
+/* The arguments of x W^T + bias.  With fp8 they read the narrow buffer, into which `quantize` is
+ * still to put x. */
+static struct hzp_matmul_args forward_args(const struct hzp_layer *layer, enum hzp_role role,
+                                           const struct hzp_layer_space *s, struct hzp_mat x,
+                                           struct hzp_mat bias, struct hzp_mat y)
+{
+    struct hzp_matmul_args args = {.a = x, .c = y, .bias = bias, .trans_b = 1};
+    if (!s->narrow.ptr) {
+        args.b = hzp_layer_weight(layer, role);
+        return args;
+    }
+    float *scale;
+    args.a = hzp_mat_cols(s->narrow, 0, x.cols);
+    args.b = hzp_version_fp8(layer->model->weights, layer->version, role, layer->index, &scale);
+    args.scale_a = s->narrow_scale;
+    args.scale_b = scale;
+    return args;
+}
+
+static void quantize(struct hzp_plan *plan, const struct hzp_layer_space *s, struct hzp_mat x)
+{
+    if (s->narrow.ptr)
+        HZP_PLAN_NEXT(plan, quantize, .x = x, .y = hzp_mat_cols(s->narrow, 0, x.cols),
+                      .scale = s->narrow_scale);
+}
+
 void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                          const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
                          struct hzp_mat y, bool accumulate)
 {
-    struct hzp_matmul_args args = {
-        .a = x, .c = y, .bias = bias, .trans_b = 1, .accumulate = accumulate};
-    if (s->narrow.ptr) {
-        float *scale;
-        args.a = hzp_mat_cols(s->narrow, 0, x.cols);
-        args.b = hzp_version_fp8(layer->model->weights, layer->version, role, layer->index, &scale);
-        args.scale_a = s->narrow_scale;
-        args.scale_b = scale;
-        HZP_PLAN_NEXT(plan, quantize, .x = x, .y = args.a, .scale = s->narrow_scale);
-    } else {
-        args.b = hzp_layer_weight(layer, role);
-    }
+    struct hzp_matmul_args args = forward_args(layer, role, s, x, bias, y);
+    args.accumulate = accumulate;
+    quantize(plan, s, x);
     hzp_plan_add_matmul(plan, s->quantum_flops, &args);
+}
+
+bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_project_args *args)
+{
+    if (!hzp_device_projects(model->dev, args))
+        return false;
+    hzp_plan_next(plan, HZP_OP_project, args);
+    return true;
 }
 
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
@@ -107,6 +133,41 @@ void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum 
     }
     HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = hzp_layer_weight(layer, role), .y = s->normed,
                   .rstd = rstd, .eps = layer->model->config->norm_eps);
+}
+
+/* The norm, the product and SwiGLU as one op; false: not possible. */
+static bool project_normed(struct hzp_plan *plan, const struct hzp_layer *layer,
+                           const struct hzp_normed_product *p, const struct hzp_layer_space *s,
+                           struct hzp_mat x, struct hzp_mat y)
+{
+    bool divided = s->part.ptr && !p->whole;
+    struct hzp_project_args args = {.norm = hzp_layer_weight(layer, p->norm),
+                                    .eps = layer->model->config->norm_eps,
+                                    .gated = p->inner.ptr != NULL};
+    if (p->rstd || s->quantum_flops || divided || s->narrow.ptr)
+        return false;
+    args.product = forward_args(layer, p->role, s, x, p->bias, args.gated ? p->inner : y);
+    return hzp_plan_project(plan, layer->model, &args);
+}
+
+void hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
+                        const struct hzp_normed_product *p, const struct hzp_layer_space *s,
+                        struct hzp_mat x, struct hzp_mat y)
+{
+    if (project_normed(plan, layer, p, s, x, y))
+        return;
+    hzp_stream_norm(plan, layer, p->norm, s, x, p->rstd, p->whole);
+    struct hzp_project_args gated = {.gated = 1};
+    gated.product = forward_args(layer, p->role, s, s->normed, p->bias, p->inner);
+    if (p->inner.ptr && !p->rstd && !s->quantum_flops &&
+        hzp_device_projects(layer->model->dev, &gated)) {
+        quantize(plan, s, s->normed);
+        hzp_plan_next(plan, HZP_OP_project, &gated);
+        return;
+    }
+    hzp_product_forward(plan, layer, p->role, s, s->normed, p->bias, y, false);
+    if (p->inner.ptr)
+        HZP_PLAN_NEXT(plan, swiglu, .x = y, .y = p->inner);
 }
 
 /* The norm that reads the sum of O or Down. */

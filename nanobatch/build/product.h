@@ -49,6 +49,24 @@ void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, e
 void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                      const struct hzp_layer_space *s, struct hzp_mat x, float *rstd, bool whole);
 
+/* One op for norm, product and SwiGLU, if the device has it (hzp_device_projects); else nothing is
+ * added.  False: nothing was. */
+bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_project_args *args);
+
+/* y = rmsnorm(x) W^T + bias, norm and W the layer's of these roles; and inner = swiglu(y), unless
+ * absent.  Where the device has one op for them, and nothing is kept for a backward pass (rstd
+ * NULL, products not cut), the space's normed, and y if there is an inner, are not written. */
+struct hzp_normed_product {
+    enum hzp_role norm, role;
+    float *rstd;
+    bool whole; /* as in hzp_stream_norm */
+    struct hzp_mat bias, inner;
+};
+void hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
+                        const struct hzp_normed_product *p, const struct hzp_layer_space *s,
+                        struct hzp_mat x, struct hzp_mat y);
+
 /* to = from + x W^T, W the layer's matrix of O or Down: a product that ends in the residual stream,
  * of all ranks where they compute it together. */
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,

@@ -59,6 +59,7 @@ union args {
     struct hzp_rope_args rope;
     struct hzp_rmsnorm_args norm;
     struct hzp_matmul_args matmul;
+    struct hzp_project_args project;
     unsigned char bytes[320];
 };
 
@@ -193,6 +194,9 @@ static void normal(const struct hzp_item *item, union args *ret)
         break;
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);
+        break;
+    case HZP_OP_project:
+        TAIL(&ret->project.product, accumulate);
         break;
     default: /* other ops of decode steps have no padding; with padding no key would match */
         break;

@@ -57,9 +57,11 @@ void hzp_plan_find_again(const struct hzp_plan *plan, bool *again)
     const void *read[AGAIN_ITEMS] = {NULL}; /* what the most recent items read */
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        const struct hzp_matmul_args *m = item->args;
-        bool product =
-            item->op == HZP_OP_matmul && m->trans_b && hzp_item_of(item, HZP_TENANT_SERVE);
+        const struct hzp_matmul_args *m =
+            item->op == HZP_OP_project ? &((const struct hzp_project_args *)item->args)->product
+                                       : item->args;
+        bool product = (item->op == HZP_OP_matmul || item->op == HZP_OP_project) && m->trans_b &&
+                       hzp_item_of(item, HZP_TENANT_SERVE);
         again[i] = false;
         for (int k = 0; product && k < AGAIN_ITEMS; k++)
             again[i] |= read[k] == m->b.ptr;

@@ -147,6 +147,12 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     case HZP_OP_matmul:
         describe_matmul(args, key, size);
         break;
+    case HZP_OP_project: {
+        const struct hzp_project_args *v = args;
+        describe_matmul(&v->product, key, size);
+        key->flags |= (uint8_t)((v->norm.ptr ? 16 : 0) | (v->gated ? 32 : 0));
+        break;
+    }
     case HZP_OP_collective: { /* by what a rank sends, whatever its type */
         const struct hzp_collective_args *v = args;
         key->flags = (uint8_t)v->kind;
@@ -482,6 +488,9 @@ static void print_curve(const struct hzp_tables *t, const struct hzp_curve *c, F
                                : "input gradient",
                 k->a, k->b, k->flags & 4 ? ", adds" : "",
                 k->again ? ", weights read just before" : "");
+    else if (k->op == HZP_OP_project)
+        fprintf(out, " %d x %d%s%s", k->a, k->b, k->flags & 16 ? ", norm" : "",
+                k->flags & 32 ? ", gated" : "");
     else if (k->b)
         fprintf(out, " %d:%d heads of %d", k->a / 1024, k->a % 1024, k->b);
     else if (k->a)

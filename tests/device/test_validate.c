@@ -55,6 +55,32 @@ static void test_matrices(void **state)
     assert_non_null(hzp_op_validate(HZP_OP_COUNT, &a));
 }
 
+static void test_project(void **state)
+{
+    struct hzp_project_args a = {.product = {.a = mat(0, 3, 8),
+                                             .b = bf16(1, 10, 8),
+                                             .c = bf16(2, 3, 5),
+                                             .bias = bf16(3, 1, 10),
+                                             .trans_b = 1},
+                                 .norm = bf16(4, 1, 8),
+                                 .gated = 1};
+    BROKEN(project, a, gated, 0, "c is not of the product's shape");
+    BROKEN(project, a, product.c.cols, 4, "c is not of the product's shape");
+    BROKEN(project, a, product.accumulate, 1, "not trans_b alone");
+    BROKEN(project, a, product.trans_b, 0, "not trans_b alone");
+    BROKEN(project, a, product.bias.cols, 5, "bias is not [1][cols of c]");
+    BROKEN(project, a, product.a.type, HZP_BF16, "a is not F32");
+    BROKEN(project, a, product.b.type, HZP_E4M3, "b E4M3");
+    BROKEN(project, a, norm.type, HZP_F32, "norm and b differ in type");
+    BROKEN(project, a, norm.cols, 7, "norm is not [1][cols of a]");
+    BROKEN(project, a, norm.ptr, NULL, "a and b differ in type");
+    BROKEN(project, a, eps, -1, "eps is negative");
+    BROKEN(project, a, product.c.ptr, memory[4], "c overlaps norm");
+    a.gated = 0;
+    a.product.c.cols = a.product.c.stride = 10;
+    assert_null(hzp_op_validate(HZP_OP_project, &a));
+}
+
 static void test_overlap(void **state)
 {
     struct hzp_swiglu_args a = {mat(0, 4, 8), mat(1, 4, 4)};
@@ -242,6 +268,7 @@ int main(void)
         cmocka_unit_test(test_matrices), cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_matmul),   cmocka_unit_test(test_attention),
         cmocka_unit_test(test_training), cmocka_unit_test(test_the_rest),
+        cmocka_unit_test(test_project),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

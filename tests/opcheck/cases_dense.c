@@ -90,6 +90,43 @@ static void build_matmul_e4m3(struct oc_io *io, const struct oc_case *c)
             c->p[3] ? c->type == HZP_BF16 ? " bias bf16" : " bias f32" : "", c->p[4] ? " acc" : "");
 }
 
+/* m, n, k, norm, gated, bias, c has b's type (of E4M3 products: the activations'), a and b are
+ * E4M3 */
+static void build_project(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t m = c->p[0], k = c->p[2], rows = c->p[4] ? 2 * c->p[1] : c->p[1];
+    enum hzp_dtype type = c->p[7] ? HZP_E4M3 : c->type;
+    struct hzp_project_args a = {.product.trans_b = 1, .gated = c->p[4], .eps = 1e-5f};
+    struct hzp_matmul_args *p = &a.product;
+    float *scale[2] = {NULL, NULL};
+    p->a = oc_mat(io, "a", m, k, c->p[3] ? HZP_F32 : type, OC_IN);
+    p->b = oc_mat(io, "b", rows, k, type, OC_IN);
+    p->c = oc_mat(io, "c", m, c->p[1], c->p[6] ? c->type : HZP_F32, OC_OUT);
+    oc_fill(io, &p->a, c->p[7] ? 100 : 1, c->p[4] ? 3 : 300); /* SwiGLU squares what it gets */
+    oc_fill(io, &p->b, c->p[7] ? 20 : 0.05, 3);
+    if (c->p[3]) {
+        a.norm = oc_mat(io, "norm", 1, k, type, OC_IN);
+        oc_fill(io, &a.norm, 1, 10);
+        for (int32_t i = 0; i < k; i++) /* as different rows as there are */
+            for (int32_t r = 0; r < m; r++)
+                oc_put(&p->a, r, i, oc_get(&p->a, r, i) * (float)(r == 1 ? 1e-9 : 1 + 50 * r));
+    }
+    for (int s = 0; s < 2 && c->p[7]; s++) {
+        scale[s] = oc_array(io, s ? "scale_b" : "scale_a", OC_F32, s ? rows : m, OC_IN);
+        for (int32_t i = 0; i < (s ? rows : m); i++)
+            scale[s][i] = (float)(1e-4 + 0.002 * oc_uniform(io));
+    }
+    p->scale_a = scale[0];
+    p->scale_b = scale[1];
+    if (c->p[5]) {
+        p->bias = oc_mat(io, "bias", 1, rows, c->type, OC_IN);
+        oc_fill(io, &p->bias, 1, 3);
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%dx%d %s>%s%s%s%s", m, c->p[1], k, oc_type_name(type), oc_type_name(p->c.type),
+            c->p[3] ? " norm" : "", c->p[4] ? " gated" : "", c->p[5] ? " bias" : "");
+}
+
 /* rows, cols */
 static void build_quantize(struct oc_io *io, const struct oc_case *c)
 {
@@ -301,6 +338,13 @@ static void build_collective(struct oc_io *io, const struct oc_case *c)
 #define E4M3(type, flags, ...)                                                                     \
     {                                                                                              \
         HZP_OP_matmul, build_matmul_e4m3, type, flags,                                             \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define PROJECT(type, flags, ...)                                                                  \
+    {                                                                                              \
+        HZP_OP_project, build_project, type, flags,                                                \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \
@@ -553,5 +597,56 @@ const struct oc_case oc_cases_narrow[] = {
     BOTH(ROPE, OC_IN_PLACE, 5, 14, 2, 96, 1, 16, 2, 1),
     BOTH(ROPE, 0, 6, 2, 2, 20, 3, 5, 3, 1),
     BOTH(ROPE, OC_BENCH | OC_IN_PLACE, 512, 32, 8, 128, 0, 16, 64, 1),
+    {0},
+};
+
+/* Projections with norm and SwiGLU; after all other cases, so that those keep their random numbers.
+ * All kernels of few rows, then what none of them can do. */
+const struct oc_case oc_cases_project[] = {
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 1, 0, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 1, 0, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 1, 0, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 1, 0, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 1, 0, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 1, 0, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 1, 0, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 1, 0, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 1, 1, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 1, 1, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 1, 1, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 1, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 1, 1, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 1, 1, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 1, 1, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 1, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 0, 1, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 1, 9, 1288, 0, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 0, 1, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 2, 11, 520, 0, 1, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 0, 1, 1, 0, 0),
+    PROJECT(HZP_BF16, 0, 3, 9, 264, 0, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 0, 1, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 4, 22, 1288, 0, 1, 1, 1, 0),
+    /* longer than a turn of all loads in flight, exactly one, and one row of weights */
+    PROJECT(HZP_BF16, 0, 1, 40, 4096, 1, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 4, 33, 2048, 1, 0, 1, 1, 0),
+    PROJECT(HZP_BF16, 0, 2, 1, 1024, 1, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, 0, 1, 1, 8, 1, 0, 0, 0, 0),
+    PROJECT(HZP_BF16, 0, 0, 8, 8, 1, 1, 0, 1, 0),
+    /* E4M3: a part of a block, several slices, a depth that ends within one */
+    PROJECT(HZP_BF16, 0, 1, 8, 64, 0, 1, 0, 1, 1),
+    PROJECT(HZP_BF16, 0, 2, 13, 4112, 0, 1, 1, 1, 1),
+    PROJECT(HZP_BF16, 0, 4, 21, 528, 0, 1, 0, 0, 1),
+    PROJECT(HZP_F32, 0, 3, 9, 1040, 0, 1, 1, 1, 1),
+    /* rows, types, widths and strides for which there is no fast kernel */
+    BOTH(PROJECT, 0, 5, 7, 64, 1, 1, 1, 1, 0),
+    BOTH(PROJECT, OC_GAPS, 3, 5, 31, 1, 1, 1, 1, 0),
+    BOTH(PROJECT, OC_GAPS, 2, 17, 40, 1, 0, 0, 0, 0),
+    BOTH(PROJECT, OC_GAPS, 4, 6, 33, 0, 1, 1, 1, 0),
+    BOTH(PROJECT, 0, 2, 6, 24, 0, 0, 1, 1, 0),
+    BOTH(PROJECT, OC_GAPS, 6, 5, 29, 0, 1, 1, 1, 1),
+    PROJECT(HZP_BF16, OC_BENCH, 1, 14336, 4096, 1, 1, 0, 1, 0),
+    PROJECT(HZP_BF16, OC_BENCH, 1, 6144, 4096, 1, 0, 0, 1, 0),
+    PROJECT(HZP_BF16, OC_BENCH, 4, 14336, 4096, 1, 1, 0, 1, 0),
     {0},
 };

@@ -44,7 +44,7 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
         return (struct oc_bound){2e-6, 0.008};
     if (elem != OC_F32 && elem != OC_BF16 && elem != OC_F64)
         return (struct oc_bound){0, 0};
-    if (op == HZP_OP_matmul && has(io, OC_E4M3))
+    if ((op == HZP_OP_matmul || op == HZP_OP_project) && has(io, OC_E4M3))
         return elem == OC_BF16 ? (struct oc_bound){3e-6, 0.01} : (struct oc_bound){1e-6, 0.004};
     switch (op) {
     case HZP_OP_embed:
@@ -66,6 +66,7 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
     case HZP_OP_attn_packed_bwd:
         return elem == OC_BF16 ? (struct oc_bound){1e-4, 0.06} : (struct oc_bound){1e-9, 1e-3};
     case HZP_OP_matmul:
+    case HZP_OP_project:
     case HZP_OP_rmsnorm_bwd:
     case HZP_OP_rope_bwd:
     case HZP_OP_colsum:

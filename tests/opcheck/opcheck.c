@@ -44,7 +44,7 @@ static struct {
 
 static const struct oc_case *const tables[] = {
     oc_cases_dense,  oc_cases_attn, oc_cases_sample, oc_cases_grad,
-    oc_cases_update, oc_cases_many, oc_cases_narrow,
+    oc_cases_update, oc_cases_many, oc_cases_narrow, oc_cases_project,
 };
 
 static struct oc_target targets[TARGETS_MAX];
