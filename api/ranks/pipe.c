@@ -62,6 +62,23 @@ static bool set_key(struct hzp_pipe *w, const char *key)
     return r == 0;
 }
 
+static bool is_tcp(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://", 6) == 0;
+}
+
+/* Over TCP on every address: the name under which others reach this machine need not be one that it
+ * can listen on. */
+static int listen_at(struct hzp_pipe *w, const char *endpoint)
+{
+    char every[HZP_CONTROL_ENDPOINT];
+    const char *port = strrchr(endpoint, ':');
+    if (!is_tcp(endpoint))
+        return zmq_bind(w->socket, endpoint);
+    snprintf(every, sizeof(every), "tcp://*%s", port);
+    return zmq_bind(w->socket, every);
+}
+
 static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool listens,
                      struct hzp_pipe **ret, struct hzp_err_text *reterr)
 {
@@ -70,7 +87,7 @@ static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool l
     w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     w->context = zmq_ctx_new();
     w->socket = w->context ? zmq_socket(w->context, listens ? ZMQ_ROUTER : ZMQ_DEALER) : NULL;
-    bool keyed = w->socket && set_key(w, at->key);
+    bool keyed = w->socket && (at->key[0] || !is_tcp(at->endpoint)) && set_key(w, at->key);
     int r = -1;
     if (keyed && w->event >= 0) {
         int64_t most = (int64_t)message_max;
@@ -81,7 +98,7 @@ static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool l
         set_number(w->socket, ZMQ_RCVHWM, QUEUE);
         if (listens)
             set_number(w->socket, ZMQ_ROUTER_MANDATORY, 1);
-        r = listens ? zmq_bind(w->socket, at->endpoint) : zmq_connect(w->socket, at->endpoint);
+        r = listens ? listen_at(w, at->endpoint) : zmq_connect(w->socket, at->endpoint);
     }
     if (r == 0) {
         *ret = w;

@@ -19,7 +19,8 @@ struct hzp_pipe;
 /* Where rank 0 listens. */
 struct hzp_pipe_place {
     char endpoint[HZP_CONTROL_ENDPOINT]; /* "ipc://FILE", which is replaced if it is there, or
-                                          * "tcp://HOST:PORT"; "": nowhere */
+                                          * "tcp://HOST:PORT", where others reach it: it
+                                          * listens on every address; "": nowhere */
     char key[HZP_CONTROL_KEY];           /* the secret half, of messages over TCP; "": none */
 };
 

@@ -177,10 +177,26 @@ static void embeds(void **state)
     end_replica(&p, HZP_OK);
 }
 
+/* Over TCP nobody listens or connects without a key, or with one that is none. */
+static void tcp_needs_a_key(void **state)
+{
+    static const char *const key[] = {"", "no key of forty digits"};
+    for (int i = 0; i < HZP_COUNT(key); i++) {
+        struct hzp_pipe_place at = {.endpoint = "tcp://127.0.0.1:29500"};
+        struct hzp_pipe *pipe = NULL;
+        struct hzp_err_text err = {0};
+        snprintf(at.key, sizeof(at.key), "%s", key[i]);
+        assert_int_equal(hzp_pipe_listen(&at, HZP_MESSAGE_MAX, &pipe, &err), HZP_EIO);
+        assert_non_null(strstr(err.text, "the key is none"));
+        assert_int_equal(hzp_pipe_connect(&at, HZP_MESSAGE_MAX, &pipe, &err), HZP_EIO);
+        assert_null(pipe);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves),
-                                       cmocka_unit_test(embeds)};
+                                       cmocka_unit_test(tcp_needs_a_key), cmocka_unit_test(embeds)};
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,7 +327,7 @@ def by_tcp():
     started = []
 
     def rank(number, secret=key, **more):
-        variables = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        variables = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port,
                      "HZP_RANKS_KEY": secret}
         started.append(subprocess.Popen(command, env={**os.environ, **variables}, text=True, **more))
         return started[-1]
