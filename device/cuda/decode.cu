@@ -504,6 +504,8 @@ template <int D, bool TALL, bool WHOLE, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32) attn_decode(struct decode_args d)
 {
     HZP_SHARED_DYNAMIC(int, list);
+    wait_for_earlier();
+    let_next_begin();
     int count = d.a.segs.count, *first = list, *kept = list + count;
     struct work work = work_list(d, first, kept);
     for (int64_t i = blockIdx.x; i < (int64_t)work.pieces * d.ranks; i += gridDim.x) {
@@ -522,8 +524,8 @@ static int launch(struct hzp_lane *lane, const struct decode_args &d)
     int whole = pieces_of(d.a.segs.ctx_max, 1);
     int cut = pieces_of(HZP_MIN(d.a.segs.ctx_max, (int)LONG_FROM), 1);
     int64_t items = (int64_t)d.a.segs.count * d.ranks * HZP_MAX(whole, cut);
-    start(lane, (unsigned)HZP_MAX(HZP_MIN(items, most), (int64_t)1), WARPS * 32,
-          2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE, CODES>, d);
+    start_few(lane, d.a.segs.count, (unsigned)HZP_MAX(HZP_MIN(items, most), (int64_t)1), WARPS * 32,
+              2 * (size_t)d.a.segs.count * sizeof(int), attn_decode<D, TALL, WHOLE, CODES>, d);
     return hzp_cuda_launched(lane, "attn_decode");
 }
 

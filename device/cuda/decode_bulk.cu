@@ -669,6 +669,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             barrier_make(bars + i * 8, 1);
         bulk_fence();
     }
+    wait_for_earlier(), let_next_begin();
     struct list w = list_make(d, reinterpret_cast<int *>(room + S::LIST));
     attend<D, TALL, CODES>(d, w, room, base);
 }
@@ -678,6 +679,8 @@ template <int D>
 static __global__ void attn_decode_merge(const __grid_constant__ struct bulk_args d)
 {
     constexpr int PITCH = D + MARGIN, E = D / 32; /* elements of a lane */
+    wait_for_earlier();
+    let_next_begin();
     const struct hzp_attn_paged_args &a = d.a;
     int lane = threadIdx.x % 32, group = a.heads.heads / a.heads.kv_heads;
     int warps = gridDim.x * MERGE_WARPS, stretch = d.plan[SEQS];
@@ -735,11 +738,11 @@ static int launch(struct hzp_lane *lane, const struct bulk_args &d)
                            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 (int)(ALIGN + S::LIST + 3 * SEQS * sizeof(int))),
                            "attn_decode"));
-    start(lane, (unsigned)blocks, THREADS, bytes, kernel, d);
+    start_few(lane, count, (unsigned)blocks, THREADS, bytes, kernel, d);
     if (ctx > PIECE) {
         int64_t heads = (int64_t)count * d.a.heads.heads;
         blocks = HZP_MIN(HZP_DIV_UP(heads, (int64_t)MERGE_WARPS), (int64_t)sms * MERGE_BLOCKS);
-        start(lane, (unsigned)blocks, MERGE_WARPS * 32, 0, attn_decode_merge<D>, d);
+        start_few(lane, count, (unsigned)blocks, MERGE_WARPS * 32, 0, attn_decode_merge<D>, d);
     }
     return hzp_cuda_launched(lane, "attn_decode");
 }

@@ -36,6 +36,8 @@ static __device__ inline uint32_t block_largest(uint32_t x)
 /* One block per row: it is read twice, the second time from the cache. */
 template <class T, int N> static __global__ void quantize(struct hzp_quantize_args a)
 {
+    wait_for_earlier();
+    let_next_begin();
     int r = blockIdx.x;
     const T *x = row_of<T>(a.x, r);
     uint8_t *y = row_of<uint8_t>(a.y, r);
@@ -78,9 +80,9 @@ extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide_codes(&a->y)) {
             int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            start(lane, a->x.rows, threads, 0, quantize<T, 8>, *a);
+            start_few(lane, a->x.rows, a->x.rows, threads, 0, quantize<T, 8>, *a);
         } else {
-            start(lane, a->x.rows, THREADS, 0, quantize<T, 1>, *a);
+            start_few(lane, a->x.rows, a->x.rows, THREADS, 0, quantize<T, 1>, *a);
         }
         return hzp_cuda_launched(lane, "quantize");
     });
@@ -198,7 +200,11 @@ static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul
     for (int i = 0; i < 2; i++) {
         int n = min(n0 + g + (GATED ? 0 : 8 * i), a.c.cols - 1);
         w[i] = row_of<uint8_t>(a.b, GATED ? n + i * a.c.cols : n);
+        for (int k = slice * FEW_DEPTH; q == 0 && k < min(depth, 2 * FEW_STRIDE); k += FEW_STRIDE)
+            fetch_ahead(w[i] + k); /* the weights depend on no kernel before this one */
     }
+    wait_for_earlier();
+    let_next_begin();
 #pragma unroll
     for (int t = 0; t < NT; t++)
         x[t] = row_of<uint8_t>(a.a, min(8 * t + g, a.c.rows - 1));
@@ -338,7 +344,7 @@ template <class U> static int product_e4m3(struct hzp_lane *lane, const struct h
     unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, (int)FEW_COLS);
     int depth = a->a.cols, rows = a->c.rows;
     if (rows <= 8) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U, false>, *a, depth);
+        start_few(lane, rows, blocks, SLICES * 32, 0, few_e4m3<1, U, false>, *a, depth);
     } else if (rows <= 16) {
         start(lane, blocks, SLICES * 32, 0, few_e4m3<2, U, false>, *a, depth);
     } else if (rows <= 32) {
@@ -362,7 +368,7 @@ extern "C" int hzp_cuda_gated_e4m3(struct hzp_lane *lane, const struct hzp_matmu
     int depth = a->a.cols;
     with_type(a->c.type, [&](auto *t) {
         using U = elem_of<decltype(t)>;
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<1, U, true>, *a, depth);
+        start_early(lane, blocks, SLICES * 32, 0, few_e4m3<1, U, true>, *a, depth);
         return HZP_OK;
     });
     return hzp_cuda_launched(lane, "gated matmul of e4m3");

@@ -224,6 +224,18 @@ static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int thread
     return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
 }
 
+/* Starts a kernel that waits for what came before it (wait_for_earlier): early in a step of few
+ * rows. */
+template <class... P, class... A>
+static inline void start_few(struct hzp_lane *lane, int rows, dim3 grid, dim3 block, size_t shared,
+                             void (*kernel)(P...), const A &...args)
+{
+    if (rows <= HZP_CUDA_FEW_ROWS)
+        start_early(lane, grid, block, shared, kernel, args...);
+    else
+        start(lane, grid, block, shared, kernel, args...);
+}
+
 /* Calls f with a null pointer of the element type. */
 template <class F> static int with_type(enum hzp_dtype type, F f)
 {

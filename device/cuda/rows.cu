@@ -17,6 +17,8 @@ template <class T, class U, int N>
 static __global__ void pick_rows(struct hzp_mat x, struct hzp_mat y, const int32_t *index,
                                  int32_t first)
 {
+    wait_for_earlier();
+    let_next_begin();
     EACH(i, (int64_t)y.rows * (y.cols / N))
     {
         place p = place_of<N>(i, y.cols);
@@ -36,11 +38,11 @@ static int pick(struct hzp_lane *lane, const struct hzp_mat &x, const struct hzp
     if (count == 0)
         return HZP_OK;
     if (wide(&x) && wide(&y))
-        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>, x, y, index,
-              first);
+        start_few(lane, y.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>,
+                  x, y, index, first);
     else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x, y, index,
-              first);
+        start_few(lane, y.rows, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x,
+                  y, index, first);
     return hzp_cuda_launched(lane, op);
 }
 
@@ -86,17 +88,6 @@ extern "C" int hzp_cuda_scatter(struct hzp_lane *lane, const void *args)
     return hzp_cuda_launched(lane, "scatter");
 }
 
-/* Starts a kernel of a step of few rows early: it waits for what came before it. */
-template <class... P, class A>
-static void start_few(struct hzp_lane *lane, int rows, unsigned blocks, int threads,
-                      void (*kernel)(P...), const A &args)
-{
-    if (rows <= HZP_CUDA_FEW_ROWS)
-        start_early(lane, blocks, (unsigned)threads, 0, kernel, args);
-    else
-        start(lane, blocks, (unsigned)threads, 0, kernel, args);
-}
-
 /* ---- rmsnorm: one block per row ---- */
 
 template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)
@@ -137,9 +128,9 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->w) && wide(&a->y)) {
             int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            start_few(lane, a->x.rows, a->x.rows, threads, rmsnorm<T, 8>, *a);
+            start_few(lane, a->x.rows, a->x.rows, threads, 0, rmsnorm<T, 8>, *a);
         } else {
-            start_few(lane, a->x.rows, a->x.rows, THREADS, rmsnorm<T, 1>, *a);
+            start_few(lane, a->x.rows, a->x.rows, THREADS, 0, rmsnorm<T, 1>, *a);
         }
         return hzp_cuda_launched(lane, "rmsnorm");
     });
@@ -253,6 +244,8 @@ static __device__ __forceinline__ void append_codes(const struct hzp_rope_args &
 template <class T, int N, bool ONCE, bool CODES>
 static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, int shift)
 {
+    wait_for_earlier();
+    let_next_begin();
     int dim = a.heads.dim, half = dim / 2, threads = 1 << shift;
     place p = place_of<1>((blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> shift, rope_items(a));
     int64_t r = p.r;
@@ -314,9 +307,9 @@ static void rope_start(struct hzp_lane *lane, const struct hzp_rope_args &a, boo
     unsigned blocks =
         (unsigned)HZP_DIV_UP((int64_t)a.x.rows * rope_items(a) << shift, (int64_t)THREADS);
     if (fast)
-        start(lane, blocks, THREADS, 0, rope<T, 8, true, CODES>, a, shift);
+        start_few(lane, a.x.rows, blocks, THREADS, 0, rope<T, 8, true, CODES>, a, shift);
     else
-        start(lane, blocks, THREADS, 0, rope<T, 1, false, CODES>, a, shift);
+        start_few(lane, a.x.rows, blocks, THREADS, 0, rope<T, 1, false, CODES>, a, shift);
 }
 
 extern "C" int hzp_cuda_rope(struct hzp_lane *lane, const void *args)
@@ -373,10 +366,11 @@ extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
     return with_type(a->y.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
         if (wide(&a->x) && wide(&a->y))
-            start_few(lane, a->y.rows, grid_for(lane, count / 8, THREADS), THREADS, swiglu<T, 8>,
+            start_few(lane, a->y.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu<T, 8>,
                       *a);
         else
-            start_few(lane, a->y.rows, grid_for(lane, count, THREADS), THREADS, swiglu<T, 1>, *a);
+            start_few(lane, a->y.rows, grid_for(lane, count, THREADS), THREADS, 0, swiglu<T, 1>,
+                      *a);
         return hzp_cuda_launched(lane, "swiglu");
     });
 }

@@ -162,6 +162,8 @@ static __device__ best row_top(const struct sample_args &s, int r)
 
 static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_args s)
 {
+    wait_for_earlier();
+    let_next_begin();
     int r = blockIdx.y;
     const struct hzp_sample_row *row = s.a.row + r;
     slice x;
@@ -191,6 +193,8 @@ static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_ar
 
 static __global__ void __launch_bounds__(THREADS) sample_weigh(struct sample_args s)
 {
+    wait_for_earlier();
+    let_next_begin();
     HZP_SHARED(struct levels, found);
     int r = blockIdx.y;
     const struct hzp_sample_row *row = s.a.row + r;
@@ -225,6 +229,8 @@ static __global__ void __launch_bounds__(THREADS) sample_weigh(struct sample_arg
 
 static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args s)
 {
+    wait_for_earlier();
+    let_next_begin();
     int r = blockIdx.y, vocab = s.a.logits.cols;
     const struct hzp_sample_row *row = s.a.row + r;
     if (!by_parts(row) || !cuts_some(row, vocab))
@@ -292,6 +298,8 @@ static __device__ double raw_lse(const struct sample_args &s, int r, double top)
 
 static __global__ void __launch_bounds__(THREADS) sample_settle(struct sample_args all)
 {
+    wait_for_earlier();
+    let_next_begin();
     HZP_SHARED_DYNAMIC(uint32_t, plain);
     HZP_SHARED(shortlist, list);
     const struct hzp_sample_args &a = all.a;
@@ -358,11 +366,12 @@ static int rows_at_once(const struct hzp_cuda_lane *lane, int parts)
 static int launch(struct hzp_lane *lane, const struct sample_args &s)
 {
     dim3 grid((unsigned)s.parts, (unsigned)s.a.logits.rows);
-    start(lane, grid, THREADS, 0, sample_survey, s);
-    start(lane, grid, THREADS, 0, sample_weigh, s);
-    start(lane, grid, THREADS, 0, sample_list, s);
-    start(lane, (unsigned)s.a.logits.rows, THREADS,
-          (size_t)hzp_mask_words(s.a.logits.cols) * sizeof(uint32_t), sample_settle, s);
+    int rows = s.a.logits.rows;
+    start_few(lane, rows, grid, THREADS, 0, sample_survey, s);
+    start_few(lane, rows, grid, THREADS, 0, sample_weigh, s);
+    start_few(lane, rows, grid, THREADS, 0, sample_list, s);
+    start_few(lane, rows, (unsigned)rows, THREADS,
+              (size_t)hzp_mask_words(s.a.logits.cols) * sizeof(uint32_t), sample_settle, s);
     return hzp_cuda_launched(lane, "sample");
 }
 

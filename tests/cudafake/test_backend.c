@@ -277,7 +277,7 @@ static void expect_early(int all, int early, bool captured)
     assert_int_equal(begins, early);
 }
 
-/* Steps of few rows, and graphs of them; not where it is turned off. */
+/* Steps of few rows, and graphs of them; not larger ones, nor where it is turned off. */
 static void test_early(void **state)
 {
     struct rig g;
@@ -286,6 +286,9 @@ static void test_early(void **state)
     fake_reset(11);
     norm_and_product(&g, 4);
     expect_early(3, 3, false);
+    fake_reset(11);
+    norm_and_product(&g, 5); /* the product is the library's */
+    expect_early(2, 0, false);
     fake_reset(11);
     assert_int_equal(hzp_graph_begin(&g.a, 1), HZP_OK);
     norm_and_product(&g, 1);
