@@ -92,6 +92,8 @@ int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_s
 
 static const struct hzp_units *units_of(const struct hzp_state_reader *r, enum hzp_state_part part)
 {
+    if (r->whole)
+        return r->whole->part[part].layout ? &r->whole->part[part] : NULL;
     if (r->copy)
         return r->copy->part[part].layout ? &r->copy->part[part] : NULL;
     switch (part) {
@@ -115,6 +117,11 @@ int hzp_state_read(const struct hzp_state_reader *reader, enum hzp_state_part pa
     int r;
     *ret_owned = NULL;
     *ret = hzp_unit_view(units, u);
+    if (reader->whole) {
+        HZP_TRY(reader->whole->read(reader->whole->ctx, part, u, &data, reterr));
+        ret->base = (void *)(uintptr_t)data;
+        return HZP_OK;
+    }
     bool gathers = !reader->copy && reader->t->collectives && !hzp_units_whole(units);
     if (gathers) {
         HZP_TRY(hzp_trainer_gather(reader->t, part, u, &data, reterr));
@@ -143,8 +150,8 @@ void hzp_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
 
 /* The same sum as hzp_units_checksum makes of whole units.  With ranks each unit is gathered for
  * it, and later once more to be written: the header, with the sums, comes first in the file. */
-static int sum_part(const struct hzp_state_reader *reader, enum hzp_state_part part, uint64_t *ret,
-                    struct hzp_err_text *reterr)
+int hzp_state_sum(const struct hzp_state_reader *reader, enum hzp_state_part part, uint64_t *ret,
+                  struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = units_of(reader, part);
     *ret = 0;
@@ -180,7 +187,7 @@ static int declare_part(const struct hzp_state_reader *reader, struct hzp_st_wri
     if (!units)
         return HZP_OK;
     int64_t shape = (int64_t)units->layout->elements;
-    HZP_TRY(sum_part(reader, part, &sum, reterr));
+    HZP_TRY(hzp_state_sum(reader, part, &sum, reterr));
     snprintf(key, sizeof(key), "%s_checksum", part_name[part]);
     snprintf(text, sizeof(text), "%016" PRIx64, sum);
     hzp_st_writer_meta(w, key, text);
@@ -232,9 +239,9 @@ static void put_meta(const struct hzp_trainer_numbers *numbers, const struct hzp
     }
 }
 
-static int save(const struct hzp_state_reader *reader, const struct hzp_trainer_numbers *numbers,
-                const struct hzp_recipe *recipe, const char *dir, const char *note,
-                struct hzp_err_text *reterr)
+int hzp_state_write(const struct hzp_state_reader *reader,
+                    const struct hzp_trainer_numbers *numbers, const struct hzp_recipe *recipe,
+                    const char *dir, const char *note, struct hzp_err_text *reterr)
 {
     HZP_ASSERT(!note || strlen(note) <= HZP_TRAINER_NOTE_MAX);
     char path[PATH_MAX];
@@ -260,7 +267,7 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
     struct hzp_trainer_numbers numbers;
     hzp_state_numbers(t, v, &numbers);
     HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, &numbers.checksum, reterr));
-    return save(&reader, &numbers, &t->config.recipe, dir, note, reterr);
+    return hzp_state_write(&reader, &numbers, &t->config.recipe, dir, note, reterr);
 }
 
 int hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
@@ -269,6 +276,6 @@ int hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char 
     struct hzp_state_reader reader = {.copy = s};
     struct hzp_trainer_numbers numbers = s->numbers;
     HZP_ASSERT(s->taken);
-    HZP_TRY(sum_part(&reader, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
-    return save(&reader, &numbers, &s->recipe, dir, note, reterr);
+    HZP_TRY(hzp_state_sum(&reader, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
+    return hzp_state_write(&reader, &numbers, &s->recipe, dir, note, reterr);
 }

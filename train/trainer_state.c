@@ -27,6 +27,18 @@ int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_v
 
 /* --- Loading ---------------------------------------------------------------------------------- */
 
+/* Moments and residuals as the file names them. */
+enum { PARTS = HZP_STATE_WEIGHTS };
+static const char *const part_name[PARTS] = {
+    [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
+
+static void parts_of(const struct hzp_train_space *space, const struct hzp_units *ret[PARTS])
+{
+    ret[HZP_STATE_M] = hzp_train_space_m(space);
+    ret[HZP_STATE_V] = hzp_train_space_v(space);
+    ret[HZP_STATE_RESIDUAL] = hzp_train_space_residual(space);
+}
+
 static int get_number(const struct hzp_safetensors *st, const char *path, const char *key,
                       int64_t low, int64_t *ret, struct hzp_err_text *reterr)
 {
@@ -62,6 +74,7 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
 
 struct state_source {
     struct hzp_trainer *to; /* whose other ranks get the units, too; NULL: there are none */
+    const struct hzp_state_whole *whole; /* is handed the units; NULL: there is none */
     enum hzp_state_part part;
     const struct hzp_st_tensor *tensor;
     const struct hzp_layout *layout;
@@ -86,6 +99,8 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
         atomic_fetch_add(&s->sum, hzp_unit_checksum(host));
     if (r >= 0 && s->to)
         r = hzp_trainer_restore_unit(s->to, s->part, u, host, s->reterr);
+    if (r >= 0 && s->whole)
+        r = s->whole->take(s->whole->ctx, s->part, u, host, s->reterr);
     return r;
 }
 
@@ -97,6 +112,7 @@ struct reading {
     int threads;
     const atomic_bool *stop; /* NULL: nothing stops it */
     struct hzp_trainer *to;  /* suspended, with other ranks that get it, too; NULL: none does */
+    const struct hzp_state_whole *whole; /* is handed the units; NULL: there is none */
 };
 
 /* Copies the tensor, which holds all units in order, to the resident parts of the units, and
@@ -104,8 +120,6 @@ struct reading {
 static int get_state(const struct reading *from, enum hzp_state_part part,
                      const struct hzp_units *units, struct hzp_err_text *reterr)
 {
-    static const char *const part_name[] = {
-        [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
     const struct hzp_st_tensor *tensor;
     const char *name = part_name[part];
     const char *path = from->path;
@@ -115,6 +129,7 @@ static int get_state(const struct reading *from, enum hzp_state_part part,
                                   .layout = units->layout,
                                   .failed = ATOMIC_FLAG_INIT,
                                   .to = from->to,
+                                  .whole = from->whole,
                                   .part = part,
                                   .stop = from->stop,
                                   .reterr = reterr};
@@ -128,14 +143,12 @@ static int get_state(const struct reading *from, enum hzp_state_part part,
                : HZP_OK;
 }
 
-static int check_weights(const struct hzp_model *model, const struct hzp_version *v,
-                         const struct hzp_safetensors *st, const char *path, uint64_t *ret,
+static int check_weights(const struct hzp_safetensors *st, const char *path, uint64_t sum,
                          struct hzp_err_text *reterr)
 {
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     char now[32];
-    HZP_TRY(hzp_state_weights_checksum(model, v, path, ret, reterr));
-    snprintf(now, sizeof(now), "%016" PRIx64, *ret);
+    snprintf(now, sizeof(now), "%016" PRIx64, sum);
     if (!then || strcmp(then, now))
         return hzp_fail(
             reterr, HZP_EFORMAT,
@@ -158,37 +171,41 @@ static int get_numbers(const struct hzp_safetensors *st, const char *path,
                : HZP_OK;
 }
 
-/* Everything but moments and residuals. */
-static int check_state(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                       struct hzp_train_space *space, const struct hzp_version *v,
+/* Everything but the weights' checksum, moments and residuals.  part: NULL if there is none. */
+static int check_state(const struct hzp_recipe *recipe, const struct hzp_units *const part[PARTS],
                        const struct hzp_safetensors *st, const char *path, bool same_recipe,
                        struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
     const char *format = hzp_safetensors_meta(st, "format");
-    const struct hzp_units *residuals = hzp_train_space_residual(space);
     const struct hzp_st_tensor *found;
     if (!format || strcmp(format, HZP_STATE_FORMAT))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", path,
                         format ? format : "missing");
     HZP_TRY(hzp_state_compare_recipe(recipe, st, path, same_recipe, reterr));
     HZP_TRY(get_numbers(st, path, ret, reterr));
-    HZP_TRY(find_state(st, path, "m", hzp_train_space_m(space), &found, reterr));
-    HZP_TRY(find_state(st, path, "v", hzp_train_space_v(space), &found, reterr));
-    if (residuals)
-        HZP_TRY(find_state(st, path, "residual", residuals, &found, reterr));
-    return check_weights(model, v, st, path, &ret->checksum, reterr);
+    for (int p = 0; p < PARTS; p++)
+        if (part[p])
+            HZP_TRY(find_state(st, path, part_name[p], part[p], &found, reterr));
+    return HZP_OK;
 }
 
 /* Moments and residuals, from a file that was checked. */
-static int read_state(const struct reading *from, struct hzp_train_space *space,
+static int read_state(const struct reading *from, const struct hzp_units *const part[PARTS],
                       struct hzp_err_text *reterr)
 {
-    const struct hzp_units *residuals = hzp_train_space_residual(space);
     if (from->to)
         HZP_TRY(hzp_trainer_restore_begin(from->to, reterr));
-    HZP_TRY(get_state(from, HZP_STATE_M, hzp_train_space_m(space), reterr));
-    HZP_TRY(get_state(from, HZP_STATE_V, hzp_train_space_v(space), reterr));
-    return residuals ? get_state(from, HZP_STATE_RESIDUAL, residuals, reterr) : HZP_OK;
+    for (int p = 0; p < PARTS; p++)
+        if (part[p])
+            HZP_TRY(get_state(from, (enum hzp_state_part)p, part[p], reterr));
+    return HZP_OK;
+}
+
+static void copy_note(const struct hzp_safetensors *st, char *ret)
+{
+    const char *note = hzp_safetensors_meta(st, "note");
+    if (ret)
+        snprintf(ret, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");
 }
 
 static void fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n)
@@ -210,22 +227,26 @@ static int load_file(const struct hzp_model *model, const struct hzp_recipe *rec
 {
     char path[PATH_MAX];
     struct hzp_safetensors *st = NULL;
+    const struct hzp_units *part[PARTS];
+    parts_of(space, part);
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
     int r = suspended ? HZP_OK : hzp_train_space_restore(space);
     if (r >= 0)
-        r = check_state(model, recipe, space, v, st, path, same_recipe, ret, reterr);
+        r = check_state(recipe, part, st, path, same_recipe, ret, reterr);
     else
         hzp_fail(reterr, r, "no memory for %s: %s", path, hzp_err_name(r));
+    if (r >= 0)
+        r = hzp_state_weights_checksum(model, v, path, &ret->checksum, reterr);
+    if (r >= 0)
+        r = check_weights(st, path, ret->checksum, reterr);
     struct reading from = {.dev = model->dev, .st = st, .path = path};
     from.to = suspended && suspended->collectives ? suspended : NULL;
     from.threads = from.to ? 1 : model->dev->threads; /* units are sent one after the other */
     if (r >= 0 && !ret_rest)
-        r = read_state(&from, space, reterr);
-    if (r >= 0 && ret_note) {
-        const char *note = hzp_safetensors_meta(st, "note");
-        snprintf(ret_note, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");
-    }
+        r = read_state(&from, part, reterr);
+    if (r >= 0)
+        copy_note(st, ret_note);
     if (r >= 0 && ret_rest)
         *ret_rest = st;
     else
@@ -241,6 +262,32 @@ int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recip
     HZP_TRY(load_file(model, recipe, space, NULL, v, dir, same_recipe, ret, NULL, NULL, reterr));
     fill_record(v, ret);
     return HZP_OK;
+}
+
+int hzp_trainer_load_whole(const struct hzp_state_whole *to, const struct hzp_recipe *recipe,
+                           const char *dir, bool same_recipe, struct hzp_trainer_numbers *ret,
+                           char *ret_note, struct hzp_err_text *reterr)
+{
+    struct hzp_state_reader weights = {.whole = to};
+    const struct hzp_units *part[PARTS];
+    char path[PATH_MAX];
+    struct hzp_safetensors *st = NULL;
+    for (int p = 0; p < PARTS; p++)
+        part[p] = to->part[p].layout ? &to->part[p] : NULL;
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
+    HZP_TRY(hzp_safetensors_open(path, &st, reterr));
+    struct reading from = {.st = st, .path = path, .threads = 1, .whole = to};
+    int r = check_state(recipe, part, st, path, same_recipe, ret, reterr);
+    if (r >= 0)
+        r = hzp_state_sum(&weights, HZP_STATE_WEIGHTS, &ret->checksum, reterr);
+    if (r >= 0)
+        r = check_weights(st, path, ret->checksum, reterr);
+    if (r >= 0)
+        r = read_state(&from, part, reterr);
+    if (r >= 0)
+        copy_note(st, ret_note);
+    hzp_safetensors_close(st);
+    return r;
 }
 
 int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
@@ -334,9 +381,11 @@ int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,
                            .path = t->rest.path,
                            .threads = 1,
                            .stop = stop};
+    const struct hzp_units *part[PARTS];
     if (!t->rest.file)
         return HZP_OK;
-    int r = read_state(&from, t->space, reterr);
+    parts_of(t->space, part);
+    int r = read_state(&from, part, reterr);
     hzp_trainer_drop_rest(t);
     atomic_store(&t->rest.state, r < 0 ? HZP_REST_FAILED : HZP_REST_NONE);
     return r;

@@ -339,11 +339,26 @@ void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
 #define HZP_STATE_FORMAT "hzpserve-trainer-1"
 
-/* What is read of a version and its state: of a trainer that stands still, or of a copy. */
+/* A version and its state that no rank has whole: they pass through one unit of memory. */
+struct hzp_state_whole {
+    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such part. */
+    struct hzp_units part[HZP_STATE_WEIGHTS + 1];
+    /* Unit u, put together: *ret is valid until the next call. */
+    int (*read)(void *ctx, enum hzp_state_part part, int32_t u, const void **ret,
+                struct hzp_err_text *reterr);
+    /* Unit u of moments or residuals, as the file has it. */
+    int (*take)(void *ctx, enum hzp_state_part part, int32_t u, const struct hzp_unit_view *whole,
+                struct hzp_err_text *reterr);
+    void *ctx;
+};
+
+/* What is read of a version and its state: of a trainer that stands still, of a copy, or of
+ * ranks that have parts of them. */
 struct hzp_state_reader {
     struct hzp_trainer *t;
     const struct hzp_version *v;
-    const struct hzp_snapshot *copy; /* instead of both; NULL: none */
+    const struct hzp_snapshot *copy;     /* instead of both; NULL: none */
+    const struct hzp_state_whole *whole; /* instead of all of them; NULL: none */
 };
 /* The whole unit in host memory, valid until the next call; *ret_owned: freed by the caller. */
 int hzp_state_read(const struct hzp_state_reader *reader, enum hzp_state_part part, int32_t u,
@@ -351,6 +366,13 @@ int hzp_state_read(const struct hzp_state_reader *reader, enum hzp_state_part pa
 /* All but the checksum. */
 void hzp_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
                        struct hzp_trainer_numbers *ret);
+/* The checksum that hzp_units_checksum makes of whole units. */
+int hzp_state_sum(const struct hzp_state_reader *reader, enum hzp_state_part part, uint64_t *ret,
+                  struct hzp_err_text *reterr);
+/* Writes trainer.safetensors in dir. */
+int hzp_state_write(const struct hzp_state_reader *reader,
+                    const struct hzp_trainer_numbers *numbers, const struct hzp_recipe *recipe,
+                    const char *dir, const char *note, struct hzp_err_text *reterr);
 /* The data type of a state's units on disk. */
 enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units);
 /* HZP_EINVAL, naming the field: the file was written with another recipe; all false: only the
@@ -370,5 +392,10 @@ int hzp_trainer_load_state(const struct hzp_model *model, const struct hzp_recip
                            struct hzp_train_space *space, struct hzp_version *v, const char *dir,
                            bool same_recipe, struct hzp_trainer_numbers *ret,
                            struct hzp_err_text *reterr);
+/* The same, with the same errors, for what no rank has whole: reads the weights to compare their
+ * checksum, then hands over unit by unit.  ret_note: as in hzp_trainer_load. */
+int hzp_trainer_load_whole(const struct hzp_state_whole *to, const struct hzp_recipe *recipe,
+                           const char *dir, bool same_recipe, struct hzp_trainer_numbers *ret,
+                           char *ret_note, struct hzp_err_text *reterr);
 
 #endif

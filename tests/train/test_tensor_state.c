@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/train/test_tensor_state.c - checkpoints of ranks that have tensor slices, against those of
+ * one rank.  Ranks are threads; the state is made up, and written by one rank's own code. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+
+#include "tests/fixture/model.h"
+#include "train/snapshot.h"
+#include "train/tensor_state.h"
+#include "train/trainer_state.h"
+#include "weights/model_dir.h"
+#include "weights/tensor_slice.h"
+
+#include "tests/weights/scratch.h"
+#include "tests/weights/tiny_models.h"
+
+enum { RANKS_MAX = 4 };
+
+static struct hzp_err_text err;
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail_msg("%s: %s", #call, err.text);                                                   \
+    } while (0)
+
+/* The state of one rank, and where it is: scratch/one. */
+struct one {
+    struct hzp_model_config config;
+    struct hzp_layout layout;
+    enum hzp_dtype type;
+    struct hzp_recipe recipe;
+    struct hzp_snapshot *state;
+};
+
+/* Numbers in every tensor; the padding stays zero, as an update leaves it. */
+static void fill(const struct hzp_units *units, uint64_t seed)
+{
+    const struct hzp_layout *l = units->layout;
+    size_t size = hzp_dtype_size(units->type);
+    for (int32_t i = 0; i < l->tensors; i++) {
+        const struct hzp_tensor *t = &l->tensor[i];
+        unsigned char *at = (unsigned char *)hzp_unit_view(units, t->unit).base + t->offset * size;
+        for (size_t b = 0; b < (size_t)t->rows * (size_t)t->cols * size; b++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            at[b] = b % size == size - 1 ? 0x3c : (unsigned char)(seed >> 56);
+        }
+    }
+}
+
+static void open_one(struct one *o, int which, enum hzp_dtype type, enum hzp_dtype moments)
+{
+    memset(o, 0, sizeof(*o));
+    mkdir(scratch_path("one"), 0777);
+    scratch_write_text(scratch_path("one/config.json"), tiny_models[which]);
+    MUST(hzp_config_read(scratch_path("one"), &o->config, &err));
+    o->config.vocab = 40;
+    o->config.heads.kv_heads = 4;
+    o->type = type;
+    o->recipe = (struct hzp_recipe){.lr = 0.125f,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.99f,
+                                    .eps = 1e-8f,
+                                    .clip = 1,
+                                    .update_tokens = 24,
+                                    .micro_rows = 24,
+                                    .publish_every = 1,
+                                    .moment_type = moments};
+    hzp_layout_make(&o->config, &o->layout);
+    assert_int_equal(hzp_snapshot_create(&o->layout, type, moments, &o->state), HZP_OK);
+    for (int p = 0; p < HZP_STATE_PARTS; p++)
+        if (o->state->part[p].layout) {
+            memset(o->state->memory[p], 0, hzp_units_bytes(&o->layout, o->state->part[p].type));
+            fill(&o->state->part[p], (uint64_t)p + 1);
+        }
+    o->state->recipe = o->recipe;
+    o->state->numbers = (struct hzp_trainer_numbers){
+        .optimizer_step = 17, .draws = 23, .learned_through = 41, .reset_step = 5, .loss = 2.5};
+    o->state->taken = true;
+    MUST(hzp_model_save(scratch_path("one"), NULL, &o->state->part[HZP_STATE_WEIGHTS],
+                        scratch_path("one"), &err));
+    MUST(hzp_snapshot_save(o->state, scratch_path("one"), "a note", &err));
+}
+
+static void close_one(struct one *o)
+{
+    hzp_snapshot_destroy(o->state);
+    hzp_layout_free(&o->layout);
+}
+
+/* What the ranks do together, and what came of it. */
+enum fault { NO_FAULT, OTHER_NORM, OTHER_NORM_MOMENT, FLIPPED_SLICE };
+
+struct job {
+    const struct one *one;
+    struct hzp_link *link;
+    char from[256], to[256]; /* to "": nothing is saved */
+    enum fault fault;
+    int loaded, saved; /* codes */
+    struct hzp_err_text text;
+    struct hzp_trainer_numbers numbers;
+    char note[HZP_TRAINER_NOTE_MAX + 1];
+    int64_t step; /* of the version */
+    bool same;    /* the slices are those of the one rank's units */
+};
+
+static const struct hzp_units *part_of(const struct hzp_train_space *space, int part)
+{
+    return part == HZP_STATE_M   ? hzp_train_space_m(space)
+           : part == HZP_STATE_V ? hzp_train_space_v(space)
+                                 : hzp_train_space_residual(space);
+}
+
+static bool has_slices(const struct one *o, const struct hzp_train_space *space)
+{
+    bool same = true;
+    for (int p = HZP_STATE_M; p <= HZP_STATE_RESIDUAL; p++) {
+        const struct hzp_units *mine = part_of(space, p), *whole = &o->state->part[p];
+        for (int32_t u = 0; mine && u < mine->layout->units; u++) {
+            struct hzp_unit_view view = hzp_unit_view(mine, u);
+            void *cut = malloc(hzp_unit_bytes(&view));
+            hzp_tensor_slice_cut(&o->layout, mine->layout, u, hzp_dtype_size(mine->type),
+                                 hzp_unit_view(whole, u).base, cut);
+            same = same && memcmp(cut, view.base, hzp_unit_bytes(&view)) == 0;
+            free(cut);
+        }
+    }
+    return same;
+}
+
+/* On the last rank. */
+static void plant(const struct job *j, const struct hzp_units *weights,
+                  const struct hzp_train_space *space)
+{
+    const struct hzp_units *units = j->fault == OTHER_NORM ? weights : hzp_train_space_v(space);
+    if (hzp_link_rank(j->link) != hzp_link_ranks(j->link) - 1)
+        return;
+    for (int32_t i = 0; i < units->layout->tensors && j->fault != NO_FAULT; i++) {
+        const struct hzp_tensor *t = &units->layout->tensor[i];
+        bool norm = t->rows == 1 && t->cols == j->one->config.width;
+        if (t->unit == 2 && norm != (j->fault == FLIPPED_SLICE)) {
+            ((char *)hzp_unit_view(units, 2).base)[t->offset * hzp_dtype_size(units->type)] ^= 1;
+            return;
+        }
+    }
+}
+
+static void *run_rank(void *arg)
+{
+    struct job *j = arg;
+    struct fixture_model m;
+    struct fixture_config config = {
+        .device = "ref", .config = j->one->config, .tensor = j->link, .positions = 32};
+    struct hzp_train_space_config sizes = {
+        .rows_max = 24, .head_rows = 5, .moment_type = j->one->recipe.moment_type};
+    struct hzp_train_space *space;
+    config.store.type = j->one->type;
+    config.store.slots = 2;
+    config.store.max_staleness = 1;
+    config.store.first_id = 1;
+    fixture_open(&m, &config);
+    HZP_ASSERT(hzp_train_space_create(m.model, &sizes, &space) >= 0);
+    struct hzp_version *v = fixture_begin(&m);
+    const struct hzp_units *weights = hzp_version_units(m.weights, v);
+    j->loaded = hzp_model_load(j->from, m.dev, weights, NULL, &j->text);
+    HZP_ASSERT(j->loaded >= 0);
+    struct hzp_tensor_state s = {m.model, &j->one->config, space, &j->one->recipe, j->link};
+    bool first = hzp_link_rank(j->link) == 0; /* the others get everything from it */
+    j->loaded =
+        hzp_tensor_state_load(&s, v, first ? j->from : NULL, first, &j->numbers, j->note, &j->text);
+    j->step = v->record.optimizer_step;
+    if (j->loaded >= 0) {
+        j->same = has_slices(j->one, space);
+        plant(j, weights, space);
+        j->saved = j->to[0] ? hzp_tensor_state_save(&s, v, first ? &j->numbers : NULL,
+                                                    first ? j->to : NULL, first ? j->from : NULL,
+                                                    first ? j->note : NULL, &j->text)
+                            : HZP_OK;
+    }
+    fixture_publish(&m, v, 0);
+    hzp_train_space_destroy(space);
+    fixture_close(&m);
+    return NULL;
+}
+
+static void run(const struct one *o, int ranks, const char *from, const char *to, enum fault fault,
+                struct job *job)
+{
+    struct hzp_link *link[RANKS_MAX];
+    pthread_t thread[RANKS_MAX];
+    MUST(hzp_link_open_local(ranks, 0, 1, link, &err));
+    for (int r = 0; r < ranks; r++) {
+        job[r] = (struct job){.one = o, .link = link[r], .fault = fault};
+        snprintf(job[r].from, sizeof(job[r].from), "%s", scratch_path("%s", from));
+        if (to)
+            snprintf(job[r].to, sizeof(job[r].to), "%s", scratch_path("%s", to));
+        assert_int_equal(pthread_create(&thread[r], NULL, run_rank, &job[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(thread[r], NULL);
+    for (int r = 0; r < ranks; r++)
+        hzp_link_close(link[r]);
+}
+
+static char *contents(const char *path, size_t *ret)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *ret = (size_t)ftell(file);
+    rewind(file);
+    char *data = malloc(*ret);
+    assert_int_equal(fread(data, 1, *ret, file), *ret);
+    fclose(file);
+    return data;
+}
+
+static void check_same_file(const char *a, const char *b, const char *name)
+{
+    size_t bytes[2];
+    char *data[2] = {contents(scratch_path("%s/%s", a, name), &bytes[0]),
+                     contents(scratch_path("%s/%s", b, name), &bytes[1])};
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(data[0], data[1], bytes[0]);
+    free(data[0]);
+    free(data[1]);
+}
+
+static void check_well(const struct job *job, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        if (job[r].loaded < 0 || job[r].saved < 0)
+            fail_msg("rank %d of %d: %s", r, ranks, job[r].text.text);
+        assert_true(job[r].same);
+        assert_int_equal(job[r].numbers.optimizer_step, 17);
+        assert_int_equal(job[r].numbers.draws, 23);
+        assert_int_equal(job[r].numbers.learned_through, 41);
+        assert_int_equal(job[r].numbers.reset_step, 5);
+        assert_int_equal(job[r].step, 17);
+        assert_string_equal(job[r].note, "a note");
+    }
+}
+
+/* What 1, 2 and 4 ranks load from one rank's files, and from each other's, is theirs; what they
+ * save has the same bytes. */
+static void test_any_ranks(void **state)
+{
+    static const char *const name[] = {"one", "two", "four", "again"};
+    static const int ranks[] = {2, 4, 1};
+    for (int i = 0; i < HZP_COUNT(tiny_models); i++) {
+        enum hzp_dtype type = i % 2 ? HZP_BF16 : HZP_F32;
+        struct job job[RANKS_MAX];
+        struct one o;
+        open_one(&o, i, type, i % 3 ? HZP_F32 : HZP_BF16);
+        for (int k = 0; k < HZP_COUNT(ranks); k++) {
+            run(&o, ranks[k], name[k], name[k + 1], NO_FAULT, job);
+            check_well(job, ranks[k]);
+            check_same_file("one", name[k + 1], "trainer.safetensors");
+            check_same_file("one", name[k + 1], "model.safetensors");
+        }
+        close_one(&o);
+    }
+}
+
+/* Every rank fails alike, and says so. */
+static void check_failed(const struct job *job, int ranks, bool loading, int code,
+                         const char *const *words)
+{
+    for (int r = 0; r < ranks; r++) {
+        assert_int_equal(loading ? job[r].loaded : job[r].saved, code);
+        for (int w = 0; words[w]; w++)
+            if (!strstr(job[r].text.text, words[w]))
+                fail_msg("rank %d: '%s' does not say '%s'", r, job[r].text.text, words[w]);
+    }
+}
+
+/* A norm that is another one on one rank, or its moments, is not saved; a number of a slice that is
+ * another one is, and the file shows it. */
+static void test_disagreement(void **state)
+{
+    static const char *const norm[] = {"rank 3", "unit 2", "the weights", NULL};
+    static const char *const moment[] = {"rank 3", "unit 2", "of v", NULL};
+    struct job job[RANKS_MAX];
+    struct one o;
+    size_t bytes[2];
+    open_one(&o, 5, HZP_BF16, HZP_F32);
+    run(&o, 4, "one", "norm", OTHER_NORM, job);
+    check_failed(job, 4, false, HZP_EINVAL, norm);
+    run(&o, 4, "one", "norm", OTHER_NORM_MOMENT, job);
+    check_failed(job, 4, false, HZP_EINVAL, moment);
+    assert_false(scratch_exists(scratch_path("norm/trainer.safetensors")));
+    assert_false(scratch_exists(scratch_path("norm/model.safetensors")));
+    run(&o, 4, "one", "flipped", FLIPPED_SLICE, job);
+    check_well(job, 4);
+    char *a = contents(scratch_path("one/trainer.safetensors"), &bytes[0]);
+    char *b = contents(scratch_path("flipped/trainer.safetensors"), &bytes[1]);
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_int_not_equal(memcmp(a, b, bytes[0]), 0);
+    free(a);
+    free(b);
+    close_one(&o);
+}
+
+/* Changes the file of moments: a bit, or two neighbouring slices of one row. */
+static void damage(bool swaps)
+{
+    char path[256];
+    size_t bytes;
+    snprintf(path, sizeof(path), "%s", scratch_path("one/trainer.safetensors"));
+    char *data = contents(path, &bytes), held[16];
+    char *at = data + bytes / 2;
+    if (swaps) {
+        memcpy(held, at, sizeof(held));
+        memmove(at, at + sizeof(held), sizeof(held));
+        memcpy(at + sizeof(held), held, sizeof(held));
+    } else {
+        *at ^= 1;
+    }
+    scratch_write(path, data, bytes);
+    free(data);
+}
+
+/* Files that are damaged, of another model, with another recipe, or not there. */
+static void test_bad_files(void **state)
+{
+    static const char *const damaged[] = {"tensor ", "is damaged (checksum ", NULL};
+    static const char *const recipe[] = {"begun with lr 0.125, now it is 0.25", NULL};
+    static const char *const moments[] = {"begun with moments f32, now it is bf16", NULL};
+    static const char *const other[] = {"belongs to other weights", NULL};
+    static const char *const none[] = {"trainer.safetensors", NULL};
+    struct job job[RANKS_MAX];
+    struct one o;
+    open_one(&o, 3, HZP_BF16, HZP_F32);
+    o.recipe.lr = 0.25f;
+    run(&o, 2, "one", NULL, NO_FAULT, job);
+    check_failed(job, 2, true, HZP_EINVAL, recipe);
+    assert_string_equal(job[1].text.param, "lr");
+    o.recipe.lr = 0.125f;
+    o.recipe.moment_type = HZP_BF16;
+    run(&o, 2, "one", NULL, NO_FAULT, job);
+    check_failed(job, 2, true, HZP_EINVAL, moments);
+    o.recipe.moment_type = HZP_F32;
+    for (int swaps = 0; swaps < 2; swaps++) {
+        MUST(hzp_snapshot_save(o.state, scratch_path("one"), "a note", &err));
+        damage(swaps);
+        run(&o, 4, "one", NULL, NO_FAULT, job);
+        check_failed(job, 4, true, HZP_EFORMAT, damaged);
+    }
+    fill(&o.state->part[HZP_STATE_WEIGHTS], 99);
+    MUST(hzp_snapshot_save(o.state, scratch_path("one"), "a note", &err));
+    run(&o, 2, "one", NULL, NO_FAULT, job);
+    check_failed(job, 2, true, HZP_EFORMAT, other);
+    remove(scratch_path("one/trainer.safetensors"));
+    run(&o, 2, "one", NULL, NO_FAULT, job);
+    check_failed(job, 2, true, HZP_ENOENT, none);
+    close_one(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_ranks),
+        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_bad_files),
+    };
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
