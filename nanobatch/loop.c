@@ -243,16 +243,21 @@ static int check_group(struct hzp_loop *loop)
     return loop->config.group ? hzp_step_link_check(loop->config.group, NULL) : HZP_OK;
 }
 
-/* This rank's steps do not go on, because of another rank or of its own device. */
-static void fail_group(struct hzp_loop *loop)
+/* This rank's steps do not go on, because of another rank, which the link's text names, or of its
+ * own device: a plan's exchange that another rank ended looks like a failure of the device. */
+static void tell_failure(struct hzp_loop *loop, int status)
 {
     struct hzp_err_text text;
-    if (!loop->config.group)
+    struct hzp_step_link *group = loop->config.group;
+    if (group && hzp_step_link_check(group, &text) < 0) {
+        hzp_log(HZP_LOG_ERROR, "loop", "ranks failed: step=%llu cannot end: %s",
+                (unsigned long long)loop->number, text.text);
         return;
-    if (hzp_step_link_check(loop->config.group, &text) < 0)
-        hzp_log(HZP_LOG_ERROR, "loop", "ranks failed: %s", text.text);
-    else
-        hzp_step_link_fail(loop->config.group, "its device failed");
+    }
+    hzp_log(HZP_LOG_ERROR, "loop", "device failed step=%llu code=%s",
+            (unsigned long long)loop->number, hzp_err_name(status));
+    if (group)
+        hzp_step_link_fail(group, "its device failed");
 }
 
 static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *active)
@@ -295,9 +300,7 @@ static int fail(struct hzp_loop *loop, int status)
         active->stage = HZP_STEP_LANDED;
     }
     loop->landed = loop->number;
-    hzp_log(HZP_LOG_ERROR, "loop", "device failed step=%llu code=%s",
-            (unsigned long long)loop->number, hzp_err_name(status));
-    fail_group(loop);
+    tell_failure(loop, status);
     atomic_store(&loop->counters.failed, true);
     return status;
 }

@@ -199,6 +199,7 @@ def loses(link, busy):
         c.join()
     assert len(errors) == len(clients) and all(e in (None, 500, 503) for e in errors), errors
     assert re.search(r"ranks failed: .*rank 1", log), log
+    assert "device failed" not in log, log
     print(f"{link}: a lost rank ends the server, {'which was busy' if busy else 'which was idle'}; clients saw {errors}")
 
 
