@@ -30,7 +30,9 @@ struct hzp_tensor_state {
 
 /* Writes version v as a model directory (hzp_tensor_save), and trainer.safetensors in it.  Of the
  * other ranks only v counts: numbers (whose checksum is not read), dir, source_dir and note (NULL:
- * "") are rank 0's.  v belongs to the state that the space holds.
+ * "") are rank 0's.  v is the same version on every rank, and belongs to the state that the space
+ * holds: after rank 0's last step the others still have its newest version as a draft
+ * (hzp_group_learner_publish).
  *
  * Every rank returns the same code, with the text of the rank that failed.  HZP_EIO: a file, the
  * link, or a slice that arrived damaged; HZP_EINVAL: ranks do not agree about what all have: the
