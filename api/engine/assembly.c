@@ -12,6 +12,7 @@
 #include "weights/fp8.h"
 #include "weights/tensor_slice.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,15 +132,20 @@ static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reter
 static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     const char *plans = a->is.serving->plans;
-    int64_t hash = (int64_t)(hzp_plan_table_hash(&a->plans) >> 2), least = hash, most = -hash;
-    HZP_TRY(hzp_group_least(a->is.group, &least, reterr));
-    HZP_TRY(hzp_group_least(a->is.group, &most, reterr));
-    if (least == -most)
+    int64_t hash = (int64_t)hzp_plan_table_hash(&a->plans), has[2];
+    int64_t given = plans && strcmp(plans, "auto") ? -1 : 0; /* on any rank: all refuse */
+    int rank;
+    HZP_TRY(hzp_group_differs(a->is.group, hash, &rank, has, reterr));
+    if (!rank)
         return HZP_OK;
-    if (plans && strcmp(plans, "auto"))
+    HZP_TRY(hzp_group_least(a->is.group, &given, reterr));
+    if (given)
         return hzp_fail_param(reterr, HZP_EINVAL, "--plans",
-                              "--plans %s: the ranks of this group read different plans", plans);
-    hzp_log(HZP_LOG_WARN, "engine", "no plans: the ranks of this group have different ones");
+                              "--plans: rank %d has other plans than rank 0 (hash %016" PRIx64
+                              ", not %016" PRIx64 "): ranks that compute each step together need "
+                              "the same",
+                              rank, (uint64_t)has[1], (uint64_t)has[0]);
+    hzp_log(HZP_LOG_WARN, "engine", "no plans: rank %d has other ones than rank 0", rank);
     hzp_plan_table_fini(&a->plans);
     hzp_tables_fini(&a->tables);
     return HZP_OK;

@@ -142,6 +142,22 @@ int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *
     return r;
 }
 
+int hzp_group_differs(struct hzp_link *link, int64_t value, int *ret_rank, int64_t ret_value[2],
+                      struct hzp_err_text *reterr)
+{
+    int ranks = hzp_link_ranks(link);
+    int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
+    int r = gather(link, &value, 1, all, reterr);
+    *ret_rank = 0;
+    for (int k = 1; r == HZP_OK && k < ranks && !*ret_rank; k++)
+        if (all[k] != all[0])
+            *ret_rank = k;
+    ret_value[0] = all[0];
+    ret_value[1] = all[*ret_rank];
+    free(all);
+    return r;
+}
+
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr)
 {
     int ranks = hzp_link_ranks(link);

@@ -43,6 +43,11 @@ int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *numb
 int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *word,
                            struct hzp_err_text *reterr);
 
+/* The first rank whose value differs from rank 0's, and the values of rank 0 and of that one;
+ * *ret_rank 0: all have the same.  HZP_EIO: the link failed. */
+int hzp_group_differs(struct hzp_link *link, int64_t value, int *ret_rank, int64_t ret_value[2],
+                      struct hzp_err_text *reterr);
+
 /* The smallest value of any rank, in *value; waits until all ranks have come so far. */
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr);
 

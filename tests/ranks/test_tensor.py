@@ -338,6 +338,25 @@ def levels():
                 "rank 1 has kernels of (--cpu-level) base, rank 0 has avx2" in said, said
 
 
+def other_plans():
+    """One rank has no plan table: the one that differs is named."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
+        file = pathlib.Path(folder) / "plans.json"
+        subprocess.run([serve, "search", model, *GROUP, "--link", "zmq", "--no-train", "--device", "cpu", "--threads", "1",
+                        "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2", "--max-others", "1",
+                        "--file", file], timeout=HANG, check=True, capture_output=True)
+        ranks = [subprocess.Popen(
+            [serve, "serve", model, "--port", "0", "--state", "none", "--no-train", "--link", "zmq", "--tensor", "2",
+             "--device", "cpu", "--threads", "1", "--plans", plans],
+            env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "HZP_RANKS_DIR": folder},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r, plans in enumerate((file, "off"))]
+        for rank in ranks:
+            said = rank.communicate(timeout=HANG)[0]
+            assert rank.returncode not in (0, None) and \
+                re.search(r"--plans: rank 1 has other plans than rank 0 \(hash \w{16}, not \w{16}\)", said), said
+
+
 alone = Server()
 answers = at_once(alone, list(bodies()))
 alone.end()
@@ -347,6 +366,7 @@ alone.end()
 refused()
 if "zmq" in sys.argv[3:]:
     levels()
+    other_plans()
 for name in sys.argv[3:]:
     same_answers(name, answers)
     learns(name, taught_alone)
