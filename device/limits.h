@@ -13,6 +13,7 @@
 
 struct hzp_limits {
     double read_bytes_per_s; /* reading memory far larger than the caches, with all threads */
+    bool reads_vary;         /* with other processes' use of the memory (hzp_device_read_rate) */
     /* operations per second of the library's matrix product at its best shape and layout; 0: the
      * library does not support the type */
     double gemm_f32, gemm_bf16;
@@ -27,5 +28,11 @@ static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_d
 
 /* Takes a few seconds.  HZP_EUNSUP: the backend does not measure. */
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret);
+
+/* The rate of reads now, in bytes per second: the best of a few runs, a fraction of a second.
+ * Where it varies from one second to the next, what binds a figure is the rate taken in turns with
+ * it; read_bytes_per_s is the best moment of the whole measurement.  HZP_EUNSUP: the rate does not
+ * vary (reads_vary), or the backend does not measure. */
+int hzp_device_read_rate(struct hzp_device *dev, double *ret);
 
 #endif

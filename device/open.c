@@ -135,3 +135,8 @@ int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
 {
     return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
 }
+
+int hzp_device_read_rate(struct hzp_device *dev, double *ret)
+{
+    return dev->backend->read_rate ? dev->backend->read_rate(dev, ret) : HZP_EUNSUP;
+}

@@ -109,6 +109,7 @@ static int status_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
     if (status < 100 || status > 999)
         return hzp_fail(reterr, HZP_EFORMAT, "not an HTTP answer: \"%.60s\"", s->line);
     s->status = (int)status;
+    s->closes = s->line[7] == '0'; /* HTTP/1.0 */
     s->state = HZP_HTTP_HEADERS;
     return HZP_OK;
 }
@@ -130,6 +131,8 @@ static int header_line(struct hzp_http_stream *s, struct hzp_err_text *reterr)
         s->left = number(value, 10, &end);
         if (s->left < 0 || *end)
             return hzp_fail(reterr, HZP_EFORMAT, "content-length: %.60s is not a length", value);
+    } else if (!strcasecmp(s->line, "connection")) {
+        s->closes |= !strcasecmp(value, "close");
     } else if (!strcasecmp(s->line, "content-type")) {
         s->event_type = !strncasecmp(value, "text/event-stream", 17);
     }
@@ -236,6 +239,7 @@ int hzp_http_stream_feed(struct hzp_http_stream *s, const char *bytes, size_t n,
 
 int hzp_http_stream_close(struct hzp_http_stream *s, struct hzp_err_text *reterr)
 {
+    s->closes = true;
     if (s->state == HZP_HTTP_TO_CLOSE)
         s->state = HZP_HTTP_DONE;
     if (s->state == HZP_HTTP_DONE)

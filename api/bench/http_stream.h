@@ -43,6 +43,7 @@ struct hzp_http_stream {
 
     int status;  /* 0 until known */
     bool events; /* the body is a stream of events */
+    bool closes; /* the server closes the connection after this answer */
     char *body;  /* the kept body, or the current event line; NUL-terminated, NULL: empty */
     size_t bytes;
 
@@ -68,7 +69,7 @@ int hzp_http_stream_feed(struct hzp_http_stream *s, const char *bytes, size_t n,
 /* The connection has ended.  HZP_EIO: in the middle of the answer. */
 int hzp_http_stream_close(struct hzp_http_stream *s, struct hzp_err_text *reterr);
 
-/* The whole answer has arrived. */
+/* The whole answer has arrived; unless it says `closes`, the connection can carry another one. */
 bool hzp_http_stream_done(const struct hzp_http_stream *s);
 
 #endif

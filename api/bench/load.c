@@ -35,6 +35,8 @@ struct stream {
     int64_t itls, itls_room;
     int32_t input, output; /* tokens, as counted by the server; 0: not reported */
     bool done;             /* the server has sent its end mark */
+    bool watched;          /* epoll knows the socket */
+    bool kept;             /* the connection has carried an earlier request */
     char error[160];
 };
 
@@ -46,6 +48,8 @@ struct load {
     int epoll, timer;
     struct stream **running; /* the first `streams` of `max` */
     int32_t streams, max;
+    int *idle; /* connections that await a request; `idles` of at most `max` */
+    int32_t idles;
     int64_t next;
     uint64_t begin_ns, ended_ns, told_ns;
     uint64_t looked_ns, timer_ns; /* the last look at silent streams; what the timer is set to */
@@ -177,6 +181,17 @@ static void free_stream(struct stream *s)
     free(s);
 }
 
+/* Keeps the stream's connection for a later request, if it can carry one.  A server may close it in
+ * between: the next request then notices (restart). */
+static void keep_connection(struct load *l, struct stream *s)
+{
+    if (s->error[0] || !hzp_http_stream_done(&s->in) || s->in.closes || l->idles == l->max ||
+        epoll_ctl(l->epoll, EPOLL_CTL_DEL, s->fd, NULL) < 0)
+        return;
+    l->idle[l->idles++] = s->fd;
+    s->fd = -1;
+}
+
 /* Ends a stream, successful or not; the last stream takes its place in the list. */
 static int end_stream(struct load *l, struct stream *s)
 {
@@ -198,6 +213,7 @@ static int end_stream(struct load *l, struct stream *s)
     if (r == HZP_OK)
         r = hzp_load_record_time(l->record, seconds(l->begin_ns, l->ended_ns), 0, l->streams,
                                  l->reterr);
+    keep_connection(l, s);
     free_stream(s);
     return r;
 }
@@ -230,8 +246,7 @@ static bool make_request(struct load *l, struct stream *s)
     size_t n = body_head(l, body, r);
     int head = snprintf(s->out, HEAD,
                         "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
-                        "Content-Type: application/json\r\nContent-Length: %zu\r\n"
-                        "Connection: close\r\n\r\n",
+                        "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
                         server->path, server->host, server->port,
                         server->key[0] ? "Authorization: Bearer " : "", server->key,
                         server->key[0] ? "\r\n" : "", n + tail);
@@ -243,6 +258,16 @@ static bool make_request(struct load *l, struct stream *s)
     return true;
 }
 
+/* Waits for what the stream needs: the answer, and while there is more to send, room for it. */
+static int watch(struct load *l, struct stream *s)
+{
+    struct epoll_event want = {.events = s->out ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = s};
+    if (epoll_ctl(l->epoll, s->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, s->fd, &want) < 0)
+        return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
+    s->watched = true;
+    return HZP_OK;
+}
+
 static int send_some(struct load *l, struct stream *s)
 {
     while (s->out_at < s->out_bytes) {
@@ -251,7 +276,7 @@ static int send_some(struct load *l, struct stream *s)
             continue;
         if (n < 0 &&
             (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN || errno == EINPROGRESS))
-            return HZP_OK;
+            return s->watched ? HZP_OK : watch(l, s);
         if (n < 0)
             break; /* the server may have answered and closed; its answer is read below */
         s->out_at += (size_t)n;
@@ -259,17 +284,44 @@ static int send_some(struct load *l, struct stream *s)
     free(s->out);
     s->out = NULL;
     s->out_at = s->out_bytes = 0;
-    struct epoll_event want = {.events = EPOLLIN, .data.ptr = s};
-    if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, s->fd, &want) < 0)
-        return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
-    return HZP_OK;
+    return watch(l, s);
+}
+
+/* Opens a connection; false: the stream's error says why not. */
+static bool open_connection(struct load *l, struct stream *s)
+{
+    const struct hzp_load_server *server = l->config->server;
+    int on = 1;
+    s->watched = s->kept = false;
+    s->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (s->fd < 0 ||
+        (connect(s->fd, (const struct sockaddr *)&server->address, server->address_bytes) < 0 &&
+         errno != EINPROGRESS)) {
+        fail_stream(s, "no connection: %s", strerror(errno));
+        return false;
+    }
+    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return true;
+}
+
+/* Sends a request again on a new connection, because the server had closed the kept one before the
+ * request arrived. */
+static int restart(struct load *l, struct stream *s)
+{
+    close(s->fd);
+    hzp_http_stream_fini(&s->in);
+    hzp_http_stream_init(&s->in, event, s);
+    free(s->out);
+    s->out = NULL;
+    s->out_at = 0;
+    if (!make_request(l, s))
+        return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
+    return open_connection(l, s) ? send_some(l, s) : end_stream(l, s);
 }
 
 static int start_next(struct load *l)
 {
     struct stream *s = calloc(1, sizeof(*s));
-    const struct hzp_load_server *server = l->config->server;
-    int on = 1;
     if (!s)
         return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
     s->load = l;
@@ -289,45 +341,47 @@ static int start_next(struct load *l)
     }
     HZP_TRY(hzp_load_record_time(l->record, seconds(l->begin_ns, s->sent_ns), 0, l->streams,
                                  l->reterr));
-    s->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct epoll_event want = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
-    if (s->fd < 0 ||
-        (connect(s->fd, (const struct sockaddr *)&server->address, server->address_bytes) < 0 &&
-         errno != EINPROGRESS) ||
-        epoll_ctl(l->epoll, EPOLL_CTL_ADD, s->fd, &want) < 0) {
-        fail_stream(s, "no connection: %s", strerror(errno));
+    if (l->idles) {
+        s->fd = l->idle[--l->idles];
+        s->kept = true;
+    } else if (!open_connection(l, s)) {
         return end_stream(l, s);
     }
-    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     return send_some(l, s);
 }
 
 /* ---- receiving ---- */
 
-/* Reads what has arrived; 1: the stream has ended. */
-static int receive(struct load *l, struct stream *s)
+enum heard { WAIT, ENDED, AGAIN };
+
+/* Reads what has arrived.  AGAIN: the server had closed the kept connection. */
+static enum heard receive(struct load *l, struct stream *s)
 {
     struct hzp_err_text err = {0};
     ssize_t n = recv(s->fd, l->bytes, sizeof(l->bytes), 0);
     s->heard_ns = hzp_now_ns();
+    if (s->kept && (n == 0 || (n < 0 && errno == ECONNRESET)))
+        return AGAIN;
+    s->kept &= n < 0;
     if (n < 0)
         return errno == EAGAIN || errno == EINTR
-                   ? 0
-                   : (fail_stream(s, "the connection failed: %s", strerror(errno)), 1);
+                   ? WAIT
+                   : (fail_stream(s, "the connection failed: %s", strerror(errno)), ENDED);
     int r = n ? hzp_http_stream_feed(&s->in, l->bytes, (size_t)n, &err)
               : hzp_http_stream_close(&s->in, &err);
     if (r < 0 && !s->error[0] && !s->done)
         fail_stream(s, "%.150s", err.text[0] ? err.text : hzp_err_name(r));
-    return r < 0 || n == 0 || s->done || hzp_http_stream_done(&s->in);
+    return r < 0 || n == 0 || s->done || hzp_http_stream_done(&s->in) ? ENDED : WAIT;
 }
 
 static int turn(struct load *l, struct stream *s, uint32_t what)
 {
     if (what & EPOLLOUT && s->out)
         HZP_TRY(send_some(l, s));
-    if (what & (EPOLLIN | EPOLLHUP | EPOLLERR) && receive(l, s))
-        return end_stream(l, s);
-    return HZP_OK;
+    if (!(what & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+        return HZP_OK;
+    enum heard heard = receive(l, s);
+    return heard == ENDED ? end_stream(l, s) : heard == AGAIN ? restart(l, s) : HZP_OK;
 }
 
 /* Fails the streams that have been silent for too long. */
@@ -467,10 +521,11 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     l->running = malloc((size_t)max * sizeof(struct stream *));
+    l->idle = malloc((size_t)max * sizeof(*l->idle));
     l->prompt = malloc((size_t)longest * sizeof(*l->prompt));
     l->tail = make_tail(config);
     struct epoll_event clock = {.events = EPOLLIN};
-    if (!l->running || !l->prompt || !l->tail)
+    if (!l->running || !l->idle || !l->prompt || !l->tail)
         r = hzp_fail(reterr, HZP_ENOMEM, "no memory for %d requests in flight", max);
     else if (l->epoll < 0 || l->timer < 0 ||
              epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->timer, &clock) < 0)
@@ -479,11 +534,14 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
         r = loop(l);
     while (l->streams)
         free_stream(l->running[--l->streams]);
+    while (l->idles)
+        close(l->idle[--l->idles]);
     if (l->epoll >= 0)
         close(l->epoll);
     if (l->timer >= 0)
         close(l->timer);
     free(l->running);
+    free(l->idle);
     free(l->prompt);
     free(l->tail);
     free(l);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/load.h - a client that keeps hundreds of streaming requests in flight from one thread.
  *
- * It uses plain HTTP/1.1 over sockets, one connection per request, without a library or a thread
- * per stream, because a client on the same machine takes CPU time from the server.  Any server with
- * the OpenAI completions route works.
+ * It uses plain HTTP/1.1 over sockets, without a library or a thread per stream, because a client
+ * on the same machine takes CPU time from the server.  As the usual client libraries do, it keeps
+ * the connection of a request that has ended for a later one, if the server keeps it too.  Any
+ * server with the OpenAI completions route works.
  *
  * Open loop: each request is sent at its arrival time unless max_running are in flight; the delay
  * of requests sent later is reported.  Closed loop: an untimed workload with max_running.

@@ -49,6 +49,7 @@ static int measure_limits(struct hzp_bench *b, struct hzp_err_text *reterr)
     if (r < 0 && r != HZP_EUNSUP)
         return hzp_fail(reterr, r, "bench: the machine's limits cannot be measured");
     b->limits.read_bytes_per_s = HZP_MAX(b->limits.read_bytes_per_s, now.read_bytes_per_s);
+    b->limits.reads_vary = now.reads_vary;
     b->limits.gemm_f32 = HZP_MAX(b->limits.gemm_f32, now.gemm_f32);
     b->limits.gemm_bf16 = HZP_MAX(b->limits.gemm_bf16, now.gemm_bf16);
     return HZP_OK;

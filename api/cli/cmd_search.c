@@ -77,11 +77,12 @@ static int32_t layers_measured(const struct job *j)
 static struct hzp_assembly_rig rig_rows(const struct job *j)
 {
     const struct hzp_engine_settings *e = j->engine;
+    int32_t rows = hzp_settings_rows(&e->serving);
     struct hzp_assembly_rig size = {.updates = !e->no_train,
                                     .rides = !e->no_train &&
                                              !e->model.fp8, /* fp8: serving reads other weights */
                                     .decode = (int32_t)e->serving.running_max,
-                                    .prefill = (int32_t)HZP_MIN(e->serving.step_rows, 4096),
+                                    .prefill = HZP_MIN(rows, 4096),
                                     .page_rows = (int32_t)e->serving.page_rows,
                                     .moment_type = hzp_settings_moments(&e->training),
                                     .quantum_flops = hzp_settings_quantum(&e->training)};
@@ -466,8 +467,8 @@ static void identify(struct job *j, struct hzp_device *dev)
     hzp_search_identify_ranks(&j->here, (int)e->ranks.tensor);
     snprintf(j->here.settings, sizeof(j->here.settings),
              "%lld running, %lld rows, %lld trained, %g GFLOP", (long long)e->serving.running_max,
-             (long long)e->serving.step_rows, (long long)(e->no_train ? 0 : e->training.micro_rows),
-             e->training.quantum_gflop);
+             (long long)hzp_settings_rows(&e->serving),
+             (long long)(e->no_train ? 0 : e->training.micro_rows), e->training.quantum_gflop);
     snprintf(j->sought, sizeof(j->sought), "steps of %g ms, share %g, %lld tries",
              j->settings->itl_ms, e->split.train_share, (long long)j->settings->tries);
 }

@@ -148,8 +148,9 @@ const struct hzp_option hzp_option_table[] = {
         "maximum queued requests; more are refused with 429"),
     INT("--max-waiting-tokens", engine.serving.waiting_tokens, "1048576", 1, BIG, ENGINE,
         "maximum prompt tokens of queued requests; more are refused with 429"),
-    INT("--step-rows", engine.serving.step_rows, "256", 1, 65536, ENGINE | SEARCH,
-        "maximum tokens computed in one step; raised to --max-running if lower"),
+    INT("--step-rows", engine.serving.step_rows, "0", 0, 65536, ENGINE | SEARCH,
+        "maximum tokens computed in one step, at least --max-running; 0: 256, and at least twice "
+        "--max-running"),
     INT("--prefill-rows", engine.serving.prefill_rows, "0", 0, 65536, ENGINE,
         "maximum prompt tokens per step while decoding; 0: adaptive"),
     CHOICE("--admission", engine.serving.admission, "predicted", "predicted|worst-case", ENGINE,

@@ -175,7 +175,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
                         struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
-    int32_t rows = (int32_t)HZP_MAX(q->serving->step_rows, q->serving->running_max);
+    int32_t rows = hzp_settings_rows(q->serving);
     int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
     add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/settings.h"
 
+enum { ROWS = 256 };
+
 int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
                         struct hzp_device **ret, struct hzp_err_text *reterr)
 {
@@ -17,6 +19,13 @@ enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,
     if (settings->dtype == HZP_DTYPE_ON_DISK)
         return config->disk_type;
     return settings->dtype == HZP_DTYPE_BF16 ? HZP_BF16 : HZP_F32;
+}
+
+int32_t hzp_settings_rows(const struct hzp_serving_settings *settings)
+{
+    int64_t rows = settings->step_rows ? settings->step_rows
+                                       : HZP_MAX((int64_t)ROWS, 2 * settings->running_max);
+    return (int32_t)HZP_MAX(rows, settings->running_max);
 }
 
 enum hzp_dtype hzp_settings_moments(const struct hzp_training_settings *settings)

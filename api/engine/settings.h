@@ -40,7 +40,7 @@ struct hzp_serving_settings {
     int64_t slots;                /* versions of the weights held in memory */
     int64_t kv_tokens, kv_memory; /* size of the KV cache, in tokens or bytes; 0: not set */
     int64_t page_rows;            /* tokens in a KV page */
-    int64_t step_rows;            /* maximum tokens computed in one step */
+    int64_t step_rows;            /* maximum tokens computed in one step; 0: hzp_settings_rows */
     int64_t prefill_rows;         /* maximum prompt tokens while others decode; 0: adaptive */
     int64_t running_max;          /* sequences in one step */
     int64_t waiting_max;          /* queued requests */
@@ -127,6 +127,10 @@ int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
 /* The data type of the weights in memory. */
 enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,
                                   const struct hzp_model_config *config);
+
+/* The most rows of a step: those asked for, or without any 256 and at least twice running_max; at
+ * least running_max.  So while all places run, prompts still have as many rows as they do. */
+int32_t hzp_settings_rows(const struct hzp_serving_settings *settings);
 
 /* The data type of the moments; the size of a piece of training work in operations. */
 enum hzp_dtype hzp_settings_moments(const struct hzp_training_settings *settings);

@@ -341,7 +341,7 @@ int main(int argc, char **argv)
     }
     MUST(hzp_lane_open(b.dev, HZP_BOUND_COPY, &b.lane));
     MUST(hzp_fence_open(b.dev, &b.fence));
-    b.limits = (struct hzp_limits){1, 1, 1};
+    b.limits = (struct hzp_limits){.read_bytes_per_s = 1, .gemm_f32 = 1, .gemm_bf16 = 1};
     if (strcmp(argv[2], "tiny") != 0)
         MUST(hzp_device_limits(b.dev, &b.limits));
     printf(

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 7, SIDE = 1024, PRODUCTS = 2, LINE_WORDS = 64 / 8 };
+enum { RUNS = 7, RUNS_NOW = 2, SIDE = 1024, PRODUCTS = 2, LINE_WORDS = 64 / 8 };
 
 struct reading {
     const uint64_t *words;
@@ -46,7 +46,7 @@ static void read_task(void *ctx, int task, int thread)
     r->sum[thread] += s0 + s1 + s2 + s3;
 }
 
-static int measure_reads(struct hzp_lane *lane, struct hzp_limits *ret)
+static int measure_reads(struct hzp_lane *lane, int runs, double *ret)
 {
     static const int streams[] = {1, 2, 4, 8};
     struct hzp_team *team = hzp_cpu_team(lane);
@@ -56,12 +56,12 @@ static int measure_reads(struct hzp_lane *lane, struct hzp_limits *ret)
     memset(memory, 1, bytes);
     uint64_t *sum = calloc((size_t)hzp_team_threads(team), sizeof(*sum));
     struct reading reading = {.words = memory, .words_each = bytes / tasks / 8, .sum = sum};
-    for (int run = 0; sum && run < RUNS * HZP_COUNT(streams); run++) {
+    for (int run = 0; sum && run < runs * HZP_COUNT(streams); run++) {
         reading.streams = streams[run % HZP_COUNT(streams)];
         uint64_t begin = hzp_now_ns();
         hzp_team_run(team, (int)tasks, read_task, &reading);
         double rate = (double)bytes / ((double)(hzp_now_ns() - begin) * 1e-9);
-        ret->read_bytes_per_s = HZP_MAX(ret->read_bytes_per_s, rate);
+        *ret = HZP_MAX(*ret, rate);
     }
     free(sum);
     hzp_device_free(lane->dev, HZP_MEM_DEVICE, memory);
@@ -183,10 +183,21 @@ int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret)
     struct hzp_lane *lane;
     memset(ret, 0, sizeof(*ret));
     HZP_TRY(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane));
-    int r = measure_reads(lane, ret);
+    int r = measure_reads(lane, RUNS, &ret->read_bytes_per_s);
+    ret->reads_vary = true;
     keep_to_level((const struct hzp_cpu_device *)dev);
     ret->gemm_f32 = measure_products(lane, dnnl_f32);
     ret->gemm_bf16 = measure_products(lane, dnnl_bf16);
+    hzp_lane_close(lane);
+    return r;
+}
+
+int hzp_cpu_read_rate(struct hzp_device *dev, double *ret)
+{
+    struct hzp_lane *lane;
+    *ret = 0;
+    HZP_TRY(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane));
+    int r = measure_reads(lane, RUNS_NOW, ret);
     hzp_lane_close(lane);
     return r;
 }

@@ -130,6 +130,45 @@ TRICKS = {
 }
 
 
+CHUNKED = STREAM + b"Transfer-Encoding: chunked\r\n"
+WHOLE = EVENT + EVENT + USAGE + b"data: [DONE]\n\n"
+ENDED = b"\r\n%x\r\n" % len(WHOLE) + WHOLE + b"\r\n0\r\n\r\n"
+KEPT = {  # an answer, whether the server keeps the connection, and the connections of 6 requests
+    "kept": (CHUNKED + ENDED, True, 1),
+    "said to close": (CHUNKED + b"Connection: close\r\n" + ENDED, False, 6),
+    "closed without a word": (CHUNKED + ENDED, False, 6),
+}
+
+
+class Keeper(http.server.BaseHTTPRequestHandler):
+    protocol_version, kept, connections = "HTTP/1.1", "kept", []
+    log_message = lambda *_: None
+
+    def do_GET(self):
+        body = b'{"data": [{"id": "m", "meta": {"n_vocab": 50}}]}'
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Keeper.connections.append(self.client_address)
+        answer, keeps, _ = KEPT[Keeper.kept]
+        self.close_connection = not keeps
+        self.wfile.write(answer)
+
+
+def test_kept_connections(_, scratch):
+    """A connection carries one request after another, unless the server closes it."""
+    fake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keeper)
+    threading.Thread(target=fake.serve_forever, daemon=True).start()
+    for Keeper.kept, (_, _, connections) in KEPT.items():
+        Keeper.connections.clear()
+        got, _ = replay(f"http://127.0.0.1:{fake.server_port}", "--requests", "6", "--input-len",
+                        "4", "--output-len", "2", "--concurrency", "1")
+        assert got["completed"] == 6 and got["failed"] == 0, (Keeper.kept, got)
+        assert len(set(Keeper.connections)) == connections, (Keeper.kept, Keeper.connections)
+    fake.shutdown()
+
+
 class Trickster(http.server.BaseHTTPRequestHandler):
     prompts, bodies, trick = [], [], "good"
     over = threading.Event()  # ends the silent server's wait
