@@ -35,6 +35,7 @@
 #define HZP_TRAIN_COLLECTIVES_H
 
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/gather.h"
 #include "nanobatch/build/update.h"
 #include "nanobatch/run/transfers.h"
 #include "nanobatch/source.h"
@@ -137,8 +138,6 @@ int32_t hzp_collectives_audit_limit(const struct hzp_collectives *x);
 bool hzp_collectives_whole(const struct hzp_collectives *x);
 
 /* What is gathered for a checkpoint: the optimizer's state, or the current version's weights. */
-enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WEIGHTS };
-
 /* Units that are gathered together: so many from u on. */
 int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u);
 /* Appends the gather of the units of a command STATE into the stage.  Once it is done,

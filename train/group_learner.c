@@ -94,6 +94,20 @@ static int build(struct hzp_group_learner *l, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* What rank 0 gathers belongs to its current version, which is this rank's current one, too. */
+static int check_gather(const struct hzp_group_learner *l, struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = l->config.model;
+    const struct hzp_gather *g = &l->work.gather;
+    const struct hzp_version *v = hzp_weights_current(model->weights);
+    if (l->draft || !hzp_gather_valid(model, v, l->space, g))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "rank 0 gathers elements from %" PRId64 " on, %d of them, of unit %d of "
+                        "part %d of the state, which this rank has not",
+                        g->from, g->count, g->unit, (int)g->part);
+    return HZP_OK;
+}
+
 /* The next chain, from its work. */
 static int begin(struct hzp_group_learner *l, const struct hzp_step_training *t,
                  struct hzp_err_text *reterr)
@@ -106,6 +120,8 @@ static int begin(struct hzp_group_learner *l, const struct hzp_step_training *t,
                         t->chain, l->done, l->chain.items, l->number);
     HZP_TRY(hzp_chain_work_read(t->work, t->work_bytes, model->config->vocab, model->positions,
                                 &l->work, l->micro, reterr));
+    if (l->work.kind == HZP_CHAIN_GATHER)
+        HZP_TRY(check_gather(l, reterr));
     l->number++;
     return build(l, reterr);
 }
@@ -159,7 +175,7 @@ void hzp_group_learner_ran(void *learner, const struct hzp_step_record *record,
         return;
     if (l->work.kind == HZP_CHAIN_UPDATE)
         end_update(l);
-    else
+    else if (l->work.kind == HZP_CHAIN_MICRO)
         l->stats.micros++;
 }
 

@@ -71,7 +71,7 @@ static int copy_unit(const struct hzp_snapshot *s, const struct hzp_state_reader
 int hzp_snapshot_take(struct hzp_snapshot *s, struct hzp_trainer *t, const struct hzp_version *v,
                       struct hzp_err_text *reterr)
 {
-    struct hzp_state_reader from = {.t = t, .v = v};
+    struct hzp_state_reader from = {.t = t, .v = v, .whole = hzp_trainer_whole(t)};
     s->taken = false;
     for (int p = 0; p < HZP_STATE_PARTS; p++)
         for (int32_t u = 0; s->part[p].layout && u < s->part[p].layout->units; u++)

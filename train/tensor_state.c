@@ -6,14 +6,11 @@
 
 #include "base/arena.h"
 #include "train/trainer_state.h"
-#include "weights/tensor_save.h"
 #include "weights/tensor_slice.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { TAG = 0x7473 }; /* of the link's transfers */
 
@@ -177,21 +174,13 @@ static int pass(struct work *w, int32_t rank, enum hzp_state_part part, int32_t 
 static int compare_common(const struct work *w, int32_t rank, enum hzp_state_part part, int32_t u,
                           const struct hzp_unit_view *data, struct hzp_err_text *reterr)
 {
-    const struct hzp_layout *slice = &w->slice[rank];
-    size_t size = hzp_dtype_size(data->type);
-    HZP_ASSERT(slice->tensors == w->layout.tensors);
-    for (int32_t i = 0; i < slice->tensors; i++) {
-        const struct hzp_tensor *a = &slice->tensor[i], *b = &w->layout.tensor[i];
-        bool common = a->unit == u && a->rows == b->rows && a->cols == b->cols;
-        size_t bytes = (size_t)a->rows * (size_t)a->cols * size;
-        if (common &&
-            memcmp((char *)data->base + a->offset * size, w->unit + b->offset * size, bytes) != 0)
-            return hzp_fail(reterr, HZP_EINVAL,
-                            "rank %d has another norm than rank 0 in unit %d of %s, of which all "
-                            "ranks must have the same",
-                            rank, u, part_name[part]);
-    }
-    return HZP_OK;
+    return hzp_tensor_slice_agrees(&w->layout, &w->slice[rank], u, hzp_dtype_size(data->type),
+                                   data->base, w->unit)
+               ? HZP_OK
+               : hzp_fail(reterr, HZP_EINVAL,
+                          "rank %d has another norm than rank 0 in unit %d of %s, of which all "
+                          "ranks must have the same",
+                          rank, u, part_name[part]);
 }
 
 /* --- Rank 0 ----------------------------------------------------------------------------------- */
@@ -355,7 +344,7 @@ static void open_first(struct work *w)
 
 /* All ranks have what they need, or none begins. */
 static int open_work(struct work *w, const struct hzp_tensor_state *s, const struct hzp_version *v,
-                     bool loads, struct hzp_err_text *reterr)
+                     struct hzp_err_text *reterr)
 {
     const struct hzp_layout *mine = s->model->layout;
     struct outcome own = {.code = HZP_OK};
@@ -367,44 +356,13 @@ static int open_work(struct work *w, const struct hzp_tensor_state *s, const str
         open_first(w);
     if (!w->piece || (w->rank == 0 && !w->unit))
         own.code = hzp_fail(&own.text, HZP_ENOMEM, "no memory for a unit of the trainer's state");
-    int r = own.code >= 0 && loads ? hzp_train_space_restore(s->space) : HZP_OK;
+    int r = own.code >= 0 ? hzp_train_space_restore(s->space) : HZP_OK;
     if (r < 0)
         own.code = hzp_fail(&own.text, r, "no memory for the trainer's state: %s", hzp_err_name(r));
     r = agree(w, &own, reterr);
     if (r < 0)
         close_work(w);
     return r;
-}
-
-static int write_state(struct work *w, const struct hzp_trainer_numbers *numbers, const char *dir,
-                       const char *note, struct hzp_err_text *reterr)
-{
-    struct hzp_state_reader reader = {.whole = &w->through};
-    struct hzp_trainer_numbers saved = *numbers;
-    HZP_TRY(hzp_state_sum(&reader, HZP_STATE_WEIGHTS, &saved.checksum, reterr));
-    if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-        return hzp_fail(reterr, HZP_EIO, "%s: cannot be made: %s", dir, strerror(errno));
-    return hzp_state_write(&reader, &saved, w->s->recipe, dir, note, reterr);
-}
-
-int hzp_tensor_state_save(const struct hzp_tensor_state *s, const struct hzp_version *v,
-                          const struct hzp_trainer_numbers *numbers, const char *dir,
-                          const char *source_dir, const char *note, struct hzp_err_text *reterr)
-{
-    struct work w;
-    struct order order = {.what = END};
-    int r;
-    HZP_TRY(open_work(&w, s, v, false, reterr));
-    if (w.rank == 0) {
-        r = write_state(&w, numbers, dir, note, &order.text);
-        r = end(&w, &order, r, reterr);
-    } else {
-        r = follow(&w, &order, reterr);
-    }
-    close_work(&w);
-    HZP_TRY(r);
-    return hzp_tensor_save(dir, s->model->dev, hzp_version_units(s->model->weights, v), s->whole,
-                           s->link, source_dir, reterr);
 }
 
 int hzp_tensor_state_load(const struct hzp_tensor_state *s, struct hzp_version *v, const char *dir,
@@ -414,7 +372,7 @@ int hzp_tensor_state_load(const struct hzp_tensor_state *s, struct hzp_version *
     struct work w;
     struct order order = {.what = END};
     int r;
-    HZP_TRY(open_work(&w, s, v, true, reterr));
+    HZP_TRY(open_work(&w, s, v, reterr));
     if (w.rank == 0) {
         r = hzp_trainer_load_whole(&w.through, s->recipe, dir, same_recipe, &order.numbers,
                                    order.note, &order.text);

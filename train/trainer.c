@@ -122,7 +122,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_collectives_destroy(t->collectives);
     hzp_collectives_destroy(atomic_exchange(&t->joins, NULL));
     free(t->batch.data);
-    free(t->work.data);
+    hzp_trainer_close_group(t);
     hzp_trainer_gate_destroy(t->gate);
     hzp_micro_destroy(t->micro);
     hzp_trainer_drop_rest(t);
@@ -382,7 +382,7 @@ static bool ends_in_a_version(const struct hzp_trainer *t)
 /* Whether the chain in progress has ended; an update's when its results are known. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
-    bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE || t->stage == HZP_TRAINER_GATHER;
     bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_TRIAL &&
                   t->stage != HZP_TRAINER_BROKEN;
     bool done = micro || !t->collectives || (!t->tail && hzp_collectives_updated(t->collectives));
@@ -396,7 +396,7 @@ static bool stands_still(const struct hzp_trainer *t)
     bool suspends = atomic_load(&t->suspend);
     bool waited_for = suspends || atomic_load(&t->freeze) || hzp_trainer_parting(t);
     return atomic_load(&t->paused) && !(t->collectives && suspends) &&
-           !(t->stage == HZP_TRAINER_PREPARE && waited_for);
+           !(t->stage == HZP_TRAINER_PREPARE && waited_for) && t->stage != HZP_TRAINER_GATHER;
 }
 
 /* Whether the update that is in its tail may end. */
@@ -593,6 +593,8 @@ static void end_chain(struct hzp_trainer *t, const struct hzp_step *step, uint64
         hzp_trainer_end_update(t, step);
     else if (t->stage == HZP_TRAINER_GATE)
         hzp_trainer_end_gate(t, step);
+    else if (t->stage == HZP_TRAINER_GATHER)
+        hzp_trainer_end_gather(t);
     else if (t->stage == HZP_TRAINER_UNDO)
         hzp_trainer_end_undo(t, step);
     else
@@ -636,7 +638,7 @@ static bool busy(struct hzp_source *source)
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
-    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO)
+    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO || hzp_trainer_holds_end(t))
         return true;
     if (atomic_load(&t->paused))
         return false;

@@ -140,7 +140,8 @@ struct hzp_trainer_config {
     const struct hzp_gate *gate; /* borrowed, needs publish_every 1 and one rank; NULL: none */
     struct hzp_trials *trials;   /* borrowed, the same; NULL: drafts are published at once */
     struct hzp_shards shards;
-    struct hzp_link *link; /* borrowed; NULL: one rank */
+    struct hzp_link *link;                /* borrowed; NULL: one rank */
+    const struct hzp_model_config *whole; /* of which the model is one slice of several; borrowed */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
      * poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
@@ -259,6 +260,20 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
  * state belongs to, gathered; see struct hzp_unit_source. */
 int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
                              struct hzp_err_text *reterr);
+
+/* Rank 0 of a group that computes each step together, before the loop runs and with a version:
+ * checkpoints will be saved.  They are gathered in steps, so none can be saved when the loop has
+ * ended; from here on it does not end, unless in a hurry, before hzp_trainer_let_end.  No effect
+ * elsewhere.  HZP_ENOMEM. */
+int hzp_trainer_keep_slices(struct hzp_trainer *t);
+/* Thread: any.  Rested: the loop ends, and nothing is learned or published any more; the asker is
+ * poked.  Let_end: the last checkpoint is saved.  Poke the loop afterwards. */
+bool hzp_trainer_rested(struct hzp_trainer *t);
+void hzp_trainer_let_end(struct hzp_trainer *t);
+/* There: the layout in which versions are saved; NULL: that of the weights here. */
+const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t);
+/* There: bytes of host memory that units pass through. */
+size_t hzp_trainer_slices_bytes(const struct hzp_layout *slice, int32_t ranks);
 
 /* Load, before the first step: v is a draft that hzp_model_load filled from the same checkpoint;
  * its record gets optimizer step, loss, learned_through and checksum, and the caller publishes it.

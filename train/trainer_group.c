@@ -1,8 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/trainer_group.c - rank 0 of a group that computes each step together: what the other ranks
- * make its chains from. */
+ * make its chains from, and checkpoints of what no rank has whole.
+ *
+ * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at a
+ * time, and of that for one piece at a time; the engine gathers each piece with a chain of its own
+ * (nanobatch/build/gather.h), in a step in which requests are served as ever.  So the ranks stay in
+ * step, nothing but steps uses the link, and no request waits for more than a piece. */
 #include "base/arena.h"
+#include "train/tensor_state.h"
 #include "train/trainer_state.h"
+#include "weights/tensor_slice.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hzp_group_gather {
+    struct hzp_layout layout;      /* of the whole model */
+    struct hzp_layout *slice;      /* [ranks] */
+    struct hzp_state_whole whole;  /* each unit of each part passes through `unit` */
+    char *unit;                    /* the largest, in F32 */
+    char *slices;                  /* of it, rank by rank */
+    struct hzp_gather piece;       /* that is asked for */
+    enum hzp_trainer_stage before; /* of the chain that gathers it */
+};
 
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
@@ -35,4 +56,197 @@ void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice)
         slice->work = t->work.data;
         slice->work_bytes = t->work.bytes;
     }
+}
+
+/* --- Checkpoints: the thread that froze the trainer ------------------------------------------- */
+
+static int32_t ranks_of(const struct hzp_trainer *t)
+{
+    return t->config.model->layout->slice.ranks;
+}
+
+/* All ranks' slices of the unit, piece by piece. */
+static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
+                         struct hzp_err_text *reterr)
+{
+    struct hzp_gather *piece = &t->group->piece;
+    int64_t elements = (int64_t)t->group->slice[0].unit[u].elements;
+    int64_t most = hzp_gather_most(t->config.model, t->space);
+    *piece = (struct hzp_gather){.part = part, .unit = u};
+    for (; piece->from < elements; piece->from += piece->count) {
+        piece->count = (int32_t)HZP_MIN(most, elements - piece->from);
+        int r = hzp_trainer_frozen(t) ? hzp_trainer_ask_engine(t) : HZP_EIO;
+        if (r < 0)
+            return hzp_fail(reterr, r, "cannot gather the state of all ranks: they have ended");
+    }
+    return HZP_OK;
+}
+
+static int read_whole(void *ctx, enum hzp_state_part part, int32_t u, const void **ret,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_trainer *t = ctx;
+    struct hzp_group_gather *g = t->group;
+    HZP_TRY(gather_slices(t, part, u, reterr));
+    size_t size = hzp_dtype_size(g->whole.part[part].type), elements = g->slice[0].unit[u].elements;
+    memset(g->unit, 0, g->layout.unit[u].elements * size);
+    for (int32_t rank = 0; rank < ranks_of(t); rank++) {
+        const char *slice = g->slices + (size_t)rank * elements * size;
+        if (rank && !hzp_tensor_slice_agrees(&g->layout, &g->slice[rank], u, size, slice, g->unit))
+            return hzp_fail(reterr, HZP_EINVAL,
+                            "rank %d has another norm than rank 0 in unit %d of part %d of the "
+                            "state: of norms all ranks must have the same",
+                            rank, u, (int)part);
+        hzp_tensor_slice_join(&g->layout, &g->slice[rank], u, size, slice, g->unit);
+    }
+    *ret = g->unit;
+    return HZP_OK;
+}
+
+const struct hzp_state_whole *hzp_trainer_whole(const struct hzp_trainer *t)
+{
+    return t->group ? &t->group->whole : NULL;
+}
+
+const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t)
+{
+    return t->group ? &t->group->layout : NULL;
+}
+
+/* --- Before the loop runs --------------------------------------------------------------------- */
+
+int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                            bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
+                            struct hzp_err_text *reterr)
+{
+    const struct hzp_tensor_state state = {.model = t->config.model,
+                                           .whole = t->config.whole,
+                                           .space = t->space,
+                                           .recipe = &t->config.recipe,
+                                           .link = t->config.model->tensor};
+    HZP_TRY(hzp_tensor_state_load(&state, v, dir, same_recipe, ret, ret_note, reterr));
+    v->record.checksum = ret->checksum;
+    return HZP_OK;
+}
+
+static size_t largest(const struct hzp_layout *l)
+{
+    size_t ret = 0;
+    for (int32_t u = 0; u < l->units; u++)
+        ret = HZP_MAX(ret, l->unit[u].elements);
+    return ret;
+}
+
+size_t hzp_trainer_slices_bytes(const struct hzp_layout *slice, int32_t ranks)
+{
+    return 2 * largest(slice) * (size_t)ranks * sizeof(float);
+}
+
+static void open_parts(struct hzp_trainer *t)
+{
+    struct hzp_group_gather *g = t->group;
+    struct hzp_version *current = hzp_weights_current(t->config.model->weights);
+    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *own =
+            hzp_gather_units(t->config.model, current, t->space, (enum hzp_state_part)p);
+        if (!own)
+            continue;
+        hzp_units_init(&g->whole.part[p], &g->layout, own->type, NULL);
+        for (int32_t u = 0; u < g->layout.units; u++)
+            hzp_units_place(&g->whole.part[p], u, g->unit);
+    }
+}
+
+int hzp_trainer_keep_slices(struct hzp_trainer *t)
+{
+    const struct hzp_model_config *whole = t->config.whole;
+    int32_t ranks = ranks_of(t);
+    if (!t->work.data)
+        return HZP_OK;
+    struct hzp_group_gather *g = t->group = hzp_xcalloc(1, sizeof(*g));
+    hzp_layout_make(whole, &g->layout);
+    g->slice = hzp_xcalloc((size_t)ranks, sizeof(*g->slice));
+    for (int32_t r = 0; r < ranks; r++)
+        hzp_layout_make_slice(whole, (struct hzp_tensor_slice){r, ranks}, &g->slice[r]);
+    g->unit = malloc(largest(&g->layout) * sizeof(float));
+    g->slices = malloc(largest(&g->slice[0]) * (size_t)ranks * sizeof(float));
+    if (!g->unit || !g->slices)
+        return HZP_ENOMEM;
+    g->whole.read = read_whole;
+    g->whole.ctx = t;
+    open_parts(t);
+    atomic_store(&t->holds_end, true);
+    return HZP_OK;
+}
+
+void hzp_trainer_close_group(struct hzp_trainer *t)
+{
+    struct hzp_group_gather *g = t->group;
+    free(t->work.data);
+    if (!g)
+        return;
+    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++)
+        if (g->whole.part[p].layout)
+            hzp_units_free(&g->whole.part[p]);
+    for (int32_t r = 0; r < ranks_of(t); r++)
+        hzp_layout_free(&g->slice[r]);
+    hzp_layout_free(&g->layout);
+    free(g->slice);
+    free(g->unit);
+    free(g->slices);
+    free(g);
+}
+
+/* --- Checkpoints: the engine thread ----------------------------------------------------------- */
+
+void hzp_trainer_begin_gather(struct hzp_trainer *t)
+{
+    hzp_assert_engine_thread();
+    struct hzp_group_gather *g = t->group;
+    bool between = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT;
+    if (!between || !t->picture || atomic_load(&t->gather_state) != HZP_GATHER_WANTED)
+        return;
+    const struct hzp_chain_work work = {.kind = HZP_CHAIN_GATHER, .gather = g->piece};
+    g->before = t->stage;
+    t->stage = HZP_TRAINER_GATHER;
+    hzp_plan_clear(&t->chain);
+    hzp_chain_work_build(&t->chain, &work, t->config.model, t->picture, NULL, NULL, t->space);
+    hzp_trainer_note_work(t, &work);
+    t->at = t->to = 0;
+}
+
+/* Copies the piece here, because the next chain uses its memory for something else. */
+void hzp_trainer_end_gather(struct hzp_trainer *t)
+{
+    struct hzp_group_gather *g = t->group;
+    size_t size = hzp_dtype_size(g->whole.part[g->piece.part].type);
+    size_t bytes = (size_t)g->piece.count * size,
+           elements = g->slice[0].unit[g->piece.unit].elements;
+    const char *from = hzp_gather_data(t->space);
+    int r = HZP_OK;
+    for (int32_t rank = 0; rank < ranks_of(t) && r >= 0; rank++)
+        r = hzp_device_copy(t->config.model->dev,
+                            g->slices + ((size_t)rank * elements + (size_t)g->piece.from) * size,
+                            from + (size_t)rank * bytes, bytes);
+    t->stage = g->before;
+    hzp_trainer_finish_gather(t, r < 0 ? HZP_GATHER_FAILED : HZP_GATHER_DONE);
+}
+
+bool hzp_trainer_holds_end(struct hzp_trainer *t)
+{
+    bool holds = atomic_load(&t->holds_end);
+    bool rests = t->stage == HZP_TRAINER_IDLE && !t->unpublished && atomic_load(&t->finishing);
+    if (holds && rests && !atomic_exchange(&t->rested, true) && t->asker)
+        hzp_wake_poke(t->asker);
+    return holds;
+}
+
+bool hzp_trainer_rested(struct hzp_trainer *t)
+{
+    return atomic_load(&t->rested);
+}
+
+void hzp_trainer_let_end(struct hzp_trainer *t)
+{
+    atomic_store(&t->holds_end, false);
 }

@@ -144,7 +144,7 @@ static void begin_exchange(struct hzp_trainer *t)
         hzp_collectives_compare(t->collectives, &t->asked.filled);
 }
 
-static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
+void hzp_trainer_finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
 {
     t->gathering = false;
     atomic_store(&t->gather_state, state);
@@ -154,12 +154,14 @@ static void finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
 void hzp_trainer_serve_gather(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
+    if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
+        hzp_trainer_finish_gather(t, HZP_GATHER_FAILED);
+    if (t->group)
+        hzp_trainer_begin_gather(t);
     if (!t->collectives)
         return;
-    if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
-        finish_gather(t, HZP_GATHER_FAILED);
     if (t->gathering && hzp_collectives_done(t->collectives))
-        finish_gather(t, HZP_GATHER_DONE);
+        hzp_trainer_finish_gather(t, HZP_GATHER_DONE);
     if (!listens(t) || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
         !hzp_collectives_done(t->collectives))
         return;
@@ -167,8 +169,7 @@ void hzp_trainer_serve_gather(struct hzp_trainer *t)
     t->gathering = true;
 }
 
-/* Another thread than the engine's; t->asked says what. */
-static int ask_engine(struct hzp_trainer *t)
+int hzp_trainer_ask_engine(struct hzp_trainer *t)
 {
     atomic_store(&t->gather_state, HZP_GATHER_WANTED);
     if (t->wake)
@@ -199,7 +200,7 @@ static int exchange_now(struct hzp_trainer *t)
 static int exchange(struct hzp_trainer *t, const char *what, struct hzp_err_text *reterr)
 {
     bool by_engine = hzp_trainer_frozen(t) || hzp_trainer_suspended(t);
-    int r = by_engine ? ask_engine(t) : exchange_now(t);
+    int r = by_engine ? hzp_trainer_ask_engine(t) : exchange_now(t);
     const char *why = hzp_collectives_error(t->collectives);
     why = why[0] ? why : "training was interrupted";
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", what, why) : HZP_OK;
@@ -258,7 +259,10 @@ int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *c
 int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
                              struct hzp_err_text *reterr)
 {
-    return hzp_trainer_gather(trainer, HZP_STATE_WEIGHTS, u, ret, reterr);
+    struct hzp_trainer *t = trainer;
+    const struct hzp_state_whole *whole = hzp_trainer_whole(t);
+    return whole ? whole->read(whole->ctx, HZP_STATE_WEIGHTS, u, ret, reterr)
+                 : hzp_trainer_gather(t, HZP_STATE_WEIGHTS, u, ret, reterr);
 }
 
 void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx)

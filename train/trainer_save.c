@@ -263,10 +263,13 @@ int hzp_state_write(const struct hzp_state_reader *reader,
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr)
 {
-    struct hzp_state_reader reader = {.t = t, .v = v};
+    struct hzp_state_reader reader = {.t = t, .v = v, .whole = hzp_trainer_whole(t)};
     struct hzp_trainer_numbers numbers;
     hzp_state_numbers(t, v, &numbers);
-    HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, &numbers.checksum, reterr));
+    if (reader.whole)
+        HZP_TRY(hzp_state_sum(&reader, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
+    else
+        HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, &numbers.checksum, reterr));
     return hzp_state_write(&reader, &numbers, &t->config.recipe, dir, note, reterr);
 }
 

@@ -332,9 +332,13 @@ static int load(struct hzp_trainer *t, struct hzp_version *v, const char *dir, b
                 char *ret_note, struct hzp_safetensors **ret_rest, struct hzp_err_text *reterr)
 {
     struct hzp_trainer_numbers saved;
-    HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, NULL, v, dir, same_recipe,
-                      &saved, ret_note, ret_rest, reterr));
-    fill_record(v, &saved);
+    if (t->work.data) {
+        HZP_TRY(hzp_trainer_load_slices(t, v, dir, same_recipe, &saved, ret_note, reterr));
+    } else {
+        HZP_TRY(load_file(t->config.model, &t->config.recipe, t->space, NULL, v, dir, same_recipe,
+                          &saved, ret_note, ret_rest, reterr));
+        fill_record(v, &saved);
+    }
     free(t->loaded_dir);
     t->loaded_dir = strdup(dir);
     HZP_ASSERT(t->loaded_dir);

@@ -21,6 +21,7 @@
 enum hzp_trainer_stage {
     HZP_TRAINER_IDLE,
     HZP_TRAINER_PREPARE,    /* a chain that zeroes memory is in progress, or the next to be built */
+    HZP_TRAINER_GATHER,     /* a chain that gathers a piece of the state is in progress */
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress */
@@ -52,6 +53,8 @@ struct hzp_draw {
 };
 
 struct hzp_snapshot; /* train/snapshot.h */
+struct hzp_state_whole;
+struct hzp_group_gather; /* trainer_group.c */
 
 struct hzp_trainer {
     /* fixed after create */
@@ -73,8 +76,9 @@ struct hzp_trainer {
         char *data;      /* NULL: there is no such group */
         size_t bytes;
     } work;
-    struct hzp_track *track;      /* micro-batches, updates, versions */
-    uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
+    struct hzp_group_gather *group; /* of such a group, once it keeps checkpoints; NULL: none */
+    struct hzp_track *track;        /* micro-batches, updates, versions */
+    uint64_t chain_ns, update_ns;   /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;      /* in this step: publish without offering a slice */
     size_t prepared; /* bytes of the space in the chains so far */
@@ -166,6 +170,7 @@ struct hzp_trainer {
     _Atomic(int) restore; /* enum hzp_restore, trainer_suspend.c */
 
     /* any thread */
+    atomic_bool holds_end, rested; /* trainer_group.c */
     atomic_bool paused, finishing, freeze, suspend, suspended, stop_wanted, marks_wanted;
     _Atomic(struct hzp_version *) frozen;
 
@@ -231,6 +236,12 @@ void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hype
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr);
 
+/* Another thread: waits until the engine thread has done what t->asked, or t->group, says.
+ * HZP_EIO: it cannot. */
+int hzp_trainer_ask_engine(struct hzp_trainer *t);
+/* Engine thread: it has, or cannot. */
+void hzp_trainer_finish_gather(struct hzp_trainer *t, enum hzp_gather_state state);
+
 /* Engine thread: does what a call of hzp_trainer_gather or _exchange waits for, when the other
  * ranks listen. */
 void hzp_trainer_serve_gather(struct hzp_trainer *t);
@@ -255,6 +266,19 @@ int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
 void hzp_trainer_note_work(struct hzp_trainer *t, const struct hzp_chain_work *work);
 /* Completes the slice of t->chain: number and, of the first with items, work. */
 void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice);
+/* hzp_trainer_load, together with all other ranks (tensor_state.h); *ret is the state's. */
+int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                            bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
+                            struct hzp_err_text *reterr);
+/* Version and state as no rank has them, put together; NULL: this rank has them whole, or keeps no
+ * checkpoints.  Read by the thread that froze the trainer. */
+const struct hzp_state_whole *hzp_trainer_whole(const struct hzp_trainer *t);
+/* Engine thread: builds the chain of the piece that a reader of the above waits for, when no other
+ * is in progress; its end; and whether the loop must not end yet (hzp_trainer_keep_slices). */
+void hzp_trainer_begin_gather(struct hzp_trainer *t);
+void hzp_trainer_end_gather(struct hzp_trainer *t);
+bool hzp_trainer_holds_end(struct hzp_trainer *t);
+void hzp_trainer_close_group(struct hzp_trainer *t);
 
 /* --- trainer_restore.c ------------------------------------------------------------------------ */
 

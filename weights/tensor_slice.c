@@ -58,3 +58,18 @@ void hzp_tensor_slice_join(const struct hzp_layout *whole, const struct hzp_layo
 {
     copy(whole, slice, u, size, to, (char *)from, true);
 }
+
+bool hzp_tensor_slice_agrees(const struct hzp_layout *whole, const struct hzp_layout *slice,
+                             int32_t u, size_t size, const void *from, const void *unit)
+{
+    HZP_ASSERT(slice->tensors == whole->tensors);
+    for (int32_t i = 0; i < slice->tensors; i++) {
+        const struct hzp_tensor *a = &slice->tensor[i], *b = &whole->tensor[i];
+        bool common = a->unit == u && a->rows == b->rows && a->cols == b->cols;
+        size_t bytes = (size_t)a->rows * (size_t)a->cols * size;
+        if (common && memcmp((const char *)from + a->offset * size,
+                             (const char *)unit + b->offset * size, bytes) != 0)
+            return false;
+    }
+    return true;
+}

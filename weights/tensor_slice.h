@@ -38,5 +38,9 @@ void hzp_tensor_slice_cut(const struct hzp_layout *whole, const struct hzp_layou
                           size_t size, const void *from, void *to);
 void hzp_tensor_slice_join(const struct hzp_layout *whole, const struct hzp_layout *slice,
                            int32_t u, size_t size, const void *from, void *to);
+/* Whether `from`, a unit of the slice, has the same bytes of what all ranks have (norms) as unit u
+ * of the whole model. */
+bool hzp_tensor_slice_agrees(const struct hzp_layout *whole, const struct hzp_layout *slice,
+                             int32_t u, size_t size, const void *from, const void *unit);
 
 #endif

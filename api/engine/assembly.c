@@ -77,8 +77,14 @@ static int make_layout(struct hzp_assembly *a, struct hzp_err_text *reterr)
     }
     struct hzp_tensor_slice slice = {hzp_link_rank(a->is.group), hzp_link_ranks(a->is.group)};
     HZP_TRY(hzp_tensor_slice_check(&a->config, slice.ranks, reterr));
+    hzp_layout_make(&a->config, &a->whole);
     hzp_layout_make_slice(&a->config, slice, &a->layout);
     return HZP_OK;
+}
+
+const struct hzp_layout *hzp_assembly_whole(const struct hzp_assembly *a)
+{
+    return a->is.group ? &a->whole : &a->layout;
 }
 
 int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assembly *ret,
@@ -411,6 +417,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .shards = a->shards,
                                         .link = a->link,
+                                        .whole = a->is.group ? &a->config : NULL,
                                         .gate = a->gate,
                                         .trials = a->trials,
                                         .on_update = on_update,
@@ -662,7 +669,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
     int r = hzp_loop_create(&config, &a->loop);
     if (r == HZP_OK && a->is.group)
         hzp_link_set_wake(a->is.group, hzp_loop_wake, a->loop);
-    if (r == HZP_OK && a->link && a->trainer)
+    if (r == HZP_OK && (a->link || a->is.group) && a->trainer)
         hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
     else if (r == HZP_OK && a->link)
         hzp_link_set_wake(a->link, hzp_loop_wake, a->loop);
@@ -731,6 +738,8 @@ void hzp_assembly_close(struct hzp_assembly *a)
     hzp_assembly_close_device(a);
     if (a->layout_made)
         hzp_layout_free(&a->layout);
+    if (a->layout_made && a->is.group)
+        hzp_layout_free(&a->whole);
     hzp_structures_close(a->structures);
     hzp_tokenizer_close(a->tok);
     hzp_chat_close(a->chat);

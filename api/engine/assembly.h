@@ -89,6 +89,7 @@ struct hzp_assembly {
     const char *source_dir; /* NULL: the built-in model */
     struct hzp_model_config config;
     struct hzp_layout layout;
+    struct hzp_layout whole; /* of a group: of the whole model (hzp_assembly_whole) */
     bool layout_made;
     struct hzp_tokenizer *tok;
     struct hzp_chat *chat; /* NULL: the model has no chat template */
@@ -146,6 +147,9 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
 
 /* Opens a follower instead of a trainer, on a rank other than 0. */
 int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr);
+
+/* The layout in which versions are saved: of the whole model, also where `layout` is a slice. */
+const struct hzp_layout *hzp_assembly_whole(const struct hzp_assembly *a);
 
 /* Opens what learns on a member of a group instead. */
 int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr);

@@ -2,6 +2,7 @@
 #include "api/engine/engine.h"
 
 #include "api/engine/fill.h"
+#include "api/engine/group.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -45,8 +46,8 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
                           e->state ? hzp_state_weights_dir(e->state) : model, reterr);
     if (r >= 0 && e->state)
         r = hzp_state_restore(e->state, e->parts.trainer, draft, reterr);
-    if (r == HZP_EFORMAT && e->state)
-        e->again = hzp_state_set_aside(e->state, reterr ? reterr->text : "");
+    if (r == HZP_EFORMAT && e->state) /* the other ranks of a group begin with this start only */
+        e->again = hzp_state_set_aside(e->state, reterr ? reterr->text : "") && !e->parts.is.group;
     return r;
 }
 
@@ -62,6 +63,17 @@ static int start_front(struct hzp_engine *e, struct hzp_err_text *reterr)
                  : r;
 }
 
+/* The other ranks of a group begin with the version that the state names. */
+static int tell_members(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    struct hzp_group_start start = {.first_id = hzp_state_first_id(e->state),
+                                    .learned = hzp_state_resumes(e->state)};
+    const char *dir = hzp_state_weights_dir(e->state);
+    if (!realpath(dir, start.dir)) /* which names no directory: the load says so */
+        snprintf(start.dir, sizeof(start.dir), "%s", dir);
+    return hzp_group_tell_start(e->parts.is.group, &start, reterr);
+}
+
 static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     struct hzp_assembly *a = &e->parts;
@@ -71,6 +83,8 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .last = e->config.source};
     a->gate = e->state ? hzp_state_gate(e->state) : NULL;
     a->trials = e->trials;
+    if (a->is.group && e->state)
+        HZP_TRY(tell_members(e, reterr));
     HZP_TRY(hzp_assembly_open(a, e->state ? hzp_state_first_id(e->state) : 1, reterr));
     if (e->state)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
@@ -172,7 +186,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .model_dir = e->config.settings->model.dir,
         .tok = e->parts.tok,
         .chat = e->parts.chat,
-        .layout = &e->parts.layout,
+        .layout = hzp_assembly_whole(&e->parts),
         .queue = {.samples_max = (int32_t)HZP_MIN(l->queue_samples, INT32_MAX),
                   .tokens_max = l->queue_tokens,
                   .passes = (int32_t)l->passes,

@@ -59,16 +59,12 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
 
 int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err_text *reterr)
 {
-    const char *state = s->learning.state_dir;
     if (s->ranks.tensor <= 1 || s->no_train)
         return HZP_OK;
     const struct {
         bool given;
         const char *option, *why;
     } bad[] = {
-        {!state || strcmp(state, "none"), "--tensor",
-         "with learning needs --state none (or --no-train, to serve only): ranks that compute each "
-         "step together write no checkpoints yet"},
         {s->learning.gate, "--gate", "cannot be used with --tensor"},
         {s->canary.share > 0, "--canary", "cannot be used with --tensor"},
         {s->split.ride, "--ride",
@@ -84,6 +80,22 @@ int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err
             return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
                                   bad[i].why);
     return HZP_OK;
+}
+
+/* ---- the start ---- */
+
+int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,
+                         struct hzp_err_text *reterr)
+{
+    struct hzp_transfer transfer = {.op = HZP_BROADCAST,
+                                    .type = HZP_WIRE_BYTE,
+                                    .count = sizeof(*start),
+                                    .recv = start,
+                                    .host = true,
+                                    .tag = sizeof(*start)};
+    hzp_ticket ticket;
+    HZP_TRY(hzp_link_post(link, &transfer, &ticket, reterr));
+    return hzp_link_wait(link, ticket, reterr);
 }
 
 /* ---- numbers ---- */

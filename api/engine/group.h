@@ -15,6 +15,8 @@
 #include "api/engine/settings.h"
 #include "device/link.h"
 
+#include <limits.h>
+
 /* Whether so many ranks can serve this model as one group with these settings; of the model only
  * its configuration is read.  HZP_EINVAL names the option that excludes it, or what of the model
  * the ranks do not divide. */
@@ -25,6 +27,17 @@ int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
  * is nothing to check.  HZP_EINVAL names the option that excludes it. */
 int hzp_group_check_learning(const struct hzp_engine_settings *settings,
                              struct hzp_err_text *reterr);
+
+/* What rank 0 begins with: which version, and from where. */
+struct hzp_group_start {
+    uint64_t first_id; /* of the first version */
+    int32_t learned;   /* 1: dir is a checkpoint, whose state of the optimizer is loaded, too */
+    char dir[PATH_MAX];
+};
+
+/* The first that all ranks do together, when they open: *start is rank 0's afterwards.  HZP_EIO. */
+int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,
+                         struct hzp_err_text *reterr);
 
 /* A number that all ranks of a group must have in common, and how it is called. */
 struct hzp_group_number {

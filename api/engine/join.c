@@ -1,21 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/join.h"
 
+#include "api/engine/fill.h"
 #include "api/engine/group.h"
 #include "base/log.h"
 #include "nanobatch/member.h"
+#include "train/tensor_state.h"
 
 #include <inttypes.h>
+
+struct joining {
+    struct hzp_assembly *a;
+    struct hzp_group_start start;
+};
+
+/* The first version is rank 0's: each rank reads its slice from the same directory, and gets its
+ * slice of the optimizer's state from rank 0. */
+static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
+{
+    const struct joining *j = ctx;
+    struct hzp_assembly *a = j->a;
+    struct hzp_tensor_state state = {.model = a->model,
+                                     .whole = &a->config,
+                                     .space = hzp_group_learner_space(a->group_learner),
+                                     .recipe = &a->plan.recipe,
+                                     .link = a->is.group};
+    struct hzp_trainer_numbers numbers;
+    HZP_TRY(hzp_fill_load(a->weights, draft, j->start.dir, reterr));
+    return j->start.learned
+               ? hzp_tensor_state_load(&state, draft, j->start.dir, false, &numbers, NULL, reterr)
+               : HZP_OK;
+}
 
 static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     struct hzp_member *member;
     struct hzp_member_stats stats;
+    struct joining j = {.a = a, .start = {.first_id = 1}};
     int64_t ready = 1;
-    HZP_TRY(hzp_assembly_open(a, 1, reterr));
+    if (a->is.training)
+        HZP_TRY(hzp_group_tell_start(a->is.group, &j.start, reterr));
+    HZP_TRY(hzp_assembly_open(a, j.start.first_id, reterr));
     if (a->is.training)
         HZP_TRY(hzp_assembly_open_group_learner(a, reterr));
-    HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
+    HZP_TRY(hzp_assembly_fill(a, a->is.training ? fill : NULL, &j, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     struct hzp_member_config config = {.model = a->model,
                                        .space = a->space,

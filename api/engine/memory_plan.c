@@ -255,6 +255,9 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     if (q->host_limit && g.ranks > 1)
         add(plan, "exchange", hzp_collectives_stage_bytes(layout) + HZP_LINK_NCCL_BYTES,
             "a whole unit for checkpoints, and what other ranks have sent");
+    if (layout->slice.ranks > 1 && layout->slice.rank == 0)
+        add(plan, "exchange", hzp_trainer_slices_bytes(layout, layout->slice.ranks),
+            "a whole unit for checkpoints, and the ranks' slices of it");
     add(plan, "training", rest, "activations of %d rows, logits of %d",
         plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
 }
@@ -263,7 +266,8 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
 static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                       struct hzp_memory_plan *plan)
 {
-    size_t bytes = hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
+    size_t ranks = (size_t)HZP_MAX(layout->slice.ranks, 1); /* of a group: a little too much */
+    size_t bytes = ranks * hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
     size_t most = (q->host_limit ? q->host_limit : q->limit) / 10 * 9;
     size_t used = q->host_limit ? 0 : plan->total;
     plan->copies = used < most && bytes <= most - used;

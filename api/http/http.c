@@ -630,7 +630,7 @@ static struct hzp_taught *open_taught(const struct hzp_engine *engine)
     struct hzp_err_text err;
     int64_t forgotten = 0;
     int32_t n = 0;
-    hzp_fingerprint_shapes(&engine->parts.layout, engine->parts.tok, model);
+    hzp_fingerprint_shapes(hzp_assembly_whole(&engine->parts), engine->parts.tok, model);
     struct hzp_session *session = hzp_xcalloc(HZP_SESSIONS_MAX, sizeof(*session));
     if (engine->state)
         n = hzp_state_sessions(engine->state, session, HZP_SESSIONS_MAX, &forgotten, &err);

@@ -103,7 +103,7 @@ static enum MHD_Result get_manifest(struct hzp_exchange *x, uint64_t id)
     int r = hzp_state_manifest(x->server->engine->state, id, &m, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    json_t *json = hzp_manifest_json(&m, &x->server->engine->parts.layout);
+    json_t *json = hzp_manifest_json(&m, hzp_assembly_whole(&x->server->engine->parts));
     hzp_manifest_fini(&m);
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }
@@ -179,7 +179,7 @@ enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
 
 static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
 {
-    const struct hzp_layout *l = &x->server->engine->parts.layout;
+    const struct hzp_layout *l = hzp_assembly_whole(&x->server->engine->parts);
     enum hzp_dtype type = hzp_weights_type(x->server->engine->parts.weights);
     struct hzp_err_text err = {.text = ""};
     uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));

@@ -138,10 +138,12 @@ int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
                               struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
+    const struct hzp_layout *whole = hzp_trainer_whole_layout(trainer);
     struct hzp_unit_source source = {hzp_trainer_read_weights, trainer};
-    int r = hzp_units_whole(units)
+    int r = !whole && hzp_units_whole(units)
                 ? hzp_model_save(dir, model->dev, units, source_dir, reterr)
-                : hzp_model_save_from(dir, units->layout, units->type, &source, source_dir, reterr);
+                : hzp_model_save_from(dir, whole ? whole : units->layout, units->type, &source,
+                                      source_dir, reterr);
     HZP_TRY(r);
     return write_options(dir, options, reterr);
 }

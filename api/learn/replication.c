@@ -134,6 +134,8 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
     struct hzp_manifest have = {.units = 0};
     char dir[PATH_MAX] = "";
     HZP_TRY(check_state(s, reterr));
+    if (hzp_trainer_whole_layout(s->trainer))
+        return hzp_fail(reterr, HZP_EINVAL, "a server with --tensor takes no versions from others");
     HZP_TRY(hzp_manifest_agrees(m, s->config.layout, hzp_weights_type(s->model->weights),
                                 s->tokenizer, reterr));
     int32_t n = hzp_state_kept(s, &kept, reterr);

@@ -461,6 +461,11 @@ const char *hzp_state_weights_dir(const struct hzp_state *s)
     return s->weights_dir;
 }
 
+bool hzp_state_resumes(const struct hzp_state *s)
+{
+    return s->dir && s->resume.checkpoint_id;
+}
+
 uint64_t hzp_state_first_id(const struct hzp_state *s)
 {
     return s->resume.next_version_id;
@@ -479,7 +484,7 @@ const struct hzp_gate *hzp_state_gate(const struct hzp_state *s)
 int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_version *draft,
                       struct hzp_err_text *reterr)
 {
-    if (!s->dir || !s->resume.checkpoint_id)
+    if (!hzp_state_resumes(s))
         return HZP_OK;
     HZP_TRY(hzp_trainer_load_begin(trainer, draft, s->weights_dir, reterr));
     draft->record.parent = s->resume.checkpoint_id;

@@ -68,6 +68,8 @@ void hzp_state_keep(struct hzp_state *s);
  * to publish (hzp_weights_config.first_id), and the queue (lives as long as the state). */
 const char *hzp_state_weights_dir(const struct hzp_state *s);
 uint64_t hzp_state_first_id(const struct hzp_state *s);
+/* Whether that directory is a checkpoint, whose state of the optimizer hzp_state_restore loads. */
+bool hzp_state_resumes(const struct hzp_state *s);
 struct hzp_sample_queue *hzp_state_queue(struct hzp_state *s);
 
 /* For the trainer: what drafts are checked with; NULL: nothing.  Lives as long as the state. */

@@ -248,6 +248,8 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;
+    if (hzp_trainer_rested(s->trainer))
+        return true; /* the last one, for which the loop waits */
     if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
         return true;
     if (queue.samples > 0)
@@ -256,6 +258,18 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     uint64_t now = hzp_now_ns();
     return now - atomic_load(&s->last_update_ns) >= (uint64_t)QUIET_S * 1000000000u &&
            now - s->saved_ns >= DUTY * s->save_took_ns;
+}
+
+/* The loop may end: there is no last checkpoint to be gathered, or it has failed. */
+static void let_end(struct hzp_state *s)
+{
+    bool later;
+    if (!hzp_trainer_rested(s->trainer) || s->asked || s->job_asked)
+        return;
+    if (!atomic_load(&s->read_only) && checkpoint_due(s, &later))
+        return;
+    hzp_trainer_let_end(s->trainer);
+    hzp_loop_poke(s->loop);
 }
 
 /* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
@@ -375,6 +389,7 @@ static void *file_main(void *arg)
         uint64_t sleep_ns = watch_learning(s);
         bool soon = later || s->journal_failed || atomic_load(&s->read_only);
         bool waits = s->asked || s->job_asked; /* for the trainer */
+        let_end(s);
         hzp_wake_wait(&s->wake, waits ? (uint64_t)GRANT_NS : soon ? (uint64_t)SOON_NS : sleep_ns);
         write_log(s);
         if (atomic_load(&s->read_only)) {
@@ -433,7 +448,7 @@ static void make_copy(struct hzp_state *s)
         return;
     enum hzp_dtype type = hzp_weights_type(s->model->weights);
     enum hzp_dtype moments = hzp_train_space_m(hzp_trainer_space(s->trainer))->type;
-    if (hzp_snapshot_create(hzp_weights_layout(s->model->weights), type, moments, &s->copy) < 0)
+    if (hzp_snapshot_create(s->config.layout, type, moments, &s->copy) < 0)
         hzp_log(HZP_LOG_WARN, "state",
                 "no memory for a copy of the state: updates wait while a checkpoint is written");
 }
@@ -472,6 +487,8 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->saved_ns = hzp_now_ns();
     make_copy(s);
     restore_history(s);
+    if (s->dir)
+        HZP_TRY(hzp_trainer_keep_slices(trainer));
     if (s->dir)
         s->upload = hzp_upload_create(s->dir, s->config.layout, hzp_weights_type(model->weights));
     hzp_trainer_set_failed(trainer, s->failed_before, s->failed_before_count);

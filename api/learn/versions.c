@@ -210,6 +210,11 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
                         "back to");
     if (atomic_load(&s->read_only))
         return hzp_fail(reterr, HZP_EBUSY, "%s cannot be written", s->dir);
+    bool replaces = asked->kind != HZP_JOB_NAME && asked->kind != HZP_JOB_EXPORT;
+    if (replaces && hzp_trainer_whole_layout(s->trainer))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "with --tensor an older or other version cannot serve again: restart from "
+                        "its checkpoint, without --tensor or with");
     int r = HZP_OK;
     struct hzp_sample_queue_stats queue;
     hzp_sample_queue_read_stats(s->queue, &queue);

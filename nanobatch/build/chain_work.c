@@ -18,9 +18,11 @@
 
 struct head {
     int32_t kind, first, docs, rows, learned, weights;
+    int64_t from; /* GATHER, and the three below */
+    int32_t part, unit, count, none;
     struct hzp_update_hyper hyper;
 };
-_Static_assert(sizeof(struct head) == 24 + 8 * 4, "the head has no padding");
+_Static_assert(sizeof(struct head) == 48 + 8 * 4, "the head has no padding");
 
 static size_t bytes_of(const struct head *h)
 {
@@ -48,6 +50,11 @@ size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_
     char *at = data + sizeof(h);
     if (work->kind == HZP_CHAIN_UPDATE) {
         h.hyper = work->hyper;
+    } else if (work->kind == HZP_CHAIN_GATHER) {
+        h.from = work->gather.from;
+        h.part = (int32_t)work->gather.part;
+        h.unit = work->gather.unit;
+        h.count = work->gather.count;
     } else {
         HZP_ASSERT(m->chunks == 0 && m->loss.kind == HZP_LOSS_XENT);
         h.docs = m->docs;
@@ -75,7 +82,7 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
 {
     bool micro = h->kind == HZP_CHAIN_MICRO;
     int32_t most = micro ? rows_max : 0;
-    if (h->kind != HZP_CHAIN_MICRO && h->kind != HZP_CHAIN_UPDATE)
+    if (h->kind < HZP_CHAIN_MICRO || h->kind > HZP_CHAIN_GATHER)
         return bad(reterr, "an unknown kind", h->kind);
     if (h->first < 0 || h->first > micro)
         return bad(reterr, "an unknown flag", h->first);
@@ -187,9 +194,15 @@ int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t p
         return bad(reterr, "it is cut off", (int32_t)bytes);
     memcpy(&h, data, sizeof(h));
     HZP_TRY(check_head(&h, bytes, micro->rows_max, reterr));
-    *ret = (struct hzp_chain_work){(enum hzp_chain_kind)h.kind, h.first != 0, h.hyper};
-    return h.kind == HZP_CHAIN_UPDATE ? check_hyper(&h.hyper, reterr)
-                                      : read_micro(&h, data, vocab, positions, micro, reterr);
+    *ret =
+        (struct hzp_chain_work){.kind = (enum hzp_chain_kind)h.kind,
+                                .first = h.first != 0,
+                                .hyper = h.hyper,
+                                .gather = {(enum hzp_state_part)h.part, h.unit, h.from, h.count}};
+    if (h.kind == HZP_CHAIN_UPDATE)
+        return check_hyper(&h.hyper, reterr);
+    return h.kind == HZP_CHAIN_MICRO ? read_micro(&h, data, vocab, positions, micro, reterr)
+                                     : HZP_OK;
 }
 
 void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *work,
@@ -199,6 +212,8 @@ void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *w
 {
     if (work->kind == HZP_CHAIN_MICRO)
         hzp_micro_build(chain, model, v, micro, space, work->first);
-    else
+    else if (work->kind == HZP_CHAIN_UPDATE)
         hzp_update_build(chain, model, v, draft, &work->hyper, space);
+    else
+        hzp_gather_build(chain, model, v, space, &work->gather);
 }

@@ -4,6 +4,7 @@
  *
  *     micro-batch   its documents, with weights; whether it is the first of its update
  *     update        the numbers of AdamW
+ *     gather        which piece of the state comes together, for a checkpoint (gather.h)
  *
  * Pointers and sizes of a rank's own slice are not part of it, nor are versions, which the steps'
  * records name.  What is read is checked before it is used; the bytes are in the machine's order,
@@ -15,21 +16,23 @@
 #define HZP_NANOBATCH_BUILD_CHAIN_WORK_H
 
 #include "nanobatch/build/backward.h"
+#include "nanobatch/build/gather.h"
 #include "nanobatch/build/update.h"
 
-enum hzp_chain_kind { HZP_CHAIN_MICRO, HZP_CHAIN_UPDATE };
+enum hzp_chain_kind { HZP_CHAIN_MICRO, HZP_CHAIN_UPDATE, HZP_CHAIN_GATHER };
 
 struct hzp_chain_work {
     enum hzp_chain_kind kind;
     bool first;                    /* MICRO: of its update */
     struct hzp_update_hyper hyper; /* UPDATE */
+    struct hzp_gather gather;      /* GATHER; what is read is not compared with the model */
 };
 
 /* Bytes of the longest work, where micro-batches have at most so many rows. */
 size_t hzp_chain_work_room(int32_t rows_max);
 
 /* Writes it into data, which has room for the longest; returns its bytes.  MICRO: of this
- * micro-batch, which is not cut into chunks; UPDATE: micro is not used. */
+ * micro-batch, which is not cut into chunks; others: micro is not used. */
 size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_micro *micro,
                             char *data);
 
@@ -39,7 +42,8 @@ int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t p
                         struct hzp_chain_work *ret, struct hzp_micro *micro,
                         struct hzp_err_text *reterr);
 
-/* Appends its items: of the micro-batch, reading v; or of the update, from v into draft. */
+/* Appends its items: of the micro-batch, reading v; of the update, from v into draft; of a valid
+ * piece of v or of the state that belongs to it. */
 void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *work,
                           const struct hzp_model *model, const struct hzp_version *v,
                           struct hzp_version *draft, const struct hzp_micro *micro,

@@ -53,6 +53,14 @@ void hzp_tensor_gather_rows(struct hzp_plan *plan, const struct hzp_model *model
                   .tag = tag_of(plan, place));
 }
 
+void hzp_tensor_gather_state(struct hzp_plan *plan, const struct hzp_model *model,
+                             struct hzp_mat own, void *at)
+{
+    HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+                  .recv = {at, model->layout->slice.ranks, own.cols, own.cols, own.type},
+                  .send = own, .kind = HZP_ALL_GATHER, .tag = tag_of(plan, HZP_TENSOR_STATE));
+}
+
 void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model,
                             enum hzp_wire wire, void *at, int32_t count)
 {

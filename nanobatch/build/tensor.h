@@ -43,6 +43,7 @@ enum hzp_tensor_place {
     HZP_TENSOR_UPDATE,
     HZP_TENSOR_STREAM, /* rows that the ranks have divided */
     HZP_TENSOR_NORMED,
+    HZP_TENSOR_STATE, /* a piece of the trainer's state, for a checkpoint */
     HZP_TENSOR_PLACE_COUNT
 };
 
@@ -66,6 +67,10 @@ void hzp_tensor_scatter(struct hzp_plan *plan, const struct hzp_model *model,
 /* Every rank gets the others' own rows of mat. */
 void hzp_tensor_gather_rows(struct hzp_plan *plan, const struct hzp_model *model,
                             enum hzp_tensor_place place, struct hzp_mat mat);
+
+/* The ranks' `own`, one row each, become the rows of a matrix at `at`. */
+void hzp_tensor_gather_state(struct hzp_plan *plan, const struct hzp_model *model,
+                             struct hzp_mat own, void *at);
 
 /* `count` numbers of 8 bytes, F64 or U64, become their sums over all ranks. */
 void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model,

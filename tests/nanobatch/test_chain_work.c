@@ -139,15 +139,33 @@ static void an_update_is_read(void **state)
     close_world(&w);
 }
 
+/* What of a piece the model has not, the group learner finds out. */
+static void a_gather_is_read(void **state)
+{
+    struct world w;
+    struct hzp_chain_work got, sent = {.kind = HZP_CHAIN_GATHER,
+                                       .gather = {HZP_STATE_RESIDUAL, 7, (int64_t)1 << 40, 1000}};
+    (void)state;
+    open_world(&w);
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), 0);
+    assert_int_equal(got.kind, HZP_CHAIN_GATHER);
+    assert_int_equal(got.gather.part, HZP_STATE_RESIDUAL);
+    assert_int_equal(got.gather.unit, 7);
+    assert_true(got.gather.from == (int64_t)1 << 40);
+    assert_int_equal(got.gather.count, 1000);
+    close_world(&w);
+}
+
 /* One document of three rows, of which the first and the last learn, with weights. */
 static void one_wrong_field_is_refused(void **state)
 {
-    enum { HEAD = 14 }; /* numbers of 4 bytes before the arrays */
+    enum { HEAD = 20 }; /* numbers of 4 bytes before the arrays */
     static const struct {
         int at;
         int32_t is;
         const char *says;
-    } cases[] = {{0, 2, "kind"},
+    } cases[] = {{0, 3, "kind"},
                  {1, 2, "flag"},
                  {2, 0, "documents"},
                  {2, 4, "documents"},
@@ -193,7 +211,7 @@ static void one_wrong_field_is_refused(void **state)
  * subtracted. */
 static void rows_before_a_document_are_refused(void **state)
 {
-    enum { HEAD = 14, DOCS = 2, ROWS_EACH = 3, AT = HEAD + DOCS + DOCS * ROWS_EACH + 1 };
+    enum { HEAD = 20, DOCS = 2, ROWS_EACH = 3, AT = HEAD + DOCS + DOCS * ROWS_EACH + 1 };
     static const int32_t row[] = {INT32_MIN, INT32_MIN + ROWS_EACH - 1, -1, 0, 2};
     const int32_t token[] = {5, 6, 7, 8};
     const uint8_t none[] = {0, 0, 0, 0}, learn[] = {0, 1, 1, 0};
@@ -256,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(an_update_is_read),
+        cmocka_unit_test(a_gather_is_read),
         cmocka_unit_test(one_wrong_field_is_refused),
         cmocka_unit_test(rows_before_a_document_are_refused),
         cmocka_unit_test(what_is_damaged_stays_within_limits),

@@ -31,13 +31,13 @@ LEARNING = ["--passes", "16", "--update-tokens", "24"]
 class Server:
     """A server; of several ranks, if the options say so."""
 
-    def __init__(self, *options, learns=False):
+    def __init__(self, *options, learns=False, state="none"):
         self.scratch = tempfile.TemporaryDirectory(prefix="hzpserve-tensor-")
         self.log = pathlib.Path(self.scratch.name) / "log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [serve, "serve", model, "--port", "0", "--dtype", "f32", "--max-running", "6", "--kv-tokens", "768",
-                 "--page-rows", "16", *(["--state", "none"] if learns else ["--no-train", "--state", self.scratch.name]),
+                 "--page-rows", "16", *(["--state", str(state)] if learns else ["--no-train", "--state", self.scratch.name]),
                  *options],
                 stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "SCRATCH": self.scratch.name})
         for line in self.process.stdout:
@@ -109,7 +109,7 @@ class Server:
             self.process.send_signal(signal.SIGTERM)
         ended = self.process.wait(HANG)
         log = self.log.read_text()
-        assert ended == status, (ended, log)
+        assert status is None or ended == status, (ended, log)
         self.scratch.cleanup()
         return log
 
@@ -298,10 +298,52 @@ def loses_while_learning(link):
     assert re.search(r"ranks failed: .*rank 1", log), log
 
 
+def keeps(link):
+    """What a group has learned outlives it, in one process and in a group; a kill loses no example."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-state-") as state:
+        server = Server(*GROUP, "--link", link, *LEARNING, learns=True, state=state)
+        _, after, updates = teach(server)
+        now = json.loads(server.get("/v1/weights"))["serving"]
+        log = server.end()
+        steps = int(updates[-1][0])
+        found = re.search(r"checkpoint version=(\d+) optimizer_step=(\d+)", log)
+        assert found and [int(n) for n in found.groups()] == [now, steps], (log, now, steps)
+        checked = subprocess.run([serve, "state", "check", state], timeout=HANG, capture_output=True, text=True)
+        assert checked.returncode == 0 and f"checkpoint-{now}" in checked.stdout, checked
+        for options in ([*GROUP, "--link", link], []):
+            server = Server(*options, "--threads", "1", *LEARNING, learns=True, state=state)
+            weights = json.loads(server.get("/v1/weights"))
+            assert weights["serving"] > now and weights["serving_optimizer_step"] == steps, (options, weights)
+            now = weights["serving"]
+            assert [server.complete({"prompt": prompt, "max_tokens": 16, "temperature": 0})
+                    for prompt, _ in LESSONS] == after, options
+            status, got = server.post(f"/v1/weights/{now}/export?timeout=600", json.dumps({"directory": f"of-{now}"}))
+            assert status == 200, (options, status, got)
+            if options:
+                status, got = server.post(f"/v1/weights/{now}/activate", "{}")
+                assert status == 400 and "--tensor" in got["error"]["message"], (status, got)
+            server.end()
+        group, one = (next(pathlib.Path(state).rglob(f"of-{n}")) / "model.safetensors" for n in (now - 1, now))
+        assert group.read_bytes() == one.read_bytes()
+
+        server = Server(*GROUP, "--link", link, "--passes", "100000", learns=True, state=state)
+        taught = "A dog saw a cat. " * 4
+        status, got = server.post("/v1/fine_tuning/examples", json.dumps({"text": taught}))
+        assert status == 202, got
+        server_until(server, lambda: server.number("hzpserve_weights_version") > now + 3)
+        os.kill(server.pid(0), signal.SIGKILL)
+        server.end(status=None, ask=False)
+        server = Server(*GROUP, "--link", link, "--passes", "100000", learns=True, state=state)
+        server_until(server, lambda: server.number("hzpserve_weights_version") > now + 6)
+        assert json.loads(server.get(f"/v1/fine_tuning/examples/{got['last']}"))["status"], got
+        log = server.end()
+        assert re.search(rf"opened dir=.* queued_again=1 ", log), log
+    print(f"{link}: what was learned serves again in a group and in one process")
+
+
 def refused():
     learning = ["--ranks", "2", "--tensor", "2"]
-    cases = [(learning + ["--state", tempfile.gettempdir()], "--tensor with learning needs --state none"),
-             (learning + ["--gate", "x.jsonl"], "--gate cannot be used with --tensor"),
+    cases = [(learning + ["--gate", "x.jsonl"], "--gate cannot be used with --tensor"),
              (learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
              (learning + ["--ride", "8"], "--ride cannot be used with --tensor"),
              (learning + ["--train-cores", "1"], "--train-cores cannot be used with --tensor"),
@@ -371,6 +413,7 @@ for name in sys.argv[3:]:
     same_answers(name, answers)
     learns(name, taught_alone)
     learns_under_load(name)
+    keeps(name)
     loses_while_learning(name)
     loses(name, True)
 loses(sys.argv[3], False)

@@ -16,6 +16,7 @@
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "train/group_learner.h"
+#include "train/snapshot.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
 
@@ -23,9 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 64, RUNNING = 4, RANKS_MAX = 4 };
-enum { UPDATES = 64, VERSIONS = UPDATES + 2, REQUESTS = 12 };
+enum { UPDATES = 64, VERSIONS = UPDATES + 2, REQUESTS = 12, SAVES = 4 };
 
 /* What rank 1 does wrong. */
 enum wrong { NOTHING, LEARNS_LESS, FORGETS, OTHER_RATE, LEARNS_NOTHING };
@@ -39,6 +41,7 @@ struct scene {
     const struct hzp_plan_shape *shape; /* of steps without training; NULL: sequential */
     bool bursts; /* a sample's weights are so large that its gradient is not finite */
     enum wrong wrong;
+    bool saves; /* what has been learned, while more is, and at the end */
 };
 
 /* The elements of a version of a rank's slice, as floats; NULL: not seen. */
@@ -59,7 +62,8 @@ struct rank {
     int result;
     struct hzp_err_text text;
     uint64_t mixed, newest;
-    char **unit[VERSIONS]; /* [units] of the version */
+    char **unit[VERSIONS];                    /* [units] of the version */
+    struct hzp_units last[HZP_STATE_WEIGHTS]; /* moments and residuals at the end, if saved */
 };
 
 struct world {
@@ -75,6 +79,11 @@ struct world {
     int32_t submitted, served;
     struct hzp_update_report report[UPDATES];
     int32_t reports;
+    pthread_t saver;
+    struct hzp_layout layout;          /* of the whole model */
+    struct hzp_snapshot *saved[SAVES]; /* by the saver: the first ones, and the last */
+    uint64_t saved_id[SAVES];
+    int saves;
 };
 
 #define MUST(call)                                                                                 \
@@ -213,6 +222,16 @@ static void close_rank(struct rank *r)
     hzp_layout_free(&r->whole);
 }
 
+/* At the end. */
+static void keep_state(struct rank *r, const struct hzp_train_space *space)
+{
+    const struct hzp_units *part[] = {hzp_train_space_m(space), hzp_train_space_v(space),
+                                      hzp_train_space_residual(space)};
+    for (int p = 0; p < HZP_COUNT(part); p++)
+        if (part[p] && r->scene->saves)
+            r->last[p] = fixture_units_read(r->m.dev, part[p]);
+}
+
 /* ---- a member ---- */
 
 /* The record with other work than rank 0's. */
@@ -286,6 +305,7 @@ static void *member_main(void *arg)
                                        .ctx = r};
     MUST(hzp_member_create(&config, &member));
     r->result = hzp_member_run(member, &r->text);
+    keep_state(r, hzp_group_learner_space(r->learner));
     hzp_group_learner_read_stats(r->learner, &r->stats);
     hzp_member_destroy(member);
     hzp_group_learner_destroy(r->learner);
@@ -321,6 +341,35 @@ static void push(struct world *w, int64_t s)
     hzp_sample_queue_push(w->queue, &sample, 1);
 }
 
+/* Takes a copy of what has been learned, from time to time, and when nothing more is. */
+static void *saver_main(void *arg)
+{
+    struct world *w = arg;
+    struct hzp_err_text text;
+    bool last;
+    do {
+        struct hzp_version *v = NULL;
+        int i = HZP_MIN(w->saves, SAVES - 1);
+        while (!(last = hzp_trainer_rested(w->trainer)) && i == SAVES - 1)
+            usleep(1000);
+        hzp_trainer_freeze(w->trainer);
+        hzp_loop_poke(w->loop);
+        while (!(v = hzp_trainer_frozen(w->trainer)))
+            sched_yield();
+        if (hzp_snapshot_take(w->saved[i], w->trainer, v, &text) < 0) {
+            fprintf(stderr, "test_group_trainer: %s\n", text.text);
+            exit(1);
+        }
+        w->saved_id[i] = v->record.id;
+        w->saves++;
+        hzp_trainer_thaw(w->trainer);
+        hzp_loop_poke(w->loop);
+    } while (!last);
+    hzp_trainer_let_end(w->trainer);
+    hzp_loop_poke(w->loop);
+    return NULL;
+}
+
 static void open_first(struct world *w)
 {
     const struct scene *scene = &w->scene;
@@ -340,6 +389,7 @@ static void open_first(struct world *w)
     MUST(hzp_sample_queue_create(&queue, &w->queue));
     struct hzp_trainer_config trainer = {.recipe = recipe_of(scene),
                                          .model = r->m.model,
+                                         .whole = scene->ranks > 1 ? &r->whole.config : NULL,
                                          .queue = w->queue,
                                          .quantum_flops = 20000,
                                          .on_update = on_update,
@@ -362,6 +412,13 @@ static void open_first(struct world *w)
     MUST(hzp_loop_create(&loop, &w->loop));
     MUST(hzp_loop_warm_up(w->loop, hzp_kvpool_layers(r->pool)));
     keep(r, hzp_weights_current(r->m.weights));
+    if (!scene->saves)
+        return;
+    MUST(hzp_trainer_keep_slices(w->trainer));
+    hzp_trainer_set_wake(w->trainer, hzp_loop_wake, w->loop);
+    for (int i = 0; i < SAVES; i++)
+        MUST(hzp_snapshot_create(&w->layout, scene->type, HZP_F32, &w->saved[i]));
+    MUST(hzp_thread_start(&w->saver, "saver", saver_main, w));
 }
 
 static void close_first(struct world *w)
@@ -394,18 +451,22 @@ static void submit(struct world *w)
  * update draws must not depend on the ranks' steps. */
 static int turns(struct world *w)
 {
+    struct hzp_sample_queue_stats queue;
     int r, quiet = 0;
     for (int64_t sample = 1; sample <= 48; sample++)
         push(w, sample);
-    for (int turn = 0; quiet < 3 && turn < 200000; turn++) {
+    for (int turn = 0; quiet < 3 && turn < 20000000; turn++) {
         if (w->submitted < REQUESTS && turn % 9 == 4)
             submit(w);
         r = hzp_loop_turn(w->loop);
         if (r < 0)
             return r;
-        quiet = r == 0 && w->submitted == REQUESTS ? quiet + 1 : 0;
+        hzp_sample_queue_read_stats(w->queue, &queue);
+        bool waits = queue.samples; /* while the trainer is frozen */
+        quiet = r == 0 && !waits && w->submitted == REQUESTS ? quiet + 1 : 0;
     }
     CHECK(quiet == 3);
+    hzp_trainer_finish(w->trainer);
     hzp_loop_stop(w->loop, false);
     return hzp_loop_run(w->loop);
 }
@@ -414,7 +475,9 @@ static void run(struct world *w, const struct scene *scene)
 {
     struct hzp_err_text text;
     memset(w, 0, sizeof(*w));
+    struct hzp_model_config whole = config_of(scene);
     w->scene = *scene;
+    hzp_layout_make(&whole, &w->layout);
     MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link, &text));
     for (int i = 0; i < scene->ranks; i++) {
         w->rank[i].scene = &w->scene;
@@ -425,6 +488,9 @@ static void run(struct world *w, const struct scene *scene)
         MUST(hzp_thread_start(&w->rank[i].thread, "member", member_main, &w->rank[i]));
     open_first(w);
     w->rank[0].result = turns(w);
+    if (scene->saves)
+        pthread_join(w->saver, NULL);
+    keep_state(&w->rank[0], hzp_trainer_space(w->trainer));
     for (int i = 1; i < scene->ranks; i++)
         pthread_join(w->rank[i].thread, NULL);
     for (int i = 0; i < w->submitted; i++)
@@ -443,8 +509,14 @@ static void end(struct world *w)
                 free(r->unit[id][u]);
             free(r->unit[id]);
         }
+        for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+            if (r->last[p].layout)
+                fixture_units_free(&r->last[p]);
         hzp_link_close(r->link);
     }
+    for (int i = 0; i < SAVES; i++)
+        hzp_snapshot_destroy(w->saved[i]);
+    hzp_layout_free(&w->layout);
 }
 
 /* ---- what must hold ---- */
@@ -486,6 +558,45 @@ static double worst_of(const struct world *one, const struct world *w, uint64_t 
     return worst;
 }
 
+/* Whether each rank's unit u of a part is its slice of the whole one's. */
+static bool same_slice(const struct hzp_units *whole, const struct hzp_layout *slice, int32_t u,
+                       const void *own)
+{
+    size_t size = hzp_dtype_size(whole->type), bytes = slice->unit[u].elements * size;
+    char *cut = malloc(bytes);
+    hzp_tensor_slice_cut(whole->layout, slice, u, size, hzp_unit_view(whole, u).base, cut);
+    bool same = memcmp(cut, own, bytes) == 0;
+    free(cut);
+    return same;
+}
+
+/* What was saved is what the ranks had: weights of each version, and the last state. */
+static void check_saved(const struct world *w)
+{
+    struct hzp_layout slice;
+    struct hzp_model_config config = config_of(&w->scene);
+    int seen = 0, kept = HZP_MIN(w->saves, SAVES);
+    CHECK(w->saves > 2);
+    for (int r = 0; r < w->scene.ranks; r++) {
+        const struct rank *rank = &w->rank[r];
+        hzp_layout_make_slice(&config, (struct hzp_tensor_slice){r, w->scene.ranks}, &slice);
+        for (int32_t u = 0; u < slice.units; u++) {
+            for (int i = 0; i < kept; i++) {
+                const struct hzp_units *weights = &w->saved[i]->part[HZP_STATE_WEIGHTS];
+                char **unit = rank->unit[w->saved_id[i]];
+                CHECK(!unit || same_slice(weights, &slice, u, unit[u]));
+                seen += unit != NULL;
+            }
+            for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+                CHECK(!rank->last[p].layout ||
+                      same_slice(&w->saved[kept - 1]->part[p], &slice, u, rank->last[p].base[u]));
+        }
+        hzp_layout_free(&slice);
+    }
+    CHECK(seen > w->scene.ranks);
+    printf("saved %d times, the last of version %d\n", w->saves, (int)w->saved_id[kept - 1]);
+}
+
 struct off {
     double loss, norm, weights;
     int seen; /* versions on ranks */
@@ -517,6 +628,7 @@ static void all_learn(const struct scene *scene, double bound, double weights_bo
     struct world one, w;
     alone.ranks = 1;
     alone.shape = NULL;
+    alone.saves = false;
     run(&one, &alone);
     run(&w, scene);
     struct off off = compare(&one, &w);
@@ -543,6 +655,8 @@ static void all_learn(const struct scene *scene, double bound, double weights_bo
     CHECK(off.seen >= scene->ranks * ((w.reports - off.skipped) / scene->publish_every));
     CHECK((off.skipped > 0) == scene->bursts);
     CHECK(off.loss < bound && off.norm < 10 * bound && off.weights < weights_bound);
+    if (scene->saves)
+        check_saved(&w);
     end(&one);
     end(&w);
 }
@@ -595,12 +709,12 @@ int main(void)
     enum { AT_ONCE = 1000000000 };
     const double f32 = 1e-5, bf16 = 2e-2;
     const struct scene scenes[] = {
-        {2, HZP_F32, 1, 2, 1, AT_ONCE, false, NULL, false, NOTHING},
-        {4, HZP_F32, 1, 2, 1, 1, false, NULL, false, NOTHING},
-        {2, HZP_F32, 3, 2, 4, 1, false, &two_lanes, true, NOTHING},
-        {4, HZP_F32, 1, 3, 0, 1, true, NULL, false, NOTHING},
-        {2, HZP_BF16, 1, 2, 1, 1, false, NULL, false, NOTHING},
-        {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING},
+        {2, HZP_F32, 1, 2, 1, AT_ONCE, false, NULL, false, NOTHING, true},
+        {4, HZP_F32, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
+        {2, HZP_F32, 3, 2, 4, 1, false, &two_lanes, true, NOTHING, false},
+        {4, HZP_F32, 1, 3, 0, 1, true, NULL, false, NOTHING, false},
+        {2, HZP_BF16, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
+        {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING, false},
     };
     for (int i = 0; i < HZP_COUNT(scenes); i++)
         all_learn(&scenes[i], scenes[i].type == HZP_F32 ? f32 : bf16,

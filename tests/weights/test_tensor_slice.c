@@ -4,11 +4,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include <pthread.h>
-
 #include "tests/fixture/units.h"
 #include "weights/model_dir.h"
-#include "weights/tensor_save.h"
 #include "weights/tensor_slice.h"
 
 #include "tests/weights/scratch.h"
@@ -144,75 +141,33 @@ static void test_slices(void **state)
         }
 }
 
-/* --- Saving ----------------------------------------------------------------------------------- */
-
-struct saver {
-    const struct hzp_model_config *config;
-    struct hzp_link *link;
-    const char *dir, *source;
-    enum hzp_dtype type;
-    int code;
-};
-
-static void *save_slice(void *arg)
+/* Of a slice only what all ranks have is compared. */
+static void test_agrees(void **state)
 {
-    struct saver *s = arg;
-    struct hzp_layout l;
-    struct hzp_err_text why;
-    hzp_layout_make_slice(
-        s->config, (struct hzp_tensor_slice){hzp_link_rank(s->link), hzp_link_ranks(s->link)}, &l);
-    struct hzp_units slice = fixture_units(&l, s->type);
-    s->code = hzp_model_load(s->source, NULL, &slice, NULL, &why);
-    if (s->code >= 0)
-        s->code = hzp_tensor_save(s->dir, NULL, &slice, s->config, s->link, s->source, &why);
-    fixture_units_free(&slice);
-    hzp_layout_free(&l);
-    return NULL;
-}
-
-/* Each rank loads its slice from `model`, and all of them save to dir; every rank's code. */
-static void save_ranks(const struct hzp_model_config *c, enum hzp_dtype type, int ranks,
-                       const char *dir, int expected)
-{
-    struct hzp_link *link[4];
-    struct saver saver[4];
-    pthread_t thread[4];
-    char to[256], from[256];
-    snprintf(to, sizeof(to), "%s", scratch_path("%s", dir));
-    snprintf(from, sizeof(from), "%s", scratch_path("model"));
-    assert_int_equal(hzp_link_open_local(ranks, 0, 1, link, NULL), HZP_OK);
-    for (int r = 0; r < ranks; r++) {
-        saver[r] = (struct saver){c, link[r], to, from, type, 0};
-        assert_int_equal(pthread_create(&thread[r], NULL, save_slice, &saver[r]), 0);
-    }
-    for (int r = 0; r < ranks; r++) {
-        pthread_join(thread[r], NULL);
-        assert_int_equal(saver[r].code, expected);
-    }
-    for (int r = 0; r < ranks; r++)
-        hzp_link_close(link[r]);
-}
-
-/* What ranks save is what one rank has, and loads at any number of ranks. */
-static void test_save(void **state)
-{
-    for (int i = 0; i < HZP_COUNT(tiny_models); i++)
-        for (int ranks = 2; ranks <= 4; ranks *= 2) {
-            enum hzp_dtype type = i % 2 ? HZP_F32 : HZP_BF16;
-            struct hzp_model_config c;
-            struct hzp_layout layout;
-            struct hzp_units whole;
-            whole_make(i, type, &c, &layout, &whole);
-            save_ranks(&c, type, ranks, "saved", HZP_OK);
-            struct hzp_units again = fixture_units(&layout, type);
-            if (hzp_model_load(scratch_path("saved"), NULL, &again, NULL, &err) < 0)
-                fail_msg("%s", err.text);
-            assert_true(fixture_units_same(NULL, &whole, &again));
-            save_ranks(&c, type, ranks, "no/such/folder", HZP_EIO);
-            fixture_units_free(&again);
-            fixture_units_free(&whole);
-            hzp_layout_free(&layout);
+    for (int i = 0; i < HZP_COUNT(tiny_models); i++) {
+        enum hzp_dtype type = i % 2 ? HZP_F32 : HZP_BF16;
+        size_t size = hzp_dtype_size(type);
+        struct hzp_model_config c;
+        struct hzp_layout layout, l;
+        struct hzp_units whole;
+        whole_make(i, type, &c, &layout, &whole);
+        hzp_layout_make_slice(&c, (struct hzp_tensor_slice){1, 2}, &l);
+        for (int32_t k = 0; k < l.tensors; k++) {
+            const struct hzp_tensor *t = &l.tensor[k];
+            char *cut = malloc(l.unit[t->unit].elements * size);
+            void *unit = hzp_unit_view(&whole, t->unit).base;
+            hzp_tensor_slice_cut(&layout, &l, t->unit, size, unit, cut);
+            assert_true(hzp_tensor_slice_agrees(&layout, &l, t->unit, size, cut, unit));
+            cut[t->offset * size] ^= 1;
+            bool common = t->rows == layout.tensor[k].rows && t->cols == layout.tensor[k].cols;
+            assert_int_equal(hzp_tensor_slice_agrees(&layout, &l, t->unit, size, cut, unit),
+                             !common);
+            free(cut);
         }
+        fixture_units_free(&whole);
+        hzp_layout_free(&l);
+        hzp_layout_free(&layout);
+    }
 }
 
 static void refused(const struct hzp_model_config *c, int32_t ranks, const char *what,
@@ -268,7 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_save),
+        cmocka_unit_test(test_agrees),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_not_finite),
     };
