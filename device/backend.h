@@ -79,6 +79,9 @@ struct hzp_backend {
     int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
     void (*graph_close)(struct hzp_graph *graph);
 
+    /* (optional) NULL: false. */
+    bool (*graphs_cut)(const struct hzp_device *dev);
+
     /* (optional) NULL: the backend does not measure limits (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
     int (*read_rate)(struct hzp_device *dev, double *ret);

@@ -251,6 +251,11 @@ bool hzp_device_has_graphs(const struct hzp_device *dev)
     return dev->backend->graph_begin;
 }
 
+bool hzp_device_cuts_graphs(const struct hzp_device *dev)
+{
+    return dev->backend->graphs_cut && dev->backend->graphs_cut(dev);
+}
+
 int hzp_graph_begin(struct hzp_lane *const *lane, int lanes)
 {
     HZP_ASSERT(lanes >= 1 && lanes <= HZP_GRAPH_LANES_MAX);

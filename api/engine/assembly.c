@@ -218,7 +218,7 @@ static int measure_driver(struct hzp_assembly *a, struct hzp_err_text *reterr)
     if (beside)
         shape_beside(a);
     int r = hzp_driver_measure(a->dev, a->plans.entries ? &a->plans : NULL,
-                               beside ? &a->beside : NULL, &a->driver);
+                               beside ? &a->beside : NULL, a->config.layers, &a->driver);
     return explain(a, r, "the driver's memory", reterr);
 }
 
@@ -614,12 +614,14 @@ static void note_memory(const struct hzp_assembly *a)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
                 a->shards.rank, hzp_account_bytes() + lane_bytes(a) + own, a->plan.total);
     size_t left = hzp_device_bytes_free(a->dev);
+    struct hzp_graphs_stats kept = hzp_loop_graphs(a->loop);
     if (left && a->is.serving)
         hzp_log(HZP_LOG_INFO, "engine",
-                "memory driver splits_bytes=%zu graph_bytes=%zu node_bytes=%zu graphs_bytes=%llu "
-                "graphs_planned_bytes=%zu free_bytes=%zu",
-                a->driver.splits, a->driver.graph, a->driver.node,
-                (unsigned long long)hzp_loop_graphs(a->loop).bytes, a->plan.graphs, left);
+                "memory driver splits_bytes=%zu graph_bytes=%zu node_bytes=%zu graphs=%llu "
+                "nodes=%llu graphs_bytes=%llu graphs_planned_bytes=%zu free_bytes=%zu",
+                a->driver.splits, a->driver.graph, a->driver.node, (unsigned long long)kept.graphs,
+                (unsigned long long)kept.nodes, (unsigned long long)kept.bytes, a->plan.graphs,
+                left);
 }
 
 /* What the loop tells the other ranks of the group with. */

@@ -96,6 +96,7 @@ static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     if (!lane->ready)
         HZP_TRY(hzp_cuda_lane_ready(lane));
+    HZP_TRY(hzp_cuda_graph_op(lane));
     if (!lane->span)
         return op(base, args);
     HZP_TRY(hzp_cuda_time_begin(lane));
@@ -128,6 +129,17 @@ static int lanes_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr
                           "HZP_CUDA_LANES=%s: not green, grid or plain", name);
 }
 
+static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+{
+    const char *name = getenv("HZP_CUDA_GRAPHS");
+    bool whole = name && strcmp(name, "whole") == 0;
+    dev->graph_a_lane = !whole;
+    if (!name || !*name || whole || strcmp(name, "lanes") == 0)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_GRAPHS",
+                          "HZP_CUDA_GRAPHS=%s: not lanes or whole", name);
+}
+
 static int cuda_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {
@@ -139,6 +151,8 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     dev->ordinal = config->ordinal;
     dev->epoch = 1;
     int r = lanes_choose(dev, reterr);
+    if (r == HZP_OK)
+        r = graphs_choose(dev, reterr);
     if (r == HZP_OK)
         r = device_describe(dev, reterr);
     if (r == HZP_OK)
@@ -265,6 +279,7 @@ static int cuda_copy(struct hzp_lane *base, void *dst, const void *src, size_t s
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     HZP_TRY(hzp_cuda_lane_ready(lane));
+    HZP_TRY(hzp_cuda_graph_op(lane));
     bool timed = lane->span;
     if (is_pinned(dev, dst))
         dev->epoch++;
@@ -330,6 +345,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .graph_end = hzp_cuda_graph_end,
     .graph_launch = hzp_cuda_graph_launch,
     .graph_close = hzp_cuda_graph_close,
+    .graphs_cut = hzp_cuda_graphs_cut,
     .limits = hzp_cuda_limits,
     .about = hzp_cuda_about,
 };

@@ -75,6 +75,8 @@ struct hzp_cuda_device {
         double offset_ns;   /* host clock - event time */
         uint64_t offset_at; /* host clock when offset_ns was measured */
     } clock;
+    bool graph_a_lane;        /* wanted: green lanes have graphs of their own (HZP_CUDA_GRAPHS) */
+    struct hzp_graph *making; /* one that is being captured lane by lane; NULL: none */
 };
 
 struct hzp_cuda_timing {
@@ -111,6 +113,7 @@ struct hzp_cuda_lane {
         void *copy;
     } staged[HZP_CUDA_STAGED_MAX];
     int stageds;
+    bool cutting; /* a piece of dev->making is being captured on its stream */
 };
 
 static inline struct hzp_cuda_lane *hzp_cuda_lane(struct hzp_lane *lane)
@@ -193,6 +196,13 @@ int hzp_cuda_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_cuda_graph_close(struct hzp_graph *graph);
+bool hzp_cuda_graphs_cut(const struct hzp_device *dev);
+/* While a graph is captured lane by lane: op begins a piece on the lane, if none is begun; record
+ * and wait end it, and note that the event is recorded or waited for there.  At other times op has
+ * no effect, and record and wait may not be called. */
+int hzp_cuda_graph_op(struct hzp_cuda_lane *lane);
+int hzp_cuda_graph_record(struct hzp_cuda_lane *lane, cudaEvent_t event);
+int hzp_cuda_graph_wait(struct hzp_cuda_lane *lane, cudaEvent_t event);
 int hzp_cuda_graphs_open(struct hzp_cuda_device *dev);
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 

@@ -10,6 +10,13 @@
  * the capture fail.  The launch is also on the first lane: it waits for earlier work of the other
  * lanes, and their later work waits for it.
  *
+ * Of several lanes on green contexts each has graphs of its own: its ops up to the next event that
+ * it records for another lane, or waits for, are one graph, a piece.  A launch repeats pieces,
+ * records and waits in the order of the capture, each on its lane's stream.  So a wait is always
+ * put on its stream after the record of the same launch.  Events inside the graphs would not do: of
+ * two lanes that wait for one another, one graph is launched before the other's records, and its
+ * waits would be for those of the launch before.
+ *
  * The capture covers only this thread's calls: another thread that copies for a checkpoint
  * meanwhile neither enters the graph nor breaks it.
  */
@@ -20,11 +27,22 @@
 
 #include "base/log.h"
 
+/* Of a graph captured lane by lane: a piece to launch, or an event to record or wait for. */
+struct move {
+    enum { MOVE_LAUNCH, MOVE_RECORD, MOVE_WAIT } kind;
+    struct hzp_cuda_lane *lane;
+    cudaGraph_t graph; /* NULL once exec is made */
+    cudaGraphExec_t exec;
+    cudaEvent_t event; /* the fence's: borrowed */
+};
+
 struct hzp_graph {
     struct hzp_cuda_device *dev;
-    cudaGraphExec_t exec;
+    cudaGraphExec_t exec; /* NULL: captured lane by lane */
     struct hzp_cuda_lane *lane[HZP_GRAPH_LANES_MAX];
     int lanes;
+    struct move *move; /* [moves] in the order of the capture */
+    int moves, room;
 };
 
 static void forget_staged(struct hzp_cuda_lane *const *lane, int lanes)
@@ -68,6 +86,143 @@ static cudaError_t join_in(struct hzp_cuda_device *dev, struct hzp_cuda_lane *co
     return error;
 }
 
+/* ---- a graph a lane ---- */
+
+/* The lanes of a graph all have shares, or it is of one lane. */
+bool hzp_cuda_graphs_cut(const struct hzp_device *base)
+{
+    const struct hzp_cuda_device *dev = (const struct hzp_cuda_device *)base;
+    return dev->graph_a_lane && dev->lanes == HZP_CUDA_GREEN;
+}
+
+static int pieces_begin(struct hzp_cuda_device *dev, int lanes)
+{
+    struct hzp_graph *graph = calloc(1, sizeof(*graph));
+    if (!graph)
+        return HZP_ENOMEM;
+    graph->dev = dev;
+    graph->lanes = lanes;
+    memcpy(graph->lane, dev->capture, sizeof(graph->lane));
+    forget_staged(graph->lane, lanes);
+    dev->making = graph;
+    dev->captures = lanes;
+    dev->capturing = true;
+    return HZP_OK;
+}
+
+static int move_add(struct hzp_graph *graph, const struct move *move)
+{
+    if (graph->moves == graph->room) {
+        int room = graph->room ? 2 * graph->room : 64;
+        struct move *grown = realloc(graph->move, (size_t)room * sizeof(*grown));
+        if (!grown)
+            return HZP_ENOMEM;
+        graph->move = grown;
+        graph->room = room;
+    }
+    graph->move[graph->moves++] = *move;
+    return HZP_OK;
+}
+
+/* Ends the lane's piece, if one is begun, also if the capture has failed. */
+static int piece_end(struct hzp_cuda_lane *lane)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    struct move move = {.kind = MOVE_LAUNCH, .lane = lane};
+    if (!lane->cutting)
+        return HZP_OK;
+    lane->cutting = false;
+    cudaError_t error = cudaStreamEndCapture(lane->stream, &move.graph);
+    int r = error == cudaSuccess ? move_add(dev->making, &move) : none("capturing", error);
+    if (r < 0 && move.graph)
+        cudaGraphDestroy(move.graph);
+    return r;
+}
+
+int hzp_cuda_graph_op(struct hzp_cuda_lane *lane)
+{
+    const struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    if (!dev->making || lane->cutting)
+        return HZP_OK;
+    cudaError_t error = cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeThreadLocal);
+    if (error != cudaSuccess)
+        return none("beginning", error);
+    lane->cutting = true;
+    return HZP_OK;
+}
+
+int hzp_cuda_graph_record(struct hzp_cuda_lane *lane, cudaEvent_t event)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    struct move move = {.kind = MOVE_RECORD, .lane = lane, .event = event};
+    HZP_TRY(piece_end(lane));
+    return move_add(dev->making, &move);
+}
+
+int hzp_cuda_graph_wait(struct hzp_cuda_lane *lane, cudaEvent_t event)
+{
+    struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
+    struct move move = {.kind = MOVE_WAIT, .lane = lane, .event = event};
+    HZP_TRY(piece_end(lane));
+    return move_add(dev->making, &move);
+}
+
+/* Makes the pieces ready to launch, once no lane is being captured. */
+static int pieces_make(struct hzp_graph *graph)
+{
+    for (int i = 0; i < graph->moves; i++) {
+        struct move *move = &graph->move[i];
+        if (move->kind != MOVE_LAUNCH)
+            continue;
+        cudaError_t error = cudaGraphInstantiate(&move->exec, move->graph, 0);
+        if (error != cudaSuccess)
+            return none("instantiating", error);
+        cudaGraphDestroy(move->graph);
+        move->graph = NULL;
+        error = cudaGraphUpload(move->exec, move->lane->stream);
+        if (error != cudaSuccess)
+            return none("uploading", error);
+    }
+    return HZP_OK;
+}
+
+static int pieces_end(struct hzp_cuda_device *dev, struct hzp_graph **ret)
+{
+    struct hzp_graph *graph = dev->making;
+    int r = HZP_OK;
+    for (int i = 0; i < graph->lanes; i++) {
+        int ended = piece_end(graph->lane[i]);
+        r = r < 0 ? r : ended;
+    }
+    dev->making = NULL;
+    if (r == HZP_OK)
+        r = pieces_make(graph);
+    forget_staged(graph->lane, graph->lanes);
+    dev->capturing = false;
+    if (r < 0)
+        hzp_cuda_graph_close(graph);
+    else
+        *ret = graph;
+    return r;
+}
+
+static cudaError_t pieces_launch(const struct hzp_graph *graph)
+{
+    cudaError_t error = fork_out(graph->dev, graph->lane, graph->lanes);
+    for (int i = 0; i < graph->moves && error == cudaSuccess; i++) {
+        const struct move *move = &graph->move[i];
+        if (move->kind == MOVE_LAUNCH)
+            error = cudaGraphLaunch(move->exec, move->lane->stream);
+        else if (move->kind == MOVE_RECORD)
+            error = cudaEventRecord(move->event, move->lane->stream);
+        else
+            error = cudaStreamWaitEvent(move->lane->stream, move->event, 0);
+    }
+    return error == cudaSuccess ? join_in(graph->dev, graph->lane, graph->lanes) : error;
+}
+
+/* ---- graphs ---- */
+
 int hzp_cuda_graph_begin(struct hzp_lane *const *base, int lanes)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base[0]);
@@ -75,6 +230,8 @@ int hzp_cuda_graph_begin(struct hzp_lane *const *base, int lanes)
         dev->capture[i] = hzp_cuda_lane(base[i]);
         HZP_TRY(hzp_cuda_lane_ready(dev->capture[i]));
     }
+    if (lanes > 1 && hzp_cuda_graphs_cut(&dev->base))
+        return pieces_begin(dev, lanes);
     cudaError_t error =
         cudaStreamBeginCapture(dev->capture[0]->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
@@ -97,6 +254,8 @@ int hzp_cuda_graph_end(struct hzp_lane *base, struct hzp_graph **ret)
 {
     struct hzp_cuda_device *dev = hzp_cuda_device(base);
     struct hzp_cuda_lane *const *lane = dev->capture;
+    if (dev->making)
+        return pieces_end(dev, ret);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     const char *what = "capturing";
@@ -140,7 +299,9 @@ int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *base)
     bool timed = lane->span;
     if (timed)
         HZP_TRY(hzp_cuda_time_begin(lane));
-    HZP_TRY(hzp_cuda_check(dev, cudaGraphLaunch(graph->exec, lane->stream), "launching a graph"));
+    cudaError_t error =
+        graph->exec ? cudaGraphLaunch(graph->exec, lane->stream) : pieces_launch(graph);
+    HZP_TRY(hzp_cuda_check(dev, error, "launching a graph"));
     forget_staged(graph->lane, graph->lanes);
     if (timed)
         HZP_TRY(hzp_cuda_time_end(lane));
@@ -151,7 +312,15 @@ void hzp_cuda_graph_close(struct hzp_graph *graph)
 {
     if (!graph)
         return;
-    cudaGraphExecDestroy(graph->exec);
+    for (int i = 0; i < graph->moves; i++) {
+        if (graph->move[i].exec)
+            cudaGraphExecDestroy(graph->move[i].exec);
+        if (graph->move[i].graph)
+            cudaGraphDestroy(graph->move[i].graph);
+    }
+    free(graph->move);
+    if (graph->exec)
+        cudaGraphExecDestroy(graph->exec);
     free(graph);
 }
 

@@ -292,6 +292,8 @@ int hzp_cuda_lane_wait(struct hzp_lane *base, struct hzp_fence *fence)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
     HZP_TRY(hzp_cuda_lane_ready(lane));
+    if (fence->dev->making)
+        return hzp_cuda_graph_wait(lane, fence->event);
     return hzp_cuda_check(fence->dev, cudaStreamWaitEvent(lane->stream, fence->event, 0),
                           "waiting for a fence");
 }
@@ -325,6 +327,8 @@ int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *base)
     HZP_TRY(hzp_cuda_lane_ready(lane));
     fence->lane = lane->id;
     fence->timed = lane->timed;
+    if (fence->dev->making)
+        return hzp_cuda_graph_record(lane, fence->event);
     return hzp_cuda_check(fence->dev, cudaEventRecord(fence->event, lane->stream),
                           "recording a fence");
 }

@@ -66,6 +66,24 @@ uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape)
     return lanes;
 }
 
+int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers)
+{
+    /* one layer, with rows quantized before products, and where the next begins; embedding and head
+     * change lanes less often */
+    static const enum hzp_kind layer[] = {HZP_KIND_ROWS,    HZP_KIND_PRODUCT, HZP_KIND_ROWS,
+                                          HZP_KIND_DECODE,  HZP_KIND_ROWS,    HZP_KIND_PRODUCT,
+                                          HZP_KIND_ROWS,    HZP_KIND_PRODUCT, HZP_KIND_ROWS,
+                                          HZP_KIND_PRODUCT, HZP_KIND_ROWS};
+    int64_t runs = 0;
+    for (int32_t i = 0; i < shape->nanos; i++) {
+        int64_t changes = 0;
+        for (int k = 1; k < HZP_COUNT(layer) && shape->weight[i] > 0; k++)
+            changes += shape->lane[i][layer[k]] != shape->lane[i][layer[k - 1]];
+        runs += 1 + changes * (layers + 1);
+    }
+    return runs;
+}
+
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
 {
     bool used[HZP_LANE_COUNT] = {false}, beside = false;

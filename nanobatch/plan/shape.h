@@ -76,6 +76,10 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
 /* The lanes that items of such steps use, bit l for enum hzp_lane_name l; shape NULL: none. */
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
 
+/* The most runs of items on one lane that a step of decode rows has, counted for each nano-batch,
+ * in a model of so many layers: 1 for the sequential shape. */
+int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers);
+
 /* Whether training has a lane that serving does not use, so that the two run at the same time. */
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 

@@ -65,21 +65,27 @@ static int measure_graphs(struct hzp_device *dev, struct hzp_driver_memory *ret)
 }
 
 int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plans,
-                       const struct hzp_plan_shape *shape, struct hzp_driver_memory *ret)
+                       const struct hzp_plan_shape *shape, int32_t layers,
+                       struct hzp_driver_memory *ret)
 {
     size_t before = hzp_device_bytes_free(dev);
     *ret = (struct hzp_driver_memory){0};
     if (!before)
         return HZP_OK;
-    if (shape)
-        hzp_exec_prepare(dev, shape);
-    for (int32_t i = 0; plans && i < plans->entries; i++)
-        hzp_exec_prepare(dev, &plans->entry[i].shape);
+    int64_t runs = 1;
+    for (int32_t i = shape ? -1 : 0; i < (plans ? plans->entries : 0); i++) {
+        const struct hzp_plan_shape *of = i < 0 ? shape : &plans->entry[i].shape;
+        hzp_exec_prepare(dev, of);
+        int64_t more = hzp_plan_shape_runs(of, layers);
+        runs = HZP_MAX(runs, more);
+    }
     ret->splits = taken(dev, before);
+    ret->cuts = hzp_device_cuts_graphs(dev) ? runs - 1 : 0;
     return hzp_device_has_graphs(dev) ? measure_graphs(dev, ret) : HZP_OK;
 }
 
 size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes)
 {
-    return (size_t)count * (driver->graph + (size_t)nodes * driver->node);
+    return (size_t)count *
+           ((size_t)(driver->cuts + 1) * driver->graph + (size_t)nodes * driver->node);
 }

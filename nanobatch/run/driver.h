@@ -15,17 +15,20 @@
 
 struct hzp_driver_memory {
     size_t splits; /* bytes of the partitions that were prepared */
+    int64_t cuts;  /* the graph of one step is this + 1 graphs of the driver at most */
     size_t graph,
         node; /* bytes of a graph without nodes, and of each node; 0: none, or no graphs */
 };
 
 /* Prepares the partitions of the SMs for these shapes (plans, shape NULL: none), and measures them
- * and graphs.  Call it once, before the device's memory is given out: it opens a lane for a moment.
- * On devices whose driver takes nothing: all 0.  HZP_ENOMEM, HZP_EDEVICE. */
+ * and graphs.  layers: of the model whose steps they are.  Call it once, before the device's memory
+ * is given out: it opens a lane for a moment.  On devices whose driver takes nothing: all 0.
+ * HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plans,
-                       const struct hzp_plan_shape *shape, struct hzp_driver_memory *ret);
+                       const struct hzp_plan_shape *shape, int32_t layers,
+                       struct hzp_driver_memory *ret);
 
-/* Bytes of `count` graphs of so many nodes. */
+/* Bytes of the graphs of `count` steps of so many nodes. */
 size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes);
 
 #endif

@@ -26,7 +26,8 @@ struct kept {
     int32_t lead;  /* index of the first graph of its set, the graph and its variants */
     unsigned char *key;
     size_t size;
-    size_t bytes; /* of the device's memory */
+    int32_t pieces, nodes; /* graphs of the driver; nodes in all of them */
+    size_t bytes;          /* of the device's memory */
 };
 
 struct hzp_graphs {
@@ -96,6 +97,8 @@ void hzp_graphs_prepare(struct hzp_graphs *g, hzp_graph_variant *variant, void *
 static void drop(struct hzp_graphs *g, struct kept *k)
 {
     hzp_graph_close(g->dev, k->graph);
+    g->stats.graphs -= (uint64_t)k->pieces;
+    g->stats.nodes -= (uint64_t)k->nodes;
     g->stats.bytes -= k->bytes;
     free(k->key);
     memset(k, 0, sizeof(*k));
@@ -342,6 +345,27 @@ static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
     return HZP_OK;
 }
 
+/* The driver's graphs that a capture of this part makes (hzp_device_cuts_graphs). */
+static int32_t count_pieces(const struct hzp_graphs *g, const struct hzp_plan *plan,
+                            const struct hzp_graph_part *part)
+{
+    bool begun[HZP_LANE_COUNT] = {false};
+    int32_t pieces = 0;
+    if (!hzp_device_cuts_graphs(g->dev) || !spreads(plan, part))
+        return 1;
+    for (int32_t i = part->from; i < part->to; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        for (int32_t k = 0; k < item->waits; k++) {
+            int32_t w = plan->wait[item->wait0 + k];
+            if (w >= part->from && plan->item[w].lane != item->lane)
+                begun[item->lane] = false;
+        }
+        pieces += !begun[item->lane];
+        begun[item->lane] = g->fence_of[i] < 0;
+    }
+    return pieces;
+}
+
 static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t i, int32_t from,
                         struct hzp_lane *const lane[HZP_LANE_COUNT])
 {
@@ -372,7 +396,6 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
             used[lanes++] = lane[plan->item[i].lane];
         }
     _Static_assert((int)HZP_LANE_COUNT <= (int)HZP_GRAPH_LANES_MAX, "a plan's lanes are a graph's");
-    HZP_TRY(assign_fences(g, plan, part));
     HZP_TRY(hzp_graph_begin(used, lanes));
     int r = HZP_OK;
     for (int32_t i = part->from; i < part->to && r >= 0; i++)
@@ -424,9 +447,11 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
                              struct hzp_lane *const lane[HZP_LANE_COUNT], const struct kept *lead)
 {
     struct hzp_graph *graph = NULL;
-    size_t bytes = g->limits.graph + (size_t)(part->to - part->from) * g->limits.node;
-    if (is_refused(g, h))
+    int32_t nodes = part->to - part->from;
+    if (is_refused(g, h) || assign_fences(g, plan, part) < 0)
         return NULL;
+    int32_t pieces = count_pieces(g, plan, part);
+    size_t bytes = (size_t)pieces * g->limits.graph + (size_t)nodes * g->limits.node;
     struct kept *k = place(g, bytes, lead); /* before the capture takes memory */
     if (!k)
         return NULL;
@@ -435,7 +460,11 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
         return NULL;
     }
     k->graph = graph;
+    k->pieces = pieces;
+    k->nodes = nodes;
     k->bytes = bytes;
+    g->stats.graphs += (uint64_t)pieces;
+    g->stats.nodes += (uint64_t)nodes;
     g->stats.bytes += bytes;
     k->lead = (int32_t)((lead ? lead : k) - g->kept);
     k->hash = h;
@@ -509,6 +538,7 @@ int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
     }
     g->kept[k->lead].used = ++g->clock;
     g->stats.launches++;
+    g->stats.pieces += (uint64_t)k->pieces;
     if (span)
         HZP_TRY(hzp_lane_time(first, span));
     HZP_TRY(hzp_graph_launch(k->graph, first));

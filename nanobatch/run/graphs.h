@@ -41,8 +41,9 @@ struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev);
 typedef bool hzp_graph_variant(void *ctx, const struct hzp_plan *plan, int32_t i,
                                struct hzp_plan *ret);
 
-/* How many graphs are kept, and how much of the device's memory they may take, counted as graph +
- * node for each item.  bytes 0: any. */
+/* How many graphs are kept, and how much of the device's memory they may take, counted as `graph`
+ * for each graph of the driver (one, or several where hzp_device_cuts_graphs) and `node` for each
+ * item.  bytes 0: any. */
 struct hzp_graphs_room {
     int32_t count;
     size_t bytes;
@@ -96,7 +97,9 @@ int hzp_graphs_issue(struct hzp_graphs *graphs, const struct hzp_plan *plan,
 struct hzp_graphs_stats {
     uint64_t launches, captures, evictions;
     uint64_t refusals[2]; /* failed captures on one lane; on several lanes */
-    uint64_t bytes;       /* of the graphs kept now, as counted */
+    /* graphs of the driver that were launched: several a launch where the device cuts graphs */
+    uint64_t pieces;
+    uint64_t graphs, nodes, bytes; /* of the driver, kept now, as counted */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
 

@@ -166,6 +166,9 @@ static void the_driver_takes_its_part(void **state)
     set = hzp_driver_graphs(&driver, options.engine.serving.slots, 4 * 9 + 6);
     assert_int_equal(make(limit), HZP_OK);
     assert_int_equal(plan.graphs, set);
+    driver.cuts = 7; /* a step's graph is eight of the driver's */
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.graphs, set + (size_t)options.engine.serving.slots * 7 * driver.graph);
     driver.splits = limit;
     assert_int_equal(make(limit), HZP_ENOMEM);
     assert_non_null(strstr(err.text, "driver"));

@@ -21,7 +21,7 @@ static char mistakes[TEXT], leaks[TEXT];
 static struct fake_object *objects;
 static uint64_t ids;
 static unsigned state = 1;
-static __thread struct fake_stream *capturing;
+static __thread int capturing; /* captures that this thread has begun and not ended */
 static struct {
     char function[64];
     int after, error;
@@ -396,6 +396,7 @@ struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind)
     task->call.kind = kind;
     task->call.stream = stream->object.id;
     task->call.captured = stream->capture;
+    task->call.graph = stream->capture ? stream->capture->object.id : 0;
     task->after = -1;
     if (stream->capture)
         task->node = stream->capture->nodes.count;
@@ -748,9 +749,9 @@ void fake_when(cudaStream_t handle, bool (*ready)(const void *args), void (*run)
 
 /* ---- capture ---- */
 
-void fake_capture_set(struct fake_stream *stream)
+void fake_capture_count(int by)
 {
-    capturing = stream;
+    capturing += by;
 }
 
 bool fake_unsafe_in_capture(const char *function)
@@ -758,7 +759,9 @@ bool fake_unsafe_in_capture(const char *function)
     if (!capturing)
         return false;
     fake_mistake("%s: while a graph is captured", function);
-    capturing->capture->broken = true;
+    for (struct fake_object *o = objects; o; o = o->next)
+        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->capture)
+            ((struct fake_stream *)o)->capture->broken = true;
     return true;
 }
 

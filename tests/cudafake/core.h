@@ -96,6 +96,7 @@ struct fake_graph {
     int users;                  /* the handle, and launches not yet run */
     struct fake_stream *origin; /* the stream that began the capture */
     bool broken;
+    uint64_t from;                /* of one to launch: the id of the captured one */
     uint64_t count[FAKE_STREAMS]; /* nodes of each stream */
     struct fake_touched touched;
 };
@@ -130,9 +131,9 @@ void fake_put_done(struct fake_task *task);
 
 void fake_make(const char *function); /* counts a creation; a mistake once steady */
 
-void fake_capture_set(struct fake_stream *stream); /* NULL: this thread's capture has ended */
+void fake_capture_count(int by); /* 1: this thread has begun a capture; -1: has ended one */
 
-/* If this thread is capturing, returns true, notes a mistake and breaks the capture: the call is
+/* If this thread is capturing, returns true, notes a mistake and breaks all captures: the call is
    not allowed there. */
 bool fake_unsafe_in_capture(const char *function);
 

@@ -43,6 +43,7 @@ struct fake_call {
     char name[80];   /* of the kernel */
     uint64_t stream; /* the stream's id */
     bool captured;
+    uint64_t graph; /* the id of the capture it is part of, or of the graph it launches; 0: none */
     dim3 grid, block;
     size_t shared;
     bool early; /* of a kernel: it may begin before the one in front of it has ended */
@@ -80,7 +81,7 @@ void fake_set_memory(size_t bytes);
 void fake_set_driver(size_t context, size_t graph, size_t node, size_t block);
 
 /* Makes the call of this name fail once with this error, after `after` successful calls; ""
-   cancels. */
+   cancels.  error 0: it has no effect, and says that it succeeded. */
 void fake_fail(const char *function, int after, int error);
 
 /* Sets the time that a product takes by its algorithm's number; [0] is the one advised first. */

@@ -460,7 +460,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     graph->users = 1;
     graph->origin = stream;
     fake_capture_enter(stream, graph);
-    fake_capture_set(stream);
+    fake_capture_count(1);
     return answer(cudaSuccess);
 }
 
@@ -489,7 +489,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret)
         error = cudaErrorStreamCaptureUnjoined;
     }
     fake_capture_leave(graph);
-    fake_capture_set(NULL);
+    fake_capture_count(-1);
     if (error != cudaSuccess) {
         fake_graph_drop(graph);
         return answer(error);
@@ -506,6 +506,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t handle, unsig
         return answer(cudaErrorInvalidValue);
     struct fake_graph *exec = fake_object_new(FAKE_GRAPH_EXEC, sizeof(*exec));
     exec->users = 1;
+    exec->from = graph->object.id;
     fake_queue_copy(&exec->nodes, &graph->nodes);
     fake_touched_copy(&exec->touched, &graph->touched);
     *ret = (cudaGraphExec_t)exec;
@@ -544,6 +545,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle)
     struct fake_task *task = fake_put(stream, FAKE_GRAPH);
     task->graph = exec;
     task->call.nodes = exec->nodes.count;
+    task->call.graph = exec->from;
     exec->users++;
     fake_touch_graph(stream, exec);
     fake_put_done(task);

@@ -225,6 +225,13 @@ static void test_capture(void **state)
     said("edge of a capture");
     broken(g);
     cudaGraph_t graph;
+    begin(g); /* of two captures of a thread, one has ended */
+    assert_int_equal(cudaStreamBeginCapture(g->b, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    assert_int_equal(cudaStreamEndCapture(g->b, &graph), cudaSuccess);
+    cudaGraphDestroy(graph);
+    assert_int_not_equal(cudaMalloc(&p, 16), cudaSuccess);
+    said("cudaMalloc: while a graph is captured");
+    broken(g);
     assert_int_not_equal(cudaStreamEndCapture(g->a, &graph), cudaSuccess);
     said("no capture was begun");
     fake_reset(1);

@@ -6,7 +6,6 @@
  * Streams run in random order, so a missing wait, a stale staged array, or a graph that kept a
  * value it should read anew gives other tokens for some seed.
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,155 +15,10 @@
 
 #include "base/arena.h"
 #include "nanobatch/run/driver.h"
-#include "nanobatch/run/exec.h"
-#include "nanobatch/build/forward.h"
 #include "nanobatch/run/graphs.h"
 #include "device/fallback.h"
 #include "tests/cudafake/ops.h"
-#include "tests/fixture/model.h"
-
-enum {
-    LAYERS = 2,
-    WIDTH = 128,
-    VOCAB = 96,
-    PAGE_ROWS = 16,
-    STRIDE = 24,
-    SEGS = 8,
-    PAGES = 96,
-    PROMPT = 5,
-    ROWS = 96
-};
-
-struct world {
-    struct fixture_model m;
-    struct hzp_version *version[2];
-    struct hzp_page_table *table; /* NULL: on the reference */
-    struct hzp_batch *batch;
-    struct hzp_serve_space *space;
-    struct hzp_kv kv[LAYERS];
-    struct hzp_exec *exec;
-    struct hzp_plan plan;
-};
-
-static bool fp8; /* of the worlds that are opened */
-
-static void world_open(struct world *w, struct hzp_device *dev)
-{
-    struct hzp_model_config config = {.family = "llama",
-                                      .layers = LAYERS,
-                                      .width = WIDTH,
-                                      .inner = 192,
-                                      .vocab = VOCAB,
-                                      .heads = {4, 2, 64},
-                                      .positions = STRIDE * PAGE_ROWS,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 10000,
-                                      .tied = true,
-                                      .disk_type = HZP_BF16};
-    struct hzp_batch_config max = {.rows_max = ROWS,
-                                   .segs_max = SEGS,
-                                   .page_stride = STRIDE,
-                                   .logits_max = SEGS,
-                                   .edits_max = 1};
-    size_t page = (size_t)2 * PAGE_ROWS * 64 * 2 * PAGES;
-    memset(w, 0, sizeof(*w));
-    struct fixture_config fixture = {
-        .dev = dev, .config = config, .store = {.type = HZP_BF16, .fp8 = fp8}};
-    fixture_open(&w->m, &fixture);
-    for (uint64_t slot = 0; slot < 2; slot++)
-        w->version[slot] = fixture_publish_random(&w->m, 5 + slot, 0.2f);
-    struct hzp_page_table_config pages = {SEGS, STRIDE, SEGS * STRIDE};
-    if (!hzp_device_host_memory(dev))
-        assert_int_equal(hzp_page_table_create(dev, &pages, &w->table), HZP_OK);
-    max.table = w->table;
-    assert_int_equal(hzp_batch_create(dev, &max, &w->batch), HZP_OK);
-    assert_int_equal(hzp_serve_space_create(w->m.model, ROWS, SEGS, &w->space), HZP_OK);
-    assert_int_equal(hzp_exec_create(dev, &w->exec), HZP_OK);
-    for (int l = 0; l < LAYERS; l++) {
-        void *kv;
-        assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, 2 * page, &kv), HZP_OK);
-        void *zero = hzp_xcalloc(1, 2 * page);
-        assert_int_equal(hzp_device_copy(dev, kv, zero, 2 * page), HZP_OK);
-        free(zero);
-        w->kv[l] = (struct hzp_kv){kv, (char *)kv + page, PAGES, PAGE_ROWS, HZP_BF16, NULL, NULL};
-    }
-    hzp_plan_init(&w->plan);
-}
-
-static void world_close(struct world *w)
-{
-    hzp_plan_fini(&w->plan);
-    for (int l = 0; l < LAYERS; l++)
-        hzp_device_free(w->m.dev, HZP_MEM_DEVICE, w->kv[l].k);
-    hzp_exec_destroy(w->exec);
-    hzp_serve_space_destroy(w->space);
-    hzp_batch_destroy(w->batch);
-    hzp_page_table_destroy(w->table);
-    fixture_close(&w->m);
-}
-
-/* Step `step` of `segs` sequences: step 0 holds prompts, later ones one row per sequence with
-   its last token. */
-static void fill(struct world *w, int step, int segs, const int32_t *token)
-{
-    struct hzp_batch *b = w->batch;
-    hzp_batch_clear(b);
-    for (int i = 0; i < segs; i++) {
-        int32_t pos0 = step ? PROMPT + i + step - 1 : 0, rows = step ? 1 : PROMPT + i, row = 0;
-        int32_t *page = hzp_batch_add_segment(b, pos0, step > 0);
-        for (int32_t k = 0; k * PAGE_ROWS < pos0 + rows; k++)
-            page[k] = (k * SEGS + i) % PAGES;
-        hzp_batch_set_pages(b, (i + step / 5) % SEGS, page, HZP_DIV_UP(pos0 + rows, PAGE_ROWS));
-        for (int32_t k = 0; k < rows; k++) {
-            int32_t p = pos0 + k;
-            row = hzp_batch_add_row(b, step ? token[i] : (7 * k + 3 * i) % VOCAB,
-                                    page[p / PAGE_ROWS] * PAGE_ROWS + p % PAGE_ROWS);
-        }
-        b->sample[hzp_batch_add_logits(b, row)] =
-            (struct hzp_sample_row){.temperature = i % 2 ? 0.9f : 0,
-                                    .top_p = 1,
-                                    .repetition = 1,
-                                    .given = -1,
-                                    .seed = (uint64_t)i,
-                                    .position = (uint32_t)(pos0 + rows)};
-    }
-}
-
-static void build(struct world *w, int step, int segs, const int32_t *token, int slot,
-                  const struct hzp_plan_shape *shape)
-{
-    fill(w, step, segs, token);
-    hzp_plan_clear(&w->plan);
-    hzp_forward_build(&w->plan, w->m.model, w->version[slot], w->batch, w->kv, w->space, shape);
-}
-
-static void run(struct world *w)
-{
-    struct hzp_exec_times times;
-    assert_int_equal(hzp_exec_run(w->exec, &w->plan, NULL, &times), HZP_OK);
-}
-
-/* How far logarithms of probabilities may be apart. */
-static float apart = 2e-3f;
-
-/* Both must draw the same tokens with about the same probabilities; `token` receives them for
-   the next step. */
-static void agree(const struct world *a, const struct world *b, int segs, int32_t *token)
-{
-    for (int i = 0; i < segs; i++) {
-        assert_int_equal(a->batch->token[i], b->batch->token[i]);
-        assert_true(fabsf(a->batch->logprob[i] - b->batch->logprob[i]) < apart);
-        token[i] = a->batch->token[i];
-    }
-}
-
-static struct hzp_device *plain_open(void)
-{
-    struct hzp_device *dev;
-    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &dev, NULL),
-                     HZP_OK);
-    return dev;
-}
+#include "tests/cudafake/world.h"
 
 /* ---- graphs ---- */
 
@@ -182,7 +36,7 @@ static void steps_open(struct steps *s, unsigned seed)
 {
     memset(s, 0, sizeof(*s));
     world_open(&s->real, fake_open(seed, NULL, NULL));
-    world_open(&s->plain, plain_open());
+    world_open(&s->plain, world_reference());
     s->graphs = hzp_graphs_create(s->real.m.dev);
     assert_non_null(s->graphs);
     assert_int_equal(hzp_lane_open(s->real.m.dev, HZP_BOUND_COMPUTE, &s->lane[0]), HZP_OK);
@@ -218,9 +72,9 @@ static void issue_items(struct steps *s, const struct hzp_plan *plan, int32_t fr
 static void step(struct steps *s, int number, int segs, int slot, struct hzp_span *span)
 {
     s->slot = slot;
-    build(&s->plain, number, segs, s->token, slot, NULL);
-    run(&s->plain);
-    build(&s->real, number, segs, s->token, slot, NULL);
+    world_build(&s->plain, number, segs, s->token, slot, NULL);
+    world_run(&s->plain);
+    world_build(&s->real, number, segs, s->token, slot, NULL);
     struct hzp_plan *plan = &s->real.plan;
     struct hzp_graph_part part;
     bool fits = hzp_graphs_fit(s->graphs, plan, &part);
@@ -239,7 +93,7 @@ static void step(struct steps *s, int number, int segs, int slot, struct hzp_spa
     s->graph_steps += launched;
     issue_items(s, plan, launched ? part.to : from, plan->items);
     finish(s);
-    agree(&s->real, &s->plain, segs, s->token);
+    world_agree(&s->real, &s->plain, segs, s->token);
     assert_string_equal(fake_mistakes(), "");
 }
 
@@ -293,7 +147,7 @@ static void test_contexts(void **state)
     steps_open(&s, 3);
     step(&s, 0, 6, 0, NULL);
     for (int i = 130; i < 370; i += 3) { /* the longest context goes from 139 to 379 */
-        build(&s.real, i, 6, s.token, 0, NULL);
+        world_build(&s.real, i, 6, s.token, 0, NULL);
         struct hzp_graph_part part;
         assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
         if (!hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, alone, NULL))
@@ -313,7 +167,7 @@ static void test_many(void **state)
     struct hzp_graph_part part;
     steps_open(&s, 6);
     step(&s, 0, 6, 0, NULL);
-    build(&s.real, 1, 6, s.token, 0, NULL);
+    world_build(&s.real, 1, 6, s.token, 0, NULL);
     assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
     for (int i = 0; i < 2 * MANY; i++) {
         int units[HZP_LANE_COUNT] = {1 + i % MANY};
@@ -367,7 +221,7 @@ static void test_room(void **state)
             s.slot = i >= SETS;
             if (s.slot && !turn)
                 continue; /* the last one's variants for other slots */
-            build(&s.real, 1, 6, s.token, s.slot, NULL);
+            world_build(&s.real, 1, 6, s.token, s.slot, NULL);
             assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
             assert_int_equal(hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL),
                              turn);
@@ -388,7 +242,7 @@ static void test_bytes(void **state)
     struct hzp_graph_part part;
     steps_open(&s, 9);
     step(&s, 0, 6, 0, NULL);
-    build(&s.real, 1, 6, s.token, 0, NULL);
+    world_build(&s.real, 1, 6, s.token, 0, NULL);
     assert_true(hzp_graphs_fit(s.graphs, &s.real.plan, &part));
     struct hzp_graphs_room room = {.graph = 5000, .node = 100};
     size_t one = room.graph + (size_t)(part.to - part.from) * room.node;
@@ -397,7 +251,7 @@ static void test_bytes(void **state)
     for (int turn = 0; turn < 4; turn++)
         for (int i = 0; i < 2 * SETS; i++) {
             int units[HZP_LANE_COUNT] = {1 + (turn < 2 ? i : 2 * SETS - 1 - i)};
-            build(&s.real, 1, 6, s.token, 0, NULL);
+            world_build(&s.real, 1, 6, s.token, 0, NULL);
             int launched = hzp_graphs_issue(s.graphs, &s.real.plan, &part, s.lane, units, NULL);
             assert_int_equal(launched, turn > 0);
             finish(&s);
@@ -436,7 +290,7 @@ static void test_driver(void **state)
         struct hzp_device *dev = fake_open(3, NULL, NULL);
         fake_set_driver(3 << 20, 20000, 3000, block);
         size_t before = hzp_device_bytes_free(dev);
-        assert_int_equal(hzp_driver_measure(dev, NULL, &beside, &driver), HZP_OK);
+        assert_int_equal(hzp_driver_measure(dev, NULL, &beside, LAYERS, &driver), HZP_OK);
         assert_in_range(driver.splits, 6 << 20, (6 << 20) + block); /* two parts */
         assert_in_range(driver.node, 3000 - block / 4000, 3000 + block / 4000);
         assert_true(driver.graph <= 20000 + block);
@@ -447,12 +301,12 @@ static void test_driver(void **state)
         fake_set_driver(0, 0, 0, 1);
     }
     struct hzp_device *dev = fake_open(3, NULL, NULL); /* a driver that takes nothing */
-    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, &driver), HZP_OK);
+    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, LAYERS, &driver), HZP_OK);
     assert_int_equal(driver.splits + driver.graph + driver.node, 0);
     fake_close(dev);
     dev = fake_open(3, NULL, NULL); /* too little memory even for a lane */
     fake_set_memory((size_t)100 << 20);
-    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, &driver), HZP_ENOMEM);
+    assert_int_equal(hzp_driver_measure(dev, NULL, NULL, LAYERS, &driver), HZP_ENOMEM);
     fake_set_memory((size_t)64 << 30);
     fake_close(dev);
 }
@@ -524,17 +378,17 @@ static void test_executor(void **state)
         struct world real, plain;
         int32_t token[SEGS];
         world_open(&real, fake_open(seed, NULL, NULL));
-        world_open(&plain, plain_open());
+        world_open(&plain, world_reference());
         for (int i = 0; i < 20; i++) {
             struct hzp_exec_times times;
             struct hzp_rates rates = hzp_rates_of(real.m.dev->threads);
             struct hzp_op_times op_times;
             hzp_op_times_init(&op_times, &rates);
-            build(&plain, i, 6, token, i / 3 % 2, NULL);
-            run(&plain);
-            build(&real, i, 6, token, i / 3 % 2, &beside);
+            world_build(&plain, i, 6, token, i / 3 % 2, NULL);
+            world_run(&plain);
+            world_build(&real, i, 6, token, i / 3 % 2, &beside);
             assert_int_equal(hzp_exec_run(real.exec, &real.plan, &op_times, &times), HZP_OK);
-            agree(&real, &plain, 6, token);
+            world_agree(&real, &plain, 6, token);
             const struct hzp_span *span = hzp_exec_spans(real.exec);
             for (int32_t k = 1; k < real.plan.items; k++) {
                 assert_true(span[k].end_ns >= span[k].begin_ns);
@@ -570,16 +424,18 @@ static void test_lanes(void **state)
         struct world real, plain;
         int32_t token[SEGS];
         world_open(&real, fake_open(seed, lanes[seed % 3], NULL));
-        world_open(&plain, plain_open());
+        world_open(&plain, world_reference());
         for (int i = 0; i < 12; i++) {
-            build(&plain, i, 6, token, i % 2, NULL);
-            run(&plain);
-            build(&real, i, 6, token, i % 2, i == 3 ? NULL : &shape);
-            run(&real);
-            agree(&real, &plain, 6, token);
+            world_build(&plain, i, 6, token, i % 2, NULL);
+            world_run(&plain);
+            world_build(&real, i, 6, token, i % 2, i == 3 ? NULL : &shape);
+            world_run(&real);
+            world_agree(&real, &plain, 6, token);
         }
-        assert_int_equal(fake_count(FAKE_GRAPH),
-                         12 - 4); /* the prompts, 3, and the first of each slot */
+        struct hzp_graphs_stats stats = hzp_exec_graphs(real.exec);
+        assert_int_equal(stats.launches, 12 - 4); /* the prompts, 3, and the first of each slot */
+        assert_int_equal(stats.pieces, fake_count(FAKE_GRAPH));
+        assert_int_equal(stats.pieces > stats.launches, seed % 3 == 0);
         assert_string_equal(fake_mistakes(), "");
         struct hzp_device *a = real.m.dev, *b = plain.m.dev;
         world_close(&plain);
@@ -598,13 +454,13 @@ static void test_many_nanos(void **state)
     for (int i = 0; i < HZP_NANO_MAX; i++)
         shape.weight[i] = 1;
     world_open(&real, fake_open(1, NULL, NULL));
-    world_open(&plain, plain_open());
+    world_open(&plain, world_reference());
     for (int i = 0; i < 4; i++) {
-        build(&plain, i, SEGS, token, 0, NULL);
-        run(&plain);
-        build(&real, i, SEGS, token, 0, &shape);
-        run(&real);
-        agree(&real, &plain, SEGS, token);
+        world_build(&plain, i, SEGS, token, 0, NULL);
+        world_run(&plain);
+        world_build(&real, i, SEGS, token, 0, &shape);
+        world_run(&real);
+        world_agree(&real, &plain, SEGS, token);
     }
     assert_int_equal(hzp_device_fallbacks(real.m.dev, HZP_FALLBACK_staging), 0);
     struct hzp_device *a = real.m.dev, *b = plain.m.dev;
@@ -625,19 +481,19 @@ static void test_missing_wait(void **state)
         int32_t token[SEGS] = {1, 2, 3, 4, 5, 6};
         world_open(&real, fake_open(seed, "plain", NULL));
         for (int i = 0; i < 4; i++) {
-            build(&real, i, 6, token, 0, &shape);
-            run(&real);
+            world_build(&real, i, 6, token, 0, &shape);
+            world_run(&real);
         }
         assert_string_equal(fake_mistakes(), "");
         assert_int_equal(fake_count(FAKE_GRAPH), 2);
         for (int captured = 0; captured < 2; captured++) {
-            build(&real, 4, 6, token, 0, &shape);
+            world_build(&real, 4, 6, token, 0, &shape);
             int32_t at = real.plan.items - 1;
             while (real.plan.item[at].op != HZP_OP_attn_decode)
                 at--;
             assert_true(real.plan.item[at].waits > 0);
             real.plan.item[at].waits = 0;
-            run(&real);
+            world_run(&real);
             assert_non_null(strstr(fake_mistakes(), "a race: rope and then attn_decode"));
             fake_reset(seed);
         }
@@ -662,9 +518,9 @@ static int count_op(const struct hzp_plan *plan, enum hzp_op op)
 static void kernels_of(struct world *w, int segs, int *ret_all, int *ret_early)
 {
     int32_t token[SEGS] = {1, 2, 3, 4, 5, 6, 7, 8};
-    build(w, 1, segs, token, 0, NULL);
+    world_build(w, 1, segs, token, 0, NULL);
     int first = fake_calls();
-    run(w);
+    world_run(w);
     *ret_all = *ret_early = 0;
     for (int i = first; i < fake_calls(); i++) {
         const struct fake_call *call = fake_call_at(i);
@@ -697,9 +553,9 @@ static void test_few_launches(void **state)
         struct world real;
         int all, early;
         setenv("HZP_CUDA_FUSE", cases[i].fuse, 1);
-        fp8 = cases[i].fp8;
+        world_fp8 = cases[i].fp8;
         world_open(&real, fake_open(1, NULL, NULL));
-        fp8 = false;
+        world_fp8 = false;
         unsetenv("HZP_CUDA_FUSE");
         kernels_of(&real, cases[i].segs, &all, &early);
         assert_int_equal(count_op(&real.plan, HZP_OP_project), cases[i].projections);
@@ -720,10 +576,10 @@ static void test_few_rows(void **state)
 {
     for (int turn = 0; turn < 2; turn++) {
         struct steps s;
-        fp8 = turn;
-        apart = fp8 ? 1e-2f : 2e-3f;
+        world_fp8 = turn;
+        world_apart = world_fp8 ? 1e-2f : 2e-3f;
         steps_open(&s, 5);
-        fp8 = false;
+        world_fp8 = false;
         step(&s, 0, 4, 0, NULL);
         for (int i = 1; i < 12; i++) {
             step(&s, i, 4 - i / 3, i / 3 % 2, NULL);
@@ -733,7 +589,7 @@ static void test_few_rows(void **state)
         assert_true(s.graph_steps > 0);
         steps_close(&s);
     }
-    apart = 2e-3f;
+    world_apart = 2e-3f;
 }
 
 int main(void)
