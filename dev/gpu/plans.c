@@ -11,7 +11,8 @@
  * plans that lose when they are run.
  *
  * One JSON object a line.  Times are medians, host clock, from issue to the end of all;
- * "over_sequential" is the median of the ratios run by run.
+ * "over_sequential" is the median of the ratios run by run; "graphs" are the device's graphs that
+ * one step launches (0: it is issued op by op).
  */
 #include "base/arena.h"
 #include "base/log.h"
@@ -172,14 +173,15 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
 
 /* Prints the result of one plan of a step; ms NULL: there is no such plan. */
 static void tell(const struct step *s, int which, const struct hzp_plan_shape *shape, double *ms,
-                 double over, int runs)
+                 double over, uint64_t graphs, int runs)
 {
     char text[160];
     printf("{\"t\":\"plan\",\"decode\":%d,\"depth\":%d,\"prefill\":%d,\"train\":%d,\"plan\":\"%s\"",
            s->decode, s->depth, s->prefill, s->train, shape_name[which]);
     if (ms)
-        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"shape\":\"%s\"}\n", gpu_median(ms, runs),
-               over, hzp_plan_shape_text(shape, text));
+        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"graphs\":%llu,\"shape\":\"%s\"}\n",
+               gpu_median(ms, runs), over, (unsigned long long)graphs,
+               hzp_plan_shape_text(shape, text));
     else
         printf(",\"shape\":\"none found\"}\n");
     fflush(stdout);
@@ -190,6 +192,7 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
                     const struct hzp_plan_shape *shape, int count)
 {
     double ms[SHAPES][REPEAT_MAX], ratio[REPEAT_MAX], over[SHAPES];
+    uint64_t graphs[SHAPES] = {0}; /* of each shape's last step */
     struct hzp_exec *exec;
     struct hzp_exec_times times;
     struct hzp_plan plan;
@@ -202,10 +205,11 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
     for (int turn = -2; turn < p->repeat; turn++)
         for (int i = 0; i < count; i++) {
             hzp_rig_build(bench->rig, &shape[i], from, to, &plan);
-            uint64_t begin = hzp_now_ns();
+            uint64_t before = hzp_exec_graphs(exec).pieces, begin = hzp_now_ns();
             MUST(hzp_exec_run(exec, &plan, NULL, &times));
             if (turn >= 0)
                 ms[i][turn] = (double)(hzp_now_ns() - begin) * 1e-6;
+            graphs[i] = hzp_exec_graphs(exec).pieces - before;
         }
     for (int i = 0; i < count; i++) { /* within a turn, so before anything is sorted */
         for (int k = 0; k < p->repeat; k++)
@@ -213,7 +217,8 @@ static void run_all(struct plans *p, struct hzp_assembly *bench, const struct st
         over[i] = gpu_median(ratio, p->repeat);
     }
     for (int i = 0; i < SHAPES; i++)
-        tell(s, i, &shape[i], i < count ? ms[i] : NULL, i < count ? over[i] : 0, p->repeat);
+        tell(s, i, &shape[i], i < count ? ms[i] : NULL, i < count ? over[i] : 0, graphs[i],
+             p->repeat);
     hzp_exec_destroy(exec);
     hzp_plan_fini(&plan);
 }

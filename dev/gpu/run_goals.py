@@ -188,6 +188,10 @@ def overlap_rows(run):
                    .format(*shape), "told", "; ".join(told) or None, "told", "plans")
     if not plans:
         yield goal(run, "8B plans side by side", "told", None, "", "plans")
+    forms = [f"{r['form']} {r['ms']:.4g} ms in {r['graphs']} graphs" for r in run.rows("graphs of lanes", t="plan")
+             if r["plan"] == "overlapped, by hand" and "ms" in r]
+    yield goal(run, "3B decode step over two lanes, a graph a lane or one graph", "told", "; ".join(forms) or None,
+               "told" if forms else "", "graphs of lanes")
     for lanes in ("green", "grid"):
         step = f"R to P, {lanes}"
         shares = [r for r in run.rows(step, t="share") if "R" in r]

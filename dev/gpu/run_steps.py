@@ -37,6 +37,7 @@ class FULL:
     lanes, fp8 = [], []
     shares = "0 32"
     plans = ["--seconds", "20", "512,768,512,0", "448,1500,448,0", "64,1024,0,1024"]
+    decodes = ["--seconds", "0", "--repeat", "31", "64,1024,0,0"]
     search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
 
 
@@ -60,6 +61,7 @@ class TRIAL:
     lanes, fp8 = ["8", "32", "64"], ["32", "1", "8"]
     shares = "0 1"
     plans = ["--seconds", "2", "--repeat", "3", "8,32,16,0", "8,60,16,0", "4,32,0,64"]
+    decodes = ["--seconds", "0", "--repeat", "3", "8,32,0,0"]
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
 
 
@@ -280,6 +282,16 @@ def sharing(folder, size):
     yield {"name": "plans", "what": "steps by the sequential plan, nano-batches alone, an overlap drawn by "
            "hand, the plan searched", "command": [p("plans"), size.device, p("shapes/" + size.big), *size.plans],
            "limit": 90, "expect": 48, "read": "json", "part": 2}
+    script = """set -o pipefail
+fail=0
+for form in lanes whole; do
+  HZP_CUDA_GRAPHS=$form "$@" | sed 's/^{/{"form":"'$form'",/' || fail=1
+done; exit $fail
+"""
+    yield {"name": "graphs of lanes", "what": "a decode step over two green lanes whose graphs are each of one lane, "
+           "ordered by events (lanes), and as one graph (whole)", "read": "json", "limit": 60, "expect": 14,
+           "command": ["bash", "-c", script, "forms", p("plans"), size.device, p("shapes/" + size.middle),
+                       *size.decodes], "part": 2}
 
 
 def others(folder, size):

@@ -225,6 +225,9 @@ def recorded(good):
         "plans": lines(*[{"t": "plan", "decode": 512, "depth": 768, "prefill": 512, "train": 0, "plan": plan,
                           "ms": 40.0, "over_sequential": over} for plan, over in
                          (("sequential", 1.0), ("nano-batches alone", 0.95), ("searched", 1.1))]),
+        "graphs of lanes": lines(*[{"form": form, "t": "plan", "decode": 64, "depth": 1024, "prefill": 0, "train": 0,
+                                    "plan": "overlapped, by hand", "ms": ms, "graphs": graphs}
+                                   for form, ms, graphs in (("lanes", 5.0, 113), ("whole", 6.0, 1))]),
         "fp8, steps": lines({"t": "fp8", "sequences": 1, "times": 1.6, "bf16_tokens_per_s": 200.0,
                              "fp8_tokens_per_s": 320.0},
                             {"t": "fp8 logits", "max_difference": 0.1, "deviation": 1.0,
@@ -251,7 +254,7 @@ ASKED = ["opcheck of every op", "golden numbers", "greedy text equal", "compute-
          "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention", "8B decoding, one request",
          "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
          "8B inter-token latency, 10 swaps", "8B worst inter-token latency at a swap", "8B co-serving gain at half load, goals held",
-         "8B plans over", "R -> P of decode attention + training's products, green",
+         "8B plans over", "3B decode step over two lanes", "R -> P of decode attention + training's products, green",
          "R -> P of decode attention + training's products, grid", "8B decode in fp8", "8B logits in fp8",
          "trained model: loss"]
 HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000", "8B decode attention",
