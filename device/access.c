@@ -190,7 +190,9 @@ static void of_collective(struct list *l, const struct hzp_collective_args *a)
 static void of_xent(struct list *l, const struct hzp_xent_args *a)
 {
     mat(l, "x", &a->x, READ);
-    mat(l, "dx", &a->dx, WRITE | OPTIONAL)->may_be = 0;
+    struct hzp_operand *dx = mat(l, "dx", &a->dx, WRITE | OPTIONAL);
+    dx->may_be = 0;
+    dx->narrower = true;
     array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
     array(l, "loss", a->loss, a->x.rows, sizeof(float), WRITE);
     array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);

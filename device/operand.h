@@ -21,6 +21,7 @@ struct hzp_operand {
     bool reads, writes, optional;
     bool slots;     /* a layer's pages, of which only some slots are used */
     int32_t may_be; /* index of the operand it may alias (in place); -1: none */
+    bool narrower;  /* in place its rows may be narrower: then they take the first bytes of each */
 };
 
 /* Returns how many operands the op has; they need not be valid. */

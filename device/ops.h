@@ -309,8 +309,9 @@ struct hzp_collective_args {
 };
 
 /* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
- * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none; dx may
- * be x if F32. */
+ * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none.  dx may
+ * be x if F32.  In BF16 each row of it may lie in the first half of x's row (the same ptr, twice
+ * the stride): the second half keeps its logits. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target; /* [rows] */

@@ -423,6 +423,15 @@ static bool overlap(const struct hzp_operand *a, const struct hzp_operand *b)
     return apart < a->width || apart + b->width > a->stride;
 }
 
+/* What is written may lie where the op says, row by row. */
+static bool may_lie_on(const struct hzp_operand *written, int32_t index,
+                       const struct hzp_operand *o)
+{
+    bool narrower = written->narrower && written->width < o->width;
+    return written->may_be == index && written->ptr == o->ptr && written->stride == o->stride &&
+           (written->width == o->width || narrower);
+}
+
 const char *hzp_op_validate(enum hzp_op op, const void *args)
 {
     static _Thread_local char text[160];
@@ -446,8 +455,7 @@ const char *hzp_op_validate(enum hzp_op op, const void *args)
     for (int i = 0; i < count; i++)
         for (int j = 0; j < count; j++) {
             const struct hzp_operand *w = &operand[i], *other = &operand[j];
-            bool in_place = (w->may_be == j || other->may_be == i) && w->ptr == other->ptr &&
-                            w->stride == other->stride && w->width == other->width;
+            bool in_place = may_lie_on(w, j, other) || may_lie_on(other, i, w);
             if (i == j || !w->writes || in_place || !overlap(w, other))
                 continue;
             snprintf(text, sizeof(text), "%s: %s overlaps %s", hzp_op_name(op), w->name,

@@ -12,7 +12,7 @@
 
 enum {
     DRAWS_MAX = 65536,     /* most samples in one update */
-    LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB and their gradients */
+    LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB */
 };
 
 /* --- Creation and destruction ----------------------------------------------------------------- */

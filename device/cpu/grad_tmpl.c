@@ -52,15 +52,17 @@ static void xent_row(const struct hzp_xent_args *a, int r)
         return;
     }
     double lse = row_lse(x, cols), weight = a->weight ? a->weight[r] : 1;
-    /* computed before dx is written, which may be x */
-    float hit = (float)(weight * (exp(x[target] - lse) - 1));
-    a->loss[r] = (float)(weight * (lse - x[target]));
+    float at_target; /* read before dx is written, which may lie on x, in BF16, too */
+    memcpy(&at_target, x + target, sizeof(at_target));
+    float hit = (float)(weight * (exp(at_target - lse) - 1));
+    a->loss[r] = (float)(weight * (lse - at_target));
     if (!dx)
         return;
     /* lse is split into high and low: the rounding error of a float near 200 would be a relative
      * error of 8e-6 in every probability, while x - high is exact where it matters. */
     vf high = vset((float)lse), low = vset((float)(lse - (float)lse)), by = vset((float)weight);
-    if (a->dx.type == HZP_BF16) {
+    if (a->dx.type ==
+        HZP_BF16) { /* ascending: what is written lies below what is still to be read */
         EACH(c, cols,
              vstore_bf16((uint16_t *)dx + c,
                          vmul(by, vexp(vsub(vsub(vload(x + c, left), high), low))), left););

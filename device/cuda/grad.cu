@@ -43,7 +43,9 @@ static __device__ void row_mass(const float *x, int cols, float *ret_top, double
     *ret_sum = block_sum(top > -INFINITY ? (double)sum * exp((double)top - all) : 0.0);
 }
 
-template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
+/* OVER: a row of dx lies in the first half of x's, in BF16.  A tile of dx lies on floats of this tile
+ * or earlier ones, so the block reads a tile before it writes it. */
+template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent_args a)
 {
     int r = blockIdx.x, target = a.target[r], cols = a.x.cols;
     const float *x = row_of<float>(a.x, r);
@@ -58,9 +60,15 @@ template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
     T *dx = row_of<T>(a.dx, r);
     float share = (float)(1 / sum);
     __syncthreads(); /* dx may be x: all threads have read the target */
-    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+    for (int c0 = 0; c0 < cols; c0 += blockDim.x * N) {
+        int c = c0 + threadIdx.x * N;
         float v[N];
-        load_n(x + c, v);
+        if (c < cols)
+            load_n(x + c, v);
+        if constexpr (OVER)
+            __syncthreads();
+        if (c >= cols)
+            continue;
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] = target < 0
@@ -70,19 +78,25 @@ template <class T, int N> static __global__ void xent(struct hzp_xent_args a)
     }
 }
 
+template <class T, bool OVER>
+static int start_xent(struct hzp_lane *lane, const struct hzp_xent_args *a)
+{
+    if (wide(&a->x) && wide(&a->dx))
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8, OVER>, *a);
+    else
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1, OVER>, *a);
+    return hzp_cuda_launched(lane, "xent");
+}
+
 extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_xent_args *a = (const struct hzp_xent_args *)args;
     if (a->x.rows == 0)
         return HZP_OK;
-    return with_type(a->dx.ptr ? a->dx.type : HZP_F32, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->x) && wide(&a->dx))
-            start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8>, *a);
-        else
-            start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1>, *a);
-        return hzp_cuda_launched(lane, "xent");
-    });
+    if (a->dx.ptr && a->dx.type == HZP_BF16)
+        return a->dx.ptr == a->x.ptr ? start_xent<uint16_t, true>(lane, a)
+                                     : start_xent<uint16_t, false>(lane, a);
+    return start_xent<float, false>(lane, a);
 }
 
 /* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */

@@ -10,22 +10,26 @@
 #include "device/device.h"
 
 /* Element (r, c) of an F32, BF16 or E4M3 matrix. */
+/* An op may write one type over another (xent: BF16 over F32). */
+typedef float __attribute__((may_alias)) ref_f32;
+typedef uint16_t __attribute__((may_alias)) ref_half;
+
 static inline float ref_get(const struct hzp_mat *m, int32_t r, int32_t c)
 {
     size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
     if (m->type == HZP_E4M3)
         return hzp_e4m3_to_f32(((const uint8_t *)m->ptr)[i]);
-    return m->type == HZP_BF16 ? hzp_bf16_to_f32(((const uint16_t *)m->ptr)[i])
-                               : ((const float *)m->ptr)[i];
+    return m->type == HZP_BF16 ? hzp_bf16_to_f32(((const ref_half *)m->ptr)[i])
+                               : ((const ref_f32 *)m->ptr)[i];
 }
 
 static inline void ref_put(const struct hzp_mat *m, int32_t r, int32_t c, double value)
 {
     size_t i = (size_t)r * (size_t)m->stride + (size_t)c;
     if (m->type == HZP_BF16)
-        ((uint16_t *)m->ptr)[i] = hzp_bf16_from_f32((float)value);
+        ((ref_half *)m->ptr)[i] = hzp_bf16_from_f32((float)value);
     else
-        ((float *)m->ptr)[i] = (float)value;
+        ((ref_f32 *)m->ptr)[i] = (float)value;
 }
 
 static inline void ref_add(const struct hzp_mat *m, int32_t r, int32_t c, double value)

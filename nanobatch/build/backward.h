@@ -6,11 +6,12 @@
  * attention's output and log-sum-exp, the residual stream after attention, gate|up.  Norms and
  * SwiGLU are computed again in the backward pass: they cost a pass over memory, keeping them would
  * cost the memory.  Only rows with a target reach the head, at most head_rows at a time, with the
- * whole vocabulary of each: the logits take head_rows x vocab x 4 bytes, their gradient in a BF16
- * model 2 more (in F32 it is written over them), however many rows a micro-batch has.  The
- * trainer's head_rows is half the model's width, so that they take less than the head's own
- * gradient (128k words, 8B shape, 4 x 4096 tokens: 1.6 GB of 12.6); in small models, where that
- * saves little, one chunk may be the whole micro-batch.
+ * whole vocabulary of each: the logits take head_rows x vocab x 4 bytes, however many rows a
+ * micro-batch has, and their gradient is written over them.  The logits are F32 in a BF16 model,
+ * too, so that the loss is exact: rounded to BF16 they would change by up to one part in 512.  The
+ * trainer's head_rows is half the model's width, so that they take half of what the head's own
+ * gradient does (128k words, 8B shape, 4 x 4096 tokens: 1.05 GB of 8.4); in small models, where
+ * that saves little, one chunk may be the whole micro-batch.
  *
  * Gradients are weighted sums over learned tokens, not means (loss.h): the division by the sum of
  * the weights of the whole update happens in AdamW, so accumulating 1 x 16 equals 16 x 1.

@@ -27,7 +27,7 @@ struct hzp_head_space {
     float *rstd;             /* [n], or NULL: not kept */
     bool normed_kept;        /* normed is read behind the head, too */
     /* for the backward pass */
-    struct hzp_mat dlogits;          /* [n][vocab] act; may be logits in F32 models */
+    struct hzp_mat dlogits;          /* [n][vocab] act; may lie on logits, row by row */
     struct hzp_mat dpicked, dnormed; /* [n][width] F32 */
     uint64_t quantum_flops;          /* products are cut to about this; 0: whole */
 };

@@ -51,7 +51,9 @@ static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
     s->picked_rstd = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     if (s->config.forward_only)
         return;
-    s->dlogits = s->act == HZP_F32 ? s->logits : hzp_mat_cut(base, at, rows, w.vocab, s->act);
+    s->dlogits = s->logits; /* BF16: in the first half of each row */
+    s->dlogits.type = s->act;
+    s->dlogits.stride = w.vocab * (int32_t)(sizeof(float) / hzp_dtype_size(s->act));
     s->dpicked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     s->dpicked_normed = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
 }

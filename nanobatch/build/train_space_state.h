@@ -68,7 +68,7 @@ struct hzp_train_space {
     struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv;
     struct hzp_mat picked, dpicked, dpicked_normed; /* [head_rows][width] F32 */
     struct hzp_mat picked_normed;                   /* [head_rows][width] act */
-    struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; the same in F32 models */
+    struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; in the same place, row by row */
     struct hzp_mat gathered;        /* as in nanobatch/build/space.h */
     float *picked_rstd;             /* [head_rows] */
     struct hzp_mat narrow;          /* fp8: as in nanobatch/build/space.h */

@@ -372,10 +372,9 @@ static void logits_are_bounded(void **state)
     hzp_layout_make(&wide, &layout);
     options.engine.training.micro_rows = rows;
     assert_int_equal(make((size_t)1 << 40), HZP_OK);
-    size_t head_rows = (size_t)plan.train.head_rows, each = vocab * (4 + 2),
-           with = training_bytes();
+    size_t head_rows = (size_t)plan.train.head_rows, each = vocab * 4, with = training_bytes();
     assert_int_equal(plan.train.rows_max, rows);
-    assert_true(head_rows * each < vocab * width * 4);
+    assert_true(head_rows * each <= vocab * width * 4 / 2);
     assert_true(head_rows * each < rows * each / 7);
 
     /* logits appear in the plan only there: without the vocabulary the rest is the same */
@@ -385,7 +384,7 @@ static void logits_are_bounded(void **state)
     assert_int_equal(make((size_t)1 << 40), HZP_OK);
     size_t other = (size_t)plan.train.head_rows, picked = width * (3 * 4 + 2) + 4;
     assert_true(with - head_rows * (each + picked) <=
-                training_bytes() - other * (256 * 6 + picked) + (1 << 16));
+                training_bytes() - other * (256 * 4 + picked) + (1 << 16));
 }
 
 int main(void)

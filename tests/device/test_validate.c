@@ -212,6 +212,10 @@ static void test_training(void **state)
     BROKEN(xent, x, loss, NULL, "loss is absent");
     x.dx = x.x;
     assert_null(hzp_op_validate(HZP_OP_xent, &x));
+    x.dx = (struct hzp_mat){memory[0], 3, 8, 16, HZP_BF16}; /* in the first half of each row */
+    assert_null(hzp_op_validate(HZP_OP_xent, &x));
+    BROKEN(xent, x, dx.stride, 8, "overlaps x");
+    BROKEN(xent, x, dx.ptr, (char *)memory[0] + 16, "overlaps x");
 
     double sum;
     struct hzp_adamw_args a = {.from = bf16(0, 3, 8),

@@ -4,19 +4,37 @@
 
 #include "tests/opcheck/opcheck.h"
 
-/* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place; whether rows have weights */
+/* A second view of x, the newest buffer: BF16 in the first half of each row.  The second half is x
+ * alone, an input, and must stay as it is. */
+static struct hzp_mat half_over(struct oc_io *io, const struct hzp_mat *x)
+{
+    struct oc_buf dx = io->buf[io->bufs - 1];
+    HZP_ASSERT(io->bufs < OC_BUFS_MAX);
+    dx.name = "dx";
+    dx.elem = OC_BF16;
+    dx.role = OC_INOUT;
+    dx.stride *= 2;
+    io->buf[io->bufs++] = dx;
+    return (struct hzp_mat){x->ptr, x->rows, x->cols, 2 * x->stride, HZP_BF16};
+}
+
+/* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place, 4 BF16 in place; whether rows have
+ * weights */
 static void build_xent(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1];
-    static const char *const kinds[] = {"", " dx f32", " dx bf16", " dx in place"};
+    static const char *const kinds[] = {"", " dx f32", " dx bf16", " dx in place",
+                                        " dx bf16 in place"};
     struct hzp_xent_args a = {0};
     int32_t *target = oc_array(io, "target", OC_I32, rows, OC_IN);
     a.x = oc_mat(io, "x", rows, vocab, HZP_F32, c->p[2] == 3 ? OC_INOUT : OC_IN);
+    if (c->p[2] == 4)
+        a.dx = half_over(io, &a.x);
     a.target = target;
     a.loss = oc_array(io, "loss", OC_F32, rows, OC_OUT);
     if (c->p[2] == 3)
         a.dx = a.x;
-    else if (c->p[2])
+    else if (c->p[2] && c->p[2] < 4)
         a.dx = oc_mat(io, "dx", rows, vocab, c->p[2] == 1 ? HZP_F32 : HZP_BF16, OC_OUT);
     oc_fill(io, &a.x, 2, 40);
     oc_fill_index(io, target, rows, vocab);
@@ -200,11 +218,19 @@ const struct oc_case oc_cases_grad[] = {
     XENT(0, 5, 1024, 2),
     XENT(0, 5, 32001, 2),
     XENT(0, 6, 32001, 3),
+    XENT(0, 1, 1, 4),
+    XENT(0, 0, 96, 4),
+    XENT(OC_GAPS, 9, 97, 4),
+    XENT(OC_GAPS, 9, 1024, 4, 1),
+    XENT(0, 5, 9000, 4), /* several tiles of a block, the last one a part */
+    XENT(0, 6, 32001, 4, 1),
     XENT(OC_GAPS, 9, 97, 1, 1),
     XENT(OC_GAPS, 9, 96, 2, 1),
     XENT(0, 11, 1024, 3, 1),
     XENT(0, 7, 1000, 0, 1),
     XENT(OC_BENCH, 256, 32000, 3),
+    XENT(OC_BENCH, 256, 32000, 2),
+    XENT(OC_BENCH, 256, 32000, 4),
 
     EMBED(0, 1, 1, 1),
     EMBED(0, 0, 7, 8),
