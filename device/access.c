@@ -87,8 +87,9 @@ static void of_matmul(struct list *l, const struct hzp_matmul_args *a)
 {
     mat(l, "a", &a->a, READ);
     mat(l, "b", &a->b, READ);
-    mat(l, "c", &a->c, a->accumulate ? READ | WRITE : WRITE);
+    mat(l, "c", &a->c, a->accumulate && !a->from.ptr ? READ | WRITE : WRITE);
     mat(l, "bias", &a->bias, READ | OPTIONAL);
+    mat(l, "from", &a->from, READ | OPTIONAL);
     if (a->a.type != HZP_E4M3)
         return;
     array(l, "scale_a", a->scale_a, a->a.rows, sizeof(float), READ);

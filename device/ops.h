@@ -130,12 +130,13 @@ struct hzp_rmsnorm_args {
 
 /* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
  * F32 or BF16; c F32 or, if a is BF16, BF16.  bias [1][cols of c] of a's type, or absent.
+ * from, only with accumulate: what is added instead of c, of c's type, shape and stride; or absent.
  * Forward, input gradient and weight gradient differ only in the flags.
  * Or a and b E4M3, as quantize makes them (no NaN among the codes), with their scales: then
  *   c[i][j] = scale_a[i] scale_b[j] sum over k of a[i][k] b[j][k] + bias[j] (+ c[i][j]),
  * trans_b alone is set; c, and bias, F32 or BF16. */
 struct hzp_matmul_args {
-    struct hzp_mat a, b, c, bias;
+    struct hzp_mat a, b, c, bias, from;
     const float *scale_a, *scale_b; /* [rows of a], [rows of b]; NULL unless E4M3 */
     int32_t trans_a, trans_b;
     int32_t accumulate;

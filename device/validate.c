@@ -64,6 +64,16 @@ static const char *check_rmsnorm(const struct hzp_rmsnorm_args *a)
     return NULL;
 }
 
+static const char *check_from(const struct hzp_matmul_args *a)
+{
+    if (!a->from.ptr)
+        return NULL;
+    RULE(a->accumulate, "there is a from, and nothing is accumulated");
+    RULE(a->from.type == a->c.type && same_shape(&a->from, &a->c), "c and from differ");
+    RULE(a->from.stride == a->c.stride, "c and from differ in stride");
+    return NULL;
+}
+
 static const char *check_matmul_e4m3(const struct hzp_matmul_args *a)
 {
     RULE(!a->trans_a && a->trans_b, "a and b are E4M3, and not trans_b alone is set");
@@ -72,7 +82,7 @@ static const char *check_matmul_e4m3(const struct hzp_matmul_args *a)
     RULE(a->c.rows == a->a.rows && a->c.cols == a->b.rows, "c is not of the product's shape");
     RULE(!a->bias.ptr || is_float(&a->bias), "bias is neither F32 nor BF16");
     RULE(is_row(&a->bias, a->b.rows), "bias is not [1][cols of c]");
-    return NULL;
+    return check_from(a);
 }
 
 static const char *check_quantize(const struct hzp_quantize_args *a)
@@ -97,7 +107,7 @@ static const char *check_matmul(const struct hzp_matmul_args *a)
     RULE(a->c.rows == m && a->c.cols == n, "c is not of the product's shape");
     RULE(!a->bias.ptr || a->bias.type == a->a.type, "a and bias differ in type");
     RULE(is_row(&a->bias, n), "bias is not [1][cols of c]");
-    return NULL;
+    return check_from(a);
 }
 
 static const char *check_project(const struct hzp_project_args *a)

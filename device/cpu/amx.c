@@ -48,6 +48,7 @@ static int amx_matmul(struct hzp_lane *lane, const void *args)
     const struct hzp_matmul_args *a = args;
     bool few = !a->trans_a && a->trans_b && a->c.rows <= HZP_THIN_ROWS_MAX;
 
+    hzp_cpu_matmul_take(lane, a);
     if (a->a.type != HZP_BF16 || few || a->c.rows == 0 || a->c.cols == 0 || hzp_tiles_inner(a) == 0)
         return hzp_cpu_matmul(lane, a, &hzp_cpu_product_avx512_bf16);
     return run_as(lane, a, (enum hzp_cpu_way)dev->choice.way[hzp_choice_class(a)]);

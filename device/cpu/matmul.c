@@ -114,6 +114,21 @@ static bool dot_better(const struct hzp_matmul_args *a)
            (size_t)a->b.stride * 2 % APART_BYTES == 0;
 }
 
+static void take_rows(void *ctx, int begin, int end, int thread)
+{
+    const struct hzp_matmul_args *a = ctx;
+    size_t size = (size_t)a->c.cols * (a->c.type == HZP_F32 ? 4 : 2);
+
+    for (int r = begin; r < end; r++)
+        memcpy(hzp_cpu_row(&a->c, r), hzp_cpu_row(&a->from, r), size);
+}
+
+void hzp_cpu_matmul_take(struct hzp_lane *lane, const struct hzp_matmul_args *a)
+{
+    if (a->from.ptr && a->c.rows > 0)
+        hzp_team_range(hzp_cpu_team(lane), a->c.rows, 8 * (size_t)a->c.cols, take_rows, (void *)a);
+}
+
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
                    const struct hzp_cpu_product *product)
 {

@@ -65,7 +65,11 @@ const char *hzp_cpu_library_version(char text[32]);
 /* Keeps the library to the calling thread; each thread that calls it says so first. */
 void hzp_cpu_library_alone(void);
 
-/* The op, the fastest way. */
+/* The beginning of the op: puts what the product is added to into c, if that lies elsewhere.  The
+ * kernels read c alone. */
+void hzp_cpu_matmul_take(struct hzp_lane *lane, const struct hzp_matmul_args *args);
+
+/* The rest of the op, the fastest way. */
 int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
                    const struct hzp_cpu_product *product);
 

@@ -190,6 +190,7 @@ const struct hzp_cpu_product HZP_ISA_NAME(hzp_cpu_product) = {
 
 static int cpu_matmul(struct hzp_lane *lane, const void *args)
 {
+    hzp_cpu_matmul_take(lane, args);
     return hzp_cpu_matmul(lane, args, &HZP_ISA_NAME(hzp_cpu_product));
 }
 

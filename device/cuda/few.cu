@@ -146,7 +146,7 @@ static __global__ void __launch_bounds__(WARPS * 32) few(struct hzp_project_args
             if constexpr (K::GATED)
                 y[c] = y[c] / (1 + expf(-y[c])) * y[K::OUT + c];
             else if (p.accumulate)
-                y[c] += load(to);
+                y[c] += load(p.from.ptr ? row_of<typename K::U>(p.from, m) + n0 + c : to);
             store(to, y[c]);
         }
     }

@@ -134,7 +134,7 @@ static __device__ __forceinline__ void store_product(const struct hzp_matmul_arg
     U *c = row_of<U>(a.c, i) + j;
     sum = product_of(a, i, j, sum);
     if (a.accumulate)
-        sum += load(c);
+        sum += load(a.from.ptr ? row_of<U>(a.from, i) + j : c);
     store(c, sum);
 }
 

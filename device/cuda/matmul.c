@@ -293,8 +293,8 @@ static cublasStatus_t run(struct hzp_cuda_products *p, struct product *product,
 {
     static const float one = 1, zero = 0;
     return p->Matmul(p->handle, product->desc, &one, a->b.ptr, product->a, a->a.ptr, product->b,
-                     a->accumulate ? &one : &zero, a->c.ptr, product->c, to, product->c,
-                     &product->algo, lane->space, lane->space_size, lane->stream);
+                     a->accumulate ? &one : &zero, a->from.ptr ? a->from.ptr : a->c.ptr, product->c,
+                     to, product->c, &product->algo, lane->space, lane->space_size, lane->stream);
 }
 
 /* Sets an op's bias and scales; the library also needs them when it is asked for algorithms. */
@@ -353,11 +353,12 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
                 const cublasLtMatmulHeuristicResult_t *offer, int offers)
 {
     size_t bytes = (size_t)a->c.rows * (size_t)a->c.stride * hzp_dtype_size(a->c.type);
-    void *to = a->accumulate ? lane->scratch : a->c.ptr;
+    bool onto = a->accumulate && !a->from.ptr;
+    void *to = onto ? lane->scratch : a->c.ptr;
     cudaEvent_t event[2] = {NULL, NULL};
     float best_ms = -1;
     int best = 0;
-    if (a->accumulate && bytes > lane->scratch_size)
+    if (onto && bytes > lane->scratch_size)
         return 0;
     for (int i = 0; i < 2; i++)
         if (cudaEventCreate(&event[i]) != cudaSuccess)
@@ -465,6 +466,10 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
     memset(&key, 0, sizeof(key));
     unsigned align_a = align_of(&a->a), align_b = align_of(&a->b), align_c = align_of(&a->c);
     unsigned align = HZP_MIN(align_a, HZP_MIN(align_b, align_c));
+    if (a->from.ptr) { /* described as c is: only its place differs */
+        unsigned align_from = align_of(&a->from);
+        align = HZP_MIN(align, align_from);
+    }
     key.m = a->c.rows;
     key.n = a->c.cols;
     key.k = a->trans_a ? a->a.rows : a->a.cols;

@@ -55,7 +55,7 @@ static int ref_matmul(struct hzp_lane *lane, const void *args)
             if (a->bias.ptr)
                 sum += ref_get(&a->bias, 0, j);
             if (a->accumulate)
-                sum += ref_get(&a->c, i, j);
+                sum += ref_get(a->from.ptr ? &a->from : &a->c, i, j);
             ref_put(&a->c, i, j, sum);
         }
     }

@@ -2,8 +2,8 @@
 /* nanobatch/build/layer.h - a transformer layer: its attention half (attn.h), then its MLP half
  * (mlp.h), in both directions; and ranges of layers.
  *
- * No op adds a residual: the two products that end in the residual stream accumulate into it (GEMM
- * with beta = 1), so the norm behind them reads the sum.
+ * No op adds a residual or copies the stream: the two products that end in it add to it, where it
+ * is or from its place before (GEMM with beta = 1), so the norm behind them reads the sum.
  *
  * The builders of forward and backward passes take a range of layers with or without the ends of
  * the model.  The full range is the whole model; training on several ranks goes layer by layer,

@@ -30,11 +30,15 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
         if (by_rows) {
             a.a = args->trans_a ? hzp_mat_cols(args->a, at, n) : hzp_mat_rows(args->a, at, n);
             a.c = hzp_mat_rows(args->c, at, n);
+            if (args->from.ptr)
+                a.from = hzp_mat_rows(args->from, at, n);
             if (args->scale_a)
                 a.scale_a = args->scale_a + at;
         } else {
             a.b = args->trans_b ? hzp_mat_rows(args->b, at, n) : hzp_mat_cols(args->b, at, n);
             a.c = hzp_mat_cols(args->c, at, n);
+            if (args->from.ptr)
+                a.from = hzp_mat_cols(args->from, at, n);
             if (args->bias.ptr)
                 a.bias = hzp_mat_cols(args->bias, at, n);
             if (args->scale_b)
@@ -72,10 +76,9 @@ static void quantize(struct hzp_plan *plan, const struct hzp_layer_space *s, str
 
 void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                          const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
-                         struct hzp_mat y, bool accumulate)
+                         struct hzp_mat y)
 {
     struct hzp_matmul_args args = forward_args(layer, role, s, x, bias, y);
-    args.accumulate = accumulate;
     quantize(plan, s, x);
     hzp_plan_add_matmul(plan, s->quantum_flops, &args);
 }
@@ -98,12 +101,6 @@ void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, 
     struct hzp_matmul_args input = {.a = dy, .b = hzp_layer_weight(layer, role), .c = dx};
     hzp_plan_add_matmul(plan, quantum_flops, &dw);
     hzp_plan_add_matmul(plan, quantum_flops, &input);
-}
-
-void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat to)
-{
-    if (from.ptr != to.ptr)
-        HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
 }
 
 /* This rank's rows of x, normed, go to all ranks. */
@@ -165,7 +162,7 @@ void hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
         hzp_plan_next(plan, HZP_OP_project, &gated);
         return;
     }
-    hzp_product_forward(plan, layer, p->role, s, s->normed, p->bias, y, false);
+    hzp_product_forward(plan, layer, p->role, s, s->normed, p->bias, y);
     if (p->inner.ptr)
         HZP_PLAN_NEXT(plan, swiglu, .x = y, .y = p->inner);
 }
@@ -190,13 +187,20 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
     const struct hzp_model *model = layer->model;
     enum hzp_tensor_place place = role == HZP_O ? HZP_TENSOR_O : HZP_TENSOR_DOWN;
     const struct hzp_mat none = {0};
-    hzp_stream_copy(plan, from, to);
-    hzp_product_forward(plan, layer, role, s, x, none, s->part.ptr ? s->part : to,
-                        !s->part.ptr && hzp_tensor_adds(model));
-    if (s->part.ptr)
+    if (s->part.ptr) {
+        if (from.ptr != to.ptr) /* the scatter adds to it */
+            HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
+        hzp_product_forward(plan, layer, role, s, x, none, s->part);
         hzp_tensor_scatter(plan, model, place, s->part, to);
-    else
+    } else {
+        struct hzp_matmul_args args = forward_args(layer, role, s, x, none, to);
+        args.accumulate = hzp_tensor_adds(model);
+        if (args.accumulate && from.ptr != to.ptr)
+            args.from = from;
+        quantize(plan, s, x);
+        hzp_plan_add_matmul(plan, s->quantum_flops, &args);
         hzp_tensor_reduce(plan, model, place, to);
+    }
     if (s->ahead)
         norm_ahead(plan, layer, role, s, to);
 }

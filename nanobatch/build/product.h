@@ -38,10 +38,10 @@ struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
                          const struct hzp_matmul_args *args);
 
-/* y = x W^T + bias (+ y if accumulate), W the layer's matrix of that role; bias absent: none. */
+/* y = x W^T + bias, W the layer's matrix of that role; bias absent: none. */
 void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                          const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
-                         struct hzp_mat y, bool accumulate);
+                         struct hzp_mat y);
 
 /* normed = rmsnorm(x) by the layer's weight of that role.  Where the ranks of slices divide the
  * rows (s->part), each norms its own, and gets the others'; whole: x is complete, and nothing is
@@ -77,10 +77,6 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                           uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
                           struct hzp_mat dx);
-
-/* Copies the residual stream where `to` is another buffer.  Products that end in the stream
- * accumulate into it, so it must hold the sum so far. */
-void hzp_stream_copy(struct hzp_plan *plan, struct hzp_mat from, struct hzp_mat to);
 
 /* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
  * cast. */

@@ -25,8 +25,8 @@ struct rig {
     struct hzp_device *dev;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
-    float *x, *w, *y; /* device */
-    float host[3][FLOATS];
+    float *x, *w, *y, *from; /* device */
+    float host[4][FLOATS];
     uint32_t state;
 };
 
@@ -40,8 +40,8 @@ static struct rig *rig_open(const char *lanes, const char *kept)
     g->dev = fake_open(1, lanes, kept);
     assert_int_equal(hzp_lane_open(g->dev, HZP_BOUND_COMPUTE, &g->lane), HZP_OK);
     assert_int_equal(hzp_fence_open(g->dev, &g->fence), HZP_OK);
-    float **to[] = {&g->x, &g->w, &g->y};
-    for (int i = 0; i < 3; i++)
+    float **to[] = {&g->x, &g->w, &g->y, &g->from};
+    for (int i = 0; i < HZP_COUNT(to); i++)
         assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, FLOATS * 4, (void **)to[i]),
                          HZP_OK);
     g->state = 1;
@@ -53,6 +53,7 @@ static void rig_close(struct rig *g)
     hzp_device_free(g->dev, HZP_MEM_DEVICE, g->x);
     hzp_device_free(g->dev, HZP_MEM_DEVICE, g->w);
     hzp_device_free(g->dev, HZP_MEM_DEVICE, g->y);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, g->from);
     hzp_fence_close(g->fence);
     hzp_lane_close(g->lane);
     fake_close(g->dev);
@@ -66,8 +67,8 @@ static int32_t draw(struct rig *g, int32_t n)
 
 static void upload(struct rig *g)
 {
-    float *to[] = {g->x, g->w, g->y};
-    for (int i = 0; i < 3; i++) {
+    float *to[] = {g->x, g->w, g->y, g->from};
+    for (int i = 0; i < HZP_COUNT(to); i++) {
         for (int k = 0; k < FLOATS; k++)
             g->host[i][k] = (float)(draw(g, 17) - 8) / 8;
         assert_int_equal(hzp_device_copy(g->dev, to[i], g->host[i], sizeof(g->host[i])), HZP_OK);
@@ -102,7 +103,7 @@ static double expected(const struct rig *g, const struct hzp_matmul_args *a, int
         sum += (double)g->host[0][a->trans_a ? k * a->a.stride + i : i * a->a.stride + k] *
                (double)g->host[1][a->trans_b ? j * a->b.stride + k : k * a->b.stride + j];
     if (a->accumulate)
-        sum += (double)g->host[2][i * a->c.stride + j];
+        sum += (double)g->host[a->from.ptr ? 3 : 2][i * a->c.stride + j];
     return sum;
 }
 
@@ -126,6 +127,10 @@ static void test_shapes(void **state)
         struct hzp_matmul_args a = product(g, 1 + draw(g, 20), 1 + draw(g, 20), 1 + draw(g, 20),
                                            draw(g, 2), draw(g, 2), draw(g, 5));
         a.accumulate = draw(g, 2);
+        if (a.accumulate && draw(g, 2)) {
+            a.from = a.c;
+            a.from.ptr = g->from;
+        }
         upload(g);
         assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
         check(g, &a);

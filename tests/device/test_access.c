@@ -117,6 +117,13 @@ static void test_cost(void **state)
     assert_int_equal(cost.bytes, 4 * (3 * 5 + 7 * 5 + 3 * 7));
     m.accumulate = 1;
     assert_int_equal(hzp_op_cost(HZP_OP_matmul, &m).bytes, 4 * (3 * 5 + 7 * 5 + 2 * 3 * 7));
+    m.from = mat(3, 3, 7, 7); /* read instead of c: no more bytes */
+    assert_int_equal(hzp_op_cost(HZP_OP_matmul, &m).bytes, 4 * (3 * 5 + 7 * 5 + 2 * 3 * 7));
+    struct hzp_access list[HZP_ACCESS_MAX];
+    int operands = hzp_op_access(HZP_OP_matmul, &m, list);
+    assert_int_equal(operands, 4);
+    assert_true(list[3].begin == (uintptr_t)memory[3]);
+    assert_ptr_equal(writer(list, operands), &list[2]);
 
     /* of a table only the rows that are picked count */
     struct hzp_embed_args e = {mat(0, 100, 8, 8), mat(1, 2, 8, 8), ids, 0};

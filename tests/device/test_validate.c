@@ -119,6 +119,14 @@ static void test_matmul(void **state)
     BROKEN(matmul, a, c.type, HZP_I16, "neither F32 nor of a's type");
     BROKEN(matmul, a, bias.cols, 4, "bias is not");
     BROKEN(matmul, a, bias.type, HZP_F32, "a and bias differ");
+    a.from = a.c;
+    a.from.ptr = memory[5];
+    a.accumulate = 1;
+    BROKEN(matmul, a, accumulate, 0, "nothing is accumulated");
+    BROKEN(matmul, a, from.cols, 4, "c and from differ");
+    BROKEN(matmul, a, from.stride, 16, "differ in stride");
+    BROKEN(matmul, a, from.ptr, a.c.ptr, "overlaps from");
+    a.from.ptr = NULL;
     a.c = mat(2, 3, 5);
     assert_null(hzp_op_validate(HZP_OP_matmul, &a));
 }

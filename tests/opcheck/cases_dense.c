@@ -42,14 +42,16 @@ static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "");
 }
 
-/* m, n, k, trans_a, trans_b, bias, accumulate, c has a's type */
+/* m, n, k, trans_a, trans_b, bias, accumulate (2: from elsewhere), c has a's type */
 static void build_matmul(struct oc_io *io, const struct oc_case *c)
 {
     int32_t m = c->p[0], n = c->p[1], k = c->p[2], ta = c->p[3], tb = c->p[4];
-    struct hzp_matmul_args a = {.trans_a = ta, .trans_b = tb, .accumulate = c->p[6]};
+    struct hzp_matmul_args a = {.trans_a = ta, .trans_b = tb, .accumulate = c->p[6] != 0};
     a.a = oc_mat(io, "a", ta ? k : m, ta ? m : k, c->type, OC_IN);
     a.b = oc_mat(io, "b", tb ? n : k, tb ? k : n, c->type, OC_IN);
-    a.c = oc_mat(io, "c", m, n, c->p[7] ? c->type : HZP_F32, c->p[6] ? OC_INOUT : OC_OUT);
+    a.c = oc_mat(io, "c", m, n, c->p[7] ? c->type : HZP_F32, c->p[6] == 1 ? OC_INOUT : OC_OUT);
+    if (c->p[6] == 2)
+        a.from = oc_mat(io, "from", m, n, a.c.type, OC_IN);
     oc_fill(io, &a.a, 1, 300);
     oc_fill(io, &a.b, 0.05, 300);
     if (c->p[5]) {
@@ -57,21 +59,26 @@ static void build_matmul(struct oc_io *io, const struct oc_case *c)
         oc_fill(io, &a.bias, 1, 300);
     }
     if (c->p[6])
-        oc_fill(io, &a.c, 1, 300);
+        oc_fill(io, c->p[6] == 2 ? &a.from : &a.c, 1, 300);
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%dx%d %s>%s %c%c%s%s", m, n, k, oc_type_name(c->type), oc_type_name(a.c.type),
-            ta ? 't' : 'n', tb ? 't' : 'n', c->p[5] ? " bias" : "", c->p[6] ? " acc" : "");
+            ta ? 't' : 'n', tb ? 't' : 'n', c->p[5] ? " bias" : "",
+            c->p[6] == 2 ? " acc from"
+            : c->p[6]    ? " acc"
+                         : "");
 }
 
-/* m, n, k, bias, accumulate, c has the activations' type */
+/* m, n, k, bias, accumulate (2: from elsewhere), c has the activations' type */
 static void build_matmul_e4m3(struct oc_io *io, const struct oc_case *c)
 {
     int32_t m = c->p[0], n = c->p[1], k = c->p[2];
-    struct hzp_matmul_args a = {.trans_b = 1, .accumulate = c->p[4]};
+    struct hzp_matmul_args a = {.trans_b = 1, .accumulate = c->p[4] != 0};
     float *scale[2];
     a.a = oc_mat(io, "a", m, k, HZP_E4M3, OC_IN);
     a.b = oc_mat(io, "b", n, k, HZP_E4M3, OC_IN);
-    a.c = oc_mat(io, "c", m, n, c->p[5] ? c->type : HZP_F32, c->p[4] ? OC_INOUT : OC_OUT);
+    a.c = oc_mat(io, "c", m, n, c->p[5] ? c->type : HZP_F32, c->p[4] == 1 ? OC_INOUT : OC_OUT);
+    if (c->p[4] == 2)
+        a.from = oc_mat(io, "from", m, n, a.c.type, OC_IN);
     oc_fill(io, &a.a, 100, 300);
     oc_fill(io, &a.b, 20, 300);
     a.scale_a = scale[0] = oc_array(io, "scale_a", OC_F32, m, OC_IN);
@@ -84,10 +91,13 @@ static void build_matmul_e4m3(struct oc_io *io, const struct oc_case *c)
         oc_fill(io, &a.bias, 1, 300);
     }
     if (c->p[4])
-        oc_fill(io, &a.c, 1, 300);
+        oc_fill(io, c->p[4] == 2 ? &a.from : &a.c, 1, 300);
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%dx%d e4m3>%s%s%s", m, n, k, oc_type_name(a.c.type),
-            c->p[3] ? c->type == HZP_BF16 ? " bias bf16" : " bias f32" : "", c->p[4] ? " acc" : "");
+            c->p[3] ? c->type == HZP_BF16 ? " bias bf16" : " bias f32" : "",
+            c->p[4] == 2 ? " acc from"
+            : c->p[4]    ? " acc"
+                         : "");
 }
 
 /* m, n, k, norm, gated, bias, c has b's type (of E4M3 products: the activations'), a and b are
@@ -452,6 +462,14 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 1, 1, 0),
     BOTH(MATMUL, 0, 3, 9, 1288, 0, 1, 0, 0, 1),
     BOTH(MATMUL, 0, 4, 9, 1288, 0, 1, 1, 1, 1),
+    /* what is added lies elsewhere: the residual stream of training */
+    BOTH(MATMUL, 0, 1, 64, 48, 0, 1, 0, 2, 0),
+    BOTH(MATMUL, OC_GAPS, 3, 97, 129, 0, 1, 1, 2, 1),
+    BOTH(MATMUL, OC_GAPS, 33, 65, 127, 0, 1, 0, 2, 0),
+    BOTH(MATMUL, 0, 128, 192, 256, 0, 1, 0, 2, 0),
+    BOTH(MATMUL, 0, 9, 64, 0, 0, 1, 0, 2, 0), /* an empty sum: it is copied */
+    BOTH(MATMUL, 0, 17, 96, 33, 0, 0, 0, 2, 1),
+    BOTH(MATMUL, 0, 96, 33, 17, 1, 0, 0, 2, 0),
     /* the other flags: dx = dy W (nn), dW += dy^T x (tn), and tt */
     BOTH(MATMUL, 0, 1, 13, 5, 0, 0, 0, 0, 0),
     BOTH(MATMUL, 0, 17, 96, 33, 0, 0, 0, 1, 1),
@@ -487,6 +505,8 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(E4M3, 0, 1, 70, 4112, 0, 1, 0),
     BOTH(E4M3, 0, 2, 256, 128, 1, 1, 1),
     BOTH(E4M3, 0, 3, 99, 304, 0, 1, 1),
+    BOTH(E4M3, 0, 3, 99, 304, 0, 2, 0),
+    BOTH(E4M3, OC_GAPS, 37, 99, 304, 1, 2, 1),
     BOTH(E4M3, 0, 4, 9, 1296, 1, 1, 0),
     BOTH(E4M3, OC_GAPS, 4, 33, 512, 0, 0, 0),
     BOTH(E4M3, 0, 5, 64, 96, 0, 0, 1),
