@@ -291,7 +291,7 @@ static void riding_wins(void **state)
             assert_int_equal(plan.item[i].rides, 32);
         }
     assert_int_equal(last, p.m.model->config->layers - 1);
-    assert_int_equal(both, 9 * p.m.model->config->layers);
+    assert_int_equal(both, 7 * p.m.model->config->layers);
     hzp_plan_fini(&plan);
     hzp_tables_fini(&t);
     paper_close(&p);
