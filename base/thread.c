@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -14,6 +15,16 @@ int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), voi
     snprintf(short_name, sizeof(short_name), "%s", name);
     pthread_setname_np(*ret, short_name);
     return HZP_OK;
+}
+
+void hzp_thread_yielding(bool yielding)
+{
+    struct sched_param param;
+    int policy;
+
+    if (pthread_getschedparam(pthread_self(), &policy, &param) == 0 &&
+        (policy == SCHED_OTHER || policy == SCHED_BATCH))
+        pthread_setschedparam(pthread_self(), yielding ? SCHED_BATCH : SCHED_OTHER, &param);
 }
 
 uint64_t hzp_now_ns(void)

@@ -17,6 +17,13 @@
  * another thread. */
 int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg);
 
+/* The calling thread, when it wakes, does not take a processor from a running thread
+ * (SCHED_BATCH): it waits for a free one or for its turn.  For threads whose work is soon enough
+ * a few milliseconds later, while each interruption of the CPU team stops a whole step.  Threads
+ * that it starts inherit this; false takes it back.  A thread whose policy is neither the default
+ * nor this one keeps its own. */
+void hzp_thread_yielding(bool yielding);
+
 /* Monotonic nanoseconds. */
 uint64_t hzp_now_ns(void);
 

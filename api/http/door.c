@@ -387,6 +387,7 @@ static void *door_main(void *arg)
 {
     struct hzp_door *door = arg;
     uint64_t next_sweep = 0;
+    hzp_thread_yielding(true);
     for (;;) {
         struct epoll_event event[32];
         uint64_t now = hzp_now_ns();

@@ -31,6 +31,7 @@ static const uint64_t STOP = UINT64_MAX;
 static void *watch_main(void *arg)
 {
     struct hzp_hangup *h = arg;
+    hzp_thread_yielding(true);
     for (;;) {
         struct epoll_event event[32];
         int n = epoll_wait(h->epoll, event, HZP_COUNT(event), -1);

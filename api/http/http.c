@@ -600,6 +600,7 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
     unsigned threads = (unsigned)io_threads();
     /* The door bounds the connections; the library's own bound is by thread and never reached. */
     unsigned limit = (unsigned)(2 * (s->settings->connections_max + HZP_DOOR_RESERVE) + 64);
+    hzp_thread_yielding(true); /* inherited by the library's threads */
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
             MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
@@ -608,6 +609,7 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
         s, MHD_OPTION_CONNECTION_LIMIT, limit * threads, MHD_OPTION_THREAD_STACK_SIZE,
         (size_t)STACK_BYTES, threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads,
         MHD_OPTION_END);
+    hzp_thread_yielding(false);
     if (!s->daemon)
         return hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     return HZP_OK;

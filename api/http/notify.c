@@ -176,6 +176,7 @@ static void *notify_main(void *arg)
 {
     struct hzp_notify *n = arg;
     uint64_t next_poll = 0;
+    hzp_thread_yielding(true);
     for (;;) {
         bool polls = false;
         if (hzp_now_ns() >= next_poll) {

@@ -53,6 +53,7 @@ static void run_first(struct hzp_pool *pool)
 static void *pool_main(void *arg)
 {
     struct hzp_pool *pool = arg;
+    hzp_thread_yielding(true);
     hzp_lock_take(&pool->lock);
     for (;;) {
         while (!pool->first && !pool->stop)

@@ -104,6 +104,8 @@ static void *worker_run(void *arg)
     struct worker *worker = arg;
     struct hzp_team *team = worker->team;
 
+    /* the caller takes the tasks of a worker that is late; an interrupted caller stops them all */
+    hzp_thread_yielding(true);
     while (!atomic_load_explicit(&team->leave, memory_order_acquire)) {
         /* read before the ticket: the epoch is raised after the ticket is open, so a worker that
          * reads the new epoch here also reads the new job, and one that reads the old epoch is

@@ -5,7 +5,7 @@
     test_idle.py HZPSERVE MODEL_DIR
 
 It first gets requests and samples, so that every thread has run once; then utime + stime of the whole
-process are read from /proc over some seconds.  Skips (77) where there is no /proc or no model.
+process are read from /proc over some seconds.  Which threads may interrupt others is checked too.  Skips (77) where there is no /proc or no model.
 """
 import json
 import os
@@ -64,6 +64,19 @@ def until_quiet(port, taught):
     raise AssertionError("the server does not come to rest")
 
 
+def check_policies(pid):
+    """Threads of the HTTP side and of the team let a running thread run; the engine takes its turn at once."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return
+    found = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        name = re.sub(r"^(cpu|MHD)-.*", r"\1", (task / "comm").read_text().strip())
+        found.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
+    for name in "MHD", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup", "cpu":
+        assert found[name] == {os.SCHED_BATCH}, f"{name} preempts: {found}"
+    assert found["hzp-engine"] == {os.SCHED_OTHER}, found
+
+
 def check(options):
     with tempfile.TemporaryDirectory() as state:
         process = subprocess.Popen(
@@ -94,6 +107,8 @@ def check(options):
                 if round_.startswith("before"):
                     teach_and_ask(port)
             assert metric(port, "hzpserve_train_steps_total") > 0, "nothing was learned"
+            if not options:
+                check_policies(process.pid)
         finally:
             process.terminate()
             process.wait(HANG)

@@ -207,11 +207,41 @@ static void a_device_checks(void **state)
     hzp_device_close(dev);
 }
 
+static int policy_of_caller(void)
+{
+    struct sched_param param;
+    int policy = -1;
+    assert_int_equal(pthread_getschedparam(pthread_self(), &policy, &param), 0);
+    return policy;
+}
+
+static void *policy_of_thread(void *arg)
+{
+    *(int *)arg = policy_of_caller();
+    return NULL;
+}
+
+/* A thread that yields does not preempt, what it starts does not either, and it is taken back. */
+static void threads_that_yield(void **state)
+{
+    pthread_t thread;
+    int policy = -1;
+    if (policy_of_caller() != SCHED_OTHER)
+        skip(); /* the tests run under a policy of somebody else */
+    hzp_thread_yielding(true);
+    assert_int_equal(policy_of_caller(), SCHED_BATCH);
+    assert_int_equal(hzp_thread_start(&thread, "batch", policy_of_thread, &policy), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(policy, SCHED_BATCH);
+    hzp_thread_yielding(false);
+    assert_int_equal(policy_of_caller(), SCHED_OTHER);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(locks_have_an_order), cmocka_unit_test(one_thread_is_the_engine),
+        cmocka_unit_test(locks_have_an_order),      cmocka_unit_test(one_thread_is_the_engine),
         cmocka_unit_test(an_engine_is_handed_over), cmocka_unit_test(an_engine_has_one_owner),
-        cmocka_unit_test(a_device_checks)};
+        cmocka_unit_test(a_device_checks),          cmocka_unit_test(threads_that_yield)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
