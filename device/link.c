@@ -337,15 +337,41 @@ int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hz
     return HZP_OK;
 }
 
+int hzp_link_enqueue(struct hzp_link *link, const struct hzp_transfer *transfer, void *stream,
+                     struct hzp_err_text *reterr)
+{
+    if (atomic_load(&link->failed))
+        return failure(link, reterr);
+    HZP_TRY(transfer_check(link, transfer, reterr));
+    if (!link->backend->enqueue || transfer->host || transfer->group)
+        return hzp_fail(reterr, HZP_EUNSUP, "link %s: %s on a stream", link->backend->name,
+                        op_name[transfer->op]);
+    HZP_TRY(link->backend->enqueue(link, transfer, stream, reterr));
+    atomic_fetch_add(&link->wire_bytes, hzp_transfer_cost(transfer, link->ranks));
+    return HZP_OK;
+}
+
+/* Looks at the link, and ends what is in flight if it has failed. */
+static void attend(struct hzp_link *link)
+{
+    if (link->backend->progress && !atomic_load(&link->failed))
+        link->backend->progress(link);
+    if (atomic_load(&link->failed) && link->backend->stop)
+        link->backend->stop(link);
+}
+
+int hzp_link_check(struct hzp_link *link, struct hzp_err_text *reterr)
+{
+    attend(link);
+    return atomic_load(&link->failed) ? failure(link, reterr) : HZP_OK;
+}
+
 int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr)
 {
     HZP_ASSERT(ticket <= atomic_load(&link->posted));
     if (ticket <= atomic_load(&link->done))
         return 1;
-    if (link->backend->progress && !atomic_load(&link->failed))
-        link->backend->progress(link);
-    if (atomic_load(&link->failed) && link->backend->stop)
-        link->backend->stop(link);
+    attend(link);
     if (ticket <= atomic_load(&link->done))
         return 1;
     return atomic_load(&link->failed) ? failure(link, reterr) : 0;

@@ -118,6 +118,19 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
  * ranks of one thread.  HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
+/* Puts a transfer of device memory among all ranks on a stream of the device's runtime: it begins
+ * when what is on the stream has ended, and what is put there later begins behind it.  It has no
+ * ticket, and nothing is compared: all ranks enqueue the same transfers of a link in one order, and
+ * those on different streams are ordered by events.  (The ranks of a group compare the hash of each
+ * step's plan instead.)  HZP_EINVAL: as of post.  HZP_EUNSUP: the link was not opened for it.
+ * HZP_EIO: the link failed. */
+int hzp_link_enqueue(struct hzp_link *link, const struct hzp_transfer *transfer, void *stream,
+                     struct hzp_err_text *reterr);
+
+/* For who waits for a stream with transfers that were enqueued: HZP_EIO once the link has failed,
+ * and then those transfers are given up, so that the stream goes on.  Never waits. */
+int hzp_link_check(struct hzp_link *link, struct hzp_err_text *reterr);
+
 /* Calls wake(ctx) whenever a ticket is done or the link fails, on any thread and perhaps under the
  * link's locks: it may only unblock a thread (hzp_loop_poke).  NULL: nothing is called, once this
  * has returned. */
@@ -276,6 +289,10 @@ struct hzp_link_nccl {
     struct hzp_link *host; /* connects the same ranks; borrowed, outlives the link */
     const struct hzp_link_streams *streams;
     int ctas; /* blocks that a transfer may occupy at most; 0: as many as NCCL likes */
+    /* Device memory moves by hzp_link_enqueue, never by post, and in no other group than that of
+     * all ranks.  The communicator then blocks in the call that opens it until all ranks are there,
+     * and each launch is one call of the library on the caller's thread. */
+    bool enqueues;
 };
 
 /* Bytes of device memory that the link itself takes: received pieces that wait to be added. */

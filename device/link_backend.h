@@ -34,6 +34,10 @@ struct hzp_link_backend {
     int (*post)(struct hzp_link *link, hzp_ticket ticket, const struct hzp_transfer *transfer,
                 struct hzp_err_text *reterr);
 
+    /* (optional) See hzp_link_enqueue.  NULL: not possible. */
+    int (*enqueue)(struct hzp_link *link, const struct hzp_transfer *transfer, void *stream,
+                   struct hzp_err_text *reterr);
+
     /* (optional) Called by poll; NULL: a thread of the backend makes progress. */
     void (*progress)(struct hzp_link *link);
 

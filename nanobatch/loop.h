@@ -81,7 +81,10 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
  * size of decode step and one full step of prompts, on the current version. So algorithms are
  * chosen, graphs of every slot of weights captured, and events made, before a request arrives. kv:
  * of the pool, all of whose pages must be free.  Then, on every device, it calls
- * hzp_device_steady().  Call it before the first turn. */
+ * hzp_device_steady().  Call it before the first turn.
+ *
+ * In a group on such a device nothing runs here, because members run only steps that records tell
+ * of: algorithms are chosen, and events made, by the first steps of each size. */
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv);
 
 /* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE), or another

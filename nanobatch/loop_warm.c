@@ -100,6 +100,8 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
     struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
     int r = HZP_OK;
     HZP_ASSERT(loop->number == 0);
+    if (hzp_device_has_graphs(dev) && loop->config.group)
+        return HZP_OK; /* see nanobatch/loop.h */
     if (hzp_device_has_graphs(dev) && loop->config.batch && version) {
         uint64_t begin = hzp_now_ns();
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {

@@ -35,7 +35,8 @@ static int prepare(struct hzp_member *m)
     m->batch[0] = m->config.batch;
     HZP_TRY(hzp_batch_create(dev, &m->config.batch->max, &m->batch[1]));
     hzp_exec_steady(m->exec);
-    hzp_device_steady(dev);
+    if (!hzp_device_has_graphs(dev)) /* else the first steps choose algorithms, as on rank 0 */
+        hzp_device_steady(dev);
     return HZP_OK;
 }
 

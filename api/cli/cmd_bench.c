@@ -24,7 +24,8 @@ static int bench_ranks(const struct hzp_options *options, const struct hzp_ranks
     if (r >= 0)
         r = hzp_settings_device(device, ordinal, &dev, reterr);
     if (r >= 0)
-        r = hzp_rank_link_open(ranks->link, dev, &options->engine.ranks, false, &link, reterr);
+        r = hzp_rank_link_open(ranks->link, dev, &options->engine.ranks, false, HZP_RANK_TRANSFERS,
+                               &link, reterr);
     if (r >= 0)
         r = hzp_bench_link(link, dev, settings, reterr);
     if (link != ranks->link)

@@ -361,28 +361,34 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
     if (a->is.group)
-        hzp_model_set_tensor(a->model, a->is.group);
+        hzp_model_set_tensor(a->model, a->tensor);
     return HZP_OK;
 }
 
-/* The device, and with several ranks the link that moves its memory. */
+/* The device, and with several ranks the link that moves its memory.  Ranks of a group that are
+ * simulated, or that only time ops, compute on what the group itself moves. */
 static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
+    struct hzp_link *ranks = a->is.link ? a->is.link : a->is.rig ? NULL : a->is.group;
     int ordinal = 0;
-    if (a->is.link)
-        HZP_TRY(hzp_rank_device(a->is.link, a->is.device, a->is.untested, &ordinal, reterr));
+    if (ranks)
+        HZP_TRY(hzp_rank_device(ranks, a->is.device, a->is.untested, &ordinal, reterr));
     HZP_TRY(hzp_settings_device(a->is.device, ordinal, &a->dev, reterr));
+    a->tensor = a->is.group;
+    if (a->is.group && a->is.rig && !strcmp(hzp_device_backend(a->dev), "cuda"))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
+                              "--tensor: ranks on GPUs are not timed together yet");
+    if (a->is.group && !a->is.rig)
+        return hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false, HZP_RANK_STEPS,
+                                  &a->tensor, reterr);
     return a->is.link ? hzp_rank_link_open(a->is.link, a->dev, a->is.ranks, a->is.untested,
-                                           &a->link, reterr)
+                                           HZP_RANK_TRANSFERS, &a->link, reterr)
                       : HZP_OK;
 }
 
 int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_text *reterr)
 {
     HZP_TRY(open_device(a, reterr));
-    if (a->is.group && !a->is.rig && !hzp_device_host_memory(a->dev))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
-                              "--tensor is not there for GPUs yet: use --device cpu");
     if (a->link && a->is.training && !a->is.untested)
         HZP_TRY(hzp_selftest_run(a->dev, a->link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
@@ -609,7 +615,8 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
 /* All device memory is allocated now: it should be what the plan says. */
 static void note_memory(const struct hzp_assembly *a)
 {
-    size_t own = a->link != a->is.link ? HZP_LINK_NCCL_BYTES : 0;
+    bool gpus = a->link != a->is.link || a->tensor != a->is.group;
+    size_t own = gpus ? HZP_LINK_NCCL_BYTES : 0;
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
                 a->shards.rank, hzp_account_bytes() + lane_bytes(a) + own, a->plan.total);
@@ -645,7 +652,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         .idle_ns = loop->idle_ns,
         .graphs = {.bytes = a->plan.graphs, .graph = a->driver.graph, .node = a->driver.node}};
     if (s) {
-        config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
+        config.run_ahead = a->is.group ? HZP_AHEAD_NEVER : (enum hzp_run_ahead)s->run_ahead;
         config.check_plans = s->check_plans != 0;
         config.plans = a->plans.entries ? &a->plans : NULL;
         config.tables = a->tables.curves ? &a->tables : NULL;
@@ -700,6 +707,8 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_tier_stop(a->tier);
     hzp_loop_destroy(a->loop);
     hzp_step_link_destroy(a->records);
+    if (a->tensor != a->is.group)
+        hzp_link_close(a->tensor);
     if (a->link != a->is.link)
         hzp_link_close(a->link); /* ends what may still write to memory that is freed below */
     hzp_plan_table_fini(&a->plans);
@@ -732,6 +741,7 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->model = NULL;
     a->weights = NULL;
     a->link = NULL;
+    a->tensor = NULL;
     a->dev = NULL;
 }
 

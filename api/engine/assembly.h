@@ -71,7 +71,7 @@ struct hzp_assembly_config {
     /* The connection with the other ranks, of host memory, borrowed; NULL: there is one rank.
      * Rank 0 opens a trainer, the others a follower. */
     struct hzp_link *link;
-    const struct hzp_ranks_settings *ranks; /* with link */
+    const struct hzp_ranks_settings *ranks; /* with link, and with group */
     bool serves;   /* with link: rank 0 serves, so every rank has whole units */
     bool gated;    /* a follower's: rank 0 has a gate */
     bool untested; /* with link: without a self-test, because rank 0 runs already */
@@ -97,6 +97,7 @@ struct hzp_assembly {
     /* open */
     struct hzp_device *dev;
     struct hzp_link *link;       /* moves the device's memory: is.link, or one over it */
+    struct hzp_link *tensor;     /* of the group's steps: is.group, or one over it */
     struct hzp_plan_table plans; /* as the serving settings say; empty: none */
     struct hzp_tables tables;    /* from the same file; empty: none */
     int32_t chunk_rows;          /* of training's forward pass; 0: it never rides */

@@ -26,7 +26,6 @@ static int check_model(const struct hzp_engine_settings *s, int ranks, struct hz
 
 int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_err_text *reterr)
 {
-    const char *device = s->device.name ? s->device.name : "";
     int tensor = (int)s->ranks.tensor;
     if (tensor <= 1)
         return HZP_OK;
@@ -42,8 +41,6 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
         {s->ranks.replicas, "--replicas",
          "cannot be used with --tensor: a rank is a replica or a "
          "part of one"},
-        {s->ranks.link == HZP_RANKS_NCCL, "--link", "nccl cannot be used with --tensor"},
-        {strncmp(device, "cuda", 4) == 0, "--tensor", "is not there for GPUs yet"},
         {s->model.fp8, "--quantization", "fp8 cannot be used with --tensor"},
         {s->serving.run_ahead == HZP_AHEAD_ALWAYS, "--run-ahead",
          "1 cannot be used with --tensor: the ranks exchange within each step"},

@@ -115,21 +115,24 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
 }
 
 /* Partitions of the SMs, as measured, and graphs: as many as the steps of two batches have sizes
- * and slots of weights, but no more than a part of the memory. */
+ * and slots of weights, but no more than a part of the memory.  Steps of several ranks have none
+ * (nanobatch/run/graphs.h). */
 static void plan_driver(const struct hzp_memory_request *q, int32_t rows, int32_t logits,
-                        const struct hzp_model_config *config, struct hzp_memory_plan *plan)
+                        const struct hzp_layout *layout, struct hzp_memory_plan *plan)
 {
     enum { LAYER_ITEMS = 9, FP8_ITEMS = 4, OTHER_ITEMS = 6, GRAPHS_PART = 32 };
     const struct hzp_driver_memory *driver = &q->driver;
     struct hzp_batch_config batch = {
         .rows_max = rows, .segs_max = (int32_t)q->serving->running_max, .logits_max = logits};
     int32_t count = hzp_graphs_count(&batch, q->slots, 2);
-    int32_t items = config->layers * (LAYER_ITEMS + (plan->fp8 ? FP8_ITEMS : 0)) + OTHER_ITEMS;
+    int32_t items =
+        layout->config.layers * (LAYER_ITEMS + (plan->fp8 ? FP8_ITEMS : 0)) + OTHER_ITEMS;
     if (!driver->splits && !driver->node)
         return;
     count = HZP_MIN(count, (int32_t)HZP_GRAPHS_MAX);
-    size_t all = hzp_driver_graphs(driver, count, items);
-    size_t least = hzp_driver_graphs(driver, q->slots, items);
+    bool graphs_made = layout->slice.ranks <= 1;
+    size_t all = graphs_made ? hzp_driver_graphs(driver, count, items) : 0;
+    size_t least = graphs_made ? hzp_driver_graphs(driver, q->slots, items) : 0;
     plan->graphs = HZP_MIN(all, HZP_MAX(q->limit / GRAPHS_PART, least));
     char splits[16], graphs[16];
     add(plan, "driver", driver->splits + plan->graphs,
@@ -179,7 +182,9 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
     add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
-    plan_driver(q, rows, logits, config, plan);
+    plan_driver(q, rows, logits, layout, plan);
+    if (layout->slice.ranks > 1 && q->host_limit)
+        add(plan, "link", HZP_LINK_NCCL_BYTES, "what other ranks have sent");
     plan_pages(q, rows, plan);
     HZP_TRY(plan_kv(q, config, plan, reterr));
     int64_t edits = q->serving->edits_max;

@@ -11,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Blocks of the device that transfers may occupy: few, because serving needs the others.  NCCL's
- * own variables (NCCL_MAX_CTAS) come first. */
+/* Blocks of the device that transfers beside serving may occupy: few, because serving needs the
+ * others.  Steps wait for theirs, which take what NCCL likes.  NCCL's own variables
+ * (NCCL_MAX_CTAS) come first. */
 enum { CTAS = 4, HOST_NAME = 256 };
 
 /* What a rank says of itself. */
@@ -125,20 +126,25 @@ static void pose_as_machine(int rank)
     setenv("NCCL_HOSTID", name, 0);
 }
 
-static int open_nccl(struct hzp_link *host, struct hzp_link **ret, struct hzp_err_text *reterr)
+static int open_nccl(struct hzp_link *host, enum hzp_rank_use use, struct hzp_link **ret,
+                     struct hzp_err_text *reterr)
 {
-    struct hzp_link_nccl config = {.host = host, .streams = hzp_cuda_link_streams(), .ctas = CTAS};
+    bool steps = use == HZP_RANK_STEPS;
+    struct hzp_link_nccl config = {.host = host,
+                                   .streams = hzp_cuda_link_streams(),
+                                   .ctas = steps ? 0 : CTAS,
+                                   .enqueues = steps};
     if (one_gpu_allowed())
         pose_as_machine(hzp_link_rank(host));
     HZP_TRY(hzp_link_open_nccl(&config, ret, reterr));
     hzp_log(HZP_LOG_INFO, "ranks", "link=nccl rank=%d over=%s ctas=%d", hzp_link_rank(host),
-            hzp_link_backend(host), CTAS);
+            hzp_link_backend(host), config.ctas);
     return HZP_OK;
 }
 
 int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
-                       const struct hzp_ranks_settings *settings, bool joins, struct hzp_link **ret,
-                       struct hzp_err_text *reterr)
+                       const struct hzp_ranks_settings *settings, bool joins, enum hzp_rank_use use,
+                       struct hzp_link **ret, struct hzp_err_text *reterr)
 {
     static const char *const names[] = {"auto", "mpi", "zmq", "nccl"};
     const struct hzp_link_streams *streams = hzp_cuda_link_streams();
@@ -168,5 +174,5 @@ int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                               "--link %s moves host memory, this rank computes on a GPU: use "
                               "--link nccl, or --device cpu",
                               names[settings->link]);
-    return gpu ? open_nccl(host, ret, reterr) : HZP_OK;
+    return gpu ? open_nccl(host, use, ret, reterr) : HZP_OK;
 }

@@ -83,13 +83,6 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
     return HZP_OK;
 }
 
-/* Ranks of GPUs do not compute together: with one rank there is nothing to move. */
-int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_collective_args *a = args;
-    return hzp_link_ranks(a->link) == 1 && !a->send.ptr ? HZP_OK : HZP_EUNSUP;
-}
-
 /* Issues one op, and times it if lane_time asked for that. */
 static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
 {

@@ -74,7 +74,8 @@ static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
     return error == cudaSuccess ? cudaStreamSynchronize(lane->own) : error;
 }
 
-/* Lanes of copies and the network have lower priority: the work they wait for was issued early. */
+/* Lanes of copies have the lower priority: the work they wait for was issued early.  What another
+ * rank waits for comes before everything. */
 int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
@@ -85,8 +86,9 @@ int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_l
     lane->base = (struct hzp_lane){.dev = base, .use = use};
     lane->id = ++dev->lane_ids;
     cudaDeviceGetStreamPriorityRange(&low, &high);
-    cudaError_t error =
-        cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking, computes(use) ? high : low);
+    int middle = high < low ? high + 1 : low; /* the lower number is the higher priority */
+    int priority = use == HZP_BOUND_NETWORK ? high : computes(use) ? middle : low;
+    cudaError_t error = cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking, priority);
     if (error == cudaSuccess)
         error = lane_memory(lane);
     if (error != cudaSuccess) {
@@ -339,7 +341,7 @@ int hzp_cuda_fence_wait(struct hzp_fence *fence)
 {
     struct hzp_cuda_device *dev = fence->dev;
     dev->epoch++;
-    HZP_TRY(hzp_cuda_check(dev, cudaEventSynchronize(fence->event), "the device"));
+    HZP_TRY(hzp_cuda_await(dev, fence->event));
     for (struct hzp_cuda_lane *lane = dev->lane_list; lane; lane = lane->next)
         if (lane->id == fence->lane)
             return hzp_cuda_time_read(lane, fence->timed);

@@ -10,6 +10,9 @@
  * A sum in order (onto) is an exchange of pieces, of as many elements as the scratch memory holds
  * of every member, followed by a kernel that adds them; longer ones go piece by piece.
  *
+ * A link that enqueues has one communicator and no such points: the caller's thread puts its
+ * transfers on the caller's stream, in one call each.
+ *
  * poll makes progress on the link's thread.  The host link's wake tells its caller when members
  * have posted or a rank is lost, a call behind each transfer on the stream when it has ended.
  */
@@ -201,7 +204,7 @@ static struct nccl_config comm_config(const struct nccl_link *link)
     return (struct nccl_config){.size = sizeof(struct nccl_config),
                                 .magic = (unsigned)NCCL_MAGIC,
                                 .version = NCCL_VERSION,
-                                .blocking = 0,
+                                .blocking = link->config.enqueues,
                                 .cga_cluster_size = INT_MIN,
                                 .min_ctas = INT_MIN,
                                 .max_ctas = link->config.ctas ? link->config.ctas : INT_MIN,
@@ -291,6 +294,9 @@ static int nccl_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_
 {
     struct nccl_link *link = (struct nccl_link *)base;
     struct hzp_transfer meet = {.op = HZP_ALL_GATHER, .tag = digest(t), .idle = t->idle};
+    if (link->config.enqueues && !t->host)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: %s of device memory has a ticket",
+                        hzp_transfer_name(t->op));
     if (t->onto && t->type != HZP_WIRE_F32 && !t->host)
         return hzp_fail(reterr, HZP_EUNSUP, "link nccl: a sum of U64 onto what recv holds");
     if (t->host)
@@ -315,7 +321,8 @@ static const float *piece_of(const struct hzp_transfer *t, int m)
 }
 
 /* Sends every member its part of the piece [at, at + n) and receives this member's from them. */
-static int exchange(struct nccl_link *link, const struct hzp_transfer *t, size_t at, size_t n)
+static int exchange(struct nccl_link *link, const struct hzp_transfer *t, void *stream, size_t at,
+                    size_t n)
 {
     const struct nccl_api *api = &link->api;
     const struct hzp_link_group *g = &link->base.group[t->group];
@@ -325,10 +332,9 @@ static int exchange(struct nccl_link *link, const struct hzp_transfer *t, size_t
     for (int m = 0; m < g->count && code == NCCL_OK; m++) {
         if (m == g->index)
             continue;
-        code = api->Send(piece_of(t, m) + at, n, NCCL_FLOAT32, m, comm, link->stream);
+        code = api->Send(piece_of(t, m) + at, n, NCCL_FLOAT32, m, comm, stream);
         if (code == NCCL_OK || code == NCCL_IN_PROGRESS)
-            code = api->Recv(link->scratch + (size_t)m * stride, n, NCCL_FLOAT32, m, comm,
-                             link->stream);
+            code = api->Recv(link->scratch + (size_t)m * stride, n, NCCL_FLOAT32, m, comm, stream);
         code = code == NCCL_IN_PROGRESS ? NCCL_OK : code;
     }
     int end = api->GroupEnd();
@@ -336,7 +342,8 @@ static int exchange(struct nccl_link *link, const struct hzp_transfer *t, size_t
 }
 
 /* Adds the pieces that were exchanged. */
-static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, size_t at, size_t n)
+static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, void *stream, size_t at,
+                      size_t n)
 {
     const struct hzp_link_group *g = &link->base.group[t->group];
     struct hzp_link_sum sum = {.dst = (float *)t->recv + at,
@@ -347,11 +354,13 @@ static int add_pieces(struct nccl_link *link, const struct hzp_transfer *t, size
                                .members = g->count,
                                .index = g->index,
                                .onto = true};
-    return link->config.streams->sum(&sum, link->stream);
+    return link->config.streams->sum(&sum, stream);
 }
 
-/* One call of the library; *ret_elements of each piece are its work. */
-static int launch(struct nccl_link *link, const struct hzp_transfer *t, size_t *ret_elements)
+/* One call of the library, for elements `at` and later of each piece; *ret_elements of each are its
+ * work. */
+static int launch(struct nccl_link *link, const struct hzp_transfer *t, void *stream, size_t at,
+                  size_t *ret_elements)
 {
     static const int types[] = {NCCL_UINT8, NCCL_FLOAT32, NCCL_UINT64, NCCL_FLOAT64};
     const struct nccl_api *api = &link->api;
@@ -360,18 +369,18 @@ static int launch(struct nccl_link *link, const struct hzp_transfer *t, size_t *
     *ret_elements = t->count;
     if (t->onto) {
         size_t room = piece_room(&link->base.group[t->group]);
-        *ret_elements = HZP_MIN(t->count - link->at, room);
-        return exchange(link, t, link->at, *ret_elements);
+        *ret_elements = HZP_MIN(t->count - at, room);
+        return exchange(link, t, stream, at, *ret_elements);
     }
     switch (t->op) {
     case HZP_ALL_GATHER:
-        return api->AllGather(t->send, t->recv, t->count, type, comm, link->stream);
+        return api->AllGather(t->send, t->recv, t->count, type, comm, stream);
     case HZP_REDUCE_SCATTER:
-        return api->ReduceScatter(t->send, t->recv, t->count, type, NCCL_SUM, comm, link->stream);
+        return api->ReduceScatter(t->send, t->recv, t->count, type, NCCL_SUM, comm, stream);
     case HZP_ALL_REDUCE:
-        return api->AllReduce(t->send, t->recv, t->count, type, NCCL_SUM, comm, link->stream);
+        return api->AllReduce(t->send, t->recv, t->count, type, NCCL_SUM, comm, stream);
     default:
-        return api->Broadcast(t->recv, t->recv, t->count, type, t->root, comm, link->stream);
+        return api->Broadcast(t->recv, t->recv, t->count, type, t->root, comm, stream);
     }
 }
 
@@ -412,17 +421,32 @@ static int put_on_stream(struct nccl_link *link, const struct hzp_transfer *t)
             if (code == NCCL_IN_PROGRESS)
                 return 0;
             if (!passes(link, code, -1) ||
-                (t->onto && !passes_cuda(link, add_pieces(link, t, link->at, link->calling))))
+                (t->onto &&
+                 !passes_cuda(link, add_pieces(link, t, link->stream, link->at, link->calling))))
                 return -1;
             link->at += link->calling;
             link->calling = 0;
         }
         if (link->at == t->count)
             return 1;
-        int code = launch(link, t, &link->calling);
+        int code = launch(link, t, link->stream, link->at, &link->calling);
         if (!passes(link, code == NCCL_IN_PROGRESS ? NCCL_OK : code, link->base.rank))
             return -1;
     }
+}
+
+static int nccl_enqueue(struct hzp_link *base, const struct hzp_transfer *t, void *stream,
+                        struct hzp_err_text *reterr)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (!link->config.enqueues)
+        return hzp_fail(reterr, HZP_EUNSUP, "link nccl: opened for transfers with tickets");
+    for (size_t at = 0, n; at < t->count; at += n) {
+        if (!passes(link, launch(link, t, stream, at, &n), base->rank) ||
+            (t->onto && !passes_cuda(link, add_pieces(link, t, stream, at, n))))
+            return hzp_link_check(base, reterr);
+    }
+    return HZP_OK;
 }
 
 static void wake(void *link)
@@ -567,6 +591,7 @@ static const struct hzp_link_backend backend_nccl = {
     .group = nccl_group,
     .announce = nccl_announce,
     .post = nccl_post,
+    .enqueue = nccl_enqueue,
     .progress = nccl_progress,
     .stop = nccl_stop,
     .set_wake = nccl_set_wake,

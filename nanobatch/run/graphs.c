@@ -149,8 +149,9 @@ bool hzp_graphs_fit(const struct hzp_graphs *g, const struct hzp_plan *plan,
         part.from++;
     for (part.to = part.from;
          part.to < plan->items && hzp_item_of(&plan->item[part.to], HZP_TENANT_SERVE); part.to++)
-        if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides)
-            return false; /* the key of such a step would not repeat */
+        if (plan->item[part.to].op == HZP_OP_attn_prefill || plan->item[part.to].rides ||
+            plan->item[part.to].op == HZP_OP_collective)
+            return false; /* the key would not repeat, or not in the same step on all ranks */
     *ret = part;
     return part.to - part.from >= ITEMS_MIN;
 }

@@ -19,6 +19,9 @@
  * part of the graph; an item outside the graph that waits for one of them waits for the whole
  * graph.
  *
+ * Steps that ranks compute together are issued op by op: NCCL wants a collective to be in a graph
+ * on all ranks or on none, and each rank decides for itself when it captures.
+ *
  * Off if the device has no graphs, or with HZP_GRAPHS=0.  A key whose capture has failed
  * three times is not captured again; other keys are.  After the start, captures are rationed,
  * because requests wait for them: four, then one for every sixteen steps.

@@ -328,12 +328,12 @@ int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, struc
     pthread_mutex_lock(&lock);
     int r = fault("CommInitRankConfig");
     bool known = config->size == sizeof(*config) && config->magic == 0xcafebeef &&
-                 config->version == 21800 && config->blocking == 0 && id.bytes[77] == 0x5a;
+                 config->version == 21800 && id.bytes[77] == 0x5a;
     max_ctas = config->max_ctas;
     if (!r && known)
         *comm = open_comm(1, rank, ranks, rank);
     pthread_mutex_unlock(&lock);
-    return r ? r : known ? IN_PROGRESS : 4;
+    return r ? r : !known ? 4 : config->blocking ? 0 : IN_PROGRESS;
 }
 
 /* The size of a color is not known before all have split: tests have groups of equal size. */

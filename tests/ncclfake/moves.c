@@ -6,7 +6,8 @@
  * data in its part of the board; the task is ready when all members have, and takes theirs when it
  * runs.
  * So a member that never comes leaves the stream standing, as on a GPU, until the communicator is
- * aborted.  Every call first answers that it is in progress, as a library does that must connect.
+ * aborted.  On a communicator that does not block, every call first answers that it is in progress,
+ * as a library does that must connect.
  *
  * Thread: any; tasks run under the recorder's lock. */
 #include "tests/cudafake/fake.h"
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +60,7 @@ struct comm {
     char path[PATH_MAX];
     struct board *board;
     int rank, size, splits;
+    bool blocking;
     struct comm *child; /* that the newest split makes; NULL: it is there */
     int color;
     uint64_t ops; /* launched */
@@ -150,16 +153,21 @@ static int attach(struct comm *c)
 
 int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, struct config *config)
 {
-    if (config->size != sizeof(*config) || config->magic != 0xcafebeef || config->blocking != 0 ||
-        config->max_ctas < 1 || ranks > RANKS)
+    if (config->size != sizeof(*config) || config->magic != 0xcafebeef ||
+        (config->blocking ? config->max_ctas != INT_MIN : config->max_ctas < 1) || ranks > RANKS)
         return INVALID;
     struct comm *c = calloc(1, sizeof(*c));
     snprintf(c->path, sizeof(c->path), "%s", id.bytes);
     c->rank = rank;
     c->size = ranks;
+    c->blocking = config->blocking;
     *comm = c;
     int r = attach(c);
-    return r ? r : IN_PROGRESS;
+    if (r || !c->blocking)
+        return r ? r : IN_PROGRESS;
+    while (atomic_load(&c->board->attached) < c->size)
+        usleep(1000);
+    return OK;
 }
 
 int ncclCommSplit(void *comm, int color, int key, void **ret, struct config *config)
@@ -228,7 +236,7 @@ int ncclCommDestroy(void *comm)
 
 static size_t width(int type)
 {
-    return type == 5 ? 8 : type == 7 ? 4 : 1;
+    return type == 5 || type == 8 ? 8 : type == 7 ? 4 : 1;
 }
 
 static char *part_of(const struct comm *c, int rank)
@@ -287,6 +295,8 @@ static void add(void *dst, const void *src, int type, size_t count, bool first)
     for (size_t i = 0; i < count; i++)
         if (type == 7)
             ((float *)dst)[i] = (first ? 0 : ((float *)dst)[i]) + ((const float *)src)[i];
+        else if (type == 8)
+            ((double *)dst)[i] = (first ? 0 : ((double *)dst)[i]) + ((const double *)src)[i];
         else
             ((uint64_t *)dst)[i] = (first ? 0 : ((uint64_t *)dst)[i]) + ((const uint64_t *)src)[i];
 }
@@ -348,7 +358,7 @@ static int put(struct op *op, cudaStream_t stream)
     if (!c->board || c->error || atomic_load(&c->aborted) || c->working)
         return INVALID; /* the call before is still in progress */
     op->number = ++c->ops;
-    c->working = true;
+    c->working = !c->blocking;
     if (op->send)
         touched[count++] = touch(op->send, op->what.kind == SCATTER ? all : bytes, false);
     if (op->recv)
@@ -358,7 +368,7 @@ static int put(struct op *op, cudaStream_t stream)
                                  op->pair[i].recv != NULL);
     fake_when(stream, ready, run, &op, sizeof(op));
     fake_touches(stream, touched, count, NULL);
-    return IN_PROGRESS;
+    return c->blocking ? OK : IN_PROGRESS;
 }
 
 static int launch(enum kind kind, const void *send, void *recv, size_t count, int type, int root,

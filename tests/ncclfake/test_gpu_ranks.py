@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training by several processes on GPUs that are recorded (tests/cudafake), connected by a stand-in for NCCL
 that moves the bytes (moves.c): in the ordered mode every checkpoint has the same bytes as one rank's, whatever
-the groups; a run goes on at another number of ranks; what cannot work is refused; and a server whose other rank
-is killed goes on.  The recorder's programs fail at their end if host code touches device memory, if transfers
+the groups; a run goes on at another number of ranks; what cannot work is refused; a server whose other rank
+is killed goes on; and ranks that compute each step together answer, learn and keep what one rank does.  The recorder's programs fail at their end if host code touches device memory, if transfers
 and ops share bytes unordered, or if something is left open.
 
     test_gpu_ranks.py HZPSERVE MODEL
@@ -101,16 +101,16 @@ def refusals():
 
 
 class Server:
-    """A server of two ranks that learns without end."""
+    """A server that learns; by default of two ranks, and without end."""
 
-    def __init__(self):
+    def __init__(self, *options, name="", ranks=2, passes=1000000):
         self.log = os.path.join(top, "serve.log")
-        self.state = os.path.join(top, "state")
+        self.state = os.path.join(top, "state" + name)
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [serve, "serve", model, "--ranks", "2", "--port", "0", "--state", self.state, "--device", "cuda",
-                 "--rank-slowness", "0", "--update-tokens", "120", "--micro-rows", "60", "--max-running", "1",
-                 "--context", "64", "--kv-tokens", "64", "--step-rows", "16", "--passes", "1000000"],
+                [serve, "serve", model, "--ranks", str(ranks), "--port", "0", "--state", self.state, "--device",
+                 "cuda", "--rank-slowness", "0", "--update-tokens", "120", "--micro-rows", "60", "--max-running", "1",
+                 "--context", "64", "--kv-tokens", "64", "--step-rows", "16", "--passes", str(passes), *options],
                 stdout=log, stderr=log, env=dict(os.environ, TMPDIR=top, HZP_GRAPHS="0", **ONE_GPU))
         self.until(lambda: "serves " in self.said())
         self.url = re.search(r"serves \S+ at (http://\S+:\d+)", self.said())[1]
@@ -162,9 +162,48 @@ def loses():
     assert server.said().count("link=nccl rank=") == 2 and "lost rank=1" in server.said(), server.said()
 
 
+def text(server):
+    ask = json.dumps({"prompt": "The lamps of", "max_tokens": 20, "temperature": 0}).encode()
+    return server.call("/v1/completions", ask)["choices"][0]["text"]
+
+
+def stop(server):
+    server.process.send_signal(signal.SIGTERM)
+    ended = server.process.wait(HANG)
+    assert ended == 0, (ended, server.said())  # 1: the recorder has found mistakes
+    return server.said()
+
+
+def together():
+    """Ranks that compute each step together: what one rank answers, learned and kept; a lost one ends them."""
+    print("tensor parallelism", flush=True)
+    server = Server("--no-train", ranks=1, name="-none")
+    expected = text(server)
+    stop(server)
+    server = Server("--tensor", "2", name="-group", passes=1)
+    assert text(server) == expected, server.said()
+    with open(data, "rb") as file:
+        last = server.call("/v1/fine_tuning/examples", file.read())["last"]
+    server.until(lambda: server.call("/v1/weights")["learned_through"] == last)
+    taught = text(server)
+    losses = [float(x) for x in re.findall(r"update .*loss=(\S+)", server.said())]
+    assert losses and losses[-1] < losses[0], losses
+    assert stop(server).count("link=nccl rank=") == 2
+    for options, ranks in ((("--tensor", "2"), 2), ((), 1)):
+        server = Server(*options, ranks=ranks, name="-group", passes=1)
+        assert text(server) == taught, (ranks, server.said())
+        stop(server)
+    server = Server("--tensor", "2", "--no-train", name="-none")
+    memory_as_planned(server.said(), 1)  # members do not say
+    os.kill(server.pid(1), signal.SIGKILL)
+    end = server.process.wait(HANG)
+    assert end == 3 and re.search(r"ranks failed: .*rank 1", server.said()), (end, server.said())
+
+
 with tempfile.TemporaryDirectory() as top:
     data = os.path.join(top, "data.jsonl")
     write_data(data)
     same_bytes()
     refusals()
     loses()
+    together()

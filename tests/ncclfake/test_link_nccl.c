@@ -17,11 +17,13 @@ enum { RANKS = 4 };
 static struct hzp_link *host[RANKS], *gpu[RANKS];
 static struct hzp_err_text why;
 static int ctas;
+static bool enqueues;
 
 static void *open_one(void *arg)
 {
     int rank = (int)(intptr_t)arg;
-    struct hzp_link_nccl config = {.host = host[rank], .streams = &fake_streams, .ctas = ctas};
+    struct hzp_link_nccl config = {
+        .host = host[rank], .streams = &fake_streams, .ctas = ctas, .enqueues = enqueues};
     struct hzp_err_text text = {0};
     if (hzp_link_open_nccl(&config, &gpu[rank], &text) < 0) {
         gpu[rank] = NULL;
@@ -370,6 +372,114 @@ static void test_wake_and_abort(void **state)
     close_links(2);
 }
 
+static void enqueue(int rank, void *stream, struct hzp_transfer t)
+{
+    if (hzp_link_enqueue(gpu[rank], &t, stream, &why) < 0)
+        fail_msg("rank %d: %s", rank, why.text);
+}
+
+/* Each kind of transfer on a stream of the caller, one launch each; a sum onto what is there goes
+ * piece by piece, in the order of members. */
+static void test_enqueue(void **state)
+{
+    enum { N = HZP_LINK_NCCL_BYTES / sizeof(float) / RANKS + 1000 };
+    static float send[RANKS][RANKS * (size_t)N], sum[RANKS][N];
+    float x[RANKS][4];
+    uint64_t n[RANKS];
+    char all[RANKS][RANKS];
+    void *stream[RANKS], *event[RANKS];
+    enqueues = true;
+    open_links(RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        for (size_t i = 0; i < RANKS * (size_t)N; i++)
+            send[r][i] = 1.0f / (float)(1 + (i * 7 + (size_t)r * 13) % 1021);
+        for (size_t i = 0; i < N; i++)
+            sum[r][i] = 1e-3f * (float)(i % 17);
+        for (int i = 0; i < 4; i++)
+            x[r][i] = (float)(10 * r + i);
+        n[r] = 1ull << 40 | (uint64_t)r;
+        all[r][r] = (char)(r + 1);
+        assert_int_equal(fake_streams.stream_open(&stream[r]), 0);
+        assert_int_equal(fake_streams.event_open(&event[r]), 0);
+        enqueue(r, stream[r],
+                (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                      .type = HZP_WIRE_F32,
+                                      .count = 4,
+                                      .send = x[r],
+                                      .recv = x[r]});
+        enqueue(r, stream[r],
+                (struct hzp_transfer){.op = HZP_REDUCE_SCATTER,
+                                      .type = HZP_WIRE_F32,
+                                      .count = N,
+                                      .send = send[r],
+                                      .recv = sum[r],
+                                      .onto = true});
+        enqueue(r, stream[r],
+                (struct hzp_transfer){
+                    .op = HZP_ALL_GATHER, .count = 1, .send = &all[r][r], .recv = all[r]});
+        enqueue(r, stream[r],
+                (struct hzp_transfer){.op = HZP_ALL_REDUCE,
+                                      .type = HZP_WIRE_U64,
+                                      .count = 1,
+                                      .send = &n[r],
+                                      .recv = &n[r]});
+        assert_int_equal(fake_streams.event_record(event[r], stream[r]), 0);
+        if (r < RANKS - 1) /* nothing ends before all ranks have come */
+            assert_int_equal(fake_streams.event_query(event[r]), -1);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(fake_streams.event_query(event[r]), 0);
+        for (int i = 0; i < 4; i++)
+            assert_true(x[r][i] == (float)(60 + 4 * i));
+        assert_int_equal(n[r], (4ull << 40) + 6);
+        for (int k = 0; k < RANKS; k++)
+            assert_int_equal(all[r][k], k + 1);
+        for (size_t i = 0; i < N; i++) {
+            float want = 1e-3f * (float)(i % 17);
+            for (int m = 0; m < RANKS; m++)
+                want += 1.0f / (float)(1 + (((size_t)r * N + i) * 7 + (size_t)m * 13) % 1021);
+            assert_memory_equal(&sum[r][i], &want, sizeof(want));
+        }
+        fake_streams.event_close(event[r]);
+        fake_streams.stream_close(stream[r]);
+    }
+    assert_int_equal(fake_launched(), 5 * RANKS);
+    close_links(RANKS);
+    enqueues = false;
+}
+
+/* A lost rank: who waits for the stream looks at the link, which aborts the communicator. */
+static void test_enqueue_fails(void **state)
+{
+    float x[2] = {0};
+    void *stream;
+    hzp_ticket ticket;
+    struct hzp_transfer t = {
+        .op = HZP_ALL_REDUCE, .type = HZP_WIRE_F32, .count = 1, .send = &x[0], .recv = &x[0]};
+    open_links(2);
+    assert_int_equal(hzp_link_enqueue(gpu[0], &t, NULL, &why), HZP_EUNSUP); /* has tickets */
+    assert_int_equal(hzp_link_enqueue(host[0], &t, NULL, &why), HZP_EUNSUP);
+    close_links(2);
+    enqueues = true;
+    open_links(2);
+    assert_int_equal(hzp_link_post(gpu[0], &t, &ticket, &why), HZP_EUNSUP);
+    assert_int_equal(fake_streams.stream_open(&stream), 0);
+    t.type = HZP_WIRE_BYTE;
+    assert_int_equal(hzp_link_enqueue(gpu[0], &t, stream, &why), HZP_EINVAL);
+    t.type = HZP_WIRE_F32;
+    enqueue(0, stream, t);
+    assert_int_equal(hzp_link_check(gpu[0], &why), HZP_OK);
+    hzp_link_abort(host[0], 1, "rank 1: sends no heartbeat"); /* as the control thread does */
+    assert_int_equal(fake_aborted(), 0);
+    assert_int_equal(hzp_link_check(gpu[0], &why), HZP_EIO);
+    assert_non_null(strstr(why.text, "sends no heartbeat"));
+    assert_int_equal(fake_aborted(), 1);
+    assert_int_equal(hzp_link_enqueue(gpu[0], &t, stream, &why), HZP_EIO);
+    fake_streams.stream_close(stream);
+    close_links(2);
+    enqueues = false;
+}
+
 static void test_onto(void **state)
 {
     uint64_t x[4] = {0}, y[2];
@@ -430,7 +540,8 @@ int main(void)
         cmocka_unit_test(test_one_order),      cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_failures),       cmocka_unit_test(test_onto),
         cmocka_unit_test(test_opening),        cmocka_unit_test(test_sums_in_order),
-        cmocka_unit_test(test_wake_and_abort),
+        cmocka_unit_test(test_wake_and_abort), cmocka_unit_test(test_enqueue),
+        cmocka_unit_test(test_enqueue_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
