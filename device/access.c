@@ -109,6 +109,14 @@ static void of_quantize(struct list *l, const struct hzp_quantize_args *a)
     array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
 }
 
+static void of_codes(struct list *l, const struct hzp_codes_args *a)
+{
+    mat(l, "x", &a->x, READ);
+    mat(l, "norm", &a->norm, READ | OPTIONAL);
+    mat(l, "y", &a->y, WRITE);
+    array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
+}
+
 static void of_rope(struct list *l, const struct hzp_rope_args *a)
 {
     mat(l, "x", &a->x, READ);

@@ -70,6 +70,9 @@ struct hzp_backend {
     /* (optional) NULL: false of every one. */
     bool (*projects)(const struct hzp_device *dev, const struct hzp_project_args *args);
 
+    /* (optional) NULL: false. */
+    bool (*has_codes)(const struct hzp_device *dev);
+
     /* (optional) NULL: single ops are not timed. */
     int (*lane_time)(struct hzp_lane *lane, struct hzp_span *span);
 

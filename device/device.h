@@ -135,6 +135,9 @@ int hzp_device_prepare_times(struct hzp_device *dev, int timings);
  * after another.  Depends on shapes, types, strides and the alignment of pointers. */
 bool hzp_device_projects(const struct hzp_device *dev, const struct hzp_project_args *args);
 
+/* Whether the device has a kernel for the op codes. */
+bool hzp_device_has_codes(const struct hzp_device *dev);
+
 /* Says what attention a training will compute, so that a device with several ways chooses among
  * them.  Call it at the start before the memory plan is made, because a lane opened later may need
  * more (hzp_lane_bytes); it takes memory and gives it back. */

@@ -25,6 +25,7 @@
     X(matmul, WIDE)                                                                                \
     X(project, THIN)                                                                               \
     X(quantize, ROWS)                                                                              \
+    X(codes, ROWS)                                                                                 \
     X(rope, ROWS)                                                                                  \
     X(attn_decode, DECODE)                                                                         \
     X(attn_prefill, PREFILL)                                                                       \
@@ -162,6 +163,17 @@ struct hzp_project_args {
 struct hzp_quantize_args {
     struct hzp_mat x, y;
     float *scale; /* [rows] */
+};
+
+/* y, scale = quantize(h), as one op:
+ *   h = rmsnorm(x), by norm and eps, x [rows][cols] F32, h rounded to norm's type; or, norm absent,
+ *   h = swiglu(x), x [rows][2 cols] act, h rounded to x's type.
+ * The device's own rmsnorm and swiglu, so the codes are the same as those of two ops.  norm
+ * [1][cols] act.  A plan has it only where hzp_device_has_codes says so: the others have the reference. */
+struct hzp_codes_args {
+    struct hzp_mat x, norm, y;
+    float *scale; /* [rows] */
+    float eps;
 };
 
 /* Per row and head of q and k, first the optional RMS norm over the head (weights q_norm and

@@ -272,6 +272,11 @@ static bool trace_projects(const struct hzp_device *base, const struct hzp_proje
     return hzp_device_projects(((const struct trace_device *)base)->inner, args);
 }
 
+static bool trace_has_codes(const struct hzp_device *base)
+{
+    return hzp_device_has_codes(((const struct trace_device *)base)->inner);
+}
+
 static int trace_lane_set_share(struct hzp_lane *base, int cores)
 {
     struct trace_lane *lane = (struct trace_lane *)base;
@@ -321,6 +326,7 @@ static const struct hzp_backend functions = {
     .steady = trace_steady,
     .times_prepare = trace_times_prepare,
     .projects = trace_projects,
+    .has_codes = trace_has_codes,
     .lane_time = trace_lane_time,
     .now_ns = trace_now_ns,
 };

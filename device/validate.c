@@ -93,6 +93,22 @@ static const char *check_quantize(const struct hzp_quantize_args *a)
     return NULL;
 }
 
+static const char *check_codes(const struct hzp_codes_args *a)
+{
+    RULE(is_float(&a->x), "x is neither F32 nor BF16");
+    RULE(a->y.type == HZP_E4M3, "y is not E4M3");
+    if (!a->norm.ptr) {
+        RULE(a->x.rows == a->y.rows && a->x.cols == 2 * (int64_t)a->y.cols,
+             "x is not [rows][2 width]");
+        return NULL;
+    }
+    RULE(a->x.type == HZP_F32, "x is not F32");
+    RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    RULE(is_float(&a->norm), "norm is neither F32 nor BF16");
+    RULE(a->norm.rows == 1 && a->norm.cols == a->x.cols, "norm is not [1][cols of x]");
+    return NULL;
+}
+
 static const char *check_matmul(const struct hzp_matmul_args *a)
 {
     int32_t m = a->trans_a ? a->a.cols : a->a.rows, ka = a->trans_a ? a->a.rows : a->a.cols;

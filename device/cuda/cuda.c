@@ -310,6 +310,11 @@ static void cuda_steady(struct hzp_device *base)
     hzp_cudnn_steady(dev->cudnn);
 }
 
+static bool cuda_has_codes(const struct hzp_device *dev)
+{
+    return ((const struct hzp_cuda_device *)dev)->fuses;
+}
+
 const struct hzp_backend hzp_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -333,6 +338,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,
     .projects = hzp_cuda_projects,
+    .has_codes = cuda_has_codes,
     .lane_time = hzp_cuda_lane_time,
     .graph_begin = hzp_cuda_graph_begin,
     .graph_end = hzp_cuda_graph_end,

@@ -2,6 +2,9 @@
 /* device/cuda/fp8.cu - quantizes rows to e4m3, and computes e4m3 products of few rows, and those
  * that cuBLASLt rejects (all of them before sm_90, some shapes from there on).
  *
+ * Norm and SwiGLU in front of the quantization are part of it (codes): their result is written as
+ * codes alone.
+ *
  * Tensor cores get F16: every e4m3 is an F16, so operands and products are exact, and sums are
  * mma's in F32.  If there is no conversion instruction, the bits of an e4m3 below the sign are
  * shifted right by one: they are then the F16 of 2^-8 times its value, subnormals too, and the
@@ -85,6 +88,113 @@ extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
             start_few(lane, a->x.rows, a->x.rows, THREADS, 0, quantize<T, 1>, *a);
         }
         return hzp_cuda_launched(lane, "quantize");
+    });
+}
+
+/* ---- y, scale = rmsnorm(x) or swiglu(x) ---- */
+
+/* N elements rounded to T, as the op that writes them would. */
+template <class T, int N> static __device__ inline void round_to(float (&v)[N])
+{
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            T rounded;
+            store(&rounded, v[k]);
+            v[k] = load(&rounded);
+        }
+    }
+}
+
+/* Elements c .. c + N of the row that is quantized.  The formulas are those of rows.cu. */
+template <class T, int N, bool NORM>
+static __device__ inline void inner(const struct hzp_codes_args &a, int r, int c, float rstd,
+                                    float (&v)[N])
+{
+    float other[N];
+    if constexpr (NORM) {
+        load_n(row_of<float>(a.x, r) + c, v);
+        load_n((const T *)a.norm.ptr + c, other);
+    } else {
+        load_n(row_of<T>(a.x, r) + c, v);
+        load_n(row_of<T>(a.x, r) + a.y.cols + c, other);
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = NORM ? v[k] * rstd * other[k] : v[k] / (1 + expf(-v[k])) * other[k];
+    round_to<T>(v);
+}
+
+/* The row's rstd, by the same sum as the op rmsnorm. */
+template <int N> static __device__ inline float rstd_of(const struct hzp_codes_args &a, int r)
+{
+    float sum = 0;
+    for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(row_of<float>(a.x, r) + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += v[k] * v[k];
+    }
+    return (float)(1 / sqrt((double)block_sum(sum) / a.x.cols + (double)a.eps));
+}
+
+/* One block per row.  What is quantized is computed twice, from rows that are in the cache by
+ * then, rather than kept: a row need not fit into shared memory. */
+template <class T, int N, bool NORM> static __global__ void codes(struct hzp_codes_args a)
+{
+    wait_for_earlier();
+    let_next_begin();
+    int r = blockIdx.x;
+    uint8_t *y = row_of<uint8_t>(a.y, r);
+    float rstd = 1;
+    if constexpr (NORM)
+        rstd = rstd_of<N>(a, r);
+    uint32_t largest = 0;
+    for (int c = threadIdx.x * N; c < a.y.cols; c += blockDim.x * N) {
+        float v[N];
+        inner<T, N, NORM>(a, r, c, rstd, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            uint32_t bits = __float_as_uint(v[k]) & 0x7fffffffu;
+            largest = bits > largest ? bits : largest;
+        }
+    }
+    largest = block_largest(largest);
+    float scale = hzp_e4m3_scale(largest);
+    bool none = largest >= 0x7f800000u;
+    for (int c = threadIdx.x * N; c < a.y.cols; c += blockDim.x * N) {
+        float v[N];
+        inner<T, N, NORM>(a, r, c, rstd, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = none ? 0 : v[k] / scale;
+        store_codes(y + c, v);
+    }
+    if (threadIdx.x == 0)
+        a.scale[r] = scale;
+}
+
+template <class T, bool NORM>
+static int codes_start(struct hzp_lane *lane, const struct hzp_codes_args *a)
+{
+    int rows = a->x.rows, threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->y.cols / 8, 32)));
+    bool eights = wide(&a->x) && wide(&a->norm) && wide_codes(&a->y) && a->y.cols % 8 == 0;
+    if (eights)
+        start_few(lane, rows, rows, threads, 0, codes<T, 8, NORM>, *a);
+    else
+        start_few(lane, rows, rows, THREADS, 0, codes<T, 1, NORM>, *a);
+    return hzp_cuda_launched(lane, "codes");
+}
+
+extern "C" int hzp_cuda_codes(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_codes_args *a = (const struct hzp_codes_args *)args;
+    if (a->x.rows == 0)
+        return HZP_OK;
+    return with_type(a->norm.ptr ? a->norm.type : a->x.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        return a->norm.ptr ? codes_start<T, true>(lane, a) : codes_start<T, false>(lane, a);
     });
 }
 

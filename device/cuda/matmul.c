@@ -51,8 +51,9 @@ struct key {
     int32_t m, n, k, lda, ldb, ldc;
     int32_t sms; /* SMs it may use; 0: all */
     uint8_t type, type_c, trans_a, trans_b, bias,
-        align; /* log2 of the least alignment, at most 4 */
-    uint8_t zero[6];
+        align;    /* log2 of the least alignment, at most 4 */
+    uint8_t fast; /* sums of e4m3 may keep fewer bits */
+    uint8_t zero[5];
     uint64_t space;
 };
 
@@ -82,6 +83,7 @@ struct hzp_cuda_products {
     size_t cache; /* bytes of the second-level cache */
     struct hzp_cuda_algos *algos;
     enum tune tune;
+    bool fast; /* HZP_CUDA_FAST_ACCUM */
     bool steady;
     bool starved; /* a call since this was cleared failed for lack of memory */
 #define X(name) __typeof__(&cublasLt##name) name;
@@ -110,11 +112,25 @@ static int tune_choose(enum tune *ret, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Whether tensor cores may add up products of e4m3 without widening each sum between instructions:
+ * quicker on sm_90, some 14 bits.  All products of e4m3 are serving's: training has none. */
+static int fast_choose(bool *ret, struct hzp_err_text *reterr)
+{
+    const char *text = getenv("HZP_CUDA_FAST_ACCUM");
+    *ret = !text || strcmp(text, "0") != 0;
+    if (text && *text && *ret && strcmp(text, "1") != 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_FAST_ACCUM",
+                              "HZP_CUDA_FAST_ACCUM=%s: not 0 or 1", text);
+    return HZP_OK;
+}
+
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr)
 {
     enum tune tune;
+    bool fast;
     HZP_TRY(tune_choose(&tune, reterr));
+    HZP_TRY(fast_choose(&fast, reterr));
     void *library = hzp_cuda_library_open();
     if (!library)
         return hzp_fail(reterr, HZP_EUNSUP,
@@ -127,6 +143,7 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     }
     const char *missing = NULL;
     p->library = library;
+    p->fast = fast;
 #define X(name)                                                                                    \
     *(void **)&p->name = dlsym(library, "cublasLt" #name);                                         \
     if (!p->name)                                                                                  \
@@ -241,6 +258,7 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
     enum hzp_dtype type = (enum hzp_dtype)k->type;
     cublasOperation_t turned = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    int8_t fast = 1;
     bool ok = good(p, p->MatmulDescCreate(&product->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     if (ok && k->trans_b)
         ok = set(p, product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof(turned));
@@ -252,6 +270,8 @@ static bool describe(struct hzp_cuda_products *p, struct product *product)
         ok = set(p, product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &k->sms, sizeof(k->sms));
     if (ok && type == HZP_E4M3)
         ok = scales_describe(p, product);
+    if (ok && k->fast)
+        ok = set(p, product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
     ok = ok &&
          layout(p, &product->a, type, k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n, k->ldb);
     ok = ok &&
@@ -482,6 +502,7 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
     key.trans_b = a->trans_b != 0;
     key.bias = a->bias.ptr != NULL;
     key.align = (uint8_t)align;
+    key.fast = a->a.type == HZP_E4M3 && hzp_cuda_device((struct hzp_lane *)lane)->products->fast;
     key.space = lane->space_size;
     key.sms = lane->limit;
     return key;

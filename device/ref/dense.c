@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/ref/dense.c - embed, rmsnorm, matmul, project, quantize, rope, swiglu, gather, cast, fill,
- * noise. */
+/* device/ref/dense.c - embed, rmsnorm, matmul, project, quantize, codes, rope, swiglu, gather, cast,
+ * fill, noise. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +175,26 @@ static int ref_swiglu(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
+static int ref_codes(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_codes_args *a = args;
+    enum hzp_dtype type = a->norm.ptr ? a->norm.type : a->x.type;
+    int32_t cols = a->y.cols;
+    float *h = hzp_xmalloc(sizeof(*h) * (size_t)HZP_MAX(cols, 1));
+    for (int32_t r = 0; r < a->x.rows; r++) {
+        struct hzp_mat x = hzp_mat_rows(a->x, r, 1), y = {h, 1, cols, cols, type};
+        struct hzp_rmsnorm_args norm = {.x = x, .w = a->norm, .y = y, .eps = a->eps};
+        struct hzp_swiglu_args gate = {.x = x, .y = y};
+        if (a->norm.ptr)
+            ref_rmsnorm(lane, &norm);
+        else
+            ref_swiglu(lane, &gate);
+        hzp_ref_quantize_row(&y, 0, 0, cols, ref_at(&a->y, r), &a->scale[r]);
+    }
+    free(h);
+    return HZP_OK;
+}
+
 static int ref_gather(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_gather_args *a = args;
@@ -231,6 +251,7 @@ void hzp_ref_fill_dense(hzp_op_fn *op[HZP_OP_COUNT])
     op[HZP_OP_matmul] = ref_matmul;
     op[HZP_OP_project] = ref_project;
     op[HZP_OP_quantize] = ref_quantize;
+    op[HZP_OP_codes] = ref_codes;
     op[HZP_OP_rope] = ref_rope;
     op[HZP_OP_swiglu] = ref_swiglu;
     op[HZP_OP_gather] = ref_gather;

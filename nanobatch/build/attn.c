@@ -95,7 +95,7 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
-    hzp_stream_add(plan, layer, HZP_O, s, s->attn, s->x_in, s->x_mid);
+    hzp_stream_add(plan, layer, HZP_O, s, s->attn, false, s->x_in, s->x_mid);
 }
 
 /* dattn -> dqkv, with respect to qkv_bare. */

@@ -21,8 +21,8 @@ void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
     struct columns use = columns_of(layer, s->gate_up, s->inner);
     struct hzp_normed_product gate_up = {
         .norm = HZP_MLP_NORM, .role = HZP_GATE_UP, .rstd = s->rstd_mlp, .inner = use.inner};
-    hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use.gate_up);
-    hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, s->x_mid, s->x_out);
+    bool coded = hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use.gate_up);
+    hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, coded, s->x_mid, s->x_out);
 }
 
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,

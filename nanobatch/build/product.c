@@ -74,6 +74,12 @@ static void quantize(struct hzp_plan *plan, const struct hzp_layer_space *s, str
                       .scale = s->narrow_scale);
 }
 
+/* Whether norm and SwiGLU write the narrow buffer themselves. */
+static bool has_codes(const struct hzp_layer *layer, const struct hzp_layer_space *s)
+{
+    return s->narrow.ptr && hzp_device_has_codes(layer->model->dev);
+}
+
 void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                          const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
                          struct hzp_mat y)
@@ -147,24 +153,46 @@ static bool project_normed(struct hzp_plan *plan, const struct hzp_layer *layer,
     return hzp_plan_project(plan, layer->model, &args);
 }
 
-void hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
+/* The rows of the product: normed, or in the narrow buffer as codes of that. */
+static void norm_rows(struct hzp_plan *plan, const struct hzp_layer *layer,
+                      const struct hzp_normed_product *p, const struct hzp_layer_space *s,
+                      struct hzp_mat x)
+{
+    bool divided = s->part.ptr && !p->whole;
+    if (has_codes(layer, s) && !p->rstd && !divided) {
+        HZP_PLAN_NEXT(plan, codes, .x = x, .norm = hzp_layer_weight(layer, p->norm),
+                      .y = hzp_mat_cols(s->narrow, 0, x.cols), .scale = s->narrow_scale,
+                      .eps = layer->model->config->norm_eps);
+        return;
+    }
+    hzp_stream_norm(plan, layer, p->norm, s, x, p->rstd, p->whole);
+    quantize(plan, s, s->normed);
+}
+
+bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
                         const struct hzp_normed_product *p, const struct hzp_layer_space *s,
                         struct hzp_mat x, struct hzp_mat y)
 {
     if (project_normed(plan, layer, p, s, x, y))
-        return;
-    hzp_stream_norm(plan, layer, p->norm, s, x, p->rstd, p->whole);
+        return false;
+    norm_rows(plan, layer, p, s, x);
     struct hzp_project_args gated = {.gated = 1};
     gated.product = forward_args(layer, p->role, s, s->normed, p->bias, p->inner);
     if (p->inner.ptr && !p->rstd && !s->quantum_flops &&
         hzp_device_projects(layer->model->dev, &gated)) {
-        quantize(plan, s, s->normed);
         hzp_plan_next(plan, HZP_OP_project, &gated);
-        return;
+        return false;
     }
-    hzp_product_forward(plan, layer, p->role, s, s->normed, p->bias, y);
+    gated.product.c = y;
+    hzp_plan_add_matmul(plan, s->quantum_flops, &gated.product);
+    if (p->inner.ptr && has_codes(layer, s) && !p->rstd) {
+        HZP_PLAN_NEXT(plan, codes, .x = y, .y = hzp_mat_cols(s->narrow, 0, p->inner.cols),
+                      .scale = s->narrow_scale);
+        return true;
+    }
     if (p->inner.ptr)
         HZP_PLAN_NEXT(plan, swiglu, .x = y, .y = p->inner);
+    return false;
 }
 
 /* The norm that reads the sum of O or Down. */
@@ -181,8 +209,8 @@ static void norm_ahead(struct hzp_plan *plan, const struct hzp_layer *layer, enu
 }
 
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
-                    const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat from,
-                    struct hzp_mat to)
+                    const struct hzp_layer_space *s, struct hzp_mat x, bool coded,
+                    struct hzp_mat from, struct hzp_mat to)
 {
     const struct hzp_model *model = layer->model;
     enum hzp_tensor_place place = role == HZP_O ? HZP_TENSOR_O : HZP_TENSOR_DOWN;
@@ -190,6 +218,7 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
     if (s->part.ptr) {
         if (from.ptr != to.ptr) /* the scatter adds to it */
             HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
+        HZP_ASSERT(!coded); /* slices have no fp8 weights */
         hzp_product_forward(plan, layer, role, s, x, none, s->part);
         hzp_tensor_scatter(plan, model, place, s->part, to);
     } else {
@@ -197,7 +226,8 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
         args.accumulate = hzp_tensor_adds(model);
         if (args.accumulate && from.ptr != to.ptr)
             args.from = from;
-        quantize(plan, s, x);
+        if (!coded)
+            quantize(plan, s, x);
         hzp_plan_add_matmul(plan, s->quantum_flops, &args);
         hzp_tensor_reduce(plan, model, place, to);
     }

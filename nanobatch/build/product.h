@@ -56,22 +56,25 @@ bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
 
 /* y = rmsnorm(x) W^T + bias, norm and W the layer's of these roles; and inner = swiglu(y), unless
  * absent.  Where the device has one op for them, and nothing is kept for a backward pass (rstd
- * NULL, products not cut), the space's normed, and y if there is an inner, are not written. */
+ * NULL, products not cut), the space's normed, and y if there is an inner, are not written.  With
+ * fp8 the product reads codes of normed from the narrow buffer, and where the device has one op for
+ * norm or SwiGLU and codes, these are written instead of normed and of inner.  True: not inner, but
+ * its codes. */
 struct hzp_normed_product {
     enum hzp_role norm, role;
     float *rstd;
     bool whole; /* as in hzp_stream_norm */
     struct hzp_mat bias, inner;
 };
-void hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
+bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
                         const struct hzp_normed_product *p, const struct hzp_layer_space *s,
                         struct hzp_mat x, struct hzp_mat y);
 
 /* to = from + x W^T, W the layer's matrix of O or Down: a product that ends in the residual stream,
- * of all ranks where they compute it together. */
+ * of all ranks where they compute it together.  coded: the narrow buffer has x's codes already. */
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
-                    const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat from,
-                    struct hzp_mat to);
+                    const struct hzp_layer_space *s, struct hzp_mat x, bool coded,
+                    struct hzp_mat from, struct hzp_mat to);
 
 /* dW += dy^T x, then dx = dy W. */
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,

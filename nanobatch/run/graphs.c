@@ -59,6 +59,7 @@ union args {
     struct hzp_attn_paged_args attn;
     struct hzp_rope_args rope;
     struct hzp_rmsnorm_args norm;
+    struct hzp_codes_args codes;
     struct hzp_matmul_args matmul;
     struct hzp_project_args project;
     unsigned char bytes[320];
@@ -195,6 +196,9 @@ static void normal(const struct hzp_item *item, union args *ret)
         break;
     case HZP_OP_rmsnorm:
         TAIL(&ret->norm, eps);
+        break;
+    case HZP_OP_codes:
+        TAIL(&ret->codes, eps);
         break;
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);

@@ -138,6 +138,12 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
         key->flags = v->rstd ? 1 : 0;
         break;
     }
+    case HZP_OP_codes: {
+        const struct hzp_codes_args *v = args;
+        by_rows(&v->x, &v->y, key, size);
+        key->flags = v->norm.ptr ? 1 : 0;
+        break;
+    }
     case HZP_OP_xent: {
         const struct hzp_xent_args *v = args;
         by_rows(&v->x, &v->dx, key, size);

@@ -52,6 +52,7 @@ struct fake_call {
     size_t size;
     cudaEvent_t event;
     int sm_target, algo; /* of a product: its SM target, and the number of the algorithm it uses */
+    bool fast;           /* of a product: its sums may keep fewer bits */
     int sm_from, sm_to;  /* of a green context's stream; 0, 0: an ordinary stream */
     int nodes;           /* of a graph */
 };

@@ -24,6 +24,7 @@ struct lt_desc {
     const void *bias, *scale_a, *scale_b;
     int32_t mode_a, mode_b; /* of the scales */
     int32_t sm_target;
+    int8_t fast;
 };
 
 struct lt_layout {
@@ -147,6 +148,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
         ok = take(&desc->scale_a, sizeof(desc->scale_a), value, size, what);
     else if (ok && attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)
         ok = take(&desc->scale_b, sizeof(desc->scale_b), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM)
+        ok = take(&desc->fast, sizeof(desc->fast), value, size, what);
     else if (ok && attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET)
         ok = take(&desc->sm_target, sizeof(desc->sm_target), value, size, what);
     else
@@ -224,6 +227,7 @@ static uint64_t shape_of(const struct lt_desc *d, const struct lt_layout *a,
     mix(&hash, (uint64_t)d->trans_a * 4 + (uint64_t)d->trans_b);
     mix(&hash, (uint64_t)d->epilogue);
     mix(&hash, (uint64_t)d->sm_target);
+    mix(&hash, (uint64_t)d->fast);
     mix(&hash, (uint64_t)d->mode_a * 8 + (uint64_t)d->mode_b);
     for (int i = 0; i < 3; i++) {
         mix(&hash, (uint64_t)all[i]->type);
@@ -417,6 +421,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     task->call.dst = d;
     task->call.src = a;
     task->call.sm_target = desc->sm_target;
+    task->call.fast = desc->fast;
     task->call.algo = (int)advice.number;
     if (space) /* two streams may use it, one after the other */
         fake_touch_copy(stream, "a product's workspace", space, space_size, true);

@@ -326,6 +326,26 @@ static void test_e4m3(void **state)
     rig_close(g);
 }
 
+/* Products of e4m3, which are serving's, may add up with fewer bits; others never, and none where
+ * the operator says so. */
+static void test_fast(void **state)
+{
+    for (int on = 1; on >= 0; on--) {
+        if (!on)
+            setenv("HZP_CUDA_FAST_ACCUM", "0", 1);
+        struct rig *g = rig_open(NULL, NULL);
+        struct hzp_matmul_args narrow = product_e4m3(g, 12, 32, 48, false);
+        struct hzp_matmul_args other = product(g, 12, 32, 48, 0, 1, 0);
+        assert_int_equal(hzp_op_matmul(g->lane, &narrow), HZP_OK);
+        assert_int_equal(last_product().fast, on);
+        assert_int_equal(hzp_op_matmul(g->lane, &other), HZP_OK);
+        assert_int_equal(last_product().fast, 0);
+        finish(g);
+        rig_close(g);
+    }
+    unsetenv("HZP_CUDA_FAST_ACCUM");
+}
+
 /* Our kernels take products with few rows, with shapes the library does not support, and those
  * it has no algorithm for. */
 static void test_e4m3_by_ourselves(void **state)
@@ -600,6 +620,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_sm_target),
+        cmocka_unit_test(test_fast),
         cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_fallbacks),
         cmocka_unit_test(test_too_large),

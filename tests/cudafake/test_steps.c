@@ -532,22 +532,24 @@ static void kernels_of(struct world *w, int segs, int *ret_all, int *ret_early)
 }
 
 /* Norms and SwiGLU are part of the products: three launches of nine are saved in a layer, and one
- * at the head.  With fp8 the norm's rows are quantized, and only SwiGLU is part of a product.  All
- * kernels of a step of one to four rows may begin early, none of a larger one. */
+ * at the head.  With fp8 the norm is one kernel with the quantization, and SwiGLU part of a
+ * product.  In a larger step of fp8 SwiGLU is one kernel with the quantization, too: three launches
+ * less in a layer.  All kernels of a step of one to four rows may begin early, none of a larger
+ * one. */
 static void test_few_launches(void **state)
 {
     static const struct {
         const char *fuse;
         bool fp8;
-        int segs, projections, kernels;
+        int segs, projections, kernels, larger;
     } cases[] = {
-        {"1", false, 1, 2 * LAYERS + 1, 6 * LAYERS + 7},
-        {"1", false, 3, 2 * LAYERS + 1, 6 * LAYERS + 7},
-        {"1", false, 4, 2 * LAYERS + 1, 6 * LAYERS + 7},
-        {"0", false, 1, 0, 9 * LAYERS + 8},
-        {"0", false, 4, 0, 9 * LAYERS + 8},
-        {"1", true, 1, LAYERS + 1, 12 * LAYERS + 7},
-        {"0", true, 4, 0, 13 * LAYERS + 8},
+        {"1", false, 1, 2 * LAYERS + 1, 6 * LAYERS + 7, 6},
+        {"1", false, 3, 2 * LAYERS + 1, 6 * LAYERS + 7, 6},
+        {"1", false, 4, 2 * LAYERS + 1, 6 * LAYERS + 7, 6},
+        {"0", false, 1, 0, 9 * LAYERS + 8, 6},
+        {"0", false, 4, 0, 9 * LAYERS + 8, 6},
+        {"1", true, 1, LAYERS + 1, 10 * LAYERS + 7, 11},
+        {"0", true, 4, 0, 13 * LAYERS + 8, 14},
     };
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         struct world real;
@@ -563,7 +565,8 @@ static void test_few_launches(void **state)
         assert_int_equal(early, all);
         kernels_of(&real, 5, &all, &early); /* eight rows with the padding */
         assert_int_equal(count_op(&real.plan, HZP_OP_project), 0);
-        assert_true(all > 0 && early == 0);
+        assert_int_equal(all, cases[i].larger * LAYERS + 5);
+        assert_int_equal(early, 0);
         struct hzp_device *dev = real.m.dev;
         world_close(&real);
         fake_close(dev);

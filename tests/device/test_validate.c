@@ -55,6 +55,20 @@ static void test_matrices(void **state)
     assert_non_null(hzp_op_validate(HZP_OP_COUNT, &a));
 }
 
+static void test_codes(void **state)
+{
+    struct hzp_codes_args a = {.x = mat(0, 3, 8), .norm = bf16(1, 1, 8), .y = mat(2, 3, 8)};
+    float scale[3];
+    a.scale = scale;
+    a.y.type = HZP_E4M3;
+    BROKEN(codes, a, y.type, HZP_BF16, "y is not E4M3");
+    BROKEN(codes, a, x.type, HZP_BF16, "x is not F32");
+    BROKEN(codes, a, norm.cols, 7, "norm is not [1][cols of x]");
+    BROKEN(codes, a, norm.type, HZP_I32, "norm is neither");
+    BROKEN(codes, a, x.rows, 2, "x and y differ in shape");
+    BROKEN(codes, a, norm.ptr, NULL, "x is not [rows][2 width]");
+}
+
 static void test_project(void **state)
 {
     struct hzp_project_args a = {.product = {.a = mat(0, 3, 8),
@@ -280,7 +294,7 @@ int main(void)
         cmocka_unit_test(test_matrices), cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_matmul),   cmocka_unit_test(test_attention),
         cmocka_unit_test(test_training), cmocka_unit_test(test_the_rest),
-        cmocka_unit_test(test_project),
+        cmocka_unit_test(test_codes),    cmocka_unit_test(test_project),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,6 +155,27 @@ static void build_quantize(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
 }
 
+/* rows, cols, norm */
+static void build_codes(struct oc_io *io, const struct oc_case *c)
+{
+    bool normed = c->p[2];
+    struct hzp_codes_args a = {.eps = 1e-5f};
+    a.x =
+        oc_mat(io, "x", c->p[0], normed ? c->p[1] : 2 * c->p[1], normed ? HZP_F32 : c->type, OC_IN);
+    if (normed) {
+        a.norm = oc_mat(io, "norm", 1, c->p[1], c->type, OC_IN);
+        oc_fill(io, &a.norm, 1, 10);
+    }
+    a.y = oc_mat(io, "y", c->p[0], c->p[1], HZP_E4M3, OC_OUT);
+    a.scale = oc_array(io, "scale", OC_F32, c->p[0], OC_OUT);
+    oc_fill(io, &a.x, 1, normed ? 300 : 3);
+    if (c->p[0] > 2) /* a row that cannot be scaled */
+        oc_put(&a.x, 2, oc_below(io, c->p[1]), NAN);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s %s", c->p[0], c->p[1], oc_type_name(c->type),
+            normed ? "normed" : "gated");
+}
+
 static void *pages_make(struct oc_io *io, bool value, const struct hzp_kv *kv,
                         const struct hzp_heads *heads, float **ret_scale)
 {
@@ -362,6 +383,13 @@ static void build_collective(struct oc_io *io, const struct oc_case *c)
 #define QUANTIZE(type, flags, ...)                                                                 \
     {                                                                                              \
         HZP_OP_quantize, build_quantize, type, flags,                                              \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define CODES(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_codes, build_codes, type, flags,                                                    \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \
@@ -668,5 +696,17 @@ const struct oc_case oc_cases_project[] = {
     PROJECT(HZP_BF16, OC_BENCH, 1, 14336, 4096, 1, 1, 0, 1, 0),
     PROJECT(HZP_BF16, OC_BENCH, 1, 6144, 4096, 1, 0, 0, 1, 0),
     PROJECT(HZP_BF16, OC_BENCH, 4, 14336, 4096, 1, 1, 0, 1, 0),
+    BOTH(CODES, 0, 1, 1, 1),
+    BOTH(CODES, 0, 1, 1, 0),
+    BOTH(CODES, 0, 0, 8, 1),
+    BOTH(CODES, 0, 0, 8, 0),
+    BOTH(CODES, OC_GAPS, 9, 97, 1),
+    BOTH(CODES, OC_GAPS, 9, 97, 0),
+    BOTH(CODES, 0, 17, 256, 1),
+    BOTH(CODES, 0, 17, 256, 0),
+    BOTH(CODES, OC_GAPS, 3, 4104, 1),
+    BOTH(CODES, OC_GAPS, 3, 4104, 0),
+    BOTH(CODES, OC_BENCH, 8192, 2048, 1),
+    BOTH(CODES, OC_BENCH, 8192, 2048, 0),
     {0},
 };

@@ -26,7 +26,7 @@ static char wrong[256];
  * nmse 1e-6; that no code is lost is a fact of its own (facts.c).
  * E4M3 pages are y, quantized (facts.c holds them to its bits), so where y differs in a last place
  * the scale of its row may, one part in 256, and now and then a code is the neighbour's, one part
- * in 8 to 16: nmse 1e-3, miss 1/8.
+ * in 8 to 16: nmse 1e-3, miss 1/8.  So it is with codes of norms and SwiGLU.
  * Where only bits are moved, or the op list fixes the order of the sum, ref's bits are due. */
 static bool has(const struct oc_io *io, enum oc_elem elem)
 {
@@ -38,8 +38,10 @@ static bool has(const struct oc_io *io, enum oc_elem elem)
 
 struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem elem)
 {
-    if (op == HZP_OP_rope && elem == OC_E4M3)
+    if ((op == HZP_OP_rope || op == HZP_OP_codes) && elem == OC_E4M3)
         return (struct oc_bound){1e-3, 0.125};
+    if (op == HZP_OP_codes) /* scales */
+        return (struct oc_bound){2e-6, 0.008};
     if (op == HZP_OP_rope && elem == OC_F32 && has(io, OC_BF16)) /* scales */
         return (struct oc_bound){2e-6, 0.008};
     if (elem != OC_F32 && elem != OC_BF16 && elem != OC_F64)

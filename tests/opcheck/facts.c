@@ -506,6 +506,64 @@ static int fact_rounding(struct oc_target *target, struct oc_io *io, uint8_t *re
     return verdict(target, "quantize", "ties and neighbours of every code", broken);
 }
 
+/* Codes of norms and of SwiGLU are those that the device's own two ops make. */
+static int fact_fused(struct oc_target *target, struct oc_io *io, uint8_t *result, bool normed)
+{
+    enum { ROWS = 5, COLS = 264 };
+    const char *what = normed ? "those of rmsnorm and quantize" : "those of swiglu and quantize";
+    uint8_t want[ROWS * COLS], half[ROWS * COLS * 2];
+    float scale[ROWS], x[ROWS * COLS * 2];
+    for (int i = 0; i < ROWS * COLS * 2; i++) /* BF16 numbers, so that both types hold them */
+        x[i] = (float)((i * 37 + i / 7) % 255 - 127) / 32 * (float)(1 + i / COLS);
+    oc_io_reset(io, 21, false);
+    struct hzp_mat in =
+        oc_mat(io, "x", ROWS, normed ? COLS : 2 * COLS, normed ? HZP_F32 : HZP_BF16, OC_IN);
+    struct hzp_mat norm = oc_mat(io, "w", 1, COLS, HZP_BF16, OC_IN);
+    struct hzp_mat h = oc_mat(io, "y", ROWS, COLS, HZP_BF16, OC_OUT);
+    for (int i = 0; i < in.rows * in.cols; i++)
+        oc_put(&in, i / in.cols, i % in.cols, x[i]);
+    for (int i = 0; i < COLS; i++)
+        oc_put(&norm, 0, i, 1 + (float)(i % 16) / 16);
+    struct hzp_rmsnorm_args first = {.x = in, .w = norm, .y = h, .eps = 1e-5f};
+    struct hzp_swiglu_args gate = {.x = in, .y = h};
+    oc_args(io, normed ? (void *)&first : (void *)&gate, normed ? sizeof(first) : sizeof(gate));
+    if (oc_target_run(target, normed ? HZP_OP_rmsnorm : HZP_OP_swiglu, io, result) < 0)
+        return verdict(target, "codes", what, "the device failed");
+    memcpy(half, result_at(io, result, h.ptr), sizeof(half));
+
+    oc_io_reset(io, 22, false);
+    struct hzp_quantize_args second = {oc_mat(io, "x", ROWS, COLS, HZP_BF16, OC_IN),
+                                       oc_mat(io, "y", ROWS, COLS, HZP_E4M3, OC_OUT),
+                                       oc_array(io, "scale", OC_F32, ROWS, OC_OUT)};
+    memcpy(second.x.ptr, half, sizeof(half));
+    oc_args(io, &second, sizeof(second));
+    if (oc_target_run(target, HZP_OP_quantize, io, result) < 0)
+        return verdict(target, "codes", what, "the device failed");
+    memcpy(want, result_at(io, result, second.y.ptr), sizeof(want));
+    memcpy(scale, result_at(io, result, second.scale), sizeof(scale));
+
+    oc_io_reset(io, 23, false);
+    struct hzp_codes_args both = {.eps = 1e-5f};
+    both.x = oc_mat(io, "x", ROWS, in.cols, in.type, OC_IN);
+    if (normed)
+        both.norm = oc_mat(io, "norm", 1, COLS, HZP_BF16, OC_IN);
+    both.y = oc_mat(io, "y", ROWS, COLS, HZP_E4M3, OC_OUT);
+    both.scale = oc_array(io, "scale", OC_F32, ROWS, OC_OUT);
+    for (int i = 0; i < in.rows * in.cols; i++)
+        oc_put(&both.x, i / in.cols, i % in.cols, x[i]);
+    for (int i = 0; normed && i < COLS; i++)
+        oc_put(&both.norm, 0, i, 1 + (float)(i % 16) / 16);
+    oc_args(io, &both, sizeof(both));
+    const char *broken = NULL;
+    if (oc_target_run(target, HZP_OP_codes, io, result) < 0)
+        broken = "the device failed";
+    else if (memcmp(result_at(io, result, both.scale), scale, sizeof(scale)) != 0)
+        broken = "a scale differs";
+    else if (memcmp(result_at(io, result, both.y.ptr), want, sizeof(want)) != 0)
+        broken = "a code differs";
+    return verdict(target, "codes", what, broken);
+}
+
 /* The pages hold exactly the bits of y, each row in its slot, and nothing else has changed
    there. */
 static int fact_appended(struct oc_target *target, struct oc_io *io, uint8_t *result)
@@ -669,6 +727,8 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
         failures += fact_appended(target, io, result) + fact_appended_narrow(target, io, result);
     if (oc_wanted(pattern, HZP_OP_quantize))
         failures += fact_rounding(target, io, result);
+    if (oc_wanted(pattern, HZP_OP_codes) && hzp_device_has_codes(target->dev))
+        failures += fact_fused(target, io, result, true) + fact_fused(target, io, result, false);
     if (oc_wanted(pattern, HZP_OP_adamw)) {
         failures += fact_master(target, io, result);
         failures += fact_same_master(target, io, result);

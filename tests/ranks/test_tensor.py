@@ -354,7 +354,7 @@ def refused():
              (["--ranks", "3", "--tensor", "3", "--no-train"], "do not divide the model's attention heads, 4"),
              (GROUP + ["--no-train", "--quantization", "fp8"], "--quantization fp8 cannot be used with --tensor"),
              (GROUP + ["--no-train", "--run-ahead", "1"], "--run-ahead 1 cannot be used with --tensor"),
-             (GROUP + ["--no-train", "--device", "cuda"], "--tensor is not there for GPUs yet"),
+             (GROUP + ["--no-train", "--link", "nccl"], "--link nccl moves the memory of GPUs"),
              (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
     for options, says in cases:
         state = [] if "--state" in options else ["--state", "none"]
