@@ -2,11 +2,15 @@
 """The goals for the figures of dev/gpu/run, and the report of a run.
 
 Every figure of the plan's section on proof with a GPU is a row: the goal, the measured value, and
-whether it suffices.  Shares are of the best that any step of the same run measured: copy bandwidth, and the
-library's bf16 product.
+whether it suffices.  Shares are of the best copy bandwidth that any step of the same run measured, and of the
+library's bf16 product as the device sustains it (the step "ceiling"; where that was not run, its best).
 """
 
-SHARES = ("share of the run's best product rate", "share of the run's best copy bandwidth")
+import re
+
+from arithmetic import GOALS
+
+SHARES = ("share of the sustained product rate", "share of the run's best copy bandwidth")
 
 
 # ---- ceilings ----
@@ -35,12 +39,24 @@ def ceilings(results):
     return (max((c for c, _ in every if c), default=0), max((g for _, g in every if g), default=0))
 
 
+def ceiling(results):
+    """(burst, sustained) TFLOP/s of the bf16 product; None: not measured."""
+    for step in results["steps"]:
+        for row in step["rows"]:
+            if row.get("t") == "ceiling":
+                return row["burst_tflops"], row["sustained_tflops"]
+    return None
+
+
 # ---- lookup of figures ----
 
 class Run:
     def __init__(self, results):
         self.steps = {step["name"]: step for step in results["steps"]}
         self.copy, self.gemm = ceilings(results)
+        held = ceiling(results)
+        if held:
+            self.gemm = held[1]
         self.big, self.middle = results["shapes"]
 
     def figure(self, step, name):
@@ -102,15 +118,24 @@ def fallbacks(results):
 def serving_rows(run):
     for load in ("512/512", "1024/512"):
         step = f"offline {load}"
-        yield at_least(run, f"8B offline {load}: total tokens/s x 2 N", 0.72,
+        yield at_least(run, f"8B offline {load}: total tokens/s x 2 N", GOALS["offline"],
                        run.of_best(step, "offline, prompts and answers", 1), SHARES[0], step)
-    yield at_least(run, "8B offline 1000/1000: output tokens/s", 15000,
+    yield at_least(run, "8B offline 1000/1000: output tokens/s", GOALS["output"],
                    run.figure("offline 1000/1000", "offline, answers"), "tokens/s", "offline 1000/1000")
+    yield at_least(run, "8B offline 1000/1000, weights and KV cache in fp8: output tokens/s", GOALS["output, fp8"],
+                   run.figure("offline, fp8", "offline, answers"), "tokens/s", "offline, fp8")
     attention = [row["gbytes_per_s"] for row in run.rows("product", t="attention") if row["sequences"] >= 64]
-    yield at_least(run, "8B decode attention: bytes of keys and values a second", 0.85,
+    yield at_least(run, "8B decode attention: bytes of keys and values a second", GOALS["attention"],
                    max(attention) / run.copy if attention and run.copy else None, SHARES[1], "product")
-    yield at_least(run, "8B decoding, one request: weight bytes a second", 0.85,
+    yield at_least(run, "8B decoding, one request: weight bytes a second", GOALS["one sequence"],
                    run.of_best("serve", "decode, one sequence", 0), SHARES[1], "serve")
+    many = [row["gbytes_per_s"] for row in run.rows("product", t="serve", shape=run.big, sequences=64, context=1024)]
+    yield at_least(run, "8B decoding, 64 sequences at 1024: bytes of weights, keys and values a second", GOALS["64 sequences"],
+                   many[0] / run.copy if many and run.copy else None, SHARES[1], "product")
+    prefill = [run.of_best("serve", row["name"], 1) for row in run.rows("serve")
+               if re.fullmatch(r"prefill, \d+ tokens", str(row.get("name")))]
+    yield at_least(run, "8B prefill of a prompt: model operations", GOALS["prefill"], prefill[0] if prefill else None, SHARES[0],
+                   "serve")
     steps = [row["gbytes_per_s"] for row in run.rows("product", t="serve", shape=run.big, sequences=1, rows=1,
                                                      context=512)]
     yield goal(run, "the same, the step alone", "told", steps[0] / run.copy if steps and run.copy else None,
@@ -122,14 +147,14 @@ def training_rows(run):
     longest = max((row["length"] for row in trained), default=0)
     rate = [row["of_gemm"] * (limits_of(run.steps["product"])[1] or 1) for row in trained
             if row["length"] == longest]
-    yield at_least(run, "3B training, sequences of 4096: model operations", 0.55,
+    yield at_least(run, "3B training, sequences of 4096: model operations", GOALS["training"],
                    rate[0] / run.gemm if rate and run.gemm else None, SHARES[0], "product")
     step = "8b beside KV"
     kv, planned = run.figure(step, "memory: KV cache"), run.figure(step, "memory: planned")
     update, there = run.figure(step, "seconds an update"), run.figure(step, "memory: available")
     whole = None not in (kv, planned, update, there)
-    yield goal(run, "8B full fine-tuning, bf16 moments, beside KV", ">= 32 GB of KV, and updates run",
-               kv if whole else None, bool(whole and kv >= 32), step,
+    yield goal(run, "8B full fine-tuning, bf16 moments, beside KV", f">= {GOALS['KV beside training']} GB of KV, and updates run",
+               kv if whole else None, bool(whole and kv >= GOALS["KV beside training"]), step,
                note=f"GB; {planned:.4g} of {there:.4g} GB planned, an update takes {update:.3g} s"
                if whole else "")
 
@@ -172,8 +197,8 @@ def coserve_rows(run):
             best = (held, gain, way)
         yield goal(run, f"8B co-serving gain at half load, {way}", "told", gain, "told", f"co-serving, {way}",
                    note=note)
-    yield goal(run, "8B co-serving gain at half load, goals held", ">= 1.3, 99 of 100 within",
-               best[1] if best else None, bool(best and best[0] and best[1] >= 1.3),
+    yield goal(run, "8B co-serving gain at half load, goals held", f">= {GOALS['co-serving']}, 99 of 100 within",
+               best[1] if best else None, bool(best and best[0] and best[1] >= GOALS["co-serving"]),
                *[f"co-serving, {way}" for way in ways],
                note=f"{best[2]}; goals {'held' if best[0] else 'NOT held'}" if best else "")
 
@@ -246,6 +271,32 @@ def table(rows):
     return lines
 
 
+def clocks_said(results):
+    log = [s for s in results["steps"] if "sm_mhz" in s]
+    if not log:
+        return "Clocks and power were not logged" + (f": {results['log']}." if results.get("log") else ".")
+    low, high = min(s["sm_mhz"][0] for s in log), max(s["sm_mhz"][2] for s in log)
+    power = max((s["power_w"][2] for s in log if "power_w" in s), default=0)
+    return f"Clocks of the SMs {low:.0f} to {high:.0f} MHz, power up to {power:.0f} W; by step below."
+
+
+def memory_left(results):
+    """Steps after which more of the device's memory was in use than before, though their processes had ended."""
+    told = []
+    for s in results["steps"]:
+        before, after = s.get("memory_used_mib", (0, 0))
+        if after - before > NOT_BACK_MIB:
+            told += ["", f"**Memory: {after - before:.0f} MiB more are in use after step {s['name']} than before.**"]
+    return told
+
+
+NOT_BACK_MIB = 64  # the driver's own may grow by so much
+
+
+def span(values):
+    return "-" if values is None else " / ".join(f"{v:.0f}" for v in values)
+
+
 def report(results):
     """What failed first, then the goals, then each step's figures."""
     copy, gemm = ceilings(results)
@@ -260,16 +311,24 @@ def report(results):
              f"Goals: {sum(g['reached'] == 'yes' for g in asked)} reached, "
              f"{sum(g['reached'] == 'NO' for g in asked)} not, "
              f"{sum(g['reached'] == 'not measured' for g in asked)} figures not measured.", "",
-             f"Ceilings, the best of the run: copy {copy:.4g} GB/s, bf16 product {gemm:.4g} TFLOP/s."]
+             f"Ceilings, the best of the run: copy {copy:.4g} GB/s, bf16 product {gemm:.4g} TFLOP/s."
+             + (" In the step \"ceiling\" the product ran at {:.4g} in a burst and {:.4g} sustained: goals are shares "
+                "of that.".format(*held) if (held := ceiling(results)) else " What it sustains was not measured."), "",
+             clocks_said(results)]
+    lines += memory_left(results)
     for step, kind, times in fallbacks(results):
         lines += ["", f"**Fallback: {kind}, {times:.0f} times in step {step}.**"]
     if results["trial"]:
         lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
     lines += ["", "## Goals", ""] + table(asked)
-    lines += ["", "## Steps", "", "| step | kind | verdict | s | what it said |", "|---|---|---|---|---|"]
+    lines += ["", "## Steps", "", "SM clock and power: lowest / median / highest; throttled: the share of the time; "
+              "memory: MiB in use before / after.", "",
+              "| step | kind | verdict | s | SM MHz | W | throttled | memory | what it said |",
+              "|---|---|---|---|---|---|---|---|---|"]
     for s in results["steps"]:
         said = s["said"].splitlines()[-1][:110].replace("|", "/") if s["said"].strip() else ""
-        lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {said} |")
+        lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {span(s.get('sm_mhz'))} | "
+                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | {said} |")
     for s in results["steps"]:
         if s["rows"] and s["kind"] == "bench":
             lines += ["", f"## {s['name']}", "", s["what"], ""] + table(s["rows"])

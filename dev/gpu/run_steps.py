@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of dev/gpu/run: their commands, and how their outputs are read and judged.
 
-A step: name, kind (check, bench), purpose, command, env, files (that must exist), limit and expected
-seconds, read (turns its output into rows), optional (not a failure where it cannot run), part
-(1, 2: which half of the plan; 3: cuDNN, a run of its own), extra (run only on request).
+A step: part, name, kind (check, bench), purpose, command, env, files (that must exist), expected seconds, read
+(turns its output into rows), optional (not a failure where it cannot run), extra (run only on request).
+Part 1 is the checks, memory, ceilings and steps of the 8B shape; 2 cuDNN beside our attention, plans and lanes;
+3 offline loads, fp8, decode attention by share, co-serving, swaps.
 
 The same steps exist in two sizes: FULL, for one GPU of 140 GB, and TRIAL, the same commands on the CPU with a
 shape of two thin layers, which proves that each runs and its output is readable, and measures nothing.
@@ -35,7 +36,8 @@ class FULL:
                "--slo", "ttft=500ms,itl=40ms"]
     train_cores = "68"
     lanes, fp8 = [], []
-    shares = "0 32"
+    shares = "0 64 48 32"
+    ceiling = []
     plans = ["--seconds", "20", "512,768,512,0", "448,1500,448,0", "64,1024,0,1024"]
     decodes = ["--seconds", "0", "--repeat", "31", "64,1024,0,0"]
     search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
@@ -60,6 +62,7 @@ class TRIAL:
     train_cores = "1"
     lanes, fp8 = ["8", "32", "64"], ["32", "1", "8"]
     shares = "0 1"
+    ceiling = ["256", "1"]
     plans = ["--seconds", "2", "--repeat", "3", "8,32,16,0", "8,60,16,0", "4,32,0,64"]
     decodes = ["--seconds", "0", "--repeat", "3", "8,32,0,0"]
     search = ["--no-train", "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2"]
@@ -164,41 +167,40 @@ def checks(folder, size):
         return f"{folder}/{name}"
     golden = sorted(p("golden/" + d) for d in (os.listdir(p("golden")) if os.path.isdir(p("golden")) else []))
     yield {"name": "devices", "what": "the device opens", "command": [p("hzpserve"), "devices"],
-           "limit": 30, "expect": 2, "same": lambda out: " SMs" in out or size.trial and "cpu" in out}
+           "expect": 2, "same": lambda out: " SMs" in out or size.trial and "cpu" in out}
     yield {"name": "conform", "what": "memory, lanes, copies and fences", "command": [p("test_device")],
-           "limit": 60, "expect": 5}
+           "expect": 5}
     yield {"name": "opcheck", "what": "every op against the reference",
-           "command": [p("opcheck"), *size.opcheck], "limit": 90, "expect": 12, "read": "last"}
+           "command": [p("opcheck"), *size.opcheck], "expect": 12, "read": "last"}
     yield {"name": "opcheck, grid lanes", "what": "attention on lanes limited to 48 SMs by their grids",
            "command": [p("opcheck"), "--quiet", "--share=48", *size.opcheck[:1],
                        *(size.opcheck[1:] or ["--op=*attn*"])],
-           "env": {"HZP_CUDA_LANES": "grid"}, "limit": 45, "expect": 5, "read": "last"}
+           "env": {"HZP_CUDA_LANES": "grid"}, "expect": 5, "read": "last"}
     for op in ("attn_packed", "attn_prefill"):
-        yield {"name": f"opcheck, cuDNN, {op}", "what": "the op by cuDNN against the reference; gradients, whose bits "
+        yield {"part": 2, "name": f"opcheck, cuDNN, {op}", "what": "the op by cuDNN against the reference; gradients, whose bits "
                "do not repeat, are compared with ours in the step cudnn attention",
                "command": [p("opcheck"), "--quiet", *size.opcheck[:1], "--op=" + op],
-               "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "limit": 90, "expect": 45, "read": "last", "part": 3}
+               "env": {"HZP_CUDA_ATTENTION": "cudnn"}, "expect": 45, "read": "last"}
     yield {"name": "opcheck, loads by threads", "what": "decode attention without the tensor copy engine",
            "command": [p("opcheck"), "--quiet", *size.opcheck[:1], *(size.opcheck[1:] or ["--op=attn_decode"])],
-           "env": {"HZP_CUDA_BULK": "0"}, "limit": 45, "expect": 2, "read": "last"}
+           "env": {"HZP_CUDA_BULK": "0"}, "expect": 2, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
-           "command": [p("test_golden"), size.device] + golden[:size.golden], "limit": 60, "expect": 4,
+           "command": [p("test_golden"), size.device] + golden[:size.golden], "expect": 4,
            "read": "last"}
     yield {"name": "greedy equality", "what": "the same text as on the CPU, with and without graphs",
-           "command": greedy(folder, size), "files": [p("hzpserve"), p("world/config.json")], "limit": 90,
-           "expect": 25, "read": "last"}
+           "command": greedy(folder, size), "files": [p("hzpserve"), p("world/config.json")], "expect": 25, "read": "last"}
     for shape in ("sequential", "overlapped"):
         yield {"name": f"no mixing, {shape}", "what": "no step reads two versions",
-               "command": [p("test_no_mixing"), size.device, shape, size.mixing], "limit": 45, "expect": 6,
+               "command": [p("test_no_mixing"), size.device, shape, size.mixing], "expect": 6,
                "read": "last"}
     yield {"name": "resume", "what": "killed, started again: the same answers; ended by SIGTERM: 0",
            "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"),
                        *size.resume],
-           "files": [p("run_life.py"), p("demo/teach.jsonl")], "limit": 60, "expect": 12, "read": "json"}
+           "files": [p("run_life.py"), p("demo/teach.jsonl")], "expect": 12, "read": "json"}
     yield {"name": "two ranks", "what": "two ranks on one device, by NCCL over sockets: the losses of one rank, and "
            "a trace of both; skipped where there is no NCCL",
            "command": ["python3", p("run_ranks.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"), size.device],
-           "files": [p("run_ranks.py"), p("demo/teach.jsonl")], "limit": 90, "expect": 12, "read": "json",
+           "files": [p("run_ranks.py"), p("demo/teach.jsonl")], "expect": 12, "read": "json",
            "optional": True}
     for tool, what in (("memcheck", "reads and writes out of bounds, leaks aside"),
                        ("racecheck", "races in shared memory")):
@@ -206,7 +208,7 @@ def checks(folder, size):
         yield {"name": f"sanitizer, {tool}", "what": f"a small step and a training update: {what}",
                "command": [sanitizer or "compute-sanitizer", "--tool", tool, "--error-exitcode", "9",
                            p("product"), "--once", size.device, "tiny"], "files": [p("product")],
-               "limit": 60 if tool == "memcheck" else 90, "expect": 20, "read": "last", "optional": True,
+               "expect": 20, "read": "last", "optional": True,
                "extra": tool != "memcheck"}
 
 
@@ -215,34 +217,48 @@ def serving(folder, size):
     def p(name):
         return f"{folder}/{name}"
     shapes = ["tiny"] if size.trial else [size.big, size.middle]
-    yield {"name": "product", "what": "steps as the server builds them: decode, prefill, training by shape",
+    yield {"part": 1, "name": "ceiling", "what": "the bf16 product in a burst, and sustained under the power limit: the "
+           "goals are shares of the second", "command": [p("ceiling"), size.device, *size.ceiling],
+           "expect": 9, "read": "json"}
+    yield {"part": 1, "name": "ops", "what": "each op of the big shape alone, beside the limit that binds it",
+           "command": engine(folder, size, "ops", size.big, "--quick"), "env": noise(), "expect": 15, "read": "bench"}
+    yield {"part": 1, "name": "product", "what": "steps as the server builds them: decode, prefill, training by shape",
            "command": [p("product"), *(["--once"] if size.trial else []), size.device, *shapes],
-           "limit": 100, "expect": 28, "read": "json"}
-    yield {"name": "serve", "what": "one request alone, a prompt, several: through the whole engine",
+           "expect": 28, "read": "json"}
+    yield {"part": 1, "name": "serve", "what": "one request alone, a prompt, several: through the whole engine",
            "command": engine(folder, size, "serve", size.big, "--quick", "--kv-memory",
                              size.swap[1], "--context", size.swap[3]),
-           "env": noise(), "limit": 45, "expect": 10, "read": "bench"}
+           "env": noise(), "expect": 10, "read": "bench"}
     for load, (prompt, answer, running, seconds) in size.offline.items():
-        yield {"name": f"offline {load}",
+        yield {"part": 3, "name": f"offline {load}",
                "what": "tokens a second when only throughput counts, in a window of a load without end",
                "command": engine(folder, size, "offline", size.big, "--steady", size.offline_seconds,
                                  "--input-len", str(prompt), "--output-len", str(answer), "--max-running",
                                  str(running), "--step-rows", size.offline_rows, "--prefill-rows",
                                  size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting",
                                  "2048", "--max-waiting-tokens", "16777216"),
-               "env": noise(), "limit": 55, "expect": seconds, "read": "bench"}
+               "env": noise(), "expect": seconds, "read": "bench"}
+    prompt, answer, running, seconds = size.offline["1000/1000"]
+    yield {"part": 3, "name": "offline, fp8",
+           "what": "the load of 1000/1000 with weights and KV cache in fp8",
+           "command": engine(folder, size, "offline", size.big, "--steady", size.offline_seconds,
+                             "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--input-len", str(prompt),
+                             "--output-len", str(answer), "--max-running", str(running * 2), "--step-rows",
+                             size.offline_rows, "--prefill-rows", size.offline_rows, "--kv-memory",
+                             size.offline_memory, "--max-waiting", "2048", "--max-waiting-tokens", "16777216"),
+           "env": noise(), "expect": seconds, "read": "bench"}
     prompt, answer, running, seconds = size.offline["512/512"]
-    yield {"name": "offline, drawn",
+    yield {"part": 3, "name": "offline, drawn",
            "what": "the load of 512/512 at a temperature, with top_p: beside it, what drawing costs",
            "command": engine(folder, size, "offline", size.big, "--steady", size.offline_seconds,
                              "--temperature", "0.8", "--top-p", "0.95", "--input-len", str(prompt),
                              "--output-len", str(answer), "--max-running", str(running), "--step-rows",
                              size.offline_rows, "--prefill-rows", size.offline_rows, "--kv-memory",
                              size.offline_memory, "--max-waiting", "2048", "--max-waiting-tokens", "16777216"),
-           "env": noise(), "limit": 55, "expect": seconds, "read": "bench", "part": 2, "extra": True}
+           "env": noise(), "expect": seconds, "read": "bench", "extra": True}
     shape, context, running = size.long
     prompt, answer = size.offline["512/512"][:2]
-    yield {"name": "offline, long context",
+    yield {"part": 3, "extra": True, "name": "offline, long context",
            "what": "the load of 512/512 with a page table for many times the positions: beside it, what the "
                    "table costs",
            "command": engine(folder, size, "offline", shape, "--steady", size.offline_seconds, "--input-len",
@@ -250,94 +266,90 @@ def serving(folder, size):
                              "--context", context, "--step-rows", size.offline_rows, "--prefill-rows",
                              size.offline_rows, "--kv-memory", size.offline_memory, "--max-waiting", "2048",
                              "--max-waiting-tokens", "16777216"),
-           "env": noise(), "limit": 55, "expect": 26, "read": "bench", "part": 2}
-    yield {"name": "8b beside KV", "what": "full fine-tuning with bf16 moments in a server's memory, two "
+           "env": noise(), "expect": 26, "read": "bench"}
+    yield {"part": 3, "name": "8b beside KV", "what": "full fine-tuning with bf16 moments in a server's memory, two "
            "versions and 32 GB of KV: planned, taken, updates run",
            "command": engine(folder, size, "train", size.big, "--quick", "--moments", "bf16", *size.beside),
-           "env": noise(), "limit": 60, "expect": 18, "read": "bench"}
+           "env": noise(), "expect": 18, "read": "bench"}
 
 
 def sharing(folder, size):
     """Training and serving on one device."""
     def p(name):
         return f"{folder}/{name}"
-    yield {"name": "swap", "what": "inter-token latencies with 0, 1 and 10 swaps a second, and at swaps",
+    yield {"part": 3, "name": "swap", "what": "inter-token latencies with 0, 1 and 10 swaps a second, and at swaps",
            "command": engine(folder, size, "swap", size.big, "--quick", *size.swap),
-           "env": noise(), "limit": 50, "expect": 18, "read": "bench", "part": 2}
+           "env": noise(), "expect": 18, "read": "bench"}
     for lanes in size.ways:
         cores = [] if lanes == "turns" else ["--train-cores", size.train_cores]
-        yield {"name": f"co-serving, {lanes}",
+        yield {"part": 2 if lanes == "grid" else 3, "name": f"co-serving, {lanes}",
                "what": "gain at half load with goals; time slicing beside it. " +
                        ("Training takes turns with requests" if lanes == "turns" else
                         f"Training has lanes of its own, limited by {lanes}"),
                "command": engine(folder, size, "coserve", size.big, "--quick", "--moments", "bf16",
                                  *size.coserve, *cores),
                "env": noise(**({} if lanes == "turns" else {"HZP_CUDA_LANES": lanes})),
-               "limit": 55, "expect": 27, "read": "bench", "part": 2}
+               "expect": 27, "read": "bench"}
     for lanes in ("green", "grid"):
-        yield {"name": f"R to P, {lanes}",
+        yield {"part": 2, "extra": lanes == "grid", "name": f"R to P, {lanes}",
                "what": "decode attention and training's products by share of the SMs, alone and together",
                "command": [p("lanes"), size.device, p("shapes/" + size.big), *size.lanes],
-               "env": {"HZP_CUDA_LANES": lanes}, "limit": 45, "expect": 9, "read": "json", "part": 2}
-    yield {"name": "plans", "what": "steps by the sequential plan, nano-batches alone, an overlap drawn by "
+               "env": {"HZP_CUDA_LANES": lanes}, "expect": 9, "read": "json"}
+    yield {"part": 2, "name": "plans", "what": "steps by the sequential plan, nano-batches alone, an overlap drawn by "
            "hand, the plan searched", "command": [p("plans"), size.device, p("shapes/" + size.big), *size.plans],
-           "limit": 90, "expect": 48, "read": "json", "part": 2}
+           "expect": 48, "read": "json"}
     script = """set -o pipefail
 fail=0
 for form in lanes whole; do
   HZP_CUDA_GRAPHS=$form "$@" | sed 's/^{/{"form":"'$form'",/' || fail=1
 done; exit $fail
 """
-    yield {"name": "graphs of lanes", "what": "a decode step over two green lanes whose graphs are each of one lane, "
-           "ordered by events (lanes), and as one graph (whole)", "read": "json", "limit": 60, "expect": 14,
+    yield {"part": 2, "name": "graphs of lanes", "what": "a decode step over two green lanes whose graphs are each of one lane, "
+           "ordered by events (lanes), and as one graph (whole)", "read": "json", "expect": 14,
            "command": ["bash", "-c", script, "forms", p("plans"), size.device, p("shapes/" + size.middle),
-                       *size.decodes], "part": 2}
+                       *size.decodes]}
 
 
 def others(folder, size):
     def p(name):
         return f"{folder}/{name}"
     line = '"$@" 2>&1 >/dev/null | grep "memory driver" || echo "none: not a GPU"'
-    yield {"name": "driver memory",
+    yield {"part": 1, "name": "driver memory",
            "what": "what the driver takes for partitions of the SMs and for graphs, and what is free then",
            "command": ["bash", "-c", line, "plan",
                        *engine(folder, size, "serve", size.big, "--quick", "--kv-memory", size.swap[1],
                                "--context", size.swap[3], "--log-level", "info")],
-           "env": noise(), "limit": 45, "expect": 10, "read": "last", "part": 2}
-    yield {"name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
-           "command": [p("fp8"), size.device, p("shapes/" + size.big), *size.fp8], "limit": 45,
-           "expect": 10, "read": "json", "part": 2}
-    yield {"name": "fp8, serve", "what": "one request alone, several, with --quantization fp8",
+           "env": noise(), "expect": 10, "read": "last"}
+    yield {"part": 3, "name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
+           "command": [p("fp8"), size.device, p("shapes/" + size.big), *size.fp8], "expect": 10, "read": "json"}
+    yield {"part": 3, "name": "fp8, serve", "what": "one request alone, several, with --quantization fp8",
            "command": engine(folder, size, "serve", size.big, "--quick", "--quantization", "fp8",
                              "--kv-memory", size.swap[1], "--context", size.swap[3]),
-           "env": noise(), "limit": 45, "expect": 10, "read": "bench", "part": 2}
+           "env": noise(), "expect": 10, "read": "bench"}
     evaluate = 'for q in none fp8; do "$1" eval "$2" --data "$3" --device "$4" --json --quantization $q || exit; done'
-    yield {"name": "fp8, trained", "what": "the trained model's loss on held-out text in bf16, then in fp8",
+    yield {"part": 1, "name": "fp8, trained", "what": "the trained model's loss on held-out text in bf16, then in fp8",
            "command": ["bash", "-c", evaluate, "eval", p("hzpserve"), p("world"), p("demo/heldout.jsonl"),
                        size.device],
-           "files": [p("hzpserve"), p("demo/heldout.jsonl")], "limit": 30, "expect": 4, "read": "eval",
-           "part": 2}
-    yield {"name": "product, op by op", "what": "decode steps without graphs",
+           "files": [p("hzpserve"), p("demo/heldout.jsonl")], "expect": 4, "read": "eval"}
+    yield {"part": 1, "name": "product, op by op", "what": "decode steps without graphs",
            "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device,
-                       size.big], "env": {"HZP_GRAPHS": "0"}, "limit": 45, "expect": 12, "read": "json",
-           "part": 2}
-    yield {"name": "product, each kernel after the other", "what": "decode steps whose kernels begin only once "
+                       size.big], "env": {"HZP_GRAPHS": "0"}, "expect": 12, "read": "json"}
+    yield {"part": 1, "name": "product, each kernel after the other", "what": "decode steps whose kernels begin only once "
            "the one before has ended; the difference to \"product\" is what beginning early gives",
            "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device, size.big],
-           "env": {"HZP_CUDA_EARLY": "0"}, "limit": 45, "expect": 12, "read": "json", "part": 2,
+           "env": {"HZP_CUDA_EARLY": "0"}, "expect": 12, "read": "json",
            "extra": True}
-    yield {"name": "product, norms and SwiGLU alone", "what": "decode steps of few rows with more kernels; the "
+    yield {"part": 1, "name": "product, norms and SwiGLU alone", "what": "decode steps of few rows with more kernels; the "
            "difference to \"product\" is what having them in the products gives",
            "command": [p("product"), "--decode", *(["--once"] if size.trial else []), size.device, size.big],
-           "env": {"HZP_CUDA_FUSE": "0"}, "limit": 45, "expect": 12, "read": "json", "part": 2,
+           "env": {"HZP_CUDA_FUSE": "0"}, "expect": 12, "read": "json",
            "extra": True}
-    yield {"name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
-           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "limit": 90,
-           "expect": 60, "read": "json", "optional": True, "part": 3}
-    yield {"name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
-           "limit": 45, "command": [p("opcheck"), *size.opcheck[:1], "--bench",
+    yield {"part": 2, "name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
+           "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "expect": 60, "read": "json", "optional": True}
+    yield {"part": 3, "name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
+           "command": [p("opcheck"), *size.opcheck[:1], "--bench",
                                     *(size.opcheck[1:] or ["--op=attn_p*"])],
-           "expect": 9, "part": 2}
+           "expect": 9}
     script = """set -o pipefail
 opcheck=$1; shift
 fail=0
@@ -345,34 +357,39 @@ for bulk in 1 0; do for share in SHARES; do
   HZP_CUDA_BULK=$bulk "$opcheck" --bench --share=$share "$@" | sed "s/^/engine $bulk, $share SMs: /" || fail=1
 done; done; exit $fail
 """.replace("SHARES", size.shares)
-    yield {"name": "decode attention, two kernels", "what": "its rate with keys and values fetched by the tensor "
-           "copy engine (1) and by threads (0), on shares of the SMs (0: all)", "read": "opcheck", "limit": 60,
-           "command": ["bash", "-c", script, "rates", p("opcheck"), *size.opcheck[:1],
+    yield {"part": 3, "name": "decode attention, two kernels", "what": "its rate with keys and values fetched by the tensor "
+           "copy engine (1) and by threads (0), on shares of the SMs (0: all)", "read": "opcheck", "command": ["bash", "-c", script, "rates", p("opcheck"), *size.opcheck[:1],
                        *(size.opcheck[1:] or ["--op=attn_decode"])],
-           "env": {"HZP_CUDA_LANES": "grid"}, "expect": 6, "part": 2}
-    yield {"name": "opcheck --bench, column sums", "what": "the norm's backward with and without the weight's "
-           "gradient; the difference is the column sums", "read": "opcheck", "limit": 30,
-           "command": [p("opcheck"), *size.opcheck[:1], "--bench",
-                       *(size.opcheck[1:] or ["--op=rmsnorm_bwd"])], "expect": 5, "part": 2, "extra": True}
-    yield {"name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
+           "env": {"HZP_CUDA_LANES": "grid"}, "expect": 12}
+    yield {"part": 3, "name": "opcheck --bench, column sums", "what": "the norm's backward with and without the weight's "
+           "gradient; the difference is the column sums", "read": "opcheck", "command": [p("opcheck"), *size.opcheck[:1], "--bench",
+                       *(size.opcheck[1:] or ["--op=rmsnorm_bwd"])], "expect": 5, "extra": True}
+    yield {"part": 2, "name": "search", "what": "the whole search: ops alone and in pairs by share, and the plan found "
            "for each load", "command": [p("hzpserve"), "search", p("shapes/" + size.big), "--device",
                                         size.device, "--max-others", "1", *size.search],
-           "env": noise(), "limit": 400, "expect": 300, "optional": True, "part": 2, "extra": True}
-    yield {"name": "opcheck --bench, all", "what": "each op's rate", "read": "opcheck", "limit": 90,
-           "command": [p("opcheck"), *size.opcheck, "--bench"], "expect": 45, "part": 2, "extra": True}
+           "env": noise(), "expect": 300, "optional": True, "extra": True}
+    yield {"part": 3, "name": "opcheck --bench, all", "what": "each op's rate", "read": "opcheck", "command": [p("opcheck"), *size.opcheck, "--bench"], "expect": 45, "extra": True}
+
+
+PARTS = (1, 2, 3)
+
+
+def limit_of(step, size):
+    """Seconds after which a step is killed: twice what it is expected to take, and a start.  So a part's limits
+    together fit the time that a machine is lent for, and one step that hangs costs no other its turn."""
+    limit = max(15, 2 * step["expect"]) + 5
+    return 30 * limit if size.trial else limit  # a trial's machine is shared with other work
 
 
 def steps(folder, part=None, extra=False, size=FULL):
-    """The steps of one part (None: 1 and 2, with extra all) in the order of execution: the most decisive come
-    first."""
+    """The steps of one part (None: of all, with extra those on request) in the order of execution: the most
+    decisive come first."""
     made = []
     for kind, which in (("check", checks), ("bench", serving), ("bench", sharing), ("bench", others)):
         for step in which(folder, size):
             step["kind"] = kind
             step.setdefault("part", 1)
-            if size.trial:
-                step["limit"] *= 30  # a machine shared with other work
-            wanted = (part,) if part else (1, 2, 3) if extra else (1, 2)
-            if (extra or not step.get("extra")) and step["part"] in wanted:
+            step["limit"] = limit_of(step, size)
+            if (extra or not step.get("extra")) and step["part"] in ((part,) if part else PARTS):
                 made.append(step)
-    return made
+    return sorted(made, key=lambda step: step["part"])
