@@ -168,8 +168,9 @@ struct hzp_quantize_args {
 /* y, scale = quantize(h), as one op:
  *   h = rmsnorm(x), by norm and eps, x [rows][cols] F32, h rounded to norm's type; or, norm absent,
  *   h = swiglu(x), x [rows][2 cols] act, h rounded to x's type.
- * The device's own rmsnorm and swiglu, so the codes are the same as those of two ops.  norm
- * [1][cols] act.  A plan has it only where hzp_device_has_codes says so: the others have the reference. */
+ * The device's own rmsnorm and swiglu, so the codes are the same as those of two ops.
+ * norm [1][cols] act.
+ * A plan has it only where hzp_device_has_codes says so: the others have the reference. */
 struct hzp_codes_args {
     struct hzp_mat x, norm, y;
     float *scale; /* [rows] */
