@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/search/measure.h"
+#include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "nanobatch/search/validate.h"
 
@@ -395,6 +396,51 @@ static int confirm(struct job *j, struct hzp_assembly *bench, struct hzp_err_tex
     return r;
 }
 
+/* ---- the pipeline of ranks that compute each step together ---- */
+
+/* How long the runs of the pipeline may take, beyond the fewest. */
+static const double pipeline_s = 5;
+
+/* The entry with the most rows that the rig has room for, of those with a pipeline if there are
+ * any; NULL: there is none. */
+static const struct hzp_plan_entry *largest(const struct job *j, struct hzp_rig *rig, int32_t depth)
+{
+    const struct hzp_plan_entry *best = NULL;
+    for (int32_t i = 0; i < j->plans.entries; i++) {
+        const struct hzp_plan_entry *e = &j->plans.entry[i];
+        bool pipe = e->confirmed > 0 && hzp_pipeline_overlaps(&e->shape);
+        bool has = best && hzp_pipeline_overlaps(&best->shape);
+        if (unproven(e) ||
+            (best && (pipe < has ||
+                      (pipe == has && e->decode + e->prefill < best->decode + best->prefill))))
+            continue;
+        if (hzp_rig_serve(rig, e->decode, depth, e->prefill, 0) == HZP_OK)
+            best = e;
+    }
+    return best;
+}
+
+/* Prints the pipeline of the largest step, what its choices are for, and what it gains when run. */
+static int print_pipeline(struct job *j, struct hzp_assembly *bench, struct hzp_err_text *reterr)
+{
+    struct hzp_rig *rig = bench->rig;
+    int32_t depth = HZP_MIN(rig->config.depth_max, DEPTH);
+    const struct hzp_plan_entry *e = largest(j, rig, depth);
+    if (!e)
+        return HZP_OK;
+    struct hzp_pipeline p = {
+        .shape = e->shape, .decode = e->decode, .depth = depth, .prefill = e->prefill};
+    printf("\n");
+    if (!hzp_pipeline_overlaps(&p.shape)) {
+        p.shape = hzp_pipeline_usual();
+        printf("no pipeline was chosen for any step: none won by measurement; a usual one, for "
+               "comparison:\n");
+    }
+    HZP_TRY(hzp_pipeline_measure(&p, j->crew, pipeline_s, reterr));
+    hzp_pipeline_print(&p, rig, hzp_link_ranks(j->link), stdout);
+    return HZP_OK;
+}
+
 /* ---- the command ---- */
 
 /* Measurements that were taken while others used the processors are taken again, unless
@@ -498,6 +544,8 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     j->before_ns = -(double)(hzp_now_ns() - j->begin_ns); /* the next search starts from 0 */
     HZP_TRY(save(j, reterr));
     hzp_plan_table_print(&j->plans, stdout);
+    if (j->crew)
+        HZP_TRY(print_pipeline(j, bench, reterr));
     char why[160];
     const char *unusable = hzp_search_unusable(&j->tables, why);
     if (unusable)

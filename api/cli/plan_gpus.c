@@ -54,6 +54,13 @@ static void explain(const struct hzp_tp_step *step, const struct hzp_tp_shape *s
                              : "all-reduce, residual and norm of all rows");
     if (s->nanos > 1)
         printf("  each is issued %d stages of a layer (of 13) behind the one before\n", s->lag);
+    static const char *const resource[] = {"compute", "memory", "network"};
+    const double busy[] = {r->compute_ns, r->memory_ns, r->network_ns};
+    int most = 0;
+    for (int i = 1; i < HZP_COUNT(busy); i++)
+        most = busy[i] > busy[most] ? i : most;
+    printf("  limited by %s, which is busy for %.0f %% of a layer\n", resource[most],
+           100 * busy[most] / HZP_MAX(r->layer_ns, 1));
     printf("  busy in a layer: compute %.3f ms, memory %.3f ms, network %.3f ms of %.3f ms\n",
            r->compute_ns * 1e-6, r->memory_ns * 1e-6, r->network_ns * 1e-6, r->layer_ns * 1e-6);
 }

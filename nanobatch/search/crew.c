@@ -6,6 +6,7 @@
 #include "nanobatch/search/measure_pair.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 5, BESIDE_MAX = 64 };
@@ -28,9 +29,10 @@ struct hzp_crew {
     struct hzp_lane *lane;
     struct hzp_plan plan;
     struct order order;
-    void *memory[2];    /* [rows][width] F32 each */
-    int32_t rows;       /* the most of an exchange: a multiple of the ranks */
-    double exchange_ns; /* of the newest EXCHANGE */
+    void *memory[2];                    /* [rows][width] F32 each */
+    int32_t rows;                       /* the most of an exchange: a multiple of the ranks */
+    double exchange_ns;                 /* of the newest EXCHANGE */
+    double busy_ns[HZP_BOUND_COPY + 1]; /* of the newest STEP's items */
 };
 
 static int32_t ranks_of(const struct hzp_crew *c)
@@ -143,6 +145,22 @@ static int do_spent(struct hzp_crew *c, const struct order *o, double *ret_ns,
     return HZP_OK;
 }
 
+static void add_busy(struct hzp_crew *c)
+{
+    const struct hzp_span *span = hzp_exec_spans(c->exec);
+    memset(c->busy_ns, 0, sizeof(c->busy_ns));
+    for (int32_t i = 0; span && i < c->plan.items; i++) {
+        const struct hzp_item *item = &c->plan.item[i];
+        enum hzp_bound bound = hzp_class_bound(hzp_op_class(item->op, item->args));
+        c->busy_ns[bound] += (double)(span[i].end_ns - span[i].begin_ns);
+    }
+}
+
+double hzp_crew_busy_ns(const struct hzp_crew *c, enum hzp_bound bound)
+{
+    return c->busy_ns[bound];
+}
+
 static int do_step(struct hzp_crew *c, const struct order *o, double *ret_ns,
                    struct hzp_err_text *reterr)
 {
@@ -156,6 +174,7 @@ static int do_step(struct hzp_crew *c, const struct order *o, double *ret_ns,
     uint64_t begin = hzp_device_now_ns(rig->config.model->dev);
     HZP_TRY(hzp_exec_run(c->exec, &c->plan, NULL, &times));
     *ret_ns = (double)(hzp_device_now_ns(rig->config.model->dev) - begin);
+    add_busy(c);
     return HZP_OK;
 }
 

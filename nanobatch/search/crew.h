@@ -43,6 +43,10 @@ int hzp_crew_link(struct hzp_crew *crew, struct hzp_err_text *reterr);
 int hzp_crew_step(struct hzp_crew *crew, const struct hzp_plan_shape *shape, int32_t decode,
                   int32_t depth, int32_t prefill, double *ret_ns, struct hzp_err_text *reterr);
 
+/* How long the items of the newest step ran here, summed up by what their class uses up most; an
+ * exchange's time includes waiting for the other ranks.  0: none of the kind. */
+double hzp_crew_busy_ns(const struct hzp_crew *crew, enum hzp_bound bound);
+
 /* *ret_ns: the processor time of the other ranks that may use this rank's processors, from when
  * they began. */
 int hzp_crew_spent(struct hzp_crew *crew, double *ret_ns, struct hzp_err_text *reterr);

@@ -3,8 +3,10 @@
 
 #include "device/philox.h"
 #include "nanobatch/build/train_space_state.h"
+#include "nanobatch/search/pipeline.h"
 #include "nanobatch/split/deadline.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +43,9 @@ struct hzp_search {
     struct hzp_plan plan;
     struct candidate best[BEST]; /* of the current step, best first */
     int32_t bests;
+    /* With several ranks: the best of the current step with one nano-batch, and with two that have
+     * a lane for exchanges; nanos 0: none. */
+    struct candidate simple[2];
     int32_t decode, depth, prefill;
     bool trains;
     double goal_ns;
@@ -333,37 +338,62 @@ static bool of_group(const struct hzp_search *s)
     return s->config.rig->config.model->tensor != NULL;
 }
 
-static void consider_one(struct hzp_search *s, const struct hzp_plan_shape *shape)
+/* The candidate's score; -INFINITY: the device has too few cores (SMs) for it. */
+static double consider_one(struct hzp_search *s, const struct hzp_plan_shape *shape)
 {
     struct hzp_plan_shape fitted = *shape;
     if (!shares_fit(s, &fitted))
-        return;
+        return -INFINITY;
     struct candidate c = try_shape(s, &fitted);
+    int which = c.shape.nanos == 1 ? 0 : c.shape.nanos == 2 && c.shape.network_lane ? 1 : -1;
+    if (which >= 0 && !hzp_plan_shape_plain(&c.shape) &&
+        (!s->simple[which].shape.nanos || c.score > s->simple[which].score))
+        s->simple[which] = c;
     keep(s, &c);
+    return c.score;
 }
 
-/* With several ranks: each nano-batch's sums in both ways, on the lane of rows and on a lane of
- * their own, which the products leave a core or not. */
+/* With several ranks: sums on the lane of rows and on a lane of their own, which the products leave
+ * a core or not.  Returns the best score. */
+static double consider_lanes(struct hzp_search *s, const struct hzp_plan_shape *shape)
+{
+    struct hzp_plan_shape with = *shape;
+    int32_t threads = s->config.tables->threads;
+    with.network_lane = HZP_LANE_COMPUTE;
+    double best = consider_one(s, &with);
+    with.network_lane = HZP_LANE_NETWORK;
+    best = fmax(best, consider_one(s, &with));
+    if (threads < 2 || with.share[HZP_LANE_COMPUTE])
+        return best;
+    with.share[HZP_LANE_COMPUTE] = (int16_t)(threads - 1);
+    return fmax(best, consider_one(s, &with));
+}
+
+/* With several ranks also how nano-batches add up: all in one way or in the other, then from the
+ * better of these each nano-batch in the other way, which stays if it helps.  So the work grows
+ * with the number of nano-batches, and not with the number of their combinations. */
 static void consider(struct hzp_search *s, const struct hzp_plan_shape *shape)
 {
+    struct hzp_plan_shape with = *shape, divided = *shape;
     if (!of_group(s)) {
         consider_one(s, shape);
         return;
     }
-    struct hzp_plan_shape with = *shape;
-    int32_t threads = s->config.tables->threads;
-    for (int ways = 0; ways < 1 << shape->nanos; ways++) {
-        for (int32_t i = 0; i < shape->nanos; i++)
-            with.reduce[i] = ways >> i & 1 ? HZP_REDUCE_SCATTERED : HZP_REDUCE_ALL;
-        with.network_lane = HZP_LANE_COMPUTE;
-        memcpy(with.share, shape->share, sizeof(with.share));
-        consider_one(s, &with);
-        with.network_lane = HZP_LANE_NETWORK;
-        consider_one(s, &with);
-        if (threads < 2 || with.share[HZP_LANE_COMPUTE])
-            continue;
-        with.share[HZP_LANE_COMPUTE] = (int16_t)(threads - 1);
-        consider_one(s, &with);
+    memset(with.reduce, HZP_REDUCE_ALL, sizeof(with.reduce));
+    for (int32_t i = 0; i < shape->nanos; i++)
+        divided.reduce[i] = HZP_REDUCE_SCATTERED;
+    double best = consider_lanes(s, &with), other = consider_lanes(s, &divided);
+    if (other > best) {
+        with = divided;
+        best = other;
+    }
+    for (int32_t i = 0; i < shape->nanos && shape->nanos > 1; i++) {
+        with.reduce[i] ^= HZP_REDUCE_ALL ^ HZP_REDUCE_SCATTERED;
+        other = consider_lanes(s, &with);
+        if (other > best)
+            best = other;
+        else
+            with.reduce[i] ^= HZP_REDUCE_ALL ^ HZP_REDUCE_SCATTERED;
     }
 }
 
@@ -699,15 +729,49 @@ static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct can
     return HZP_OK;
 }
 
+/* On ranks whose threads share cores the more a shape is cut the longer its exchanges wait for a
+ * core, which pairs of ops do not show: the shape with the best prediction is often cut too fine.
+ * So, if it does not win, simpler ones that are predicted to win are run too.  Sets *c, *gain and
+ * *late to the best of all that were run. */
+static int run_simpler(struct hzp_search *s, struct hzp_exec *exec, const struct candidate *plain,
+                       double most_ns, struct candidate *c, double *gain, double *late)
+{
+    struct hzp_plan_shape first = c->shape, even = hzp_pipeline_usual();
+    memset(s->simple, 0, sizeof(s->simple));
+    enumerate(s);
+    const struct candidate other[] = {s->simple[0], s->simple[1], try_shape(s, &even)};
+    for (int i = 0; i < HZP_COUNT(other); i++) {
+        double other_gain, other_late;
+        if (!other[i].shape.nanos || other[i].shape.nanos > s->decode + s->prefill ||
+            !memcmp(&other[i].shape, &first, sizeof(first)) || other[i].score <= plain->score)
+            continue;
+        HZP_TRY(compare(s, exec, plain, &other[i], most_ns, &other_gain, &other_late));
+        if (other_gain <= *gain)
+            continue;
+        *c = other[i];
+        *gain = other_gain;
+        *late = other_late;
+    }
+    return HZP_OK;
+}
+
 int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
                        struct hzp_plan_entry *entry)
 {
     struct candidate plain, c;
-    double late, gain;
+    double late, gain, each = of_group(s) ? most_ns / 4 : most_ns;
     HZP_TRY(take_up(s, entry->decode, depth, entry->prefill, entry->train, &plain));
     c = try_shape(s, &entry->shape);
-    HZP_TRY(compare(s, exec, &plain, &c, most_ns, &gain, &late));
+    HZP_TRY(compare(s, exec, &plain, &c, each, &gain, &late));
+    if (s->config.crew && gain > 0 && gain < margin)
+        HZP_TRY(run_simpler(s, exec, &plain, each, &c, &gain, &late));
     entry->confirmed = gain;
+    if (gain >= margin && late <= 1.03 &&
+        memcmp(&c.shape, &entry->shape, sizeof(c.shape)) != 0) { /* predicted for other layers */
+        entry->shape = c.shape;
+        entry->ns = entry->plain_ns * c.ns / HZP_MAX(plain.ns, 1);
+        entry->serve_ns = entry->plain_serve_ns * c.serve_ns / HZP_MAX(plain.serve_ns, 1);
+    }
     if (!(gain > 0) || (gain >= margin && late <= 1.03))
         return HZP_OK;
     entry->shape = hzp_plan_sequential;

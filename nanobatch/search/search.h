@@ -61,10 +61,12 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
                     int32_t train, struct hzp_plan_entry *ret);
 
 /* Runs the entry's shape and the sequential plan alternately on the search's rig, whose device must
- * compute: the shape with the best of many predictions likely has an optimistic one.  Sets
- * entry->confirmed; if the shape does not win, or misses the goal that the sequential plan meets,
- * the sequential plan takes its place.  most_ns: time limit for the runs; 0: none.  If not even the
- * fewest runs fit into it, the entry stays unconfirmed. HZP_EDEVICE is final. */
+ * compute: the shape with the best of many predictions likely has an optimistic one.  With several
+ * ranks simpler shapes are run if that one does not win: one nano-batch that divides its rows, two
+ * nano-batches with exchanges beside them; the best takes its place.  Sets entry->confirmed; if no
+ * shape wins, or it misses the goal that the sequential plan meets, the sequential plan takes its
+ * place.  most_ns: time limit for the runs; 0: none.  If not even the fewest runs fit into it, the
+ * entry stays unconfirmed. HZP_EDEVICE is final. */
 int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t depth, double most_ns,
                        struct hzp_plan_entry *entry);
 

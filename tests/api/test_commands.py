@@ -381,6 +381,7 @@ def test_plan():
     out = run("plan", MODEL, "--gpus", "1", "--decode", "512", "--prefill", "512").stdout
     rates = [float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %")]
     assert len(rates) == 4 and rates[1] <= rates[0] <= min(rates[2:]) and "network" in out, out
+    assert re.search(r"limited by compute, which is busy for \d+ % of a layer", out), out
 
 
 def figures(*arguments):

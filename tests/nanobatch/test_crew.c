@@ -3,6 +3,7 @@
  * rank 0 says is measured on both, the tables have the link and the rates beside it, shapes run on
  * both; an order that a rank cannot carry out fails the link. */
 #include "device/link.h"
+#include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "paper.h"
 
@@ -110,6 +111,15 @@ static void measures_and_runs(void **state)
     e.shape.network_lane = HZP_LANE_NETWORK;
     assert_int_equal(hzp_search_confirm(s, NULL, 16, 0, &e), HZP_OK);
     assert_true(e.confirmed > 0);
+    /* One that is cut too fine loses, and simpler ones are looked for. */
+    e.shape = hzp_pipeline_usual();
+    e.shape.nanos = 8;
+    for (int i = 0; i < 8; i++)
+        e.shape.weight[i] = 1;
+    int64_t before_it = hzp_search_tried(s);
+    assert_int_equal(hzp_search_confirm(s, NULL, 16, 0, &e), HZP_OK);
+    assert_true(hzp_search_tried(s) - before_it > 20);
+    assert_true(hzp_plan_shape_plain(&e.shape) || (e.confirmed >= 1.02 && e.shape.nanos <= 2));
     hzp_search_destroy(s);
     assert_int_equal(hzp_crew_end(rank[0].crew, &text), HZP_OK);
     pthread_join(thread, NULL);
