@@ -5,7 +5,11 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
+
+enum { SLICE_NS = 100000 }; /* the shortest that Linux gives */
 
 int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg)
 {
@@ -25,6 +29,20 @@ void hzp_thread_yielding(bool yielding)
     if (pthread_getschedparam(pthread_self(), &policy, &param) == 0 &&
         (policy == SCHED_OTHER || policy == SCHED_BATCH))
         pthread_setschedparam(pthread_self(), yielding ? SCHED_BATCH : SCHED_OTHER, &param);
+}
+
+void hzp_thread_prompt(void)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attr = {.size = sizeof(attr), .runtime = SLICE_NS};
+
+    if (sched_getscheduler(0) == SCHED_OTHER)
+        syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
 uint64_t hzp_now_ns(void)

@@ -24,6 +24,11 @@ int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), voi
  * nor this one keeps its own. */
 void hzp_thread_yielding(bool yielding);
 
+/* The calling thread mostly waits, and others wait for what it does then: it asks for short slices
+ * (Linux 6.12 and later), so that it gets a processor as soon as it wakes, even from a thread that
+ * computes.  Its share of the time is that of any other.  Elsewhere no effect. */
+void hzp_thread_prompt(void);
+
 /* Monotonic nanoseconds. */
 uint64_t hzp_now_ns(void);
 

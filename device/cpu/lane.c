@@ -160,6 +160,8 @@ static void *lead(void *arg)
 {
     struct hzp_cpu_queue *q = arg;
 
+    if (q->lane->base.use == HZP_BOUND_NETWORK)
+        hzp_thread_prompt();
     for (;;) {
         /* The order of these loads matters. queue_close sets `leave` before it advances the head:
          * so either `leave` is seen here, or the head read here is the old one and await_change

@@ -439,6 +439,7 @@ static void run(struct mpi_link *link)
 
 static void *thread_main(void *arg)
 {
+    hzp_thread_prompt();
     struct mpi_link *link = arg;
     link->result = start(link, &link->err);
     bool runs = link->result == HZP_OK;

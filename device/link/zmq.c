@@ -227,6 +227,7 @@ static void say_bye(struct hzp_zmq_link *link)
 
 static void *thread_main(void *arg)
 {
+    hzp_thread_prompt();
     struct hzp_zmq_link *link = arg;
     hzp_link_worker_run(&link->worker);
     if (atomic_load(&link->worker.base.failed))

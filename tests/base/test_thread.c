@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -237,11 +238,53 @@ static void threads_that_yield(void **state)
     assert_int_equal(policy_of_caller(), SCHED_OTHER);
 }
 
+struct attributes { /* the kernel's struct sched_attr */
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+static uint64_t slice_now(void)
+{
+    struct attributes now = {0};
+    return syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) == 0 ? now.runtime : 0;
+}
+
+/* arg: the slices before and after; before 200 us: the kernel lets threads choose. */
+static void *choose_slice(void *arg)
+{
+    uint64_t *slice = arg;
+    struct attributes longer = {.size = sizeof(longer), .runtime = 200000};
+    if (syscall(SYS_sched_setattr, 0, &longer, 0) == 0)
+        slice[0] = slice_now();
+    hzp_thread_prompt();
+    slice[1] = slice_now();
+    return NULL;
+}
+
+/* Where threads may choose their slices, a prompt one has the shortest. */
+static void threads_that_are_prompt(void **state)
+{
+    pthread_t thread;
+    uint64_t slice[2] = {0, 0};
+    if (policy_of_caller() != SCHED_OTHER)
+        skip();
+    assert_int_equal(hzp_thread_start(&thread, "prompt", choose_slice, slice), 0);
+    pthread_join(thread, NULL);
+    if (slice[0] == 200000)
+        assert_int_equal(slice[1], 100000);
+    else
+        assert_int_equal(slice[1], slice[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(locks_have_an_order),      cmocka_unit_test(one_thread_is_the_engine),
         cmocka_unit_test(an_engine_is_handed_over), cmocka_unit_test(an_engine_has_one_owner),
-        cmocka_unit_test(a_device_checks),          cmocka_unit_test(threads_that_yield)};
+        cmocka_unit_test(a_device_checks),          cmocka_unit_test(threads_that_yield),
+        cmocka_unit_test(threads_that_are_prompt)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
