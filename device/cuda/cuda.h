@@ -253,6 +253,10 @@ int hzp_cuda_gated_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 /* Any projection by plain arithmetic. */
 int hzp_cuda_project_plain(struct hzp_lane *lane, const struct hzp_project_args *a);
 
+/* c = half, or added to what the product's arguments say; half [rows][cols] BF16, c F32. */
+int hzp_cuda_add_half(struct hzp_lane *lane, const struct hzp_mat *half,
+                      const struct hzp_matmul_args *a);
+
 /* The product of e4m3 by our own kernels: any number of rows, 16-byte alignment. */
 bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a);
 int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a);

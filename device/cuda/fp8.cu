@@ -198,6 +198,46 @@ extern "C" int hzp_cuda_codes(struct hzp_lane *lane, const void *args)
     });
 }
 
+/* ---- c = from + half ---- */
+
+struct sum_args {
+    struct hzp_mat half, from, c; /* from absent: none */
+};
+
+template <int N> static __global__ void add_half(struct sum_args a)
+{
+    int64_t count = (int64_t)a.c.rows * (a.c.cols / N);
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        place p = place_of<N>(i, a.c.cols);
+        float v[N], w[N];
+        load_n(row_of<uint16_t>(a.half, p.r) + p.c, v);
+        if (a.from.ptr) {
+            load_n(row_of<float>(a.from, p.r) + p.c, w);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                v[k] += w[k];
+        }
+        store_n(row_of<float>(a.c, p.r) + p.c, v);
+    }
+}
+
+extern "C" int hzp_cuda_add_half(struct hzp_lane *lane, const struct hzp_mat *half,
+                                 const struct hzp_matmul_args *a)
+{
+    struct sum_args sum = {*half, a->from, a->c};
+    if (a->accumulate && !a->from.ptr)
+        sum.from = a->c;
+    if (!a->accumulate)
+        sum.from.ptr = NULL;
+    int64_t count = (int64_t)a->c.rows * a->c.cols;
+    if (wide(half) && wide(&sum.from) && wide(&a->c))
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, add_half<8>, sum);
+    else
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, add_half<1>, sum);
+    return hzp_cuda_launched(lane, "matmul");
+}
+
 /* ---- products ---- */
 
 /* Four e4m3 as two pairs of F16, scaled by the factor that `back` removes. */

@@ -15,7 +15,8 @@
  * =1: every shape is, also later.  A lane with a share tells the library how many SMs it has.
  *
  * E4M3 with a scale for each row of either side is supported by the library from sm_90 and 12.9 on,
- * and not for all shapes; fp8.cu computes the products for which it has no algorithm, and those of
+ * and not for all shapes, nor always into F32 (by_half); fp8.cu computes the products for which it
+ * has no algorithm, and those of
  * few rows, which are limited by reading the weights.
  */
 #include "device/cuda/cuda.h"
@@ -537,6 +538,41 @@ static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a, 
     return hzp_cuda_matmul_plain(lane, a);
 }
 
+/* Where the library does not write or add to F32 (some versions have no such algorithm of e4m3 for
+ * a shape): it writes BF16 into the lane's memory, and a kernel adds that.  HZP_EUNSUP: it cannot
+ * do that either. */
+static int by_half(struct hzp_lane *base, const struct hzp_matmul_args *a)
+{
+    struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    struct hzp_cuda_products *p = hzp_cuda_device(base)->products;
+    int32_t rows = a->c.rows, cols = a->c.cols;
+    struct hzp_matmul_args half = *a;
+    if (a->a.type != HZP_E4M3 || a->c.type != HZP_F32 || a->a.cols == 0 ||
+        (size_t)rows * (size_t)cols * sizeof(uint16_t) > lane->scratch_size)
+        return HZP_EUNSUP;
+    half.c = (struct hzp_mat){lane->scratch, rows, cols, cols, HZP_BF16};
+    half.from = (struct hzp_mat){0};
+    half.accumulate = 0;
+    if (!library_fits(&half))
+        return HZP_EUNSUP;
+    struct key key = key_of(&half, lane);
+    struct product *product = find(p, &key, &half, lane);
+    if (!product || product->refused || !pointers_set(p, product, &half))
+        return HZP_EUNSUP;
+    if (run(p, product, &half, lane, half.c.ptr) != CUBLAS_STATUS_SUCCESS) {
+        HZP_TRY(hzp_cuda_launched(base, "matmul"));
+        return HZP_EUNSUP;
+    }
+    return hzp_cuda_add_half(base, &half.c, a);
+}
+
+/* The library has no algorithm of its own for the product as it is. */
+static int otherwise(struct hzp_lane *base, const struct hzp_matmul_args *a, const char *reason)
+{
+    int r = by_half(base, a);
+    return r == HZP_EUNSUP ? by_ourselves(base, a, reason) : r;
+}
+
 int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
 {
     const struct hzp_matmul_args *a = args;
@@ -557,7 +593,7 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
     if (!product)
         return by_ourselves(base, a, "the library is out of memory");
     if (product->refused)
-        return by_ourselves(base, a, "the library has no algorithm");
+        return otherwise(base, a, "the library has no algorithm");
     if (!pointers_set(p, product, a))
         return HZP_EDEVICE;
     cublasStatus_t status = run(p, product, a, lane, a->c.ptr);
@@ -567,5 +603,5 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
     if (status == CUBLAS_STATUS_ALLOC_FAILED) /* it is asked again for the next one */
         return by_ourselves(base, a, "the library is out of memory");
     product->refused = true;
-    return by_ourselves(base, a, "the library refused to run it");
+    return otherwise(base, a, "the library refused to run it");
 }

@@ -62,6 +62,8 @@ void fake_set_algo_times(const int *microseconds, int count)
     memcpy(times, microseconds, (size_t)count * sizeof(*times));
 }
 
+enum fake_e4m3 fake_e4m3;
+
 size_t cublasLtGetVersion(void)
 {
     return 130100;
@@ -262,6 +264,8 @@ static bool scales_meet(const struct lt_desc *d, const struct lt_layout *a,
               a->rows % 16 == 0 && c->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 &&
               (size_t)c->ld * size % 16 == 0 &&
               (d->epilogue != CUBLASLT_EPILOGUE_BIAS || c->type == CUDA_R_16BF);
+    if (ok && (fake_e4m3 == FAKE_E4M3_NONE || (fake_e4m3 && c->type == CUDA_R_32F)))
+        return false;
     if (!ok)
         fake_mistake("a product of e4m3 that the library refuses");
     return ok;

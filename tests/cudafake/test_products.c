@@ -289,7 +289,8 @@ static struct hzp_matmul_args product_e4m3(struct rig *g, int32_t m, int32_t n, 
     };
 }
 
-static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
+/* within: of each element's products, as a fraction. */
+static void check_e4m3_within(struct rig *g, const struct hzp_matmul_args *a, double within)
 {
     static float got[FLOATS];
     int32_t m = a->c.rows, n = a->c.cols, k = a->a.cols;
@@ -305,10 +306,16 @@ static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
                 sum +=
                     (double)hzp_e4m3_to_f32(x[i * k + d]) * (double)hzp_e4m3_to_f32(w[j * k + d]);
             sum *= (double)scale_a[i] * (double)scale_b[j];
+            double allowed = 1e-5 + within * fabs(sum);
             if (a->accumulate)
                 sum += (double)g->host[2][i * n + j];
-            assert_true(fabs((double)got[i * n + j] - sum) < 1e-5);
+            assert_true(fabs((double)got[i * n + j] - sum) < allowed);
         }
+}
+
+static void check_e4m3(struct rig *g, const struct hzp_matmul_args *a)
+{
+    check_e4m3_within(g, a, 0);
 }
 
 /* The library's operands are exchanged, and each side's scales must follow its operand; one
@@ -323,6 +330,30 @@ static void test_e4m3(void **state)
     }
     assert_int_equal(fake_count(FAKE_PRODUCT), 6);
     assert_int_equal(fake_count(FAKE_KERNEL), 0);
+    rig_close(g);
+}
+
+/* Where the library has no algorithm of e4m3 into F32, it writes BF16, which is added: no fallback,
+ * and it is asked once. */
+static void test_e4m3_by_half(void **state)
+{
+    fake_e4m3 = FAKE_E4M3_HALF;
+    struct rig *g = rig_open(NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct hzp_matmul_args a = product_e4m3(g, 12, 32, 48, i % 2);
+        int kernels = fake_count(FAKE_KERNEL);
+        assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+        check_e4m3_within(g, &a, 0x1p-8);
+        assert_int_equal(fake_count(FAKE_PRODUCT), i + 1);
+        assert_int_equal(fake_count(FAKE_KERNEL), kernels + 1);
+    }
+    fake_e4m3 = FAKE_E4M3_ALL;
+    /* one that is refused only when it runs */
+    struct hzp_matmul_args late = product_e4m3(g, 40, 32, 48, 1);
+    fake_fail("cublasLtMatmul", 0, 15);
+    assert_int_equal(hzp_op_matmul(g->lane, &late), HZP_OK);
+    check_e4m3_within(g, &late, 0x1p-8);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 0);
     rig_close(g);
 }
 
@@ -352,18 +383,15 @@ static void test_e4m3_by_ourselves(void **state)
 {
     static const struct {
         int32_t m, n, k;
-        const char *fails;
-        int error;
-    } cases[] = {{8, 32, 48, NULL, 0},
-                 {20, 24, 48, NULL, 0},
-                 {20, 32, 40, NULL, 0},
-                 {20, 32, 48, "cublasLtMatmulAlgoGetHeuristic", 15},
-                 {40, 32, 48, "cublasLtMatmul", 15}};
+        enum fake_e4m3 has;
+    } cases[] = {{8, 32, 48, FAKE_E4M3_ALL},
+                 {20, 24, 48, FAKE_E4M3_ALL},
+                 {20, 32, 40, FAKE_E4M3_ALL},
+                 {20, 32, 48, FAKE_E4M3_NONE}};
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         struct rig *g = rig_open(NULL, NULL);
         struct hzp_matmul_args a = product_e4m3(g, cases[i].m, cases[i].n, cases[i].k, 1);
-        if (cases[i].fails)
-            fake_fail(cases[i].fails, 0, cases[i].error);
+        fake_e4m3 = cases[i].has;
         assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
         assert_int_equal(fake_count(FAKE_PRODUCT), 0);
         assert_int_equal(fake_count(FAKE_KERNEL), 1);
@@ -373,6 +401,7 @@ static void test_e4m3_by_ourselves(void **state)
         finish(g);
         rig_close(g);
     }
+    fake_e4m3 = FAKE_E4M3_ALL;
 }
 
 /* ---- what is kept ---- */
@@ -621,6 +650,7 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_sm_target),
         cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_e4m3_by_half),
         cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_fallbacks),
         cmocka_unit_test(test_too_large),
