@@ -21,6 +21,7 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorIllegalState = 401,
+    cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719
 } cudaError_t;
 enum cudaMemcpyKind {
