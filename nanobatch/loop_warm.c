@@ -24,15 +24,18 @@ static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
     return hzp_exec_land(active->flight, NULL, &times);
 }
 
-/* Opens the fences for steps of this shape; *ret_items: the largest number of items so far. */
+/* Opens the fences for steps of this shape; *ret_items: the largest number of items so far.  Some
+ * steps need more than the one that is built here: for tokens that the step before draws and for
+ * changes of the page table, and in each layer where a nano-batch has decode rows and prompts. */
 static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
                         int32_t *ret_items)
 {
+    int32_t more = loop->config.model->config->layers + 2;
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {
         struct hzp_active_step *active = &loop->active[i];
         hzp_warm_mixed(active->batch, active->offer.kv);
         warm_build(loop, active, shape);
-        HZP_TRY(hzp_flight_reserve(active->flight, &active->plan));
+        HZP_TRY(hzp_flight_reserve(active->flight, &active->plan, more));
         *ret_items = HZP_MAX(*ret_items, active->plan.items);
     }
     return HZP_OK;

@@ -170,13 +170,13 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
                   "plain_rate", e->plain_rate, "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows", e->decode,
-                     e->prefill, e->train, "ride", e->shape.ride, "nanos",
-                     ints(weight, e->shape.nanos), "lanes", lanes, "train_lanes",
-                     bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores",
-                     ints(cores, HZP_LANE_COUNT), "order", order_name[e->shape.order],
-                     "network_lane", e->shape.network_lane, "reduce",
-                     bytes(e->shape.reduce, e->shape.nanos), "predicted", predicted);
+    return json_pack(
+        "{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows", e->decode,
+        e->prefill, e->train, "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos),
+        "joined", bytes(e->shape.joined, HZP_STAGE_COUNT), "lanes", lanes, "train_lanes",
+        bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores", ints(cores, HZP_LANE_COUNT), "order",
+        order_name[e->shape.order], "network_lane", e->shape.network_lane, "reduce",
+        bytes(e->shape.reduce, e->shape.nanos), "predicted", predicted);
 }
 
 static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
@@ -368,6 +368,21 @@ static uint8_t order_named(const char *name)
     return order;
 }
 
+/* Which nano-batches each stage computes as one; absent: none. */
+static int read_joined(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
+{
+    const json_t *joined = json_object_get(json, "joined");
+    int64_t value;
+    if (joined && json_array_size(joined) != HZP_STAGE_COUNT)
+        return wrong(r, "a plan's joined nano-batches");
+    for (size_t k = 0; k < json_array_size(joined); k++) {
+        HZP_TRY(read_int(r, json_array_get(joined, k), "a plan's joined nano-batches", 0, UINT8_MAX,
+                         &value));
+        s->joined[k] = (uint8_t)value;
+    }
+    return HZP_OK;
+}
+
 /* How ranks that compute together exchange; absent: as one rank, which does not. */
 static int read_network(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
@@ -414,6 +429,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
     s->ride = (int32_t)value;
     s->order = order_named(order);
+    HZP_TRY(read_joined(r, json, s));
     HZP_TRY(read_network(r, json, s));
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
 }

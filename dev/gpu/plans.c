@@ -175,7 +175,7 @@ static void shapes_by_hand(const struct step *s, int threads, struct hzp_plan_sh
 static void tell(const struct step *s, int which, const struct hzp_plan_shape *shape, double *ms,
                  double over, uint64_t graphs, int runs)
 {
-    char text[160];
+    char text[HZP_SHAPE_TEXT];
     printf("{\"t\":\"plan\",\"decode\":%d,\"depth\":%d,\"prefill\":%d,\"train\":%d,\"plan\":\"%s\"",
            s->decode, s->depth, s->prefill, s->train, shape_name[which]);
     if (ms)

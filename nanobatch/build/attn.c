@@ -22,10 +22,10 @@ void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
     hzp_normed_product(plan, layer, &qkv, s, s->x_in, s->qkv_bare);
 }
 
-/* paged: keys and values also go to their pages. */
-static int32_t add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
-                        const struct hzp_layer_space *s, const int32_t *pos,
-                        const struct hzp_paged *paged)
+/* kv NULL: keys and values go to no pages. */
+static void add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
+                     const struct hzp_layer_space *s, const int32_t *pos, const int32_t *slot,
+                     const struct hzp_kv *kv)
 {
     const struct hzp_model *model = layer->model;
     struct hzp_rope_args args = {.x = s->qkv_bare,
@@ -36,18 +36,26 @@ static int32_t add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
                                  .pos = pos,
                                  .heads = model->config->heads,
                                  .eps = model->config->norm_eps};
-    if (paged) {
-        args.kv = *paged->kv;
-        args.slot = paged->nano->slot;
+    if (kv) {
+        args.kv = *kv;
+        args.slot = slot;
     }
-    return hzp_plan_next(plan, HZP_OP_rope, &args);
+    hzp_plan_next(plan, HZP_OP_rope, &args);
+}
+
+void hzp_attn_append(struct hzp_plan *plan, const struct hzp_layer *layer,
+                     const struct hzp_layer_space *s, const int32_t *pos, const int32_t *slot,
+                     const struct hzp_kv *kv)
+{
+    add_rope(plan, layer, s, pos, slot, kv);
 }
 
 void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
                     const struct hzp_layer_space *s, struct hzp_paged *paged)
 {
     const struct hzp_nano *n = paged->nano;
-    int32_t decode = -1, rows = n->decode_rows, end = n->rows - n->bare;
+    int32_t rows = n->decode_rows, end = n->rows - n->bare;
+    struct hzp_needs needs = plan->needs;
     struct hzp_attn_paged_args args = {
         .kv = *paged->kv,
         .table = n->table ? n->table->table : NULL,
@@ -56,14 +64,14 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         .heads = layer->model->config->heads,
         .scale = hzp_attn_scale(layer->model),
     };
-    paged->append = add_rope(plan, layer, s, n->pos, paged);
+    paged->decode = paged->prefill = -1;
     if (rows > 0) {
         args.qkv = hzp_mat_rows(s->qkv, 0, rows);
         args.out = hzp_mat_rows(s->attn, 0, rows);
         args.segs = n->decode;
         args.page = n->decode_page;
         args.line = n->table ? n->decode_line : NULL;
-        decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
+        paged->decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
     }
     if (end > rows) {
         args.qkv = hzp_mat_rows(s->qkv, rows, end - rows);
@@ -71,11 +79,9 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         args.segs = n->prefill;
         args.page = n->prefill_page;
         args.line = n->table ? n->prefill_line : NULL;
-        plan->tail = paged->append;
-        hzp_plan_next(plan, HZP_OP_attn_prefill, &args);
-        for (int32_t i = 0; i < paged->needs; i++)
-            hzp_plan_need(plan, paged->need[i]);
-        plan->also[0] = decode;
+        plan->needs = hzp_needs_join(needs, paged->appends);
+        paged->prefill = hzp_plan_next(plan, HZP_OP_attn_prefill, &args);
+        hzp_plan_also(plan, paged->decode);
     }
 }
 
@@ -86,7 +92,7 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
     size_t row = (size_t)qkv.stride * hzp_dtype_size(qkv.type);
     qkv.ptr = (char *)qkv.ptr - (size_t)packed->before * row;
     qkv.rows += packed->before;
-    add_rope(plan, layer, s, packed->pos, NULL);
+    add_rope(plan, layer, s, packed->pos, NULL, NULL);
     HZP_PLAN_NEXT(plan, attn_packed, .qkv = qkv, .out = s->attn, .lse = s->lse,
                   .segs = packed->segs, .heads = layer->model->config->heads,
                   .scale = hzp_attn_scale(layer->model));

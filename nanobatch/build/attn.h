@@ -6,14 +6,14 @@
  *     x_mid    = x_in + attn Wo^T
  *
  * rope includes the norms of queries and keys where the model has them.  The forward pass is in
- * three pieces: the product before attention, attention itself, the product behind it.  Attention
+ * pieces: the product before attention, rope and attention, the product behind it.  Attention
  * differs by tenant: serving finds keys and values in pages, to which its rope appends; training
  * finds them in the micro-batch's own rows.
  *
  * The backward pass computes the norm again from x_in; keeping it would cost more memory than the
  * pass over it costs time.
  *
- * The pieces do not set plan->layer: layer.h does.
+ * The pieces do not set plan->layer: layer.h and stages.h do.
  *
  * Thread: engine.
  */
@@ -28,10 +28,9 @@ struct hzp_nano;
  * lie in several nano-batches; the later ones then need what the earlier ones append. */
 struct hzp_paged {
     const struct hzp_nano *nano;
-    const struct hzp_kv *kv; /* of this layer */
-    const int32_t *need;     /* [needs] items of the plan that append what these rows read */
-    int32_t needs;
-    int32_t append; /* out: the rope item, which appends these rows' keys and values */
+    const struct hzp_kv *kv;  /* of this layer */
+    struct hzp_needs appends; /* items of other rows that append what prompt rows read here */
+    int32_t decode, prefill;  /* out: the items of decode rows and of pieces of prompts; -1: none */
 };
 
 /* Training's attention: documents in the rows themselves and in the rows before them. */
@@ -49,10 +48,17 @@ float hzp_attn_scale(const struct hzp_model *model);
 void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *s);
 
-/* qkv_bare -> attn.  Decode rows and pieces of prompts become two items, which need not wait for
- * each other: the plan's next item needs both. */
+/* qkv_bare -> qkv by the rows' positions; keys and values also go to their slots of kv's pages.
+ * pos, slot [rows]. */
+void hzp_attn_append(struct hzp_plan *plan, const struct hzp_layer *layer,
+                     const struct hzp_layer_space *s, const int32_t *pos, const int32_t *slot,
+                     const struct hzp_kv *kv);
+
+/* qkv -> attn.  Decode rows and pieces of prompts become two items, which need not wait for each
+ * other: the plan's next item needs both. */
 void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
                     const struct hzp_layer_space *s, struct hzp_paged *paged);
+/* qkv_bare -> attn. */
 void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s, const struct hzp_packed *packed);
 

@@ -54,8 +54,8 @@ static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
     for (layer.index = range->first; layer.index < range->last; layer.index++) {
         struct hzp_layer_space space =
             hzp_train_layer_space(s, layer.index, chunk->row0, chunk->rows);
-        hzp_layer_attend_packed(chain, &layer, &space, chunk);
-        hzp_layer_finish(chain, &layer, &space, false);
+        hzp_layer_attend(chain, &layer, &space, chunk);
+        hzp_layer_finish(chain, &layer, &space);
     }
 }
 

@@ -6,19 +6,8 @@ struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config
     return (struct hzp_layer_range){0, config->layers, true, true};
 }
 
-void hzp_layer_attend_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
-                            const struct hzp_layer_space *s, struct hzp_paged *paged, bool halves)
-{
-    plan->layer = (int16_t)layer->index;
-    hzp_attn_project(plan, layer, s);
-    hzp_attn_paged(plan, layer, s, paged);
-    if (halves)
-        hzp_attn_output(plan, layer, s);
-    plan->layer = -1;
-}
-
-void hzp_layer_attend_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
-                             const struct hzp_layer_space *s, const struct hzp_packed *packed)
+void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_layer *layer,
+                      const struct hzp_layer_space *s, const struct hzp_packed *packed)
 {
     plan->layer = (int16_t)layer->index;
     hzp_attn_project(plan, layer, s);
@@ -27,11 +16,10 @@ void hzp_layer_attend_packed(struct hzp_plan *plan, const struct hzp_layer *laye
 }
 
 void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_layer *layer,
-                      const struct hzp_layer_space *s, bool halves)
+                      const struct hzp_layer_space *s)
 {
     plan->layer = (int16_t)layer->index;
-    if (!halves)
-        hzp_attn_output(plan, layer, s);
+    hzp_attn_output(plan, layer, s);
     hzp_mlp_forward(plan, layer, s);
     plan->layer = -1;
 }

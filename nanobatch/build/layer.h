@@ -26,15 +26,12 @@ struct hzp_layer_range {
 /* All layers with both ends. */
 struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config);
 
-/* A layer's forward pass is in two pieces, so that items of another nano-batch can stand between
- * them: from x_in to attn, and from there to x_out; or, with `halves`, from x_in to x_mid and from
- * there to x_out. */
-void hzp_layer_attend_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
-                            const struct hzp_layer_space *s, struct hzp_paged *paged, bool halves);
-void hzp_layer_attend_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
-                             const struct hzp_layer_space *s, const struct hzp_packed *packed);
+/* Training's forward pass of a layer in two pieces: from x_in to attn, and from there to x_out.
+ * Serving's is in stages (stages.h). */
+void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_layer *layer,
+                      const struct hzp_layer_space *s, const struct hzp_packed *packed);
 void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_layer *layer,
-                      const struct hzp_layer_space *s, bool halves);
+                      const struct hzp_layer_space *s);
 
 /* The backward pass of both halves: hzp_mlp_backward, hzp_attn_backward. */
 void hzp_layer_backward(struct hzp_plan *plan, const struct hzp_layer *layer,

@@ -229,7 +229,8 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
         if (!coded)
             quantize(plan, s, x);
         hzp_plan_add_matmul(plan, s->quantum_flops, &args);
-        hzp_tensor_reduce(plan, model, place, to);
+        if (!s->sums_apart)
+            hzp_tensor_reduce(plan, model, place, to);
     }
     if (s->ahead)
         norm_ahead(plan, layer, role, s, to);

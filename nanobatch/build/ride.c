@@ -137,7 +137,7 @@ static int32_t add_train_attention(struct hzp_plan *plan, const struct hzp_layer
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = row0;
     plan->rows = rows;
-    return plan->tail;
+    return plan->items - 1;
 }
 
 /* A layer with the chunk's rows first and serving's behind them.  The two attentions need only the
@@ -145,7 +145,7 @@ static int32_t add_train_attention(struct hzp_plan *plan, const struct hzp_layer
 static void add_layer(struct hzp_forward *f, const struct hzp_ride *ride, int32_t index)
 {
     struct hzp_plan *plan = f->plan;
-    const struct hzp_nano *nano = &f->strand[0].nano;
+    const struct hzp_nano *nano = &f->attend[0];
     struct hzp_packed chunk = hzp_micro_packed(ride->rider.micro, ride->chunk);
     struct hzp_layer layer = {f->model, f->version, NULL, index};
     struct hzp_layer_space both =
@@ -153,17 +153,18 @@ static void add_layer(struct hzp_forward *f, const struct hzp_ride *ride, int32_
     both.quantum_flops = 0;
     struct hzp_layer_space train = tenant_rows(&both, 0, chunk.rows);
     struct hzp_layer_space serve = tenant_rows(&both, chunk.rows, nano->rows);
-    struct hzp_paged paged = {.nano = nano, .kv = &f->kv[index]};
+    struct hzp_paged paged = {.nano = nano, .kv = &f->kv[index], .appends = hzp_needs_none};
 
     plan->layer = (int16_t)index;
     plan->rides = chunk.rows;
     hzp_attn_project(plan, &layer, &both);
     plan->rides = 0;
-    int32_t product = plan->tail;
+    struct hzp_needs product = plan->needs;
     int32_t trained = add_train_attention(plan, &layer, &train, &chunk);
-    plan->tail = product;
+    plan->needs = product;
+    hzp_attn_append(plan, &layer, &serve, nano->pos, nano->slot, paged.kv);
     hzp_attn_paged(plan, &layer, &serve, &paged);
-    plan->also[1] = trained;
+    hzp_plan_also(plan, trained);
     plan->rides = chunk.rows;
     hzp_attn_output(plan, &layer, &both);
     hzp_mlp_forward(plan, &layer, &both);
@@ -182,22 +183,23 @@ int32_t hzp_ride_build(struct hzp_forward *f, const struct hzp_ride *ride, int32
     HZP_ASSERT(f->strands == 1);
 
     hzp_forward_range(f, &before, NULL, &in);
-    hzp_forward_resume(f, 0);
+    hzp_strand_resume(f, 0);
     for (int32_t l = ride->layer0; l < ride->layer1; l++) {
-        f->plan->also[1] = l == ride->layer0 ? need : -1;
+        if (l == ride->layer0)
+            hzp_plan_also(f->plan, need);
         add_layer(f, ride, l);
     }
-    hzp_forward_pause(f, 0);
+    hzp_strand_pause(f, 0);
 
     int32_t end, head;
     if (ride->layer1 < layers) {
         hzp_forward_range(f, &next, &out, NULL);
-        end = f->strand[0].tail;
+        end = hzp_needs_newest(&f->strand[0].needs);
         hzp_forward_range(f, &rest, NULL, NULL);
     } else {
         head = f->plan->items; /* if there is one, its first item reads the rows behind the chunk */
         hzp_forward_range(f, &rest, &out, NULL);
-        end = head < f->plan->items ? head : f->strand[0].tail;
+        end = head < f->plan->items ? head : hzp_needs_newest(&f->strand[0].needs);
     }
     hzp_forward_end(f);
     return end;

@@ -32,7 +32,8 @@ struct hzp_layer_space {
     /* With part: the norm that reads a sum and the all-gather of its rows are issued behind the
      * sum, on the lane of collectives, and not with the product that reads them. */
     bool ahead;
-    bool x_last;                 /* with ahead: no norm of this pass reads x_out */
+    bool sums_apart; /* the caller adds up what the ranks' products of O and Down give */
+    bool x_last;     /* with ahead: no norm of this pass reads x_out */
     float *rstd_attn, *rstd_mlp; /* [rows] F32, or NULL: not kept */
     float *lse;                  /* [rows][heads], or NULL: not kept */
     uint64_t quantum_flops;      /* matrix products are cut to about this; 0: whole */

@@ -17,15 +17,15 @@ static bool find_ride(const struct hzp_step_plan *s, struct hzp_ride *ret)
                                 s->batch->rows + s->batch->pads, ret);
 }
 
-/* Items [from, to) of the chain, needing item `tail`; -1: none. */
+/* Items [from, to) of the chain, needing item `need`; -1: none. */
 static void add_slice(struct hzp_plan *plan, const struct hzp_step_plan *s, int32_t from,
-                      int32_t to, int32_t tail)
+                      int32_t to, int32_t need)
 {
     if (!s->in_turn)
         hzp_plan_for_training(plan, shape_of(s));
-    plan->tail = tail;
+    hzp_plan_after(plan, need);
     hzp_plan_take(plan, s->chain, from, to);
-    plan->tail = -1;
+    hzp_plan_after(plan, -1);
 }
 
 /* The slice before the ride, the ride in serving's items, the slice behind it. */

@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct hzp_needs hzp_needs_none = {{-1, -1, -1, -1, -1}};
+_Static_assert(HZP_LANE_COUNT == 5, "an entry for each lane");
+
 void hzp_plan_init(struct hzp_plan *plan)
 {
     memset(plan, 0, sizeof(*plan));
     hzp_arena_init(&plan->arena);
     plan->reads_train = -1;
     plan->layer = -1;
-    plan->tail = plan->also[0] = plan->also[1] = -1;
+    hzp_plan_after(plan, -1);
 }
 
 void hzp_plan_fini(struct hzp_plan *plan)
@@ -33,7 +36,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
     plan->row0 = plan->rows = plan->rides = 0;
     plan->lane_of = NULL;
     plan->network_lane = HZP_LANE_COMPUTE;
-    plan->tail = plan->also[0] = plan->also[1] = -1;
+    hzp_plan_after(plan, -1);
 }
 
 enum hzp_kind hzp_op_kind(enum hzp_op op)
@@ -120,11 +123,40 @@ int32_t hzp_plan_next_on(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_na
                          const void *args)
 {
     int32_t i = hzp_plan_add(plan, op, lane, args);
-    hzp_plan_need(plan, plan->tail);
-    hzp_plan_need(plan, plan->also[0]);
-    hzp_plan_need(plan, plan->also[1]);
-    plan->also[0] = plan->also[1] = -1;
-    return plan->tail = i;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        hzp_plan_need(plan, plan->needs.item[l]);
+    hzp_plan_after(plan, i);
+    return i;
+}
+
+void hzp_plan_after(struct hzp_plan *plan, int32_t item)
+{
+    plan->needs = hzp_needs_none;
+    hzp_plan_also(plan, item);
+}
+
+void hzp_plan_also(struct hzp_plan *plan, int32_t item)
+{
+    HZP_ASSERT(item < plan->items);
+    if (item < 0)
+        return;
+    int32_t *newest = &plan->needs.item[plan->item[item].lane];
+    *newest = HZP_MAX(*newest, item);
+}
+
+struct hzp_needs hzp_needs_join(struct hzp_needs a, struct hzp_needs b)
+{
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        a.item[l] = HZP_MAX(a.item[l], b.item[l]);
+    return a;
+}
+
+int32_t hzp_needs_newest(const struct hzp_needs *needs)
+{
+    int32_t newest = -1;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        newest = HZP_MAX(newest, needs->item[l]);
+    return newest;
 }
 
 void hzp_plan_need(struct hzp_plan *plan, int32_t earlier)
@@ -149,8 +181,10 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
         item->tenants = src->tenants;
         item->row0 = src->row0;
         item->rows = src->rows;
-        if (moves)
-            hzp_plan_need(plan, i > from ? plan->items - 2 : plan->tail);
+        for (int l = 0; l < HZP_LANE_COUNT && moves && i == from; l++)
+            hzp_plan_need(plan, plan->needs.item[l]);
+        if (moves && i > from)
+            hzp_plan_need(plan, plan->items - 2);
         for (int32_t k = 0; k < src->waits; k++)
             if (chain->wait[src->wait0 + k] >= from)
                 hzp_plan_wait(plan, chain->wait[src->wait0 + k] + shift);

@@ -7,9 +7,9 @@
  * least one of them writing, are ordered by lanes and waits, so items that overlap in time cannot
  * race.
  *
- * hzp_plan_next appends an item that needs the item before it, and waits for that if it is on
- * another lane.  The item's lane is looked up in the plan's lane_of by the kind of its op.  Further
- * dependences are added with hzp_plan_need.
+ * hzp_plan_next appends an item that needs what the plan's `needs` name, most often the item before
+ * it, and waits for those on other lanes.  The item's lane is looked up in the plan's lane_of by
+ * the kind of its op.  Further dependences are added with hzp_plan_need.
  *
  * A chain is a training plan that outlives a step: the forward, loss and backward of one
  * micro-batch, or the update of all units.  The trainer offers ranges of its chain; a step's plan
@@ -84,6 +84,12 @@ static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant te
 /* The names of the tenants that have rows in the item: "serve", "serve+train" and so on. */
 const char *hzp_item_tenants_text(const struct hzp_item *item);
 
+/* What an item needs: the newest item on each lane, because earlier ones of the lane have ended
+ * before; -1: none. */
+struct hzp_needs {
+    int32_t item[HZP_LANE_COUNT];
+};
+
 struct hzp_plan {
     struct hzp_arena arena;
     struct hzp_item *item;
@@ -101,8 +107,7 @@ struct hzp_plan {
     int32_t row0, rows, rides;
     const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
     uint8_t network_lane;   /* of collectives; HZP_LANE_COMPUTE: as lane_of says */
-    int32_t tail;           /* the item that the next one needs; -1: none */
-    int32_t also[2];        /* two more items that it needs; -1: none */
+    struct hzp_needs needs; /* of the next item */
 };
 
 /* Without items, on the lanes of the default shape; fini frees what they consist of. */
@@ -114,7 +119,22 @@ void hzp_plan_clear(struct hzp_plan *plan); /* keeps the memory */
 int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name lane,
                      const void *args);
 
-/* Appends an op behind item `tail`, on the lane of its kind. */
+/* The next item needs this one and nothing else; -1: nothing. */
+void hzp_plan_after(struct hzp_plan *plan, int32_t item);
+
+/* It also needs this one; -1: no effect. */
+void hzp_plan_also(struct hzp_plan *plan, int32_t item);
+
+extern const struct hzp_needs hzp_needs_none;
+
+/* Needs of both. */
+struct hzp_needs hzp_needs_join(struct hzp_needs a, struct hzp_needs b);
+
+/* The newest item among them; -1: none. */
+int32_t hzp_needs_newest(const struct hzp_needs *needs);
+
+/* Appends an op that needs what plan->needs name, on the lane of its kind; the next one needs it.
+ * Returns the item's index. */
 int32_t hzp_plan_next(struct hzp_plan *plan, enum hzp_op op, const void *args);
 
 /* The same on a lane of the caller's choice. */
@@ -131,7 +151,7 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier);
 /* Appends items [from, to) of a chain, which must outlive the run.  A wait for an item before
  * `from` is dropped: such items ended in an earlier step.  If lane_of or network_lane is set, the
  * items go to the lanes they name instead of their own, each needing the one before it, and the
- * first needing the tail. */
+ * first what plan->needs name. */
 void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t from, int32_t to);
 
 /* For two plans in flight: the newer one's first item of a tenant on each lane waits for the last

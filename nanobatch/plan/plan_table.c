@@ -128,6 +128,8 @@ uint64_t hzp_plan_table_hash(const struct hzp_plan_table *t)
                         s->order,  s->network_lane, s->ride};
         hash = hzp_hash_numbers(hash, is, HZP_COUNT(is));
         hash = hzp_hash_numbers(hash, s->weight, s->nanos);
+        for (int k = 0; k < HZP_STAGE_COUNT; k++)
+            hash = hzp_hash_numbers(hash, &(int32_t){s->joined[k]}, 1);
         for (int32_t n = 0; n < s->nanos; n++) {
             hash = hzp_hash_numbers(hash, &(int32_t){s->reduce[n]}, 1);
             for (int k = 0; k < HZP_KIND_COUNT; k++)
@@ -154,11 +156,11 @@ int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
     return best;
 }
 
-/* Appends to text, which holds 160 bytes. */
+/* Appends to text, which holds HZP_SHAPE_TEXT bytes. */
 static void append(char *text, const char *more)
 {
     size_t at = strlen(text);
-    snprintf(text + at, 160 - at, "%s", more);
+    snprintf(text + at, HZP_SHAPE_TEXT - at, "%s", more);
 }
 
 /* Of which nano-batches the ranks divide the rows. */
@@ -177,6 +179,21 @@ static void append_divided(char *text, const struct hzp_plan_shape *s)
     append(text, ", rows divided");
     if (count < s->nanos) {
         append(text, " of ");
+        append(text, part);
+    }
+}
+
+/* How many parts each stage of a layer has, if they differ. */
+static void append_parts(char *text, const struct hzp_plan_shape *s)
+{
+    char part[32];
+    uint8_t joined = 0;
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        joined |= s->joined[k];
+    for (int k = 0; k < HZP_STAGE_COUNT && joined; k++) {
+        enum hzp_layer_stage stage = (enum hzp_layer_stage)k;
+        snprintf(part, sizeof(part), "%s %s %d", k ? "," : ", parts of",
+                 hzp_layer_stage_name(stage), hzp_plan_shape_parts(s, stage));
         append(text, part);
     }
 }
@@ -205,6 +222,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
         snprintf(part, sizeof(part), " in %s", order[s->order]);
         append(text, part);
     }
+    append_parts(text, s);
     if (s->ride) {
         snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
         append(text, part);
@@ -271,7 +289,7 @@ void hzp_plan_table_drop_unproven(struct hzp_plan_table *t)
 
 void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
 {
-    char text[160], run[16];
+    char text[HZP_SHAPE_TEXT], run[16];
     fprintf(out,
             "\nPlans (lanes by kind of op: products, decode attention, prompt attention, rows; "
             "0 compute, 1 memory, 4 train).\nMilliseconds, rate of training and gain as predicted, "

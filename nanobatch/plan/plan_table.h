@@ -80,7 +80,8 @@ uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *table);
  * riding. */
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 
-/* A short text such as "1 nano-batch, one lane"; text [160]. */
+/* A short text such as "1 nano-batch, one lane"; text [HZP_SHAPE_TEXT]. */
+enum { HZP_SHAPE_TEXT = 224 };
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *shape, char *text);
 
 /* Sets steps whose shape was never run (confirmed 0) to the sequential plan. */

@@ -4,6 +4,35 @@
 const struct hzp_plan_shape hzp_plan_sequential = {
     .nanos = 1, .weight = {1}, .order = HZP_ORDER_STRANDS};
 
+const char *hzp_layer_stage_name(enum hzp_layer_stage stage)
+{
+    static const char *const name[HZP_STAGE_COUNT] = {"qkv", "attention", "rest", "exchange"};
+    return stage < HZP_STAGE_COUNT ? name[stage] : "?";
+}
+
+/* What the stages join is possible. */
+static int check_joined(const struct hzp_plan_shape *s, struct hzp_err_text *reterr)
+{
+    const uint8_t *joined = s->joined;
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        if (joined[k] >> (s->nanos - 1))
+            return hzp_fail(reterr, HZP_EINVAL, "shape: %s joins nano-batches that are not there",
+                            hzp_layer_stage_name((enum hzp_layer_stage)k));
+    for (int32_t i = 0; i + 1 < s->nanos; i++) {
+        bool divided =
+            s->reduce[i] == HZP_REDUCE_SCATTERED || s->reduce[i + 1] == HZP_REDUCE_SCATTERED;
+        int rest = joined[HZP_STAGE_REST] >> i & 1;
+        if (divided && ((joined[HZP_STAGE_QKV] >> i & 1) != rest ||
+                        (joined[HZP_STAGE_EXCHANGE] >> i & 1) != rest ||
+                        (rest && s->reduce[i] != s->reduce[i + 1])))
+            return hzp_fail(reterr, HZP_EINVAL,
+                            "shape: ranks divide rows of nano-batch %d or %d, which not all "
+                            "stages join, or not in one way",
+                            i, i + 1);
+    }
+    return HZP_OK;
+}
+
 int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *reterr)
 {
     int64_t sum = 0;
@@ -38,7 +67,20 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
                             s->reduce[i]);
     if (sum <= 0 || s->order >= HZP_ORDER_COUNT)
         return hzp_fail(reterr, HZP_EINVAL, "shape: no rows, or no such order");
-    return HZP_OK;
+    return check_joined(s, reterr);
+}
+
+int32_t hzp_plan_shape_parts(const struct hzp_plan_shape *shape, enum hzp_layer_stage stage)
+{
+    return shape->nanos - __builtin_popcount(shape->joined[stage]);
+}
+
+void hzp_plan_shape_drop(struct hzp_plan_shape *shape)
+{
+    shape->nanos--;
+    HZP_ASSERT(shape->nanos > 0);
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        shape->joined[k] &= (uint8_t)((1 << (shape->nanos - 1)) - 1);
 }
 
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
@@ -101,5 +143,5 @@ void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *s
         plan->share[l] = shape->share[l];
     plan->lane_of = shape->train_lane;
     plan->network_lane = shape->network_lane;
-    plan->tail = plan->also[0] = plan->also[1] = -1;
+    hzp_plan_after(plan, -1);
 }

@@ -13,6 +13,11 @@
  * lane of their own, so that those of one nano-batch run beside the products of the next; and a
  * nano-batch adds up what its ranks have computed in one of two ways (enum hzp_plan_reduce).
  *
+ * A layer has stages, and each is cut in its own way: a stage may compute neighbouring nano-batches
+ * as one nano-operation.  So the nano-batches are the finest parts, and attention, say, works on
+ * one part of all rows while products work on two.  A nano-operation needs those of the stage
+ * before that have rows in common with it, and no others.
+ *
  * A shape only says where items go and in which order they are issued: every shape of a step
  * computes the same bits if the device's ops do not depend on how rows are split (tested for F32 on
  * the CPU).
@@ -42,11 +47,26 @@ enum hzp_plan_reduce {
     HZP_REDUCE_COUNT
 };
 
+/* The stages of a layer. */
+enum hzp_layer_stage {
+    HZP_STAGE_QKV,      /* norm, product, rope, what goes to the pages of keys and values */
+    HZP_STAGE_ATTEND,   /* attention of decode rows and of prompts */
+    HZP_STAGE_REST,     /* O, the norm, gate and up, SwiGLU, Down; the embedding too */
+    HZP_STAGE_EXCHANGE, /* the sums over ranks behind O and Down */
+    HZP_STAGE_COUNT
+};
+const char *
+hzp_layer_stage_name(enum hzp_layer_stage stage); /* "qkv", "attention", "rest", "exchange" */
+
 struct hzp_plan_shape {
     int32_t nanos; /* 1 .. HZP_NANO_MAX */
     /* >= 0, the sum > 0: nano-batch i gets weight[i] / sum of the rows */
     int32_t weight[HZP_NANO_MAX];
-    uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT]; /* enum hzp_lane_name */
+    /* bit i: the stage computes nano-batches i and i + 1 as one; 0: each alone.  Where ranks divide
+     * the rows of one of the two, all stages but attention must agree. */
+    uint8_t joined[HZP_STAGE_COUNT];
+    /* enum hzp_lane_name; nano-batches computed as one go to the lanes of the first */
+    uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT];
     uint8_t train_lane[HZP_KIND_COUNT];
     /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];
@@ -72,6 +92,12 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text
  * rows. */
 void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
                          int32_t ret[HZP_NANO_MAX + 1]);
+
+/* How many nano-operations the stage has in each layer, if every nano-batch has rows. */
+int32_t hzp_plan_shape_parts(const struct hzp_plan_shape *shape, enum hzp_layer_stage stage);
+
+/* Removes the last nano-batch; there are at least two. */
+void hzp_plan_shape_drop(struct hzp_plan_shape *shape);
 
 /* The lanes that items of such steps use, bit l for enum hzp_lane_name l; shape NULL: none. */
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);

@@ -273,6 +273,16 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
     return HZP_OK;
 }
 
+static int open_fences(struct hzp_exec *e, struct hzp_flight *f, int32_t count)
+{
+    while (f->fences_room < count) {
+        f->fence = hzp_xrealloc(f->fence, ((size_t)f->fences_room + 1) * sizeof(*f->fence));
+        HZP_TRY(hzp_fence_open(e->dev, &f->fence[f->fences_room]));
+        f->fences_room++;
+    }
+    return HZP_OK;
+}
+
 /* Assigns a fence to every item that an item on another lane waits for. */
 static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
 {
@@ -285,12 +295,7 @@ static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct
                 f->fence_of[w] = f->fences++;
         }
     }
-    while (f->fences_room < f->fences) {
-        f->fence = hzp_xrealloc(f->fence, ((size_t)f->fences_room + 1) * sizeof(*f->fence));
-        HZP_TRY(hzp_fence_open(e->dev, &f->fence[f->fences_room]));
-        f->fences_room++;
-    }
-    return HZP_OK;
+    return open_fences(e, f, f->fences);
 }
 
 /* Makes a tenant's first item on a lane wait for the older plan, as hzp_plan_join describes. */
@@ -387,11 +392,13 @@ static void make_room(struct hzp_flight *f, const struct hzp_plan *plan)
     f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
 }
 
-int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan)
+int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan, int32_t more)
 {
     make_room(f, plan);
     HZP_TRY(assign_fences(f->exec, plan, f));
-    return hzp_graphs_reserve(f->exec->graphs, plan);
+    if (f->fences > 0)
+        HZP_TRY(open_fences(f->exec, f, f->fences + more));
+    return hzp_graphs_reserve(f->exec->graphs, plan, more);
 }
 
 void hzp_exec_prepare_graphs(struct hzp_exec *e, hzp_graph_variant *variant, void *ctx,

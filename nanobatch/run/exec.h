@@ -84,8 +84,9 @@ int hzp_flight_open(struct hzp_exec *exec, struct hzp_flight **ret);
 void hzp_flight_close(
     struct hzp_flight *flight); /* NULL: no effect; not while its plan is in flight */
 
-/* Opens the fences that a flight of this plan needs. */
-int hzp_flight_reserve(struct hzp_flight *flight, const struct hzp_plan *plan);
+/* Opens the fences that a flight of this plan needs, and, if its lanes wait for each other, so many
+ * more for plans of the same shape. */
+int hzp_flight_reserve(struct hzp_flight *flight, const struct hzp_plan *plan, int32_t more);
 
 /* True: the device runs plans while the host does something else.  False: the issuing thread itself
  * runs the ops, at least of plans that use one lane. */

@@ -325,9 +325,20 @@ static struct kept *place(struct hzp_graphs *g, size_t bytes, const struct kept 
     return room ? free_place(g) : NULL;
 }
 
-/* Assigns a fence to each item of the part that another lane's item within the part waits for. */
+static int open_fences(struct hzp_graphs *g, int32_t count)
+{
+    while (g->fences < count) {
+        g->fence = hzp_xrealloc(g->fence, ((size_t)g->fences + 1) * sizeof(*g->fence));
+        HZP_TRY(hzp_fence_open(g->dev, &g->fence[g->fences]));
+        g->fences++;
+    }
+    return HZP_OK;
+}
+
+/* Assigns a fence to each item of the part that another lane's item within the part waits for;
+ * *ret_count: how many. */
 static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
-                         const struct hzp_graph_part *part)
+                         const struct hzp_graph_part *part, int32_t *ret_count)
 {
     int32_t count = 0;
     if (g->items_room < plan->items) {
@@ -342,12 +353,8 @@ static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
                 g->fence_of[w] = count++;
         }
     }
-    while (g->fences < count) {
-        g->fence = hzp_xrealloc(g->fence, ((size_t)g->fences + 1) * sizeof(*g->fence));
-        HZP_TRY(hzp_fence_open(g->dev, &g->fence[g->fences]));
-        g->fences++;
-    }
-    return HZP_OK;
+    *ret_count = count;
+    return open_fences(g, count);
 }
 
 /* The driver's graphs that a capture of this part makes (hzp_device_cuts_graphs). */
@@ -453,7 +460,8 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
 {
     struct hzp_graph *graph = NULL;
     int32_t nodes = part->to - part->from;
-    if (is_refused(g, h) || assign_fences(g, plan, part) < 0)
+    int32_t fences;
+    if (is_refused(g, h) || assign_fences(g, plan, part, &fences) < 0)
         return NULL;
     int32_t pieces = count_pieces(g, plan, part);
     size_t bytes = (size_t)pieces * g->limits.graph + (size_t)nodes * g->limits.node;
@@ -500,9 +508,13 @@ static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan
     return k;
 }
 
-int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan)
+int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t more)
 {
-    return g ? assign_fences(g, plan, &(struct hzp_graph_part){0, plan->items}) : HZP_OK;
+    int32_t fences;
+    if (!g)
+        return HZP_OK;
+    HZP_TRY(assign_fences(g, plan, &(struct hzp_graph_part){0, plan->items}, &fences));
+    return fences ? open_fences(g, fences + more) : HZP_OK;
 }
 
 void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,

@@ -80,8 +80,8 @@ struct hzp_graph_part {
 bool hzp_graphs_fit(const struct hzp_graphs *graphs, const struct hzp_plan *plan,
                     struct hzp_graph_part *ret);
 
-/* Opens the fences that captures of this plan need. */
-int hzp_graphs_reserve(struct hzp_graphs *graphs, const struct hzp_plan *plan);
+/* Opens the fences that captures of this plan need, and so many more as hzp_flight_reserve does. */
+int hzp_graphs_reserve(struct hzp_graphs *graphs, const struct hzp_plan *plan, int32_t more);
 
 /* Captures this part of the plan and its variants, unless they exist already; runs nothing.
  */

@@ -130,16 +130,31 @@ static double sent(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int3
     return bytes;
 }
 
-static void print_nano(const struct hzp_pipeline *p, struct hzp_rig *rig, int ranks, int32_t i,
-                       const int32_t *cut, FILE *out)
+/* The first nano-batch behind those that the stage computes as one with nano-batch i. */
+static int32_t part_end(const struct hzp_plan_shape *shape, enum hzp_layer_stage stage, int32_t i)
+{
+    while (i + 1 < shape->nanos && shape->joined[stage] >> i & 1)
+        i++;
+    return i + 1;
+}
+
+/* The exchanges of nano-batches [i, end), in one piece. */
+static void print_exchange(const struct hzp_pipeline *p, struct hzp_rig *rig, int ranks, int32_t i,
+                           int32_t end, const int32_t *cut, FILE *out)
 {
     struct hzp_plan_shape other = p->shape;
-    int32_t rows = cut[i + 1] - cut[i];
+    int32_t rows = cut[end] - cut[i];
     bool asked = p->shape.reduce[i] == HZP_REDUCE_SCATTERED, divided = asked && rows % ranks == 0;
-    other.reduce[i] = divided ? HZP_REDUCE_ALL : HZP_REDUCE_SCATTERED;
+    for (int32_t k = i; k < end; k++)
+        other.reduce[k] = divided ? HZP_REDUCE_ALL : HZP_REDUCE_SCATTERED;
+    for (int k = 0; k < HZP_STAGE_COUNT; k++) /* a shape with divided rows has one cut */
+        other.joined[k] = p->shape.joined[HZP_STAGE_EXCHANGE];
     if (rows == 0)
         return;
-    fprintf(out, "  nano-batch %d: rows %d to %d, %s\n", i, cut[i], cut[i + 1] - 1,
+    fprintf(out, "  nano-batch%s %d", end - i > 1 ? "es" : "", i);
+    if (end - i > 1)
+        fprintf(out, " to %d", end - 1);
+    fprintf(out, ": rows %d to %d, %s\n", cut[i], cut[end] - 1,
             divided ? "reduce-scatter, residual and norm of own rows, all-gather" : "all-reduce");
     double with = sent(rig, &p->shape, cut[i]) * 1e-6, without = sent(rig, &other, cut[i]) * 1e-6;
     if (rows % ranks)
@@ -157,6 +172,31 @@ static void print_nano(const struct hzp_pipeline *p, struct hzp_rig *rig, int ra
                 with, without);
 }
 
+/* How the stages are cut, where not all are cut alike. */
+static void print_stages(const struct hzp_plan_shape *s, const int32_t *cut, FILE *out)
+{
+    static const char *const why[HZP_STAGE_COUNT] = {
+        "a product of more rows reads its weights less often",
+        "one attention of more rows divides better among the cores",
+        "a product of more rows reads its weights less often",
+        "one exchange of more rows waits for the other ranks less often"};
+    uint8_t joined = 0;
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        joined |= s->joined[k];
+    for (int k = 0; k < HZP_STAGE_COUNT && joined; k++) {
+        enum hzp_layer_stage stage = (enum hzp_layer_stage)k;
+        fprintf(out, "  %s, parts %d, rows", hzp_layer_stage_name(stage),
+                hzp_plan_shape_parts(s, stage));
+        for (int32_t i = 0, end; i < s->nanos; i = end) {
+            end = part_end(s, stage, i);
+            if (cut[i] < cut[end])
+                fprintf(out, " %d-%d", cut[i], cut[end] - 1);
+        }
+        fprintf(out, "\n    because %s\n",
+                s->joined[k] ? why[k] : "what follows can begin when the first part has ended");
+    }
+}
+
 static void print_choices(const struct hzp_pipeline *p, struct hzp_rig *rig, int ranks, FILE *out)
 {
     static const char *const order[] = {"one nano-batch after another", "layer by layer in turn",
@@ -164,8 +204,11 @@ static void print_choices(const struct hzp_pipeline *p, struct hzp_rig *rig, int
     const struct hzp_plan_shape *s = &p->shape;
     int32_t cut[HZP_NANO_MAX + 1];
     hzp_plan_shape_cuts(s, p->decode + p->prefill, cut);
-    for (int32_t i = 0; i < s->nanos; i++)
-        print_nano(p, rig, ranks, i, cut, out);
+    for (int32_t i = 0, end; i < s->nanos; i = end) {
+        end = part_end(s, HZP_STAGE_EXCHANGE, i);
+        print_exchange(p, rig, ranks, i, end, cut, out);
+    }
+    print_stages(s, cut, out);
     if (s->nanos > 1)
         fprintf(out, "  order: %s\n", order[s->order]);
     if (hzp_pipeline_overlaps(s))

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/search.h"
 
-#include "device/philox.h"
 #include "nanobatch/build/train_space_state.h"
 #include "nanobatch/search/pipeline.h"
+#include "nanobatch/search/vary.h"
 #include "nanobatch/split/deadline.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEST = 4, SCALE = 16, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
+enum { BEST = 4, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
 
 /* A shape is kept only if it beats the sequential plan by this factor, in simulation and when run;
  * in simulation the margin is about the accuracy of the tables. */
@@ -46,6 +46,7 @@ struct hzp_search {
     /* With several ranks: the best of the current step with one nano-batch, and with two that have
      * a lane for exchanges; nanos 0: none. */
     struct candidate simple[2];
+    struct candidate several; /* the best of the current step with several; nanos 0: none */
     int32_t decode, depth, prefill;
     bool trains;
     double goal_ns;
@@ -62,13 +63,14 @@ struct hzp_search {
         double worth; /* time of the forward pass without chunks / with chunks */
     } chunked;
     int64_t tried;
-    uint64_t drawn;
+    struct hzp_vary vary;
 };
 
 int hzp_search_create(const struct hzp_search_config *config, struct hzp_search **ret)
 {
     struct hzp_search *s = hzp_xcalloc(1, sizeof(*s));
     s->config = *config;
+    s->vary.seed = config->seed;
     hzp_plan_init(&s->plan);
     hzp_simulator_create(config->tables, &s->sim);
     *ret = s;
@@ -349,6 +351,8 @@ static double consider_one(struct hzp_search *s, const struct hzp_plan_shape *sh
     if (which >= 0 && !hzp_plan_shape_plain(&c.shape) &&
         (!s->simple[which].shape.nanos || c.score > s->simple[which].score))
         s->simple[which] = c;
+    if (c.shape.nanos > 1 && (!s->several.shape.nanos || c.score > s->several.score))
+        s->several = c;
     keep(s, &c);
     return c.score;
 }
@@ -495,65 +499,20 @@ static void enumerate(struct hzp_search *s)
 
 /* ---- small changes ---- */
 
-static int32_t draw(struct hzp_search *s, int32_t n)
+/* The best so far, their stages cut in ways of their own; also the best of those with several
+ * nano-batches, which may win only so. */
+static void try_cuts(struct hzp_search *s)
 {
-    return (int32_t)(hzp_mix64(s->config.seed + ++s->drawn * 0x9e3779b97f4a7c15u) % (uint64_t)n);
-}
-
-/* Rescales the weights to sixteenths, so that small changes are possible. */
-static void rescale(struct hzp_plan_shape *shape)
-{
-    int64_t sum = 0;
-    for (int32_t i = 0; i < shape->nanos; i++)
-        sum += shape->weight[i];
-    for (int32_t i = 0; i < shape->nanos && sum > 0; i++)
-        shape->weight[i] = (int32_t)HZP_MAX((int64_t)shape->weight[i] * SCALE / sum, 1);
-}
-
-static void change(struct hzp_search *s, struct hzp_plan_shape *shape)
-{
-    static const uint8_t lanes[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_TRAIN};
-    int32_t i = draw(s, shape->nanos), k = draw(s, shape->nanos);
-    int a = lanes[draw(s, 2 + s->trains)], b = lanes[draw(s, 2 + s->trains)];
-    switch (draw(s, of_group(s) ? 8 : 6)) {
-    case 0: /* move rows from one nano-batch to another */
-        rescale(shape);
-        if (shape->weight[i] > 1) {
-            shape->weight[i]--;
-            shape->weight[k]++;
-        }
-        break;
-    case 1:
-        shape->order = (uint8_t)draw(s, HZP_ORDER_COUNT);
-        break;
-    case 2: /* move one kind of op of one nano-batch to another lane */
-        shape->lane[i][draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
-        break;
-    case 3: /* move cores (SMs) from one lane to another */
-        if (shape->share[a] > 1) {
-            shape->share[a]--;
-            shape->share[b]++;
-        }
-        break;
-    case 4: /* add or remove a nano-batch */
-        if (draw(s, 2) && shape->nanos > 1) {
-            shape->nanos--;
-        } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < s->decode + s->prefill) {
-            shape->weight[shape->nanos] = HZP_MAX(shape->weight[i], 1);
-            memcpy(shape->lane[shape->nanos], shape->lane[i], sizeof(shape->lane[i]));
-            shape->reduce[shape->nanos] = shape->reduce[i];
-            shape->nanos++;
-        }
-        break;
-    case 6: /* what ranks exchange on the lane of rows, or on its own */
-        shape->network_lane = draw(s, 2) ? HZP_LANE_NETWORK : HZP_LANE_COMPUTE;
-        break;
-    case 7:
-        shape->reduce[i] ^= HZP_REDUCE_ALL ^ HZP_REDUCE_SCATTERED;
-        break;
-    default:
-        if (s->trains)
-            shape->train_lane[draw(s, HZP_KIND_COUNT)] = (uint8_t)a;
+    struct hzp_plan_shape best[BEST + 1], cut[HZP_VARY_CUTS];
+    int32_t bests = s->bests;
+    for (int32_t i = 0; i < bests; i++)
+        best[i] = s->best[i].shape;
+    if (s->several.shape.nanos)
+        best[bests++] = s->several.shape;
+    for (int32_t i = 0; i < bests; i++) {
+        int cuts = best[i].ride ? 0 : hzp_vary_cuts(&s->vary, &best[i], cut);
+        for (int c = 0; c < cuts; c++)
+            consider_one(s, &cut[c]);
     }
 }
 
@@ -563,8 +522,8 @@ static void climb(struct hzp_search *s)
         struct candidate at = s->best[which];
         for (int32_t i = 0; i < s->config.tries; i++) {
             struct hzp_plan_shape shape = at.shape;
-            for (int32_t n = 1 + draw(s, 2); n > 0; n--)
-                change(s, &shape);
+            for (int32_t n = 1 + hzp_vary_draw(&s->vary, 2); n > 0; n--)
+                hzp_vary_change(&s->vary, &shape);
             if (!shares_fit(s, &shape) || hzp_plan_shape_check(&shape, NULL) < 0)
                 continue;
             struct candidate c = try_shape(s, &shape);
@@ -612,6 +571,7 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->depth = depth;
     s->prefill = prefill;
     s->bests = 0;
+    s->several.shape.nanos = 0;
     s->slices = 0;
     s->trains = false;
     s->train = train;
@@ -641,6 +601,10 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     HZP_TRY(take_up(s, decode, depth, prefill, train, &plain));
     enumerate(s);
     try_riding(s);
+    s->vary.trains = s->trains;
+    s->vary.group = of_group(s);
+    s->vary.rows = decode + prefill;
+    try_cuts(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;
     *ret = (struct hzp_plan_entry){.decode = decode,

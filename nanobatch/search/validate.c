@@ -179,7 +179,7 @@ static int run_one(struct validation *v, struct step *s, struct hzp_err_text *re
 
 static void tell(struct validation *v, const struct step *s)
 {
-    char text[160];
+    char text[HZP_SHAPE_TEXT];
     double error = s->predicted_ns / s->ns - 1;
     v->error[v->errors++] = fabs(error);
     printf("%4" PRId64 " %6d %6d %6d %6d %5d %9.3f %9.3f %+7.1f%%  %s\n", v->errors, s->decode,

@@ -66,6 +66,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.share[HZP_LANE_MEMORY] = 3;
     e.shape.network_lane = HZP_LANE_NETWORK;
     e.shape.reduce[1] = HZP_REDUCE_SCATTERED;
+    e.shape.joined[HZP_STAGE_ATTEND] = 3;
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 10;
     e.shape = hzp_plan_sequential;
@@ -192,6 +193,10 @@ static void hostile(void **state)
         {"\"network_lane\":2", "\"network_lane\":5"},
         {"\"reduce\":[0,1,0]", "\"reduce\":[0,2,0]"},
         {"\"reduce\":[0,1,0]", "\"reduce\":[0,1]"},
+        {"\"joined\":[0,3,0,0]", "\"joined\":[0,3,0]"},
+        {"\"joined\":[0,3,0,0]", "\"joined\":[0,4,0,0]"},
+        {"\"joined\":[0,3,0,0]", "\"joined\":[1,3,0,0]"},
+        {"\"joined\":[0,3,0,0]", "\"joined\":[0,256,0,0]"},
         {"\"rows\":[8,64,512]", "\"rows\":[8,64]"},
         {"\"rows\":[8,64,512]", "\"rows\":[-8,64,512]"},
         {"\"gap_ns\":1.5", "\"gap_ns\":1e300"},

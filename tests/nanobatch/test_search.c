@@ -167,6 +167,48 @@ static void exchanges_overlap_or_not(void **state)
     paper_close(&p);
 }
 
+/* An attention that takes as long for few rows as for many: cutting it costs, while products are
+ * cut so that exchanges run beside them.  The stages get cuts of their own. */
+static void stages_cut_apart(void **state)
+{
+    struct paper p;
+    struct hzp_tables t;
+    struct hzp_search *s;
+    struct hzp_plan plan;
+    struct hzp_err_text text = {0};
+    paper_open_group(&p, "sim", "issue_ns=0");
+    plant(&t, p.rig, 2);
+    for (int a = 0; a < HZP_CLASS_COUNT; a++)
+        hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, HZP_CLASS_NETWORK, 2, 1, 1, 1});
+    plant_link(&t, 100);
+    hzp_plan_init(&plan);
+    for (int rows = 1; rows <= 64; rows *= 2) {
+        assert_int_equal(hzp_rig_serve(p.rig, 0, 16, rows, 0), HZP_OK);
+        hzp_rig_build(p.rig, &hzp_plan_sequential, 0, 0, &plan);
+        for (int32_t i = 0; i < plan.items; i++) {
+            struct hzp_op_key key;
+            struct hzp_op_size size;
+            if (plan.item[i].op != HZP_OP_attn_prefill)
+                continue;
+            hzp_op_describe(plan.item[i].op, plan.item[i].args, &key, &size);
+            for (int share = 0; share < 2; share++)
+                hzp_tables_set(&t, &key, &size, share, 1e6);
+        }
+    }
+    struct hzp_plan_entry e = search(&p, &t, 0, 64, 0, &s);
+    assert_int_equal(e.shape.network_lane, HZP_LANE_NETWORK);
+    assert_true(e.shape.nanos > 1 && e.ns < e.plain_ns);
+    assert_true(hzp_plan_shape_parts(&e.shape, HZP_STAGE_ATTEND) <
+                hzp_plan_shape_parts(&e.shape, HZP_STAGE_REST));
+    assert_int_equal(hzp_rig_serve(p.rig, 0, 16, 64, 0), HZP_OK);
+    hzp_rig_build(p.rig, &e.shape, 0, 0, &plan);
+    assert_int_equal(hzp_plan_check(&plan, &text), HZP_OK);
+    hzp_plan_fini(&plan);
+    hzp_search_destroy(s);
+    hzp_tables_fini(&t);
+    paper_close(&p);
+}
+
 /* The link's rate and latency from the times of its all-reduces. */
 static void link_of_the_tables(void **state)
 {
@@ -435,6 +477,7 @@ int main(void)
         cmocka_unit_test(overlap_wins),
         cmocka_unit_test(overlap_loses),
         cmocka_unit_test(exchanges_overlap_or_not),
+        cmocka_unit_test(stages_cut_apart),
         cmocka_unit_test(link_of_the_tables),
         cmocka_unit_test(training_beside_or_in_turn),
         cmocka_unit_test(training_gets_what_the_split_gives),

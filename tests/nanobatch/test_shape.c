@@ -191,6 +191,8 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
     s->order = (uint8_t)draw(f, HZP_ORDER_COUNT);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         s->share[l] = (int16_t)draw(f, 3);
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        s->joined[k] = (uint8_t)(draw(f, 3) ? 0 : draw(f, 1 << (s->nanos - 1)));
     MUST(hzp_plan_shape_check(s, &text));
 }
 

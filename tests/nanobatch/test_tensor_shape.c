@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 64, UNIT = 100 };
+enum { ROWS = 64, DECODES = 16, UNIT = 100 };
 
 static double undisturbed(void *ctx, int32_t i, const int32_t *others, int count)
 {
@@ -85,6 +85,104 @@ static void exchanges_overlap(void **state)
     paper_close(&p);
 }
 
+/* Whether item i can begin only behind item earlier: by lanes and waits. */
+static bool behind(const struct hzp_plan *plan, int32_t i, int32_t earlier)
+{
+    bool *after = calloc((size_t)plan->items, sizeof(*after));
+    int32_t last[HZP_LANE_COUNT];
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        last[l] = -1;
+    for (int32_t k = 0; k <= i; k++) {
+        const struct hzp_item *item = &plan->item[k];
+        after[k] = k == earlier || (last[item->lane] >= 0 && after[last[item->lane]]);
+        for (int32_t w = 0; w < item->waits; w++)
+            after[k] |= after[plan->wait[item->wait0 + w]];
+        last[item->lane] = k;
+    }
+    bool found = after[i];
+    free(after);
+    return found;
+}
+
+/* The items of a layer that are of this op, in issue order.  Returns how many; ret [8]. */
+static int find(const struct hzp_plan *plan, enum hzp_op op, int layer, int32_t ret[8])
+{
+    int found = 0;
+    for (int32_t i = 0; i < plan->items; i++)
+        if (plan->item[i].op == op && plan->item[i].layer == layer) {
+            assert_true(found < 8);
+            ret[found++] = i;
+        }
+    return found;
+}
+
+/* Stages with cuts of their own: each has as many parts as the shape says, and they depend on each
+ * other where their rows intersect. */
+static void own_cuts(void **state)
+{
+    struct paper p;
+    struct hzp_plan plan;
+    struct hzp_err_text text = {0};
+    int32_t rope[8], attn[8], sum[8];
+    /* Attention on a lane of each part, so that only needs order it. */
+    struct hzp_plan_shape shape = {
+        .nanos = 4,
+        .weight = {1, 1, 1, 1},
+        .order = HZP_ORDER_LAYERS,
+        .joined = {[HZP_STAGE_REST] = 5, [HZP_STAGE_EXCHANGE] = 7},
+        .lane = {{[HZP_KIND_DECODE] = HZP_LANE_MEMORY}, {[HZP_KIND_DECODE] = HZP_LANE_COPY}},
+        .network_lane = HZP_LANE_NETWORK};
+    shape.lane[2][HZP_KIND_DECODE] = HZP_LANE_TRAIN;
+    shape.lane[3][HZP_KIND_DECODE] = HZP_LANE_TRAIN;
+    paper_open_group(&p, "sim", "issue_ns=0");
+    hzp_plan_init(&plan);
+    assert_int_equal(hzp_rig_serve(p.rig, DECODES, 16, 0, 0), HZP_OK);
+    hzp_rig_build(p.rig, &shape, 0, 0, &plan);
+    if (hzp_plan_check(&plan, &text) < 0)
+        fail_msg("%s", text.text);
+    assert_int_equal(find(&plan, HZP_OP_rope, 0, rope), 4);
+    assert_int_equal(find(&plan, HZP_OP_attn_decode, 0, attn), 4);
+    assert_int_equal(find(&plan, HZP_OP_collective, 0, sum), 2); /* of O and of Down */
+    assert_int_equal(plan.item[sum[0]].rows, DECODES);
+    for (int i = 0; i < 4; i++) {
+        assert_true(behind(&plan, attn[i], rope[i]));
+        assert_true(behind(&plan, sum[0], attn[i]));
+        for (int k = i + 1; k < 4; k++)
+            assert_false(behind(&plan, attn[i], rope[k]));
+    }
+    int32_t product = attn[1] + 1; /* O of the first two: the next item of its rows */
+    while (plan.item[product].op != HZP_OP_matmul || plan.item[product].row0 != 0 ||
+           plan.item[product].rows != DECODES / 2)
+        product++;
+    assert_true(behind(&plan, product, attn[0]) && behind(&plan, product, attn[1]));
+    assert_false(behind(&plan, product, attn[2]) || behind(&plan, product, attn[3]));
+    hzp_plan_fini(&plan);
+    paper_close(&p);
+}
+
+/* What a shape cannot join is refused, by name. */
+static void impossible_joins(void **state)
+{
+    struct hzp_err_text text = {0};
+    struct hzp_plan_shape shape = {.nanos = 2, .weight = {1, 1}};
+    shape.joined[HZP_STAGE_ATTEND] = 1;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_OK);
+    assert_int_equal(hzp_plan_shape_parts(&shape, HZP_STAGE_ATTEND), 1);
+    shape.joined[HZP_STAGE_ATTEND] = 2;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "attention"));
+    shape.joined[HZP_STAGE_ATTEND] = 0;
+    shape.joined[HZP_STAGE_REST] = 1;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_OK);
+    shape.reduce[0] = shape.reduce[1] = HZP_REDUCE_SCATTERED;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "nano-batch 0 or 1"));
+    shape.joined[HZP_STAGE_QKV] = shape.joined[HZP_STAGE_EXCHANGE] = 1;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_OK);
+    shape.reduce[1] = HZP_REDUCE_ALL;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_EINVAL);
+}
+
 /* Rows that the ranks cannot divide; fewer rows than nano-batches. */
 static void odd_rows(void **state)
 {
@@ -100,6 +198,13 @@ static void odd_rows(void **state)
                 for (int i = 0; i < nanos; i++) /* some of them, others all */
                     shape.reduce[i] = (rows >> i & 1) ? HZP_REDUCE_SCATTERED : HZP_REDUCE_ALL;
                 overlapped(&p, &shape, rows);
+                for (int joined = 0; joined < 1 << (nanos - 1) && nanos < 4; joined++)
+                    for (int k = 0; k < HZP_STAGE_COUNT; k++) {
+                        struct hzp_plan_shape with = shape;
+                        with.joined[k] = (uint8_t)joined;
+                        if (hzp_plan_shape_check(&with, NULL) >= 0)
+                            overlapped(&p, &with, rows);
+                    }
             }
     paper_close(&p);
 }
@@ -109,6 +214,8 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchanges_overlap),
         cmocka_unit_test(odd_rows),
+        cmocka_unit_test(own_cuts),
+        cmocka_unit_test(impossible_joins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,7 +207,7 @@ static void ran(void *ctx, const struct hzp_step_record *record, const struct hz
     r->steps++;
     if (record->training.chain)
         learner_ran(&r->learner, record->training.to);
-    if (r->scene->wrong == CHANGES_INSIDE && r->number == 1 && r->steps == AT)
+    if (r->scene->wrong == CHANGES_INSIDE && r->number == 1 && r->steps >= AT)
         for (int32_t i = 0; i < 16 * 24; i++)
             ((float *)hzp_version_mat(r->m.weights, version, HZP_DOWN, 1).ptr)[i] += 3;
 }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/search/vary.h - small changes of a shape, from which the search climbs; and the usual
+ * ways in which the stages of a layer are cut.
+ *
+ * What comes out may be no possible shape: the caller checks it (hzp_plan_shape_check).
+ *
+ * Thread: one at a time.
+ */
+#ifndef HZP_NANOBATCH_SEARCH_VARY_H
+#define HZP_NANOBATCH_SEARCH_VARY_H
+
+#include "nanobatch/plan/shape.h"
+
+struct hzp_vary {
+    uint64_t seed, drawn; /* the same seed: the same changes */
+    bool trains;          /* training's lanes may change */
+    bool group;           /* several ranks compute products together, and exchange */
+    int32_t rows;         /* of serving's step */
+};
+
+/* One change, drawn at random: rows between nano-batches, the order, a lane, cores (SMs), the
+ * number of nano-batches, which of them a stage joins, how ranks exchange. */
+void hzp_vary_change(struct hzp_vary *v, struct hzp_plan_shape *shape);
+
+/* A number below n. */
+int32_t hzp_vary_draw(struct hzp_vary *v, int32_t n);
+
+enum { HZP_VARY_CUTS = 6 };
+
+/* Shapes with the same nano-batches, whose stages are cut in ways of their own; shapes with one
+ * nano-batch have none.  Returns how many. */
+int hzp_vary_cuts(const struct hzp_vary *v, const struct hzp_plan_shape *shape,
+                  struct hzp_plan_shape ret[HZP_VARY_CUTS]);
+
+#endif
