@@ -198,6 +198,13 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
     return f->inner ? lane->dev->backend->lane_wait(lane, f->inner) : HZP_OK;
 }
 
+void hzp_lane_limit(struct hzp_lane *lane, int cores)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(cores >= 0);
+    lane->most = (int16_t)HZP_MIN(cores, INT16_MAX);
+}
+
 int hzp_lane_set_share(struct hzp_lane *lane, int cores)
 {
     const struct hzp_backend *backend = lane->dev->backend;

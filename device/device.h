@@ -60,6 +60,7 @@ struct hzp_lane {
     struct hzp_device *dev;
     enum hzp_bound use;
     bool inlined; /* currently: its ops end before issue returns */
+    int16_t most; /* cores (SMs) that its next ops use at most: hzp_lane_limit; 0: all it has */
 };
 
 /* HZP_EUNSUP: not compiled in, or the hardware is missing; HZP_EINVAL: no such backend. */
@@ -117,6 +118,12 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
  * wait for those: call it between steps.  On a device without shares, or with one core, it has no
  * effect.  HZP_ENOMEM. */
 int hzp_lane_set_share(struct hzp_lane *lane, int cores);
+
+/* The ops issued on the lane from here on use at most so many of its cores (SMs); 0, the initial
+ * state: all.  A CPU's shares may sum to more than the cores: the first lane has them from the
+ * front, others from the back, so limits on what runs at the same time keep lanes apart.  On CUDA
+ * it limits what HZP_CUDA_LANES=grid limits.  It waits for nothing and changes no results. */
+void hzp_lane_limit(struct hzp_lane *lane, int cores);
 
 /* Creates in advance what lanes with these shares in parallel will need (hzp_lane_set_share), if
  * that takes time.  Call it at the start; at most HZP_GRAPH_LANES_MAX lanes. */

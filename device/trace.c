@@ -140,6 +140,7 @@ static int trace_op(struct hzp_lane *base, enum hzp_op op, const void *args)
     struct trace_lane *lane = (struct trace_lane *)base;
     struct trace_device *dev = device_of(base);
     uint64_t begin_ns = hzp_device_now_ns(dev->inner);
+    lane->inner->most = lane->base.most;
     int r = dev->inner->op[op](lane->inner, args);
     if (r >= 0 && dev->wait)
         r = lane_finish(lane);

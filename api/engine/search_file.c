@@ -159,8 +159,12 @@ static json_t *bytes(const uint8_t *value, int count)
 static json_t *entry_json(const struct hzp_plan_entry *e)
 {
     int64_t weight[HZP_NANO_MAX], cores[HZP_LANE_COUNT];
-    json_t *lanes = json_array();
+    json_t *lanes = json_array(), *most = json_array();
     for (int32_t i = 0; i < e->shape.nanos; i++) {
+        int64_t each[HZP_KIND_COUNT];
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            each[k] = e->shape.cores[i][k];
+        json_array_append_new(most, ints(each, HZP_KIND_COUNT));
         weight[i] = e->shape.weight[i];
         json_array_append_new(lanes, bytes(e->shape.lane[i], HZP_KIND_COUNT));
     }
@@ -170,13 +174,14 @@ static json_t *entry_json(const struct hzp_plan_entry *e)
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
                   "plain_rate", e->plain_rate, "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack(
-        "{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows", e->decode,
-        e->prefill, e->train, "ride", e->shape.ride, "nanos", ints(weight, e->shape.nanos),
-        "joined", bytes(e->shape.joined, HZP_STAGE_COUNT), "lanes", lanes, "train_lanes",
-        bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores", ints(cores, HZP_LANE_COUNT), "order",
-        order_name[e->shape.order], "network_lane", e->shape.network_lane, "reduce",
-        bytes(e->shape.reduce, e->shape.nanos), "predicted", predicted);
+    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows",
+                     e->decode, e->prefill, e->train, "ride", e->shape.ride, "nanos",
+                     ints(weight, e->shape.nanos), "joined",
+                     bytes(e->shape.joined, HZP_STAGE_COUNT), "lanes", lanes, "most_cores", most,
+                     "train_lanes", bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores",
+                     ints(cores, HZP_LANE_COUNT), "order", order_name[e->shape.order],
+                     "network_lane", e->shape.network_lane, "reduce",
+                     bytes(e->shape.reduce, e->shape.nanos), "predicted", predicted);
 }
 
 static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
@@ -368,6 +373,25 @@ static uint8_t order_named(const char *name)
     return order;
 }
 
+/* How many cores each nano-operation uses at most; absent: all of its lane's. */
+static int read_most(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
+{
+    const json_t *most = json_object_get(json, "most_cores");
+    int64_t value;
+    if (most && json_array_size(most) != (size_t)s->nanos)
+        return wrong(r, "what cores a plan's items use");
+    for (size_t i = 0; i < json_array_size(most); i++) {
+        const json_t *each = json_array_get(most, i);
+        if (json_array_size(each) != HZP_KIND_COUNT)
+            return wrong(r, "what cores a plan's items use");
+        for (size_t k = 0; k < HZP_KIND_COUNT; k++) {
+            HZP_TRY(read_int(r, json_array_get(each, k), "an item's cores", 0, CORES_MAX, &value));
+            s->cores[i][k] = (int16_t)value;
+        }
+    }
+    return HZP_OK;
+}
+
 /* Which nano-batches each stage computes as one; absent: none. */
 static int read_joined(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
@@ -430,6 +454,7 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     s->ride = (int32_t)value;
     s->order = order_named(order);
     HZP_TRY(read_joined(r, json, s));
+    HZP_TRY(read_most(r, json, s));
     HZP_TRY(read_network(r, json, s));
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
 }

@@ -37,6 +37,7 @@ enum what { RUN, COPY, AWAIT };
 struct command {
     enum what what;
     enum hzp_op op;
+    int16_t most; /* RUN: threads that take part; 0: the lane's */
     uint32_t seq; /* AWAIT: waits until this many commands of `of` have ended */
     struct hzp_cpu_queue *of;
     struct hzp_span *span; /* NULL: not timed */
@@ -126,6 +127,7 @@ static void run(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane, const str
     if (c->what == COPY) {
         memmove(c->dst, c->src, c->size);
     } else {
+        hzp_team_limit(lane->team, c->most);
         int r = dev->kernel[c->op](&lane->base, &c->args), fine = HZP_OK;
         if (r < 0)
             atomic_compare_exchange_strong(&dev->failed, &fine, r);
@@ -226,6 +228,7 @@ static int inline_run(struct hzp_cpu_lane *lane, enum hzp_op op, const void *arg
 {
     struct hzp_cpu_device *dev = (struct hzp_cpu_device *)lane->base.dev;
 
+    hzp_team_limit(lane->team, lane->base.most);
     if (!lane->span)
         return dev->kernel[op](&lane->base, args);
     uint64_t begin = hzp_now_ns();
@@ -244,6 +247,7 @@ static int issue(struct hzp_lane *base, enum hzp_op op, const void *args)
     struct command *c = place(lane);
     c->what = RUN;
     c->op = op;
+    c->most = base->most;
     memcpy(&c->args, args, hzp_op_args_size(op));
     publish(lane->queue);
     return HZP_OK;
@@ -387,12 +391,25 @@ static void queue_close(struct hzp_cpu_queue *q)
     free(q);
 }
 
+/* Cores of all lanes with a share but those for the network. */
+static int dealt(const struct hzp_cpu_device *dev)
+{
+    int sum = 0;
+
+    for (const struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next)
+        if (lane->base.use != HZP_BOUND_NETWORK)
+            sum += lane->cores;
+    return sum;
+}
+
 /* Assigns cores to every lane with a share but those for the network, one lane after another, and
  * sets the size of its team; the engine thread leads the first.  If the shares exceed the cores,
- * cores are assigned more than once. */
+ * cores are assigned more than once: to the first lane from the front, to others from the back, so
+ * that ops that are limited to fewer (hzp_lane_limit) can still run on different ones. */
 static int deal(struct hzp_cpu_device *dev)
 {
-    int cpu[HZP_CPU_THREADS_MAX], at = 0;
+    int cpu[HZP_CPU_THREADS_MAX], at = 0, threads = dev->base.threads;
+    bool exceeds = dealt(dev) > threads;
 
     dev->led = NULL;
     for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
@@ -400,8 +417,10 @@ static int deal(struct hzp_cpu_device *dev)
         bool waits = lane->base.use == HZP_BOUND_NETWORK;
         if (!lane->cores)
             continue;
-        for (int i = 0; i < lane->cores && !waits; i++)
-            cpu[i] = dev->cpu[at++ % dev->base.threads];
+        for (int i = 0; i < lane->cores && !waits; i++, at++)
+            cpu[i] = dev->cpu[exceeds && dev->led ? threads - 1 - at % threads : at % threads];
+        if (exceeds && !dev->led)
+            at = 0; /* others begin at the back */
         HZP_TRY(hzp_team_resize(q->team, lane->cores, waits ? NULL : cpu));
         atomic_store(&q->led, !dev->led && !waits);
         if (!dev->led && !waits) {

@@ -42,6 +42,7 @@ struct hzp_team {
 
     /* changes only while no run is in progress */
     _Atomic int threads; /* threads that take part */
+    int size;            /* what hzp_team_resize has set; `threads` may be fewer */
     int started;         /* threads that were started */
 
     /* caller only */
@@ -280,7 +281,15 @@ int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus)
         hzp_cpu_pin(team->worker[i].thread, cpus[i]);
     /* relaxed: a worker reads it after the ticket of the first job of the new size */
     atomic_store_explicit(&team->threads, threads, memory_order_relaxed);
+    team->size = threads;
     return HZP_OK;
+}
+
+void hzp_team_limit(struct hzp_team *team, int threads)
+{
+    int now = threads > 0 ? HZP_MIN(threads, team->size) : team->size;
+    if (now != atomic_load_explicit(&team->threads, memory_order_relaxed))
+        atomic_store_explicit(&team->threads, now, memory_order_relaxed);
 }
 
 int hzp_team_open(int threads, int room, struct hzp_team **ret)
@@ -289,7 +298,7 @@ int hzp_team_open(int threads, int room, struct hzp_team **ret)
 
     if (!team)
         return HZP_ENOMEM;
-    *team = (struct hzp_team){.threads = 1, .started = 1, .room = room};
+    *team = (struct hzp_team){.threads = 1, .size = 1, .started = 1, .room = room};
     team->worker = calloc((size_t)room, sizeof(*team->worker));
     team->own = calloc((size_t)room, sizeof(*team->own));
     if (!team->worker || !team->own || hzp_team_resize(team, threads, NULL) < 0) {

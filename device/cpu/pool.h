@@ -48,6 +48,10 @@ int hzp_team_open(int threads, int room, struct hzp_team **ret);
  * pinned to (entry 0, the caller, is not pinned), NULL: pinning is unchanged.  Threads beyond the
  * number sleep.  HZP_ENOMEM: nothing has changed. */
 int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus);
+
+/* From the next run on only the first `threads` threads take part; 0, or more than the team has:
+ * all.  A resize ends it. */
+void hzp_team_limit(struct hzp_team *team, int threads);
 void hzp_team_close(struct hzp_team *team); /* NULL: no effect; no run may be in progress */
 
 int hzp_team_threads(const struct hzp_team *team);

@@ -127,18 +127,29 @@ static inline struct hzp_cuda_device *hzp_cuda_device(struct hzp_lane *lane)
     return (struct hzp_cuda_device *)lane->dev;
 }
 
+/* The number of SMs that the lane's next kernels are limited to, by its share and by
+ * hzp_lane_limit; 0: it is not. */
+static inline int hzp_cuda_limit(struct hzp_lane *lane)
+{
+    int share = hzp_cuda_lane(lane)->limit, most = lane->most;
+    if (most >= hzp_cuda_device(lane)->sms || hzp_cuda_device(lane)->lanes == HZP_CUDA_PLAIN)
+        most = 0;
+    return share && most ? HZP_MIN(share, most) : share + most;
+}
+
 /* The number of SMs that the lane's kernels may fill. */
 static inline int hzp_cuda_sms(struct hzp_lane *lane)
 {
-    int limit = hzp_cuda_lane(lane)->limit;
+    int limit = hzp_cuda_limit(lane);
     return limit ? limit : hzp_cuda_device(lane)->sms;
 }
 
-/* Whether the lane's share is enforced only by its kernels: they must start no more blocks than fit
+/* Whether the limit is enforced only by the lane's kernels: they must start no more blocks than fit
  * on its SMs. */
 static inline bool hzp_cuda_by_grid(struct hzp_lane *lane)
 {
-    return hzp_cuda_lane(lane)->limit && hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID;
+    int share = hzp_cuda_lane(lane)->limit, limit = hzp_cuda_limit(lane);
+    return limit && (limit != share || hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID);
 }
 
 /* HZP_OK, or HZP_EDEVICE with the error logged once; HZP_EUNSUP during a capture. */

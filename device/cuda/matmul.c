@@ -505,7 +505,7 @@ static struct key key_of(const struct hzp_matmul_args *a, const struct hzp_cuda_
     key.align = (uint8_t)align;
     key.fast = a->a.type == HZP_E4M3 && hzp_cuda_device((struct hzp_lane *)lane)->products->fast;
     key.space = lane->space_size;
-    key.sms = lane->limit;
+    key.sms = hzp_cuda_limit((struct hzp_lane *)lane);
     return key;
 }
 

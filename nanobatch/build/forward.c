@@ -24,6 +24,7 @@ void hzp_forward_end(struct hzp_forward *f)
 {
     struct hzp_plan *plan = f->plan;
     plan->lane_of = NULL;
+    plan->cores_of = NULL;
     plan->row0 = plan->rows = 0;
     hzp_plan_after(plan, -1);
 }
@@ -34,6 +35,7 @@ void hzp_forward_end(struct hzp_forward *f)
 static void whole_batch(struct hzp_forward *f, int32_t rows)
 {
     f->plan->lane_of = f->shape->lane[f->strand[0].nano];
+    f->plan->cores_of = f->shape->cores[f->strand[0].nano];
     f->plan->row0 = 0;
     f->plan->rows = rows;
     hzp_plan_after(f->plan, -1);

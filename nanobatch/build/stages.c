@@ -66,6 +66,7 @@ void hzp_strand_resume(struct hzp_forward *f, int32_t i)
     const struct hzp_strand *s = &f->strand[i];
     struct hzp_plan *plan = f->plan;
     plan->lane_of = f->shape->lane[s->nano];
+    plan->cores_of = f->shape->cores[s->nano];
     plan->needs = s->needs;
     plan->row0 = s->row0;
     plan->rows = s->rows;
@@ -274,6 +275,7 @@ static void issue_next(struct hzp_forward *f, int32_t i)
     for (int32_t k = run.first; k < run.end; k++)
         f->plan->needs = hzp_needs_join(f->plan->needs, f->strand[k].needs);
     f->plan->lane_of = f->shape->lane[f->strand[run.first].nano];
+    f->plan->cores_of = f->shape->cores[f->strand[run.first].nano];
     f->plan->row0 = run.row0;
     f->plan->rows = run.rows;
     int32_t items = f->plan->items;

@@ -35,6 +35,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;
     plan->lane_of = NULL;
+    plan->cores_of = NULL;
     plan->network_lane = HZP_LANE_COMPUTE;
     hzp_plan_after(plan, -1);
 }
@@ -88,6 +89,8 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
     item->op = op;
     item->lane = (uint8_t)lane;
     item->layer = plan->layer;
+    if (plan->cores_of && op != HZP_OP_collective)
+        item->cores = plan->cores_of[hzp_op_kind(op)];
     item->tenants = (uint8_t)(1 << plan->tenant | (plan->rides > 0) << HZP_TENANT_TRAIN);
     item->row0 = plan->row0;
     item->rows = plan->rows;
@@ -331,13 +334,16 @@ const char *hzp_item_tenants_text(const struct hzp_item *item)
 
 void hzp_plan_print(const struct hzp_plan *plan, FILE *out)
 {
-    fprintf(out, "%5s %-8s %-16s %5s %11s %5s %5s %12s %12s  waits\n", "item", "lane", "op",
-            "layer", "tenant", "row", "rows", "Mflop", "KiB");
+    fprintf(out, "%5s %-8s %5s %-16s %5s %11s %5s %5s %12s %12s  waits\n", "item", "lane", "cores",
+            "op", "layer", "tenant", "row", "rows", "Mflop", "KiB");
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         struct hzp_cost cost = hzp_op_cost(item->op, item->args);
-        fprintf(out, "%5d %-8s %-16s %5d %11s %5d %5d %12.3f %12.1f ", i,
-                hzp_lane_name_text((enum hzp_lane_name)item->lane), hzp_op_name(item->op),
+        char cores[8] = "all";
+        if (item->cores)
+            snprintf(cores, sizeof(cores), "%d", item->cores);
+        fprintf(out, "%5d %-8s %5s %-16s %5d %11s %5d %5d %12.3f %12.1f ", i,
+                hzp_lane_name_text((enum hzp_lane_name)item->lane), cores, hzp_op_name(item->op),
                 item->layer, hzp_item_tenants_text(item), item->row0, item->rows + item->rides,
                 (double)cost.flops * 1e-6, (double)cost.bytes / 1024);
         for (int32_t k = 0; k < item->waits; k++)

@@ -64,6 +64,7 @@ struct hzp_item {
     uint8_t tenants;  /* a bit for each enum hzp_tenant that has rows in the item, most often one */
     int32_t rides;    /* number of leading rows that belong to training; 0: none */
     int16_t layer;    /* -1: belongs to no layer */
+    int16_t cores;    /* cores (SMs) of its lane that it uses at most; 0: all */
     /* the rows of its nano-batch within the step or the micro-batch; 0: it has none */
     int32_t row0, rows;
     int32_t wait0, waits; /* its range in plan->wait, which holds indices of earlier items */
@@ -105,9 +106,10 @@ struct hzp_plan {
     int16_t layer;
     enum hzp_tenant tenant; /* if rides > 0, the items belong to training too */
     int32_t row0, rows, rides;
-    const uint8_t *lane_of; /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
-    uint8_t network_lane;   /* of collectives; HZP_LANE_COMPUTE: as lane_of says */
-    struct hzp_needs needs; /* of the next item */
+    const uint8_t *lane_of;  /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
+    const int16_t *cores_of; /* [HZP_KIND_COUNT]; NULL: all of their lane's */
+    uint8_t network_lane;    /* of collectives; HZP_LANE_COMPUTE: as lane_of says */
+    struct hzp_needs needs;  /* of the next item */
 };
 
 /* Without items, on the lanes of the default shape; fini frees what they consist of. */

@@ -132,8 +132,10 @@ uint64_t hzp_plan_table_hash(const struct hzp_plan_table *t)
             hash = hzp_hash_numbers(hash, &(int32_t){s->joined[k]}, 1);
         for (int32_t n = 0; n < s->nanos; n++) {
             hash = hzp_hash_numbers(hash, &(int32_t){s->reduce[n]}, 1);
-            for (int k = 0; k < HZP_KIND_COUNT; k++)
+            for (int k = 0; k < HZP_KIND_COUNT; k++) {
                 hash = hzp_hash_numbers(hash, &(int32_t){s->lane[n][k]}, 1);
+                hash = hzp_hash_numbers(hash, &(int32_t){s->cores[n][k]}, 1);
+            }
         }
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             hash = hzp_hash_numbers(hash, &(int32_t){s->share[l]}, 1);
@@ -198,6 +200,22 @@ static void append_parts(char *text, const struct hzp_plan_shape *s)
     }
 }
 
+/* Of which nano-batches ops use how many cores at most. */
+static void append_cores(char *text, const struct hzp_plan_shape *s)
+{
+    char part[48];
+    bool first = true;
+    for (int32_t i = 0; i < s->nanos; i++) {
+        const int16_t *c = s->cores[i];
+        if (!(c[0] | c[1] | c[2] | c[3]))
+            continue;
+        snprintf(part, sizeof(part), "%s %d:%d/%d/%d/%d", first ? ", cores" : "", i, c[0], c[1],
+                 c[2], c[3]);
+        append(text, part);
+        first = false;
+    }
+}
+
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
     static const char *const order[] = {"strands", "layers", "skewed"};
@@ -246,6 +264,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
             append(text, part);
         }
     }
+    append_cores(text, s);
     snprintf(part, sizeof(part), ", training %d%d%d%d", s->train_lane[0], s->train_lane[1],
              s->train_lane[2], s->train_lane[3]);
     append(text, part);

@@ -44,10 +44,14 @@ int hzp_plan_shape_check(const struct hzp_plan_shape *s, struct hzp_err_text *re
             return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d has size %d", i,
                             s->weight[i]);
         sum += s->weight[i];
-        for (int k = 0; k < HZP_KIND_COUNT; k++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++) {
             if (s->lane[i][k] >= HZP_LANE_COUNT)
                 return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d names lane %d", i,
                                 s->lane[i][k]);
+            if (s->cores[i][k] < 0)
+                return hzp_fail(reterr, HZP_EINVAL, "shape: nano-batch %d uses %d cores", i,
+                                s->cores[i][k]);
+        }
     }
     for (int k = 0; k < HZP_KIND_COUNT; k++)
         if (s->train_lane[k] >= HZP_LANE_COUNT)
@@ -142,6 +146,7 @@ void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *s
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         plan->share[l] = shape->share[l];
     plan->lane_of = shape->train_lane;
+    plan->cores_of = NULL;
     plan->network_lane = shape->network_lane;
     hzp_plan_after(plan, -1);
 }

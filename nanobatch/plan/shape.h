@@ -67,6 +67,10 @@ struct hzp_plan_shape {
     uint8_t joined[HZP_STAGE_COUNT];
     /* enum hzp_lane_name; nano-batches computed as one go to the lanes of the first */
     uint8_t lane[HZP_NANO_MAX][HZP_KIND_COUNT];
+    /* cores (SMs) of its lane that a nano-operation uses at most, as its lane; 0: all.  The shares
+     * of a CPU's lanes may sum to more than the cores; with these, what runs at the same time can
+     * still have cores of its own. */
+    int16_t cores[HZP_NANO_MAX][HZP_KIND_COUNT];
     uint8_t train_lane[HZP_KIND_COUNT];
     /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];

@@ -265,6 +265,7 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
     uint64_t before = f->begin_ns;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
+        hzp_lane_limit(e->lane[item->lane], item->cores);
         HZP_TRY(hzp_lane_issue(e->lane[item->lane], item->op, item->args));
         uint64_t now = hzp_device_now_ns(e->dev);
         f->span[i] = (struct hzp_span){before, now};
@@ -320,6 +321,7 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     }
     if (e->timed)
         HZP_TRY(hzp_lane_time(lane, &f->span[i]));
+    hzp_lane_limit(lane, item->cores);
     HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
     if (f->fence_of[i] >= 0)
         HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));

@@ -247,7 +247,7 @@ static void key_make(struct hzp_graphs *g, const struct hzp_plan *plan,
     put(g, shares, HZP_LANE_COUNT * sizeof(shares[0]));
     for (int32_t i = part->from; i < part->to; i++) {
         const struct hzp_item *item = &plan->item[i];
-        int32_t head[2] = {(int32_t)item->op, item->lane};
+        int32_t head[2] = {(int32_t)item->op, item->lane | item->cores << 8};
         normal(item, &args);
         put(g, head, sizeof(head));
         put(g, args.bytes, hzp_op_args_size(item->op));
@@ -390,6 +390,7 @@ static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32
             HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
     }
     normal(item, &args);
+    hzp_lane_limit(lane[item->lane], item->cores);
     HZP_TRY(hzp_lane_issue(lane[item->lane], item->op, args.bytes));
     return g->fence_of[i] < 0 ? HZP_OK
                               : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);

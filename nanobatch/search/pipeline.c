@@ -11,6 +11,7 @@ struct hzp_plan_shape hzp_pipeline_cut(const struct hzp_plan_shape *shape)
     struct hzp_plan_shape cut = *shape;
     memset(cut.lane, HZP_LANE_COMPUTE, sizeof(cut.lane));
     memset(cut.share, 0, sizeof(cut.share));
+    memset(cut.cores, 0, sizeof(cut.cores));
     cut.network_lane = HZP_LANE_COMPUTE;
     return cut;
 }

@@ -303,6 +303,13 @@ static struct candidate try_shape(struct hzp_search *s, const struct hzp_plan_sh
 
 /* ---- the lanes that a shape uses ---- */
 
+/* Whether lanes can share cores: those of a CPU can, the SMs of partitions cannot. */
+static bool shares_cores(const struct hzp_search *s)
+{
+    const struct hzp_tables *t = s->config.tables;
+    return t->led && t->shares > 1 && t->threads > 1;
+}
+
 /* Sets each used lane's share; false: the device has too few cores (SMs). */
 static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
 {
@@ -332,7 +339,8 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
             shape->share[l] = (int16_t)HZP_MAX(threads / lanes, 1);
         sum += shape->share[l];
     }
-    return sum <= threads;
+    /* where lanes can share cores, their items' limits keep them apart, as far as that is best */
+    return sum <= threads || s->vary.overlap;
 }
 
 static bool of_group(const struct hzp_search *s)
@@ -499,8 +507,8 @@ static void enumerate(struct hzp_search *s)
 
 /* ---- small changes ---- */
 
-/* The best so far, their stages cut in ways of their own; also the best of those with several
- * nano-batches, which may win only so. */
+/* The best so far, their stages cut in ways of their own, or their lanes sharing cores; also the
+ * best of those with several nano-batches, which may win only so. */
 static void try_cuts(struct hzp_search *s)
 {
     struct hzp_plan_shape best[BEST + 1], cut[HZP_VARY_CUTS];
@@ -513,6 +521,9 @@ static void try_cuts(struct hzp_search *s)
         int cuts = best[i].ride ? 0 : hzp_vary_cuts(&s->vary, &best[i], cut);
         for (int c = 0; c < cuts; c++)
             consider_one(s, &cut[c]);
+        for (int k = 0; k <= HZP_KIND_COUNT && s->vary.overlap; k++)
+            if (hzp_vary_shared(&s->vary, &best[i], k, &cut[0]))
+                consider_one(s, &cut[0]);
     }
 }
 
@@ -572,6 +583,7 @@ static int take_up(struct hzp_search *s, int32_t decode, int32_t depth, int32_t 
     s->prefill = prefill;
     s->bests = 0;
     s->several.shape.nanos = 0;
+    s->vary.overlap = 0;
     s->slices = 0;
     s->trains = false;
     s->train = train;
@@ -604,6 +616,7 @@ int hzp_search_step(struct hzp_search *s, int32_t decode, int32_t depth, int32_t
     s->vary.trains = s->trains;
     s->vary.group = of_group(s);
     s->vary.rows = decode + prefill;
+    s->vary.overlap = shares_cores(s) ? s->config.tables->threads : 0;
     try_cuts(s);
     climb(s);
     struct candidate *best = s->bests && better(&s->best[0], &plain) ? &s->best[0] : &plain;

@@ -27,7 +27,8 @@ struct hzp_simulator {
     const struct hzp_plan *plan;
     int32_t count[HZP_LANE_COUNT], cores[HZP_LANE_COUNT]; /* items and cores of each lane */
     int lanes;                                            /* that compute */
-    bool linked; /* exchanges between ranks have a lane of their own beside those */
+    bool linked;    /* exchanges between ranks have a lane of their own beside those */
+    uint32_t links; /* such lanes, bit l for enum hzp_lane_name l: they take no core */
 };
 
 int hzp_simulator_create(const struct hzp_tables *tables, struct hzp_simulator **ret)
@@ -145,9 +146,10 @@ static void count_lanes(struct hzp_simulator *s)
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         s->lanes += s->count[l] > 0 && !((exchanges & ~heavy) >> l & 1);
-    s->linked = (exchanges & ~heavy) != 0 && s->lanes > 0;
+    s->links = exchanges & ~heavy;
+    s->linked = s->links != 0 && s->lanes > 0;
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        s->cores[l] = (exchanges & ~heavy) >> l & 1 ? 1 : cores_of(s, l, threads);
+        s->cores[l] = s->links >> l & 1 ? 1 : cores_of(s, l, threads);
 }
 
 static double issued(void *ctx, int32_t i)
@@ -162,19 +164,33 @@ static double issued(void *ctx, int32_t i)
     return each * (first ? s->plan->items : i + 1);
 }
 
-/* The product of the class's rates beside each of the others. */
+/* The cores that an item uses: its lane's, or fewer by its own limit. */
+static int32_t used_by(const struct hzp_simulator *s, const struct hzp_item *item)
+{
+    int32_t cores = s->cores[item->lane];
+    return item->cores ? HZP_MIN(item->cores, cores) : cores;
+}
+
+/* The product of the class's rates beside each of the others; slower in proportion where together
+ * they use more cores than there are. */
 static double rate_beside(void *ctx, int32_t i, const int32_t *others, int count)
 {
     const struct hzp_simulator *s = ctx;
     const struct hzp_item *item = &s->plan->item[i];
     enum hzp_class class = hzp_op_class(item->op, item->args);
+    int32_t threads = HZP_MAX(s->tables->threads, 1), sum = 0;
     double rate = 1;
+    if (!(s->links >> item->lane & 1))
+        sum = used_by(s, item);
     for (int k = 0; k < count; k++) {
         const struct hzp_item *other = &s->plan->item[others[k]];
-        rate *= hzp_tables_rate(s->tables, class, s->cores[item->lane],
-                                hzp_op_class(other->op, other->args), s->cores[other->lane]);
+        rate *= hzp_tables_rate(s->tables, class, used_by(s, item),
+                                hzp_op_class(other->op, other->args), used_by(s, other));
+        if (!(s->links >> other->lane & 1))
+            sum += used_by(s, other);
     }
-    return rate;
+    bool link = s->links >> item->lane & 1;
+    return sum > threads && !link ? rate * threads / sum : rate;
 }
 
 void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct hzp_simulated *ret)
@@ -188,7 +204,7 @@ void hzp_simulate(struct hzp_simulator *s, const struct hzp_plan *plan, struct h
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         s->task[i] = (struct hzp_task){
-            .alone_ns = hzp_simulator_alone_ns(s, item, s->again[i], s->cores[item->lane]),
+            .alone_ns = hzp_simulator_alone_ns(s, item, s->again[i], used_by(s, item)),
             .wait0 = item->wait0,
             .waits = item->waits,
             .lane = item->lane};

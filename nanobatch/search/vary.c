@@ -39,6 +39,7 @@ static void add_or_drop(struct hzp_vary *v, struct hzp_plan_shape *shape, int32_
     } else if (shape->nanos < HZP_NANO_MAX && shape->nanos < v->rows) {
         shape->weight[shape->nanos] = HZP_MAX(shape->weight[i], 1);
         memcpy(shape->lane[shape->nanos], shape->lane[i], sizeof(shape->lane[i]));
+        memcpy(shape->cores[shape->nanos], shape->cores[i], sizeof(shape->cores[i]));
         shape->reduce[shape->nanos] = shape->reduce[i];
         shape->nanos++;
     }
@@ -58,12 +59,41 @@ static void join_or_cut(struct hzp_vary *v, struct hzp_plan_shape *shape)
             shape->joined[k] ^= (uint8_t)(1 << i);
 }
 
+/* Another number of cores for one kind of op of nano-batch i; with overlap its lane may have them
+ * all. */
+static void limit_cores(struct hzp_vary *v, struct hzp_plan_shape *shape, int32_t i)
+{
+    int kind = hzp_vary_draw(v, HZP_KIND_COUNT), lane = shape->lane[i][kind];
+    if (v->overlap && shape->share[lane] && hzp_vary_draw(v, 2))
+        shape->share[lane] = (int16_t)v->overlap;
+    shape->cores[i][kind] =
+        (int16_t)(shape->share[lane] > 1 ? hzp_vary_draw(v, shape->share[lane]) : 0);
+}
+
+bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape, int kind,
+                     struct hzp_plan_shape *ret)
+{
+    int lanes = 0;
+    *ret = *shape;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        lanes += shape->share[l] > 0 && shape->share[l] < v->overlap;
+    if (lanes < 2)
+        return false;
+    for (int32_t i = 0; i < shape->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            ret->cores[i][k] = k == kind ? 0 : shape->share[shape->lane[i][k]];
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (shape->share[l])
+            ret->share[l] = (int16_t)v->overlap;
+    return true;
+}
+
 void hzp_vary_change(struct hzp_vary *v, struct hzp_plan_shape *shape)
 {
     static const uint8_t lanes[] = {HZP_LANE_COMPUTE, HZP_LANE_MEMORY, HZP_LANE_TRAIN};
     int32_t i = hzp_vary_draw(v, shape->nanos), k = hzp_vary_draw(v, shape->nanos);
     int a = lanes[hzp_vary_draw(v, 2 + v->trains)], b = lanes[hzp_vary_draw(v, 2 + v->trains)];
-    switch (hzp_vary_draw(v, v->group ? 9 : 7)) {
+    switch (hzp_vary_draw(v, v->group ? 10 : 8)) {
     case 0:
         move_rows(shape, i, k);
         break;
@@ -85,10 +115,13 @@ void hzp_vary_change(struct hzp_vary *v, struct hzp_plan_shape *shape)
     case 5:
         join_or_cut(v, shape);
         break;
-    case 7: /* what ranks exchange on the lane of rows, or on its own */
+    case 6:
+        limit_cores(v, shape, i);
+        break;
+    case 8: /* what ranks exchange on the lane of rows, or on its own */
         shape->network_lane = hzp_vary_draw(v, 2) ? HZP_LANE_NETWORK : HZP_LANE_COMPUTE;
         break;
-    case 8:
+    case 9:
         shape->reduce[i] ^= HZP_REDUCE_ALL ^ HZP_REDUCE_SCATTERED;
         break;
     default:

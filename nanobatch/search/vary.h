@@ -16,14 +16,21 @@ struct hzp_vary {
     bool trains;          /* training's lanes may change */
     bool group;           /* several ranks compute products together, and exchange */
     int32_t rows;         /* of serving's step */
+    int32_t overlap;      /* cores that each lane may have, shared with others; 0: they have own */
 };
 
-/* One change, drawn at random: rows between nano-batches, the order, a lane, cores (SMs), the
- * number of nano-batches, which of them a stage joins, how ranks exchange. */
+/* One change, drawn at random: rows between nano-batches, the order, a lane, cores (SMs) of a lane
+ * or of a nano-operation, the number of nano-batches, which of them a stage joins, how ranks
+ * exchange. */
 void hzp_vary_change(struct hzp_vary *v, struct hzp_plan_shape *shape);
 
 /* A number below n. */
 int32_t hzp_vary_draw(struct hzp_vary *v, int32_t n);
+
+/* The shape with lanes that share all cores: each item is limited to what its lane had, but for
+ * one kind of op, which has all (HZP_KIND_COUNT: none).  False: there is nothing to share. */
+bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape, int kind,
+                     struct hzp_plan_shape *ret);
 
 enum { HZP_VARY_CUTS = 6 };
 

@@ -67,6 +67,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     e.shape.network_lane = HZP_LANE_NETWORK;
     e.shape.reduce[1] = HZP_REDUCE_SCATTERED;
     e.shape.joined[HZP_STAGE_ATTEND] = 3;
+    e.shape.cores[1][HZP_KIND_DECODE] = 2;
     hzp_plan_table_set(plans, &e, NULL);
     e.decode = 10;
     e.shape = hzp_plan_sequential;
@@ -194,6 +195,10 @@ static void hostile(void **state)
         {"\"reduce\":[0,1,0]", "\"reduce\":[0,2,0]"},
         {"\"reduce\":[0,1,0]", "\"reduce\":[0,1]"},
         {"\"joined\":[0,3,0,0]", "\"joined\":[0,3,0]"},
+        {"[0,2,0,0]", "[0,-2,0,0]"},
+        {"[0,2,0,0]", "[0,99999,0,0]"},
+        {"[0,2,0,0]", "[0,2,0]"},
+        {",[0,2,0,0]", ""},
         {"\"joined\":[0,3,0,0]", "\"joined\":[0,4,0,0]"},
         {"\"joined\":[0,3,0,0]", "\"joined\":[1,3,0,0]"},
         {"\"joined\":[0,3,0,0]", "\"joined\":[0,256,0,0]"},

@@ -450,6 +450,13 @@ static void test_refused(void **state)
     shares(&g, 48, 84);
     on_share(&g, g.b, 0, 0);
     assert_int_equal(hzp_cuda_sms(g.b), 84);
+    hzp_lane_limit(g.b, 20); /* of the next ops only */
+    assert_int_equal(hzp_cuda_sms(g.b), 20);
+    assert_true(hzp_cuda_by_grid(g.b));
+    hzp_lane_limit(g.b, 100);
+    assert_int_equal(hzp_cuda_sms(g.b), 84);
+    hzp_lane_limit(g.b, 0);
+    assert_int_equal(hzp_cuda_sms(g.b), 84);
     shares(&g, 130, 90);
     fill(g.b, g.x, 1);
     assert_int_equal(hzp_cuda_sms(g.a) + hzp_cuda_sms(g.b), 132);
@@ -461,6 +468,19 @@ static void test_refused(void **state)
     shares(&g, 48, 84);
     on_share(&g, g.a, 0, 0);
     assert_int_equal(hzp_cuda_sms(g.a), 132);
+    hzp_lane_limit(g.a, 20);
+    assert_int_equal(hzp_cuda_sms(g.a), 132);
+    rig_close(&g);
+    rig_open(&g, 9, "green"); /* within a partition, and without one */
+    hzp_lane_limit(g.a, 20);
+    assert_int_equal(hzp_cuda_sms(g.a), 20);
+    assert_true(hzp_cuda_by_grid(g.a));
+    shares(&g, 48, 84);
+    fill(g.a, g.x, 1);
+    assert_int_equal(hzp_cuda_sms(g.a), 20);
+    hzp_lane_limit(g.a, 0);
+    assert_int_equal(hzp_cuda_sms(g.a), 48);
+    assert_false(hzp_cuda_by_grid(g.a));
     rig_close(&g);
 }
 

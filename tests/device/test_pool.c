@@ -109,6 +109,32 @@ static void memory_grows_and_is_per_thread(void **state)
     hzp_team_close(NULL);
 }
 
+/* A limit between runs: threads beyond it run no task, and without it they do again. */
+static void limited_team(void **state)
+{
+    static struct count count;
+    struct hzp_team *team;
+    static const int limit[] = {1, 3, 2, 0, 9, 1, 4};
+
+    assert_int_equal(hzp_team_open(4, 8, &team), 0);
+    for (int round = 0; round < 500; round++) {
+        int most = limit[round % HZP_COUNT(limit)];
+        hzp_team_limit(team, most);
+        memset(&count, 0, sizeof(count));
+        count.threads = most ? HZP_MIN(most, 4) : 4;
+        assert_int_equal(hzp_team_threads(team), count.threads);
+        assert_int_equal(hzp_team_reserve(team, 64, 64), 0);
+        hzp_team_run(team, 50, task_count, &count);
+        for (int i = 0; i < 50; i++)
+            assert_int_equal(count.task[i], 1);
+        assert_int_equal(count.bad, 0);
+    }
+    hzp_team_limit(team, 1);
+    assert_int_equal(hzp_team_resize(team, 6, NULL), 0);
+    assert_int_equal(hzp_team_threads(team), 6);
+    hzp_team_close(team);
+}
+
 static void idle_team_uses_no_cpu(void **state)
 {
     struct hzp_team *team;
@@ -168,6 +194,7 @@ int main(void)
         cmocka_unit_test(every_task_runs_once),
         cmocka_unit_test(runs_follow_each_other),
         cmocka_unit_test(memory_grows_and_is_per_thread),
+        cmocka_unit_test(limited_team),
         cmocka_unit_test(idle_team_uses_no_cpu),
         cmocka_unit_test(caller_sleeps_while_a_worker_is_held_up),
     };

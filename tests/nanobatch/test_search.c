@@ -5,6 +5,7 @@
 #include "nanobatch/search/search.h"
 #include "device/link.h"
 #include "nanobatch/build/train_space_state.h"
+#include "nanobatch/search/vary.h"
 
 #include "paper.h"
 
@@ -207,6 +208,36 @@ static void stages_cut_apart(void **state)
     hzp_search_destroy(s);
     hzp_tables_fini(&t);
     paper_close(&p);
+}
+
+/* Lanes of 6 and 2 cores that share all 8: ops keep to what their lane had, but for one kind. */
+static void lanes_share_cores(void **state)
+{
+    struct hzp_vary v = {.seed = 1, .rows = 64, .overlap = 8};
+    struct hzp_plan_shape shape = {.nanos = 2, .weight = {1, 1}}, with;
+    shape.lane[1][HZP_KIND_DECODE] = HZP_LANE_MEMORY;
+    assert_false(hzp_vary_shared(&v, &shape, HZP_KIND_PRODUCT, &with));
+    shape.share[HZP_LANE_COMPUTE] = 6;
+    shape.share[HZP_LANE_MEMORY] = 2;
+    assert_true(hzp_vary_shared(&v, &shape, HZP_KIND_PRODUCT, &with));
+    assert_int_equal(with.share[HZP_LANE_COMPUTE], 8);
+    assert_int_equal(with.share[HZP_LANE_MEMORY], 8);
+    assert_int_equal(with.cores[1][HZP_KIND_DECODE], 2);
+    assert_int_equal(with.cores[0][HZP_KIND_DECODE], 6);
+    assert_int_equal(with.cores[0][HZP_KIND_PRODUCT], 0);
+    assert_int_equal(hzp_plan_shape_check(&with, NULL), HZP_OK);
+    assert_false(hzp_vary_shared(&v, &with, HZP_KIND_PRODUCT, &shape)); /* they share already */
+    int32_t limited = 0, possible = 0;
+    for (int i = 0; i < 2000; i++) {
+        struct hzp_plan_shape now = with;
+        hzp_vary_change(&v, &now);
+        possible += hzp_plan_shape_check(&now, NULL) >= 0;
+        limited += memcmp(now.cores[0], with.cores[0], sizeof(now.cores[0])) != 0;
+        for (int32_t n = 0; n < now.nanos; n++)
+            for (int k = 0; k < HZP_KIND_COUNT; k++)
+                assert_in_range(now.cores[n][k], 0, 8);
+    }
+    assert_true(possible > 1900 && limited > 50);
 }
 
 /* The link's rate and latency from the times of its all-reduces. */
@@ -478,6 +509,7 @@ int main(void)
         cmocka_unit_test(overlap_loses),
         cmocka_unit_test(exchanges_overlap_or_not),
         cmocka_unit_test(stages_cut_apart),
+        cmocka_unit_test(lanes_share_cores),
         cmocka_unit_test(link_of_the_tables),
         cmocka_unit_test(training_beside_or_in_turn),
         cmocka_unit_test(training_gets_what_the_split_gives),

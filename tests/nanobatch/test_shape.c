@@ -193,6 +193,9 @@ static void random_shape(struct fixture *f, struct hzp_plan_shape *s)
         s->share[l] = (int16_t)draw(f, 3);
     for (int k = 0; k < HZP_STAGE_COUNT; k++)
         s->joined[k] = (uint8_t)(draw(f, 3) ? 0 : draw(f, 1 << (s->nanos - 1)));
+    for (int32_t i = 0; i < s->nanos; i++)
+        for (int k = 0; k < HZP_KIND_COUNT; k++)
+            s->cores[i][k] = (int16_t)(draw(f, 2) ? 0 : draw(f, 4));
     MUST(hzp_plan_shape_check(s, &text));
 }
 

@@ -115,6 +115,33 @@ static void two_lanes(void **state)
     hzp_tables_fini(&t);
 }
 
+/* Two lanes that share both cores: items are limited to fewer, or slow each other down. */
+static void shared_cores(void **state)
+{
+    struct hzp_tables t;
+    struct hzp_plan plan;
+    struct hzp_simulated r;
+    hand_tables(&t);
+    hzp_plan_init(&plan);
+    add_fill(&plan, HZP_LANE_COMPUTE, 60); /* 600 on both cores, 1200 on one */
+    add_cast(&plan, HZP_LANE_MEMORY);      /* 1000, 2000 */
+    plan.share[HZP_LANE_COMPUTE] = plan.share[HZP_LANE_MEMORY] = 2;
+    /* Each at half its speed until 1200, when 400 of the cast are left. */
+    near(simulated(&t, &plan, &r), 1600);
+    plan.item[0].cores = plan.item[1].cores = 1;
+    near(simulated(&t, &plan, &r), 2000);
+    /* Three cores of two: until 900 the cast has done 600 of its 2000. */
+    plan.item[0].cores = 0;
+    near(simulated(&t, &plan, &r), 2300);
+    /* One behind the other: the second has both cores again. */
+    plan.item[0].cores = 1;
+    plan.item[1].cores = 0;
+    hzp_plan_wait(&plan, 0);
+    near(simulated(&t, &plan, &r), 2200);
+    hzp_plan_fini(&plan);
+    hzp_tables_fini(&t);
+}
+
 /* Times so large that an item's own time vanishes beside them in rounding: the item ends all the
    same. */
 static void absurd_times(void **state)
@@ -326,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_lane),
         cmocka_unit_test(two_lanes),
+        cmocka_unit_test(shared_cores),
         cmocka_unit_test(absurd_times),
         cmocka_unit_test(handing_over),
         cmocka_unit_test(issuing),

@@ -132,6 +132,8 @@ static void own_cuts(void **state)
         .joined = {[HZP_STAGE_REST] = 5, [HZP_STAGE_EXCHANGE] = 7},
         .lane = {{[HZP_KIND_DECODE] = HZP_LANE_MEMORY}, {[HZP_KIND_DECODE] = HZP_LANE_COPY}},
         .network_lane = HZP_LANE_NETWORK};
+    shape.cores[0][HZP_KIND_DECODE] = 3;
+    shape.cores[2][HZP_KIND_PRODUCT] = 7; /* of nano-batches 2 and 3 where they are joined */
     shape.lane[2][HZP_KIND_DECODE] = HZP_LANE_TRAIN;
     shape.lane[3][HZP_KIND_DECODE] = HZP_LANE_TRAIN;
     paper_open_group(&p, "sim", "issue_ns=0");
@@ -144,6 +146,12 @@ static void own_cuts(void **state)
     assert_int_equal(find(&plan, HZP_OP_attn_decode, 0, attn), 4);
     assert_int_equal(find(&plan, HZP_OP_collective, 0, sum), 2); /* of O and of Down */
     assert_int_equal(plan.item[sum[0]].rows, DECODES);
+    for (int32_t i = 0; i < plan.items; i++) {
+        const struct hzp_item *item = &plan.item[i];
+        bool own = item->op == HZP_OP_attn_decode && item->row0 == 0;
+        bool late = item->op == HZP_OP_matmul && item->layer >= 0 && item->row0 == DECODES / 2;
+        assert_int_equal(item->cores, own ? 3 : late ? 7 : 0);
+    }
     for (int i = 0; i < 4; i++) {
         assert_true(behind(&plan, attn[i], rope[i]));
         assert_true(behind(&plan, sum[0], attn[i]));
@@ -180,6 +188,9 @@ static void impossible_joins(void **state)
     shape.joined[HZP_STAGE_QKV] = shape.joined[HZP_STAGE_EXCHANGE] = 1;
     assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_OK);
     shape.reduce[1] = HZP_REDUCE_ALL;
+    assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_EINVAL);
+    shape = hzp_plan_sequential;
+    shape.cores[0][HZP_KIND_ROWS] = -1;
     assert_int_equal(hzp_plan_shape_check(&shape, &text), HZP_EINVAL);
 }
 
