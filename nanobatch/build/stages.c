@@ -202,6 +202,21 @@ static void sum(struct hzp_forward *f, const struct run *run, enum hzp_tensor_pl
         hzp_tensor_reduce(f->plan, f->model, place, rows_of(run, x));
 }
 
+static void output(struct hzp_forward *f, const struct run *run, const struct hzp_layer *layer)
+{
+    struct hzp_layer_space space = space_of(f, run, layer->index);
+    hzp_attn_output(f->plan, layer, &space);
+}
+
+static void mlp(struct hzp_forward *f, const struct run *run, const struct hzp_layer *layer)
+{
+    struct hzp_layer_space space = space_of(f, run, layer->index);
+    hzp_mlp_forward(f->plan, layer, &space);
+    f->plan->layer = -1;
+    if (space.part.ptr && layer->index == f->range.last - 1)
+        hzp_tensor_gather_rows(f->plan, f->model, HZP_TENSOR_STREAM, space.x_out);
+}
+
 static void issue(struct hzp_forward *f, const struct run *run, int32_t step)
 {
     struct hzp_layer layer = {f->model, f->version, NULL, (step - 1) / HZP_STRAND_COUNT};
@@ -210,7 +225,6 @@ static void issue(struct hzp_forward *f, const struct run *run, int32_t step)
         return;
     }
     bool last = layer.index == f->range.last - 1;
-    struct hzp_layer_space space = space_of(f, run, layer.index);
     f->plan->layer = (int16_t)layer.index;
     switch ((enum hzp_strand_step)((step - 1) % HZP_STRAND_COUNT)) {
     case HZP_STRAND_QKV:
@@ -220,16 +234,13 @@ static void issue(struct hzp_forward *f, const struct run *run, int32_t step)
         attend(f, run, &layer);
         break;
     case HZP_STRAND_OUTPUT:
-        hzp_attn_output(f->plan, &layer, &space);
+        output(f, run, &layer);
         break;
     case HZP_STRAND_SUM_O:
         sum(f, run, HZP_TENSOR_O, f->space->x);
         break;
     case HZP_STRAND_MLP:
-        hzp_mlp_forward(f->plan, &layer, &space);
-        f->plan->layer = -1;
-        if (space.part.ptr && last)
-            hzp_tensor_gather_rows(f->plan, f->model, HZP_TENSOR_STREAM, space.x_out);
+        mlp(f, run, &layer);
         break;
     case HZP_STRAND_SUM_DOWN:
         sum(f, run, HZP_TENSOR_DOWN, last ? f->x_out : f->space->x);
@@ -250,6 +261,12 @@ static enum hzp_layer_stage stage_of(int32_t step)
         [HZP_STRAND_SUM_O] = HZP_STAGE_EXCHANGE, [HZP_STRAND_SUM_DOWN] = HZP_STAGE_EXCHANGE,
     };
     return step ? (enum hzp_layer_stage)stage[(step - 1) % HZP_STRAND_COUNT] : HZP_STAGE_REST;
+}
+
+/* Whether nothing is issued in this step: there are no other ranks. */
+static bool is_empty(const struct hzp_forward *f, int32_t step)
+{
+    return step && stage_of(step) == HZP_STAGE_EXCHANGE && !f->model->tensor;
 }
 
 /* Prompt rows read what earlier strands append, which must have been issued. */
@@ -291,5 +308,8 @@ static void issue_next(struct hzp_forward *f, int32_t i)
 void hzp_strand_advance(struct hzp_forward *f, int32_t i, int32_t to)
 {
     while (f->strand[i].step < to)
-        issue_next(f, i);
+        if (is_empty(f, f->strand[i].step))
+            f->strand[i].step++;
+        else
+            issue_next(f, i);
 }
