@@ -337,6 +337,8 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
         if (used[l] && shape->share[l] == 0)
             shape->share[l] = (int16_t)HZP_MAX(threads / lanes, 1);
+        if (shape->share[l] > threads)
+            return false;
         sum += shape->share[l];
     }
     /* where lanes can share cores, their items' limits keep them apart, as far as that is best */
@@ -521,8 +523,8 @@ static void try_cuts(struct hzp_search *s)
         int cuts = best[i].ride ? 0 : hzp_vary_cuts(&s->vary, &best[i], cut);
         for (int c = 0; c < cuts; c++)
             consider_one(s, &cut[c]);
-        for (int k = 0; k <= HZP_KIND_COUNT && s->vary.overlap; k++)
-            if (hzp_vary_shared(&s->vary, &best[i], k, &cut[0]))
+        for (int k = 0; k < HZP_KIND_COUNT && s->vary.overlap; k++)
+            if (hzp_vary_shared(&s->vary, &best[i], (enum hzp_kind)k, &cut[0]))
                 consider_one(s, &cut[0]);
     }
 }

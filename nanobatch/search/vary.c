@@ -70,8 +70,8 @@ static void limit_cores(struct hzp_vary *v, struct hzp_plan_shape *shape, int32_
         (int16_t)(shape->share[lane] > 1 ? hzp_vary_draw(v, shape->share[lane]) : 0);
 }
 
-bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape, int kind,
-                     struct hzp_plan_shape *ret)
+bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape,
+                     enum hzp_kind kind, struct hzp_plan_shape *ret)
 {
     int lanes = 0;
     *ret = *shape;
@@ -81,7 +81,7 @@ bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shap
         return false;
     for (int32_t i = 0; i < shape->nanos; i++)
         for (int k = 0; k < HZP_KIND_COUNT; k++)
-            ret->cores[i][k] = k == kind ? 0 : shape->share[shape->lane[i][k]];
+            ret->cores[i][k] = k == (int)kind ? 0 : shape->share[shape->lane[i][k]];
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (shape->share[l])
             ret->share[l] = (int16_t)v->overlap;

@@ -28,9 +28,9 @@ void hzp_vary_change(struct hzp_vary *v, struct hzp_plan_shape *shape);
 int32_t hzp_vary_draw(struct hzp_vary *v, int32_t n);
 
 /* The shape with lanes that share all cores: each item is limited to what its lane had, but for
- * one kind of op, which has all (HZP_KIND_COUNT: none).  False: there is nothing to share. */
-bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape, int kind,
-                     struct hzp_plan_shape *ret);
+ * one kind of op, which has all.  False: there is nothing to share. */
+bool hzp_vary_shared(const struct hzp_vary *v, const struct hzp_plan_shape *shape,
+                     enum hzp_kind kind, struct hzp_plan_shape *ret);
 
 enum { HZP_VARY_CUTS = 6 };
 

@@ -90,6 +90,8 @@ static void overlap_wins(void **state)
     plant(&t, p.rig, 1);
     struct hzp_plan_entry e = search(&p, &t, 8, 64, 0, &s);
     assert_int_equal(lanes_of(&e.shape), 2);
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        assert_in_range(e.shape.share[l], 0, 2); /* also where lanes share cores */
     assert_true(e.ns < 0.8 * e.plain_ns);
     assert_true(hzp_search_tried(s) > 50);
     hzp_search_destroy(s);
