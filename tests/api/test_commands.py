@@ -348,7 +348,7 @@ def test_words():
 def test_plan():
     """A plan is printed, run and traced at the model's own size; errors name the wrong argument."""
     out = run("plan", MODEL, "--decode", "4").stdout.splitlines()
-    assert out[0].split()[:4] == ["item", "lane", "op", "layer"] and "attn_decode" in "".join(out)
+    assert out[0].split()[:5] == ["item", "lane", "cores", "op", "layer"] and "attn_decode" in "".join(out)
     assert all(line.split()[:2] == [str(i), "compute"] for i, line in enumerate(out[1:])), out
     with tempfile.TemporaryDirectory() as there:
         path = pathlib.Path(there, "trace.json")
@@ -362,7 +362,7 @@ def test_plan():
         assert {names[e["tid"]] for e in spans} == {"compute", "memory", "train"}
         ended = {}
         for e, line in zip(spans, out.splitlines()[1:]):
-            waits = [int(w) for w in line.split()[9:]]
+            waits = [int(w) for w in line.split()[10:]]
             for before in [spans[w] for w in waits] + ([ended[e["tid"]]] if e["tid"] in ended else []):
                 assert before["ts"] + before["dur"] <= e["ts"] + 0.002, (before, e)
             ended[e["tid"]] = e
