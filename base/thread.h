@@ -95,6 +95,7 @@ enum hzp_lock_rank {
     HZP_LOCK_RANKS,     /* api/ranks: which link and control messages there are */
     HZP_LOCK_CONTROL,   /* api/ranks/control: what is known of the other ranks */
     HZP_LOCK_LINK,      /* device/link: the ranks of one process; the thread of one rank */
+    HZP_LOCK_LINK_ALL,  /* device/link: the links that were split off one */
     HZP_LOCK_LINK_WHY,  /* device/link: a failure's text, the wake */
     HZP_LOCK_TIMELINE,  /* base/timeline: the list of tracks */
     HZP_LOCK_ACCOUNT,   /* device/account */

@@ -41,13 +41,14 @@ struct hzp_backend {
     size_t (*lane_bytes)(struct hzp_device *dev, enum hzp_bound use);
     void (*lane_close)(struct hzp_lane *lane);
 
-    /* (optional, all five together) NULL: ops end before issue returns, so every fence has
+    /* (optional, all six together) NULL: ops end before issue returns, so every fence has
      * passed. */
     int (*lane_wait)(struct hzp_lane *lane, struct hzp_fence *fence); /* the lane waits */
     int (*fence_open)(struct hzp_device *dev, struct hzp_fence **ret);
     void (*fence_close)(struct hzp_fence *fence);
     int (*fence_record)(struct hzp_fence *fence, struct hzp_lane *lane);
     int (*fence_wait)(struct hzp_fence *fence); /* the host waits */
+    int (*fence_poll)(struct hzp_fence *fence); /* 1: passed; 0: not yet */
 
     /* (optional) NULL: lanes have no shares. */
     int (*lane_set_share)(struct hzp_lane *lane, int cores);

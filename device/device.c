@@ -324,6 +324,12 @@ int hzp_fence_wait(struct hzp_fence *fence)
     return f->inner ? f->dev->backend->fence_wait(f->inner) : HZP_OK;
 }
 
+int hzp_fence_poll(struct hzp_fence *fence)
+{
+    struct front_fence *f = (struct front_fence *)fence;
+    return f->inner ? f->dev->backend->fence_poll(f->inner) : 1;
+}
+
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size)
 {
     if (size == 0)

@@ -120,9 +120,10 @@ int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 int hzp_lane_set_share(struct hzp_lane *lane, int cores);
 
 /* The ops issued on the lane from here on use at most so many of its cores (SMs); 0, the initial
- * state: all.  A CPU's shares may sum to more than the cores: the first lane has them from the
- * front, others from the back, so limits on what runs at the same time keep lanes apart.  On CUDA
- * it limits what HZP_CUDA_LANES=grid limits.  It waits for nothing and changes no results. */
+ * state: all. A CPU's shares may sum to more than the cores: the first lane has them from the
+ * front, others from the back, so limits on what runs at the same time keep lanes apart. On CUDA it
+ * limits what HZP_CUDA_LANES=grid limits. It waits for nothing. On a CPU it changes no results; on
+ * CUDA a library may choose another algorithm for fewer SMs, which rounds otherwise. */
 void hzp_lane_limit(struct hzp_lane *lane, int cores);
 
 /* Creates in advance what lanes with these shares in parallel will need (hzp_lane_set_share), if
@@ -190,6 +191,10 @@ int hzp_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_fence_close(struct hzp_fence *fence);
 int hzp_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_fence_wait(struct hzp_fence *fence);
+
+/* 1: it has passed; 0: not yet; < 0: the device failed.  Never waits, and makes no progress where
+ * the host itself runs ops while it waits (cpu). */
+int hzp_fence_poll(struct hzp_fence *fence);
 
 /* Copies between host and device memory, independent of the lanes; it has ended when it returns.
  * Any thread: the caller makes sure that nothing writes to that memory meanwhile (files of held

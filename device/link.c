@@ -90,6 +90,7 @@ void hzp_link_init(struct hzp_link *link, const struct hzp_link_backend *backend
     link->ranks = ranks;
     link->failed_rank = -1;
     hzp_lock_init(&link->lock, HZP_LOCK_LINK_WHY);
+    hzp_lock_init(&link->all, HZP_LOCK_LINK_ALL);
     int all[HZP_LINK_RANKS_MAX];
     for (int i = 0; i < ranks; i++)
         all[i] = i;
@@ -101,6 +102,7 @@ void hzp_link_fini(struct hzp_link *link)
     for (int i = 0; i < link->groups; i++)
         free(link->group[i].rank);
     hzp_lock_fini(&link->lock);
+    hzp_lock_fini(&link->all);
 }
 
 /* Under the link's lock. */
@@ -132,7 +134,7 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
     hzp_link_wake(link);
 }
 
-void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
+static void fail_one(struct hzp_link *link, int rank, const char *why)
 {
     hzp_lock_take(&link->lock);
     if (!atomic_load(&link->failed)) {
@@ -142,6 +144,33 @@ void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
     }
     wake_caller(link);
     hzp_lock_release(&link->lock);
+}
+
+/* The same failure on a link of the same family, whose thread may be waiting for something. */
+static void fail_with(struct hzp_link *link, const struct hzp_link *first)
+{
+    if (!link || link == first || atomic_load(&link->failed))
+        return;
+    link->left = first->left;
+    fail_one(link, first->failed_rank, first->why);
+    if (link->backend->abort)
+        link->backend->abort(link, first->failed_rank, first->why);
+}
+
+static void fail_family(struct hzp_link *first)
+{
+    struct hzp_link *root = first->root ? first->root : first;
+    hzp_lock_take(&root->all);
+    fail_with(root, first);
+    for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++)
+        fail_with(root->split[i], first);
+    hzp_lock_release(&root->all);
+}
+
+void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
+{
+    fail_one(link, rank, why);
+    fail_family(link);
 }
 
 static int failure(struct hzp_link *link, struct hzp_err_text *reterr)
@@ -248,6 +277,29 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
     if (link->backend->group)
         HZP_TRY(link->backend->group(link, group, reterr));
     return group;
+}
+
+int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr)
+{
+    int at = 0;
+    HZP_ASSERT(!link->root && atomic_load(&link->done) == atomic_load(&link->posted));
+    if (atomic_load(&link->failed))
+        return failure(link, reterr);
+    if (!link->backend->split)
+        return hzp_fail(reterr, HZP_EUNSUP, "link %s: it has one order only", link->backend->name);
+    while (at < HZP_LINK_SPLITS_MAX && link->split[at])
+        at++;
+    if (at == HZP_LINK_SPLITS_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "more than %d links split off one",
+                        HZP_LINK_SPLITS_MAX);
+    HZP_TRY(link->backend->split(link, ret, reterr));
+    hzp_lock_take(&link->all);
+    (*ret)->root = link;
+    link->split[at] = *ret;
+    hzp_lock_release(&link->all);
+    if (atomic_load(&link->failed)) /* perhaps before it was in the list */
+        fail_family(link);
+    return HZP_OK;
 }
 
 int hzp_link_register(struct hzp_link *link, void *memory, size_t size, struct hzp_err_text *reterr)
@@ -404,16 +456,28 @@ void hzp_link_abort(struct hzp_link *link, int rank, const char *why)
         link->backend->abort(link, rank, why);
 }
 
+static void add_state(struct hzp_link *link, struct hzp_link_state *ret)
+{
+    ret->done += atomic_load(&link->done);
+    ret->posted += atomic_load(&link->posted);
+    ret->wire_bytes += atomic_load(&link->wire_bytes);
+    if (ret->missing < 0 && link->backend->missing && !atomic_load(&link->failed))
+        ret->missing = link->backend->missing(link);
+}
+
 void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret)
 {
-    *ret = (struct hzp_link_state){
-        .done = atomic_load(&link->done),
-        .posted = atomic_load(&link->posted),
-        .failed = atomic_load(&link->failed),
-        .wire_bytes = atomic_load(&link->wire_bytes),
-        .failed_rank = -1,
-    };
-    ret->missing = link->backend->missing && !ret->failed ? link->backend->missing(link) : -1;
+    *ret = (struct hzp_link_state){.missing = -1, .failed_rank = -1};
+    add_state(link, ret);
+    hzp_lock_take(&link->all);
+    ret->done += link->closed.done;
+    ret->posted += link->closed.posted;
+    ret->wire_bytes += link->closed.wire_bytes;
+    for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++)
+        if (link->split[i])
+            add_state(link->split[i], ret);
+    hzp_lock_release(&link->all);
+    ret->failed = atomic_load(&link->failed);
     if (ret->failed) {
         hzp_lock_take(&link->lock);
         ret->failed_rank = link->failed_rank;
@@ -425,8 +489,22 @@ void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret)
 
 void hzp_link_close(struct hzp_link *link)
 {
-    if (link)
-        link->backend->close(link);
+    if (!link)
+        return;
+    struct hzp_link *root = link->root;
+    hzp_lock_take(root ? &root->all : &link->all);
+    for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++) {
+        HZP_ASSERT(!link->split[i]);
+        if (root && root->split[i] == link)
+            root->split[i] = NULL;
+    }
+    if (root) {
+        root->closed.done += atomic_load(&link->done);
+        root->closed.posted += atomic_load(&link->posted);
+        root->closed.wire_bytes += atomic_load(&link->wire_bytes);
+    }
+    hzp_lock_release(root ? &root->all : &link->all);
+    link->backend->close(link);
 }
 
 bool hzp_link_about(int i, struct hzp_link_about *ret)

@@ -38,6 +38,7 @@ enum {
     HZP_LINK_RANKS_MAX = 1024,
     HZP_LINK_GROUPS_MAX = 8,   /* of one link, with the group of all ranks */
     HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
+    HZP_LINK_SPLITS_MAX = 3,   /* links split off one */
     HZP_LINK_BLOCK = 1024,     /* bytes that are left out together if all are zero */
 };
 
@@ -99,6 +100,14 @@ const char *hzp_link_backend(const struct hzp_link *link); /* "local", "mpi", ..
  * this one, or too many groups; HZP_EIO: the link failed. */
 int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr);
 
+/* A second link between the same ranks, with an order of its own: its transfers do not wait for
+ * those of `link`, nor the other way round, and a thread of its own may use it.  Each rank calls
+ * this at the same point, when all that it has posted on `link` is done.  It has the group of all
+ * ranks, and shares the configured rate with `link`.  When one of them fails, both do, for the
+ * same reason.  Close it before `link`.  HZP_EUNSUP: the backend cannot (only mpi and zmq can; mpi:
+ * the library lacks MPI_THREAD_MULTIPLE); HZP_EINVAL: more than HZP_LINK_SPLITS_MAX; HZP_EIO. */
+int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr);
+
 int hzp_link_group_size(const struct hzp_link *link, int group);
 int hzp_link_group_index(const struct hzp_link *link, int group); /* of this rank */
 
@@ -140,7 +149,8 @@ void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx
  * the one at fault (-1: unknown), why is one line.  The first failure counts.  Any thread. */
 void hzp_link_abort(struct hzp_link *link, int rank, const char *why);
 
-/* What the link is doing, for watching it.  Any thread. */
+/* What the link is doing, for watching it; numbers are with those of links split off it.  Any
+ * thread. */
 struct hzp_link_state {
     uint64_t posted, done; /* tickets */
     int missing;           /* the first rank that has not posted the oldest transfer; -1: none */

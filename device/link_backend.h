@@ -26,6 +26,9 @@ struct hzp_link_backend {
     /* (optional) The group was appended to link->group.  NULL: nothing to do. */
     int (*group)(struct hzp_link *link, int group, struct hzp_err_text *reterr);
 
+    /* (optional) See hzp_link_split; *ret belongs to the same backend.  NULL: not possible. */
+    int (*split)(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr);
+
     /* (optional) See hzp_link_register.  NULL: nothing to do. */
     int (*announce)(struct hzp_link *link, void *memory, size_t size, struct hzp_err_text *reterr);
 
@@ -52,7 +55,8 @@ struct hzp_link_backend {
     /* (optional) The caller's wake was set, NULL too. */
     void (*set_wake)(struct hzp_link *link, void (*wake)(void *ctx), void *ctx);
 
-    /* (optional) Tells the others that the link failed; any thread.  NULL: there are none. */
+    /* (optional) Tells the others that the link failed; any thread, of backends that split also
+     * under HZP_LOCK_LINK_ALL.  NULL: there are none. */
     void (*abort)(struct hzp_link *link, int rank, const char *why);
 
     /* (optional) The first rank that has not posted the oldest transfer, or -1; any thread. */
@@ -77,6 +81,13 @@ struct hzp_link {
     int failed_rank;
     bool left; /* see struct hzp_link_state; set before the failure */
     char why[256];
+    /* Links of one family fail together. */
+    struct hzp_link *root;                       /* the one it was split off; NULL: none */
+    struct hzp_link *split[HZP_LINK_SPLITS_MAX]; /* NULL: none, or closed */
+    struct hzp_lock all;                         /* of split and closed */
+    struct {
+        uint64_t posted, done, wire_bytes;
+    } closed; /* of links that were split off */
 };
 
 /* Fills what all backends share, with group 0.  fini frees it (not the struct). */
@@ -90,7 +101,7 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket);
 /* Calls the caller's wake; any thread. */
 void hzp_link_wake(struct hzp_link *link);
 
-/* Records a failure of this link; only the first one counts. */
+/* Records a failure of this link, and of those that fail with it; only the first one counts. */
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why);
 
 /* Whether two members posted the same; if not, what differs, in one line that names both ranks. */

@@ -317,6 +317,11 @@ static int sim_fence_wait(struct hzp_fence *fence)
     return HZP_OK;
 }
 
+static int sim_fence_poll(struct hzp_fence *fence)
+{
+    return fence->at_ns <= fence->dev->now_ns;
+}
+
 static int sim_lane_time(struct hzp_lane *lane, struct hzp_span *span)
 {
     ((struct sim_lane *)lane)->span = span;
@@ -355,6 +360,7 @@ const struct hzp_backend hzp_backend_sim = {
     .fence_close = sim_fence_close,
     .fence_record = sim_fence_record,
     .fence_wait = sim_fence_wait,
+    .fence_poll = sim_fence_poll,
     .lane_time = sim_lane_time,
     .now_ns = sim_now_ns,
 };

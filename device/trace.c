@@ -320,6 +320,7 @@ static const struct hzp_backend functions = {
     .fence_close = hzp_fence_close,
     .fence_record = trace_fence_record,
     .fence_wait = hzp_fence_wait,
+    .fence_poll = hzp_fence_poll,
     .lane_set_share = trace_lane_set_share,
     .shares_prepare = trace_shares_prepare,
     .bytes_free = trace_bytes_free,

@@ -419,11 +419,11 @@ static bool may_end(struct hzp_loop *loop)
 {
     if (!atomic_load(&loop->stop))
         return false;
-    if (atomic_load(&loop->hurry))
-        return true;
+    bool hurry = atomic_load(&loop->hurry);
     for (int32_t i = 0; i < loop->config.sources; i++) {
         struct hzp_source *source = loop->config.source[i];
-        if (source->busy && source->busy(source))
+        bool (*stays)(struct hzp_source *) = hurry ? source->owes : source->busy;
+        if (stays && stays(source))
             return false;
     }
     return true;

@@ -130,6 +130,7 @@ static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
             take_training(loop, active, &active->offer.slice[i], both,
                           &active->offer.slice[i] == first);
     active->plan.lane_of = NULL;
+    active->plan.network_lane = HZP_LANE_COMPUTE;
     for (int32_t i = 0; i < active->offer.slices; i++) {
         const struct hzp_slice *slice = &active->offer.slice[i];
         if (slice->tenant != HZP_TENANT_TRAIN)

@@ -26,11 +26,12 @@ static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
 
 /* Opens the fences for steps of this shape; *ret_items: the largest number of items so far.  Some
  * steps need more than the one that is built here: for tokens that the step before draws and for
- * changes of the page table, and in each layer where a nano-batch has decode rows and prompts. */
+ * changes of the page table, and in each layer where another nano-batch has decode rows and
+ * prompts. */
 static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
                         int32_t *ret_items)
 {
-    int32_t more = loop->config.model->config->layers + 2;
+    int32_t more = 2 + (shape ? shape->nanos : 1) * loop->config.model->config->layers;
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {
         struct hzp_active_step *active = &loop->active[i];
         hzp_warm_mixed(active->batch, active->offer.kv);

@@ -8,14 +8,27 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
+
+/* How long the host rests between two looks whether a record has come or a step has ended. */
+enum { REST_NS = 20000 };
+
+struct member_step {
+    struct hzp_step_record record;
+    struct hzp_version *version;
+    struct hzp_batch *batch; /* the first step's is the caller's */
+    struct hzp_plan plan;
+    struct hzp_flight *flight;
+};
 
 struct hzp_member {
     struct hzp_member_config config;
     struct hzp_step_link *records;
     struct hzp_exec *exec;
-    struct hzp_plan plan;
-    struct hzp_batch *batch[2]; /* of step n: batch[n % 2]; the first is the caller's */
-    uint64_t step;              /* the newest one that has ended */
+    struct member_step at[2]; /* step n: at[n % 2] */
+    struct member_step *runs; /* issued, and not landed; NULL: none */
+    struct hzp_plan joined;   /* two steps in flight, to be checked */
+    uint64_t step, chain;     /* the newest one issued, and the newest chain */
     _Atomic uint64_t steps, rows, version, serve_ns;
 };
 
@@ -32,8 +45,10 @@ static int prepare(struct hzp_member *m)
     for (int32_t i = 0; hzp_plan_shapes_at(s, i, &shape) || i < 2; i++)
         if (shape)
             hzp_exec_prepare(dev, shape);
-    m->batch[0] = m->config.batch;
-    HZP_TRY(hzp_batch_create(dev, &m->config.batch->max, &m->batch[1]));
+    m->at[0].batch = m->config.batch;
+    HZP_TRY(hzp_batch_create(dev, &m->config.batch->max, &m->at[1].batch));
+    for (int i = 0; i < HZP_COUNT(m->at); i++)
+        HZP_TRY(hzp_flight_open(m->exec, &m->at[i].flight));
     hzp_exec_steady(m->exec);
     if (!hzp_device_has_graphs(dev)) /* else the first steps choose algorithms, as on rank 0 */
         hzp_device_steady(dev);
@@ -48,7 +63,9 @@ int hzp_member_create(const struct hzp_member_config *config, struct hzp_member 
         .link = config->link, .max = config->batch->max, .limits = config->limits};
     m->config = *config;
     m->records = hzp_step_link_create(&records);
-    hzp_plan_init(&m->plan);
+    for (int i = 0; i < HZP_COUNT(m->at); i++)
+        hzp_plan_init(&m->at[i].plan);
+    hzp_plan_init(&m->joined);
     int r = prepare(m);
     if (r < 0) {
         hzp_member_destroy(m);
@@ -62,9 +79,16 @@ void hzp_member_destroy(struct hzp_member *m)
 {
     if (!m)
         return;
-    hzp_plan_fini(&m->plan);
+    struct hzp_exec_times times;
+    if (m->runs)
+        hzp_exec_land(m->runs->flight, NULL, &times);
+    for (int i = 0; i < HZP_COUNT(m->at); i++) {
+        hzp_flight_close(m->at[i].flight);
+        hzp_plan_fini(&m->at[i].plan);
+    }
+    hzp_plan_fini(&m->joined);
     hzp_exec_destroy(m->exec);
-    hzp_batch_destroy(m->batch[1]);
+    hzp_batch_destroy(m->at[1].batch);
     hzp_step_link_destroy(m->records);
     free(m);
 }
@@ -109,13 +133,26 @@ static int find_slice(struct hzp_member *m, const struct hzp_step_record *record
     return HZP_OK;
 }
 
-static int make_plan(struct hzp_member *m, const struct hzp_step_record *record,
-                     struct hzp_batch *batch, const struct hzp_version *version,
-                     struct hzp_err_text *reterr)
+/* The plan, and the one of the step that still runs with it. */
+static int check_plans(struct hzp_member *m, const struct member_step *step,
+                       struct hzp_err_text *reterr)
 {
+    if (!m->config.check_plans)
+        return HZP_OK;
+    HZP_TRY(hzp_plan_check(&step->plan, reterr));
+    if (!m->runs)
+        return HZP_OK;
+    hzp_plan_clear(&m->joined);
+    hzp_plan_join(&m->joined, &m->runs->plan, &step->plan);
+    return hzp_plan_check(&m->joined, reterr);
+}
+
+static int make_plan(struct hzp_member *m, struct member_step *step, struct hzp_err_text *reterr)
+{
+    const struct hzp_step_record *record = &step->record;
     struct hzp_step_plan what = {.model = m->config.model,
-                                 .version = version,
-                                 .batch = batch,
+                                 .version = step->version,
+                                 .batch = step->batch,
                                  .kv = m->config.kv,
                                  .space = m->config.space,
                                  .in_turn = true};
@@ -123,50 +160,110 @@ static int make_plan(struct hzp_member *m, const struct hzp_step_record *record,
     if (!hzp_plan_shapes_at(&m->config.shapes, record->shape, &what.shape))
         return hzp_fail(reterr, HZP_EINVAL, "rank 0 has a plan shape %d, which this rank has not",
                         record->shape);
-    hzp_plan_clear(&m->plan);
-    hzp_step_build(&m->plan, &what);
-    uint64_t hash = hzp_plan_hash(&m->plan);
+    hzp_plan_clear(&step->plan);
+    hzp_step_build(&step->plan, &what);
+    uint64_t hash = hzp_plan_hash(&step->plan);
     if (hash != record->plan)
         return hzp_fail(reterr, HZP_EINVAL,
                         "made another plan of step %llu than rank 0 (%016llx, not %016llx)",
                         (unsigned long long)record->step, (unsigned long long)hash,
                         (unsigned long long)record->plan);
-    return m->config.check_plans ? hzp_plan_check(&m->plan, reterr) : HZP_OK;
+    return check_plans(m, step, reterr);
 }
 
-static int run_step(struct hzp_member *m, const struct hzp_step_record *record,
-                    struct hzp_batch *batch, struct hzp_err_text *reterr)
+/* ---- steps ---- */
+
+static int device_failed(const struct hzp_member *m, int r, const struct member_step *step,
+                         struct hzp_err_text *reterr)
 {
-    struct hzp_version *version = NULL;
+    return hzp_step_link_check(m->records, reterr) < 0
+               ? HZP_EIO
+               : hzp_fail(reterr, r, "the device failed in step %llu",
+                          (unsigned long long)step->record.step);
+}
+
+/* Waits for the end of the step that runs, if one does. */
+static int land(struct hzp_member *m, struct hzp_err_text *reterr)
+{
+    struct member_step *step = m->runs;
     struct hzp_exec_times times;
-    HZP_TRY(find_version(m, record, &version, reterr));
-    HZP_TRY(make_plan(m, record, batch, version, reterr));
-    int r = hzp_exec_run(m->exec, &m->plan, NULL, &times);
+    if (!step)
+        return HZP_OK;
+    m->runs = NULL;
+    int r = hzp_exec_land(step->flight, NULL, &times);
     if (r < 0)
-        return hzp_step_link_check(m->records, reterr) < 0
-                   ? HZP_EIO
-                   : hzp_fail(reterr, r, "the device failed in step %llu",
-                              (unsigned long long)record->step);
-    hzp_step_link_drew(m->records, record->step, batch);
-    m->step = record->step;
+        return device_failed(m, r, step, reterr);
+    hzp_step_link_drew(m->records, step->record.step, step->batch);
     atomic_fetch_add(&m->steps, 1);
-    atomic_fetch_add(&m->rows, (uint64_t)batch->rows);
+    atomic_fetch_add(&m->rows, (uint64_t)step->batch->rows);
     atomic_fetch_add(&m->serve_ns, times.ns[HZP_TENANT_SERVE]);
-    atomic_store(&m->version, record->version);
-    version->last_step = HZP_MAX(version->last_step, record->step);
-    hzp_weights_reclaim(m->config.model->weights, record->step);
+    atomic_store(&m->version, step->record.version);
+    hzp_weights_reclaim(m->config.model->weights, step->record.step);
     if (m->config.ran)
-        m->config.ran(m->config.ctx, record, version, batch);
-    return 1;
+        m->config.ran(m->config.ctx, &step->record, step->version, step->batch);
+    return HZP_OK;
+}
+
+/* Whether the next step's record, plan or version follow from the end of the one that runs. */
+static bool needs_end(const struct hzp_member *m, const struct hzp_step_record *next)
+{
+    uint64_t chain = next->training.chain;
+    return next->end || next->drawn_step >= m->runs->record.step ||
+           next->current != m->runs->record.current || (chain && chain != m->chain);
+}
+
+/* Issues the step behind the one that runs, which then lands. */
+static int run_step(struct hzp_member *m, struct member_step *step, struct hzp_err_text *reterr)
+{
+    struct member_step *before = m->runs;
+    HZP_TRY(find_version(m, &step->record, &step->version, reterr));
+    HZP_TRY(make_plan(m, step, reterr));
+    if (before && !hzp_exec_queues(m->exec, &step->plan)) {
+        HZP_TRY(land(m, reterr));
+        before = NULL;
+    }
+    int r = hzp_exec_issue(m->exec, &step->plan, step->flight, before ? before->flight : NULL);
+    if (r < 0)
+        return device_failed(m, r, step, reterr);
+    HZP_TRY(land(m, reterr));
+    m->runs = step;
+    m->step = step->record.step;
+    m->chain = HZP_MAX(m->chain, step->record.training.chain);
+    step->record.training.work = NULL; /* the record's memory is used again */
+    step->version->last_step = HZP_MAX(step->version->last_step, m->step);
+    return hzp_exec_alone(m->exec) ? HZP_OK : land(m, reterr);
+}
+
+/* Until the next record is there.  Meanwhile the step that runs lands when it has ended, so that a
+ * failure of the device is not noticed only with a record that may never come. */
+static int await_record(struct hzp_member *m, struct hzp_err_text *reterr)
+{
+    while (m->runs) {
+        int r = hzp_step_link_arrived(m->records, reterr);
+        if (r)
+            return r < 0 ? r : HZP_OK;
+        r = hzp_exec_poll(m->runs->flight);
+        if (r)
+            HZP_TRY(land(m, reterr)); /* which fails if the device has */
+        else
+            nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+    }
+    return HZP_OK;
 }
 
 static int turn(struct hzp_member *m, struct hzp_err_text *reterr)
 {
-    struct hzp_step_record record;
-    struct hzp_batch *before = m->step ? m->batch[m->step % 2] : NULL;
-    struct hzp_batch *batch = m->batch[(m->step + 1) % 2];
-    HZP_TRY(hzp_step_link_receive(m->records, before, &record, batch, reterr));
-    return record.end ? 0 : run_step(m, &record, batch, reterr);
+    struct member_step *step = &m->at[(m->step + 1) % 2];
+    const struct hzp_batch *before = m->step ? m->at[m->step % 2].batch : NULL;
+    HZP_TRY(await_record(m, reterr));
+    HZP_TRY(hzp_step_link_receive(m->records, before, &step->record, step->batch, reterr));
+    if (m->runs && needs_end(m, &step->record))
+        HZP_TRY(land(m, reterr));
+    if (step->record.end)
+        return 0;
+    HZP_TRY(hzp_step_link_compare(m->records, &step->record, reterr));
+    HZP_TRY(run_step(m, step, reterr));
+    return 1;
 }
 
 int hzp_member_turn(struct hzp_member *m, struct hzp_err_text *reterr)

@@ -7,10 +7,14 @@
  * its own: of its part of the model.  Requests, queue, page allocation and text exist on rank 0
  * only.
  *
- * Where the group trains, the member's slices of a chain stand behind the rows' items, in turn: so
- * serving's and training's collectives go over the one link in the plan's order.  `chain` builds
- * the chain from the work that rank 0 sends; `ran` sees how far it is, and `publish` makes the
- * draft current that it has left.
+ * Where the group trains, the member's slices of a chain stand behind the rows' items, in turn.
+ * `chain` builds the chain from the work that rank 0 sends; `ran` sees how far it is, and `publish`
+ * makes the draft current that it has left.
+ *
+ * On a device that runs plans while the host does something else, the member is one step ahead, as
+ * rank 0 is: it takes the record of step n + 1, plans it and issues it while step n runs, unless
+ * something of step n + 1 follows from the end of step n (another version, another chain, the
+ * tokens drawn).
  *
  * What ranks must agree on is compared in every step: the numbers of steps and versions, the hash
  * of the plan, and (a step later) of the tokens drawn.  Where they differ, and where its device
@@ -34,8 +38,8 @@ struct hzp_member_config {
     const struct hzp_kv *kv; /* [layers] */
     struct hzp_step_limits limits;
     struct hzp_plan_shapes shapes;
-    struct hzp_link *link;
-    bool check_plans; /* prove every plan race-free before it runs */
+    struct hzp_link *link; /* of the records (step_link.h) */
+    bool check_plans;      /* prove every plan race-free before it runs */
     /* Rank 0 has published this version: it is to be current here, too, when this returns.  NULL:
      * the versions of this group never change. */
     int (*publish)(void *ctx, uint64_t id, struct hzp_err_text *reterr);
@@ -43,7 +47,7 @@ struct hzp_member_config {
      * one is asked for.  NULL: this group does not train. */
     int (*chain)(void *ctx, const struct hzp_step_record *record, const struct hzp_plan **ret,
                  struct hzp_err_text *reterr);
-    /* A step has ended.  NULL: not wanted. */
+    /* A step has ended; what record->training.work points to is gone.  NULL: not wanted. */
     void (*ran)(void *ctx, const struct hzp_step_record *record, const struct hzp_version *version,
                 const struct hzp_batch *batch);
     void *ctx;
@@ -53,7 +57,8 @@ struct hzp_member_config {
 int hzp_member_create(const struct hzp_member_config *config, struct hzp_member **ret);
 void hzp_member_destroy(struct hzp_member *m); /* NULL: no effect */
 
-/* Waits for one record and runs its step: 1; 0: it was the end.  Errors as of run. */
+/* Waits for one record and runs its step, or leaves it running: 1; 0: it was the end, and no step
+ * runs.  Errors as of run. */
 int hzp_member_turn(struct hzp_member *m, struct hzp_err_text *reterr);
 
 /* Until rank 0 ends: HZP_OK.  HZP_EIO: the link failed, which names the rank; HZP_EFORMAT,

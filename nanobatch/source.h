@@ -140,6 +140,10 @@ struct hzp_source {
     /* True while the source has work that must be done before a graceful stop. */
     bool (*busy)(struct hzp_source *source);
 
+    /* True while the source has work that must be done before any stop, also one in a hurry.  NULL:
+     * never. */
+    bool (*owes)(struct hzp_source *source);
+
     /* The time (device clock) at which the source wants to be asked again although there is no
      * work; UINT64_MAX: none.  NULL: the same. */
     uint64_t (*due_ns)(struct hzp_source *source);

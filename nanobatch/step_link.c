@@ -17,7 +17,10 @@ struct hzp_step_link {
         uint64_t step, hash;
     } drew[DREW];    /* of step n: drew[n % DREW] */
     uint64_t newest; /* of those */
-    char *data;      /* [room] */
+    struct {
+        char *data;               /* [room] */
+        hzp_ticket first, second; /* of its parts; 0: not posted */
+    } record[2];                  /* of step n: record[n % 2] */
     size_t room;
 };
 
@@ -27,7 +30,8 @@ struct hzp_step_link *hzp_step_link_create(const struct hzp_step_link_config *co
     size_t room = hzp_step_record_room(&config->max, &config->limits);
     l->config = *config;
     l->room = HZP_MAX(room, (size_t)FIRST);
-    l->data = hzp_xcalloc(1, l->room);
+    for (int i = 0; i < HZP_COUNT(l->record); i++)
+        l->record[i].data = hzp_xcalloc(1, l->room);
     hzp_step_pages_init(&l->pages, config->limits.lines, config->max.page_stride);
     return l;
 }
@@ -37,38 +41,48 @@ void hzp_step_link_destroy(struct hzp_step_link *l)
     if (!l)
         return;
     hzp_step_pages_fini(&l->pages);
-    free(l->data);
+    for (int i = 0; i < HZP_COUNT(l->record); i++)
+        free(l->record[i].data);
     free(l);
 }
 
-/* Part 0 or 1 of the record of the step behind the newest one. */
-static int broadcast(struct hzp_step_link *l, int part, size_t from, size_t bytes,
-                     struct hzp_err_text *reterr)
+/* Posts bytes [from, from + bytes) of the record of a step; *ret is 0 if there are none. */
+static int post(struct hzp_step_link *l, uint64_t step, size_t from, size_t bytes, hzp_ticket *ret,
+                struct hzp_err_text *reterr)
 {
     struct hzp_transfer transfer = {.op = HZP_BROADCAST,
                                     .type = HZP_WIRE_BYTE,
                                     .count = bytes,
-                                    .recv = l->data + from,
+                                    .recv = l->record[step % 2].data + from,
                                     .idle = true,
                                     .host = true,
-                                    .tag = 2 * (l->step + 1) + (uint64_t)part};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(l->config.link, &transfer, &ticket, reterr));
-    return hzp_link_wait(l->config.link, ticket, reterr);
+                                    .tag = 2 * step + (from > 0)};
+    *ret = 0;
+    return bytes ? hzp_link_post(l->config.link, &transfer, ret, reterr) : HZP_OK;
+}
+
+/* Until both parts of the record of a step have been sent or received. */
+static int wait_for(struct hzp_step_link *l, uint64_t step, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_link_wait(l->config.link, l->record[step % 2].first, reterr));
+    return hzp_link_wait(l->config.link, l->record[step % 2].second, reterr);
 }
 
 int hzp_step_link_send(struct hzp_step_link *l, struct hzp_step_record *record,
                        const struct hzp_batch *batch, struct hzp_err_text *reterr)
 {
-    HZP_ASSERT(record->step == l->step + 1);
+    const uint64_t step = l->step + 1;
+    HZP_ASSERT(record->step == step);
     record->drawn_step = l->newest;
     record->drawn = l->newest ? l->drew[l->newest % DREW].hash : 0;
-    size_t bytes = hzp_step_record_write(record, batch, &l->config.limits, &l->pages, l->data);
-    HZP_TRY(broadcast(l, 0, 0, FIRST, reterr));
-    if (bytes > FIRST)
-        HZP_TRY(broadcast(l, 1, FIRST, bytes - FIRST, reterr));
-    l->step++;
-    return HZP_OK;
+    HZP_TRY(wait_for(l, step, reterr)); /* the record of step - 2 has the same memory */
+    size_t bytes = hzp_step_record_write(record, batch, &l->config.limits, &l->pages,
+                                         l->record[step % 2].data);
+    HZP_TRY(post(l, step, 0, FIRST, &l->record[step % 2].first, reterr));
+    HZP_TRY(post(l, step, FIRST, bytes > FIRST ? bytes - FIRST : 0, &l->record[step % 2].second,
+                 reterr));
+    l->step = step;
+    return record->end ? wait_for(l, step, reterr) : HZP_OK;
 }
 
 void hzp_step_link_drew(struct hzp_step_link *l, uint64_t step, const struct hzp_batch *batch)
@@ -78,16 +92,35 @@ void hzp_step_link_drew(struct hzp_step_link *l, uint64_t step, const struct hzp
     l->newest = step;
 }
 
-static int receive(struct hzp_step_link *l, size_t *ret_bytes, struct hzp_err_text *reterr)
+/* Posts the receive of the next record, if that was not done yet. */
+static int expect(struct hzp_step_link *l, struct hzp_err_text *reterr)
 {
-    HZP_TRY(broadcast(l, 0, 0, FIRST, reterr));
-    HZP_TRY(hzp_step_record_bytes(l->data, l->room, ret_bytes, reterr));
-    return *ret_bytes > FIRST ? broadcast(l, 1, FIRST, *ret_bytes - FIRST, reterr) : HZP_OK;
+    const uint64_t step = l->step + 1;
+    hzp_ticket *first = &l->record[step % 2].first;
+    return *first ? HZP_OK : post(l, step, 0, FIRST, first, reterr);
 }
 
-/* Whether this rank drew what rank 0 did. */
-static int compare(const struct hzp_step_link *l, const struct hzp_step_record *record,
-                   struct hzp_err_text *reterr)
+int hzp_step_link_arrived(struct hzp_step_link *l, struct hzp_err_text *reterr)
+{
+    HZP_TRY(expect(l, reterr));
+    return hzp_link_poll(l->config.link, l->record[(l->step + 1) % 2].first, reterr);
+}
+
+static int receive(struct hzp_step_link *l, size_t *ret_bytes, struct hzp_err_text *reterr)
+{
+    const uint64_t step = l->step + 1;
+    HZP_TRY(expect(l, reterr));
+    HZP_TRY(hzp_link_wait(l->config.link, l->record[step % 2].first, reterr));
+    HZP_TRY(hzp_step_record_bytes(l->record[step % 2].data, l->room, ret_bytes, reterr));
+    HZP_TRY(post(l, step, FIRST, *ret_bytes > FIRST ? *ret_bytes - FIRST : 0,
+                 &l->record[step % 2].second, reterr));
+    HZP_TRY(wait_for(l, step, reterr));
+    l->record[step % 2].first = 0;
+    return HZP_OK;
+}
+
+int hzp_step_link_compare(const struct hzp_step_link *l, const struct hzp_step_record *record,
+                          struct hzp_err_text *reterr)
 {
     uint64_t n = record->drawn_step;
     if (!n)
@@ -110,14 +143,14 @@ int hzp_step_link_receive(struct hzp_step_link *l, const struct hzp_batch *befor
 {
     size_t bytes;
     HZP_TRY(receive(l, &bytes, reterr));
-    HZP_TRY(hzp_step_record_read(l->data, bytes, &l->config.limits, &l->pages, before, ret, batch,
-                                 reterr));
+    HZP_TRY(hzp_step_record_read(l->record[(l->step + 1) % 2].data, bytes, &l->config.limits,
+                                 &l->pages, before, ret, batch, reterr));
     if (ret->step != l->step + 1)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "the record of step %llu comes after that of step %llu",
                         (unsigned long long)ret->step, (unsigned long long)l->step);
     l->step++;
-    return compare(l, ret, reterr);
+    return ret->end ? HZP_OK : expect(l, reterr);
 }
 
 int hzp_step_link_check(const struct hzp_step_link *l, struct hzp_err_text *reterr)

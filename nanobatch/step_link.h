@@ -2,10 +2,10 @@
 /* nanobatch/step_link.h - carries the records of steps from rank 0 to the ranks that compute each
  * step together with it.
  *
- * A record is a broadcast of fixed size, and a second one if it is longer.  It is posted between
- * two steps, on the link that moves what plans exchange: so the order is the same on all ranks, and
- * a step begins on no rank before all have its record.  Rank 0 loses to that only what the slowest
- * rank needs to come so far, which its step would wait for anyway.
+ * A record is a broadcast of fixed size, and a second one if it is longer, on a link that carries
+ * nothing else: a record travels while the step before it runs and exchanges.  Rank 0 does not wait
+ * until it has arrived, but is at most two records ahead; the others post the receive of the next
+ * one as soon as they have one.
  *
  * Thread: engine.
  */
@@ -18,7 +18,7 @@
 struct hzp_step_link;
 
 struct hzp_step_link_config {
-    struct hzp_link *link;         /* borrowed */
+    struct hzp_link *link;         /* borrowed; closed before this is destroyed if it failed */
     struct hzp_batch_config max;   /* of the steps' batches, and */
     struct hzp_step_limits limits; /* the rest: equal on all ranks */
 };
@@ -27,21 +27,29 @@ struct hzp_step_link_config {
 struct hzp_step_link *hzp_step_link_create(const struct hzp_step_link_config *config);
 void hzp_step_link_destroy(struct hzp_step_link *l); /* NULL: no effect */
 
-/* Rank 0: sends the step's record; batch NULL: the end.  Sets record->drawn and drawn_step.  Waits
- * until all ranks have it.  HZP_EIO names the rank at fault. */
+/* Rank 0: sends the step's record; batch NULL: the end, which it waits for until all ranks have
+ * it.  Sets record->drawn and drawn_step.  HZP_EIO names the rank at fault. */
 int hzp_step_link_send(struct hzp_step_link *l, struct hzp_step_record *record,
                        const struct hzp_batch *batch, struct hzp_err_text *reterr);
 
 /* The tokens that a step drew are known in `batch`.  The other ranks compare theirs with those of
- * rank 0 when the record of a later step tells them (hzp_step_link_receive). */
+ * rank 0 when the record of a later step tells them (hzp_step_link_compare). */
 void hzp_step_link_drew(struct hzp_step_link *l, uint64_t step, const struct hzp_batch *batch);
+
+/* Another rank: 1: the next record is there, or its first part; 0: not yet; HZP_EIO: the link
+ * failed.  Never waits. */
+int hzp_step_link_arrived(struct hzp_step_link *l, struct hzp_err_text *reterr);
 
 /* Another rank: waits for the next record, however long, and reads it as hzp_step_record_read does;
  * the work of a chain in it is valid until the next call.
- * HZP_EIO: the link failed; HZP_EFORMAT: the record is none, or not the next step's; HZP_EINVAL:
- * this rank drew other tokens than rank 0. */
+ * HZP_EIO: the link failed; HZP_EFORMAT: the record is none, or not the next step's. */
 int hzp_step_link_receive(struct hzp_step_link *l, const struct hzp_batch *before,
                           struct hzp_step_record *ret, struct hzp_batch *batch,
+                          struct hzp_err_text *reterr);
+
+/* Another rank: whether it drew what rank 0 did in the step that the record tells of
+ * (drawn_step), which has ended here.  HZP_EINVAL: it did not; HZP_EFORMAT: no such step. */
+int hzp_step_link_compare(const struct hzp_step_link *l, const struct hzp_step_record *record,
                           struct hzp_err_text *reterr);
 
 /* HZP_EIO: the link has failed, although this rank asks nothing of it at the moment; it names the

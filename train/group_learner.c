@@ -16,7 +16,7 @@ struct hzp_group_learner {
     struct hzp_plan chain;
     struct hzp_chain_work work; /* of the chain */
     uint64_t number;            /* of the chain; 0: none so far */
-    int32_t done;               /* its items that have run */
+    int32_t planned, done;      /* its items that steps have been given, and that have run */
     struct hzp_version *draft;  /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;
     uint64_t step; /* the newest one that has ended */
@@ -90,7 +90,7 @@ static int build(struct hzp_group_learner *l, struct hzp_err_text *reterr)
     }
     hzp_plan_clear(&l->chain);
     hzp_chain_work_build(&l->chain, &l->work, model, v, l->draft, l->micro, l->space);
-    l->done = 0;
+    l->done = l->planned = 0;
     return HZP_OK;
 }
 
@@ -134,11 +134,12 @@ int hzp_group_learner_chain(void *learner, const struct hzp_step_record *record,
     const struct hzp_step_training *t = &record->training;
     if (t->work_bytes)
         HZP_TRY(begin(l, t, reterr));
-    if (t->chain != l->number || t->from != l->done)
+    if (t->chain != l->number || t->from != l->planned)
         return hzp_fail(reterr, HZP_EINVAL,
                         "rank 0 is at item %d of chain %" PRIu64 " of training, this rank at item "
                         "%d of chain %" PRIu64,
-                        t->from, t->chain, l->done, l->number);
+                        t->from, t->chain, l->planned, l->number);
+    l->planned = t->to;
     *ret = &l->chain;
     return HZP_OK;
 }

@@ -22,6 +22,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
                     const struct hzp_offer *offer, const struct hzp_outcome *outcome);
 static bool busy(struct hzp_source *source);
+static bool owes(struct hzp_source *source);
 static uint64_t due_ns(struct hzp_source *source);
 
 struct hzp_train_space_config hzp_trainer_space_config(const struct hzp_recipe *recipe,
@@ -79,6 +80,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
                                     .offer = offer,
                                     .deliver = deliver,
                                     .busy = busy,
+                                    .owes = owes,
                                     .due_ns = due_ns};
     t->learned_through = -1;
     hzp_plan_init(&t->chain);
@@ -631,6 +633,13 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     t->flush = false;
     hzp_trainer_serve_part(t);
     hzp_trainer_serve_freeze(t, step->number);
+}
+
+/* Also in a hurry the other ranks have parts of the last checkpoint, which come in steps. */
+static bool owes(struct hzp_source *source)
+{
+    struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
+    return t->stage != HZP_TRAINER_BROKEN && hzp_trainer_holds_end(t);
 }
 
 static bool busy(struct hzp_source *source)

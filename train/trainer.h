@@ -142,6 +142,7 @@ struct hzp_trainer_config {
     struct hzp_shards shards;
     struct hzp_link *link;                /* borrowed; NULL: one rank */
     const struct hzp_model_config *whole; /* of which the model is one slice of several; borrowed */
+    struct hzp_link *group;               /* then: between the ranks of the slices; borrowed */
     /* Called on the engine thread after each update, before the step's next turn; may only copy and
      * poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);

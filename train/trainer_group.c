@@ -82,6 +82,19 @@ static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_
     return HZP_OK;
 }
 
+/* What they serve and learn from here on is not one model's, so the group ends. */
+static int ranks_differ(struct hzp_trainer *t, int32_t rank, int32_t u, enum hzp_state_part part,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_err_text text;
+    hzp_fail(&text, HZP_EINVAL,
+             "has another norm than rank 0 in unit %d of part %d of the state: of norms all ranks "
+             "must have the same",
+             u, (int)part);
+    hzp_link_abort(t->config.group, rank, text.text);
+    return hzp_fail(reterr, HZP_EINVAL, "rank %d %s", rank, text.text);
+}
+
 static int read_whole(void *ctx, enum hzp_state_part part, int32_t u, const void **ret,
                       struct hzp_err_text *reterr)
 {
@@ -93,10 +106,7 @@ static int read_whole(void *ctx, enum hzp_state_part part, int32_t u, const void
     for (int32_t rank = 0; rank < ranks_of(t); rank++) {
         const char *slice = g->slices + (size_t)rank * elements * size;
         if (rank && !hzp_tensor_slice_agrees(&g->layout, &g->slice[rank], u, size, slice, g->unit))
-            return hzp_fail(reterr, HZP_EINVAL,
-                            "rank %d has another norm than rank 0 in unit %d of part %d of the "
-                            "state: of norms all ranks must have the same",
-                            rank, u, (int)part);
+            return ranks_differ(t, rank, u, part, reterr);
         hzp_tensor_slice_join(&g->layout, &g->slice[rank], u, size, slice, g->unit);
     }
     *ret = g->unit;
@@ -123,7 +133,7 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
                                            .whole = t->config.whole,
                                            .space = t->space,
                                            .recipe = &t->config.recipe,
-                                           .link = t->config.model->tensor};
+                                           .link = t->config.group};
     HZP_TRY(hzp_tensor_state_load(&state, v, dir, same_recipe, ret, ret_note, reterr));
     v->record.checksum = ret->checksum;
     return HZP_OK;

@@ -40,10 +40,11 @@ static uint64_t hash(uint64_t h, const void *data, size_t size)
     return h;
 }
 
-/* Hashes the file's name and size, and its first and last 64 KiB: headers of weight files name all
- * tensors. */
+/* Hashes the file's name and size, its first and last 64 KiB (headers of weight files name all
+ * tensors), and SAMPLES blocks between: another training of the same model differs everywhere. */
 static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_err_text *reterr)
 {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
     char path[PATH_MAX];
     static char block[65536];
     snprintf(path, sizeof(path), "%s/%s", dir, name);
@@ -56,6 +57,9 @@ static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_
     *h = hash(*h, &size, sizeof(size));
     if (size > (long)sizeof(block) && fseek(file, -(long)sizeof(block), SEEK_END) == 0)
         *h = hash(*h, block, fread(block, 1, sizeof(block), file));
+    for (long i = 1; i <= SAMPLES && size > (long)sizeof(block); i++)
+        if (fseek(file, size / (SAMPLES + 1) * i, SEEK_SET) == 0)
+            *h = hash(*h, block, fread(block, 1, SAMPLE_BYTES, file));
     bool failed = size < 0 || ferror(file);
     fclose(file);
     return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path) : HZP_OK;

@@ -319,7 +319,6 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"steps of edits", b->edits_max},
         {"steps of masks", b->masks_max},
         {"--check-plans", a->is.serving->check_plans},
-        {"learning (1: yes)", a->is.training != NULL},
         {"--slots", a->plan.slots},
         {"--micro-rows", a->is.training ? a->plan.recipe.micro_rows : 0},
         {"--moments (1: bf16)", a->is.training ? a->is.training->moment_type : 0},
@@ -361,8 +360,21 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
     if (a->is.group)
-        hzp_model_set_tensor(a->model, a->tensor);
+        hzp_model_set_tensor(a->model, a->tensor, a->tensor_train);
     return HZP_OK;
+}
+
+/* The links of a group's steps, each with an order of its own: records, and one for each tenant's
+ * collectives. */
+static int open_step_links(struct hzp_assembly *a, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_link_split(a->is.group, &a->steps, reterr));
+    HZP_TRY(hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false, HZP_RANK_STEPS, &a->tensor,
+                               reterr));
+    a->tensor_train = a->tensor;
+    return a->is.training ? hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false,
+                                               HZP_RANK_STEPS, &a->tensor_train, reterr)
+                          : HZP_OK;
 }
 
 /* The device, and with several ranks the link that moves its memory.  Ranks of a group that are
@@ -374,13 +386,13 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
     if (ranks)
         HZP_TRY(hzp_rank_device(ranks, a->is.device, a->is.untested, &ordinal, reterr));
     HZP_TRY(hzp_settings_device(a->is.device, ordinal, &a->dev, reterr));
-    a->tensor = a->is.group;
+    if (a->is.group && a->is.rig)
+        a->tensor = a->tensor_train = a->is.group;
     if (a->is.group && a->is.rig && !strcmp(hzp_device_backend(a->dev), "cuda"))
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
                               "--tensor: ranks on GPUs are not timed together yet");
     if (a->is.group && !a->is.rig)
-        return hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false, HZP_RANK_STEPS,
-                                  &a->tensor, reterr);
+        return open_step_links(a, reterr);
     return a->is.link ? hzp_rank_link_open(a->is.link, a->dev, a->is.ranks, a->is.untested,
                                            HZP_RANK_TRANSFERS, &a->link, reterr)
                       : HZP_OK;
@@ -423,6 +435,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .shards = a->shards,
                                         .link = a->link,
+                                        .group = a->is.group,
                                         .whole = a->is.group ? &a->config : NULL,
                                         .gate = a->gate,
                                         .trials = a->trials,
@@ -615,8 +628,11 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
 /* All device memory is allocated now: it should be what the plan says. */
 static void note_memory(const struct hzp_assembly *a)
 {
-    bool gpus = a->link != a->is.link || a->tensor != a->is.group;
-    size_t own = gpus ? HZP_LINK_NCCL_BYTES : 0;
+    size_t own = 0;
+    if (!hzp_device_host_memory(a->dev)) /* what links by NCCL hold */
+        own = a->is.group ? hzp_group_links_bytes(a->is.training != NULL)
+              : a->link   ? HZP_LINK_NCCL_BYTES
+                          : 0;
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
                 a->shards.rank, hzp_account_bytes() + lane_bytes(a) + own, a->plan.total);
@@ -635,7 +651,7 @@ static void note_memory(const struct hzp_assembly *a)
 static struct hzp_step_link *open_records(struct hzp_assembly *a)
 {
     struct hzp_step_link_config config = {
-        .link = a->is.group, .max = a->batch->max, .limits = hzp_assembly_step_limits(a)};
+        .link = a->steps, .max = a->batch->max, .limits = hzp_assembly_step_limits(a)};
     a->records = hzp_step_link_create(&config);
     return a->records;
 }
@@ -652,7 +668,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         .idle_ns = loop->idle_ns,
         .graphs = {.bytes = a->plan.graphs, .graph = a->driver.graph, .node = a->driver.node}};
     if (s) {
-        config.run_ahead = a->is.group ? HZP_AHEAD_NEVER : (enum hzp_run_ahead)s->run_ahead;
+        config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
         config.check_plans = s->check_plans != 0;
         config.plans = a->plans.entries ? &a->plans : NULL;
         config.tables = a->tables.curves ? &a->tables : NULL;
@@ -696,6 +712,16 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
 
 /* ---- closing ---- */
 
+void hzp_assembly_close_step_links(struct hzp_assembly *a)
+{
+    if (a->tensor_train != a->tensor)
+        hzp_link_close(a->tensor_train);
+    if (a->tensor != a->is.group)
+        hzp_link_close(a->tensor);
+    hzp_link_close(a->steps);
+    a->steps = a->tensor = a->tensor_train = NULL;
+}
+
 void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     if (a->trainer) /* its link may be another one by now */
@@ -705,10 +731,13 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     if (a->is.group)
         hzp_link_set_wake(a->is.group, NULL, NULL);
     hzp_tier_stop(a->tier);
+    if (a->tensor) /* a link that has failed gives up what lanes would wait for */
+        hzp_link_check(a->tensor, NULL);
+    if (a->tensor_train)
+        hzp_link_check(a->tensor_train, NULL);
     hzp_loop_destroy(a->loop);
+    hzp_assembly_close_step_links(a);
     hzp_step_link_destroy(a->records);
-    if (a->tensor != a->is.group)
-        hzp_link_close(a->tensor);
     if (a->link != a->is.link)
         hzp_link_close(a->link); /* ends what may still write to memory that is freed below */
     hzp_plan_table_fini(&a->plans);
@@ -741,7 +770,6 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->model = NULL;
     a->weights = NULL;
     a->link = NULL;
-    a->tensor = NULL;
     a->dev = NULL;
 }
 

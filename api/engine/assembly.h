@@ -96,13 +96,15 @@ struct hzp_assembly {
     struct hzp_structures *structures;
     /* open */
     struct hzp_device *dev;
-    struct hzp_link *link;       /* moves the device's memory: is.link, or one over it */
-    struct hzp_link *tensor;     /* of the group's steps: is.group, or one over it */
-    struct hzp_plan_table plans; /* as the serving settings say; empty: none */
-    struct hzp_tables tables;    /* from the same file; empty: none */
-    int32_t chunk_rows;          /* of training's forward pass; 0: it never rides */
-    struct hzp_shards shards;    /* of weights and training; all zero: one rank, not ordered */
-    struct hzp_memory_plan plan; /* without serving and training only what weights need */
+    struct hzp_link *link;         /* moves the device's memory: is.link, or one over it */
+    struct hzp_link *steps;        /* of a group: carries the records of steps; and */
+    struct hzp_link *tensor;       /* what serving's items exchange; a rig's: is.group */
+    struct hzp_link *tensor_train; /* what training's items exchange */
+    struct hzp_plan_table plans;   /* as the serving settings say; empty: none */
+    struct hzp_tables tables;      /* from the same file; empty: none */
+    int32_t chunk_rows;            /* of training's forward pass; 0: it never rides */
+    struct hzp_shards shards;      /* of weights and training; all zero: one rank, not ordered */
+    struct hzp_memory_plan plan;   /* without serving and training only what weights need */
     struct hzp_weights *weights;
     struct hzp_model *model;
     /* open_trainer */
@@ -190,6 +192,9 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
 /* close_device closes the device and everything that uses it, on the device's thread.  The other
  * function then closes the rest, on any thread; no effect on a zeroed or closed assembly. */
 void hzp_assembly_close_device(struct hzp_assembly *a);
+
+/* Closes the links of a group's steps, which nothing uses any more; close_device does so, too. */
+void hzp_assembly_close_step_links(struct hzp_assembly *a);
 void hzp_assembly_close(struct hzp_assembly *a);
 
 /* The configuration of the model that the settings name, or of the built-in one. */

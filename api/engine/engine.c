@@ -83,6 +83,8 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .last = e->config.source};
     a->gate = e->state ? hzp_state_gate(e->state) : NULL;
     a->trials = e->trials;
+    if (a->is.group)
+        HZP_TRY(hzp_group_agree_learning(a->is.group, a->is.training != NULL, reterr));
     if (a->is.group && e->state)
         HZP_TRY(tell_members(e, reterr));
     HZP_TRY(hzp_assembly_open(a, e->state ? hzp_state_first_id(e->state) : 1, reterr));

@@ -42,9 +42,9 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
          "cannot be used with --tensor: a rank is a replica or a "
          "part of one"},
         {s->model.fp8, "--quantization", "fp8 cannot be used with --tensor"},
-        {s->serving.run_ahead == HZP_AHEAD_ALWAYS, "--run-ahead",
-         "1 cannot be used with --tensor: the ranks exchange within each step"},
         {s->serving.prefix_dir, "--prefix-file",
+         "cannot be used with --tensor: pages would be read back on rank 0 only"},
+        {s->serving.prefix_host, "--prefix-host-bytes",
          "cannot be used with --tensor: pages would be read back on rank 0 only"},
     };
     for (int i = 0; i < HZP_COUNT(bad); i++)
@@ -77,6 +77,11 @@ int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err
             return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
                                   bad[i].why);
     return HZP_OK;
+}
+
+size_t hzp_group_links_bytes(bool learns)
+{
+    return learns ? 2 * (size_t)HZP_LINK_NCCL_BYTES : HZP_LINK_NCCL_BYTES;
 }
 
 /* ---- the start ---- */
@@ -130,6 +135,12 @@ int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *numb
                          k / count, number[k % count].name, all[k], all[k % count]);
     free(all);
     return r;
+}
+
+int hzp_group_agree_learning(struct hzp_link *link, bool learns, struct hzp_err_text *reterr)
+{
+    const struct hzp_group_number number = {"learning (1: yes, 0: --no-train)", learns};
+    return hzp_group_compare(link, &number, 1, reterr);
 }
 
 int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *word,

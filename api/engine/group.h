@@ -2,10 +2,11 @@
 /* api/engine/group.h - ranks that compute each step together (--tensor): what such a group needs,
  * and the numbers its ranks must have in common.
  *
- * Rank 0 is a server like any other, whose loop tells the group each step
- * (nanobatch/step_link.h); the others: join.h.  The group's link is used by nothing but its steps
- * and the start.  When a rank is lost, the control thread fails the link on all ranks, so a
- * thread that waits for a step returns: the group ends as a whole.
+ * Rank 0 is a server like any other, whose loop tells the group each step (nanobatch/step_link.h);
+ * the others: join.h. The group's link carries the start; each of three links beside it has an
+ * order of its own: records of steps, serving's collectives, training's. When a rank is lost, the
+ * control thread fails the link on all ranks, so a thread that waits for a step returns, because
+ * those links fail with it: the group ends as a whole.
  *
  * Thread: the one that owns the link.
  */
@@ -28,6 +29,9 @@ int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
 int hzp_group_check_learning(const struct hzp_engine_settings *settings,
                              struct hzp_err_text *reterr);
 
+/* Bytes of device memory that the links of a group's steps take on a GPU. */
+size_t hzp_group_links_bytes(bool learns);
+
 /* What rank 0 begins with: which version, and from where. */
 struct hzp_group_start {
     uint64_t first_id; /* of the first version */
@@ -35,7 +39,11 @@ struct hzp_group_start {
     char dir[PATH_MAX];
 };
 
-/* The first that all ranks do together, when they open: *start is rank 0's afterwards.  HZP_EIO. */
+/* The first that all ranks of a group do together: HZP_EINVAL if some learn and others do not;
+ * HZP_EIO. */
+int hzp_group_agree_learning(struct hzp_link *link, bool learns, struct hzp_err_text *reterr);
+
+/* The next, where they learn: *start is rank 0's afterwards.  HZP_EIO. */
 int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,
                          struct hzp_err_text *reterr);
 

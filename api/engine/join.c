@@ -38,6 +38,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_member_stats stats;
     struct joining j = {.a = a, .start = {.first_id = 1}};
     int64_t ready = 1;
+    HZP_TRY(hzp_group_agree_learning(a->is.group, a->is.training != NULL, reterr));
     if (a->is.training)
         HZP_TRY(hzp_group_tell_start(a->is.group, &j.start, reterr));
     HZP_TRY(hzp_assembly_open(a, j.start.first_id, reterr));
@@ -51,7 +52,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                        .kv = hzp_kvpool_layers(a->pool),
                                        .limits = hzp_assembly_step_limits(a),
                                        .shapes = {.plans = a->plans.entries ? &a->plans : NULL},
-                                       .link = a->is.group,
+                                       .link = a->steps,
                                        .check_plans = a->is.serving->check_plans != 0};
     if (a->group_learner) {
         config.chain = hzp_group_learner_chain;
@@ -76,6 +77,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
         HZP_LOG_INFO, "engine",
         "computed rank=%d steps=%" PRIu64 " rows=%" PRIu64 " updates=%" PRIu64 " versions=%" PRIu64,
         hzp_link_rank(a->is.group), stats.steps, stats.rows, learner.updates, learner.publications);
+    hzp_assembly_close_step_links(a); /* which may still write to what the member frees */
     hzp_member_destroy(member);
     return r;
 }

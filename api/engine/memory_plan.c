@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/memory_plan.h"
 
+#include "api/engine/group.h"
 #include "base/log.h"
 #include "device/link.h"
 #include "serve/kvpool.h"
@@ -184,7 +185,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         "activations of %d rows, logits of %d", rows, logits);
     plan_driver(q, rows, logits, layout, plan);
     if (layout->slice.ranks > 1 && q->host_limit)
-        add(plan, "link", HZP_LINK_NCCL_BYTES, "what other ranks have sent");
+        add(plan, "link", hzp_group_links_bytes(q->training != NULL), "what other ranks have sent");
     plan_pages(q, rows, plan);
     HZP_TRY(plan_kv(q, config, plan, reterr));
     int64_t edits = q->serving->edits_max;

@@ -174,5 +174,7 @@ int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                               "--link %s moves host memory, this rank computes on a GPU: use "
                               "--link nccl, or --device cpu",
                               names[settings->link]);
-    return gpu ? open_nccl(host, use, ret, reterr) : HZP_OK;
+    if (gpu)
+        return open_nccl(host, use, ret, reterr);
+    return use == HZP_RANK_STEPS ? hzp_link_split(host, ret, reterr) : HZP_OK;
 }

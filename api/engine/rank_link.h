@@ -24,15 +24,16 @@
 int hzp_rank_device(struct hzp_link *host, const struct hzp_device_settings *settings, bool joins,
                     int *ret_ordinal, struct hzp_err_text *reterr);
 
-/* What a link moves: transfers with tickets (sharded training), or the collectives of plans that
- * all ranks run together (--tensor; hzp_link_enqueue). */
+/* What a link moves: transfers with tickets (sharded training), or one tenant's collectives of
+ * plans that all ranks run together (--tensor; hzp_link_enqueue). */
 enum hzp_rank_use { HZP_RANK_TRANSFERS, HZP_RANK_STEPS };
 
-/* The link for dev's memory: host itself, or a new one over it, which the caller closes before dev
- * and host.  Two ranks on one GPU are refused, because NCCL does; with HZP_RANKS_ONE_GPU=1 in the
- * environment, for tests, each is told that it is a machine of its own (NCCL_HOSTID).  HZP_EINVAL:
- * that, another kind of device on another rank, or settings->link does not fit the device;
- * HZP_EUNSUP: with joins on a GPU, or as hzp_link_open_nccl; HZP_EIO. */
+/* The link for dev's memory: for transfers host itself, or a new one over it; for steps always a
+ * new one, split off host or over it. The caller closes a new one before dev and host. Two ranks on
+ * one GPU are refused, because NCCL does; with HZP_RANKS_ONE_GPU=1 in the environment, for tests,
+ * each is told that it is a machine of its own (NCCL_HOSTID). HZP_EINVAL: that, another kind of
+ * device on another rank, or settings->link does not fit the device; HZP_EUNSUP: with joins on a
+ * GPU, or as hzp_link_open_nccl; HZP_EIO. */
 int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                        const struct hzp_ranks_settings *settings, bool joins, enum hzp_rank_use use,
                        struct hzp_link **ret, struct hzp_err_text *reterr);

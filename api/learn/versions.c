@@ -213,8 +213,11 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
     bool replaces = asked->kind != HZP_JOB_NAME && asked->kind != HZP_JOB_EXPORT;
     if (replaces && hzp_trainer_whole_layout(s->trainer))
         return hzp_fail(reterr, HZP_EINVAL,
-                        "with --tensor an older or other version cannot serve again: restart from "
-                        "its checkpoint, without --tensor or with");
+                        asked->kind == HZP_JOB_FORGET
+                            ? "with --tensor an example that was accepted cannot be forgotten: "
+                              "restart without --tensor for that"
+                            : "with --tensor no other version can be made the serving one: restart "
+                              "from its checkpoint");
     int r = HZP_OK;
     struct hzp_sample_queue_stats queue;
     hzp_sample_queue_read_stats(s->queue, &queue);

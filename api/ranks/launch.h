@@ -50,8 +50,10 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * (api/ranks/rendezvous.h).  A rank that is killed, or ends with HZP_LAUNCH_LOST, is started again,
  * each at most `restarts` times and not after such a signal: at once, and after pauses that double
  * from a second to half a minute where it ends within a minute again and again.  One that ends with
- * another status is not, because it would end so again; the log names it. */
-int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
+ * another status is not, because it would end so again; the log names it.
+ * together: no rank goes on without each of the others.  One that still runs half a minute after
+ * another was lost hangs: it is killed, and so started again, too. */
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together, int *status,
                          struct hzp_err_text *reterr);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of

@@ -28,6 +28,8 @@ struct team {
     uint64_t *due_ns;   /* [ranks]; when it is to be started again; 0: it is not */
     uint64_t *begun_ns; /* [ranks]; when it was started */
     int *quick;         /* [ranks]; how often in a row it has ended soon */
+    bool together;      /* without one of them, all others must end */
+    uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
     int status;         /* of rank 0 */
     sigset_t mask;      /* before the launcher's */
@@ -117,6 +119,8 @@ static void ended(struct team *team, int rank, int status)
     if (!lost || !needed || team->asked || team->left[rank] <= 0)
         return;
     uint64_t now = hzp_now_ns(), pause_ns = pause_of(team, rank, now);
+    if (team->begun_ns[rank] > team->lost_ns)
+        team->lost_ns = now;
     team->left[rank]--;
     team->due_ns[rank] = now + pause_ns;
     hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld pause_s=%lld", rank,
@@ -142,6 +146,20 @@ static void kill_all(const struct team *team)
             kill(team->pid[r], SIGKILL);
 }
 
+/* Those that have not ended although another rank is lost. */
+static void kill_hanging(const struct team *team)
+{
+    enum { LONG_S = 30 };
+    if (!team->together || !team->lost_ns || hzp_now_ns() - team->lost_ns < LONG_S * second_ns)
+        return;
+    for (int r = 0; r < team->ranks; r++)
+        if (team->pid[r] && team->begun_ns[r] <= team->lost_ns) {
+            hzp_log(HZP_LOG_WARN, "ranks", "rank=%d hangs: it has not ended %d s after a loss", r,
+                    LONG_S);
+            kill(team->pid[r], SIGKILL);
+        }
+}
+
 /* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
  * rank that outlives rank 0 for long hangs. */
 static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
@@ -151,6 +169,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
         start_due(team);
+        kill_hanging(team);
         int number = sigtimedwait(set, NULL, &second);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
@@ -168,11 +187,12 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     }
 }
 
-int hzp_launch_processes(int ranks, char **argv, int64_t restarts, int *status,
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together, int *status,
                          struct hzp_err_text *reterr)
 {
     struct team team = {.ranks = ranks,
                         .argv = argv,
+                        .together = together,
                         .folder = "/tmp/hzpserve-ranks-XXXXXX",
                         .status = HZP_LAUNCH_LOST};
     ssize_t length = readlink("/proc/self/exe", team.program, sizeof(team.program) - 1);

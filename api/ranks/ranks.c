@@ -58,9 +58,9 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(
-        mpi ? run_ranks(settings, argv, status, reterr)
-            : hzp_launch_processes((int)settings->ranks, argv, settings->restarts, status, reterr));
+    HZP_TRY(mpi ? run_ranks(settings, argv, status, reterr)
+                : hzp_launch_processes((int)settings->ranks, argv, settings->restarts,
+                                       settings->tensor > 1, status, reterr));
     return 1;
 }
 

@@ -75,7 +75,7 @@ static void open_rank(struct rank *r, struct hzp_link *link, int32_t rows)
     MUST(hzp_model_init(r->dev, hzp_version_units(r->weights, draft), 1, 0.02f));
     hzp_weights_publish(r->weights, draft, 0);
     MUST(hzp_model_create(r->dev, r->weights, config.positions, &r->model));
-    hzp_model_set_tensor(r->model, link);
+    hzp_model_set_tensor(r->model, link, link);
     int32_t pages = HZP_DIV_UP(DEPTH, PAGE_ROWS);
     struct hzp_batch_config max = {.rows_max = rows,
                                    .segs_max = rows,

@@ -53,6 +53,7 @@ int hzp_cpu_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cpu_fence_close(struct hzp_fence *fence);
 int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cpu_fence_wait(struct hzp_fence *fence);
+int hzp_cpu_fence_poll(struct hzp_fence *fence);
 
 /* Whether this CPU has many more prefetches under way into its second cache than into its first: so
  * was AMD's Zen 4 measured (dev/kernels/matmul_lab.md).  False of CPUs that were not. */

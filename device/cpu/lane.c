@@ -347,6 +347,12 @@ int hzp_cpu_fence_wait(struct hzp_fence *fence)
     return atomic_load(&fence->dev->failed);
 }
 
+int hzp_cpu_fence_poll(struct hzp_fence *fence)
+{
+    int failed = atomic_load(&fence->dev->failed);
+    return failed < 0 ? failed : !fence->queue || reached(&fence->queue->done, fence->seq);
+}
+
 /* ---- shares ---- */
 
 static void idle_wait(struct hzp_cpu_device *dev)

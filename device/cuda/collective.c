@@ -23,6 +23,22 @@ static int failed(const char *what, const struct hzp_err_text *why)
     return HZP_EDEVICE;
 }
 
+static void note_link(struct hzp_cuda_device *dev, struct hzp_link *link)
+{
+    if (dev->link[0] == link || dev->link[1] == link)
+        return;
+    dev->link[1] = dev->link[0];
+    dev->link[0] = link;
+}
+
+bool hzp_cuda_links_work(const struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+{
+    for (int i = 0; i < HZP_COUNT(dev->link); i++)
+        if (dev->link[i] && hzp_link_check(dev->link[i], reterr) < 0)
+            return false;
+    return true;
+}
+
 int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_collective_args *a = args;
@@ -34,7 +50,7 @@ int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
     hzp_collective_transfer(a, &t);
     if (t.count == 0 || (hzp_link_ranks(a->link) == 1 && !a->send.ptr))
         return HZP_OK;
-    dev->link = a->link;
+    note_link(dev, a->link);
     int r = hzp_link_enqueue(a->link, &t, hzp_cuda_lane(lane)->stream, &why);
     return r < 0 ? failed(hzp_transfer_name(t.op), &why) : hzp_cuda_launched(lane, "collective");
 }
@@ -42,7 +58,7 @@ int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
 int hzp_cuda_await(struct hzp_cuda_device *dev, cudaEvent_t event)
 {
     struct hzp_err_text why = {0};
-    if (!dev->link)
+    if (!dev->link[0])
         return hzp_cuda_check(dev, cudaEventSynchronize(event), "the device");
     /* a closed link has left nothing on any stream: then the first query ends this */
     for (unsigned query = 1;; query++) {
@@ -50,7 +66,7 @@ int hzp_cuda_await(struct hzp_cuda_device *dev, cudaEvent_t event)
         if (error != cudaErrorNotReady)
             return hzp_cuda_check(dev, error, "the device");
         cudaGetLastError(); /* it is no error: the launch after it must not find it */
-        if (query % QUERIES == 0 && hzp_link_check(dev->link, &why) < 0)
+        if (query % QUERIES == 0 && !hzp_cuda_links_work(dev, &why))
             return failed("work", &why);
         sched_yield();
     }

@@ -331,6 +331,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .fence_close = hzp_cuda_fence_close,
     .fence_record = hzp_cuda_fence_record,
     .fence_wait = hzp_cuda_fence_wait,
+    .fence_poll = hzp_cuda_fence_poll,
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
     .bytes_free = cuda_bytes_free,

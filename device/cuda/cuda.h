@@ -66,9 +66,9 @@ struct hzp_cuda_device {
     bool capturing; /* a graph is being captured: errors end the capture, not the device */
     struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* the lanes of the capture */
     int captures;
-    struct hzp_link *link; /* of the collectives that were issued; NULL: none */
-    cudaEvent_t join;      /* orders the lanes of a graph behind one another */
-    struct {               /* time.c: unused events, and the device's clock */
+    struct hzp_link *link[2]; /* of the newest collectives, one for each tenant; NULL: none */
+    cudaEvent_t join;         /* orders the lanes of a graph behind one another */
+    struct {                  /* time.c: unused events, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
         cudaEvent_t last;   /* the newest whose time is known; NULL: none */
@@ -182,10 +182,14 @@ int hzp_cuda_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cuda_fence_close(struct hzp_fence *fence);
 int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cuda_fence_wait(struct hzp_fence *fence);
+int hzp_cuda_fence_poll(struct hzp_fence *fence);
 
 /* collective.c.  Waits until the event has passed; also for transfers between ranks.  HZP_EDEVICE:
  * the device failed, or a rank is lost. */
 int hzp_cuda_await(struct hzp_cuda_device *dev, cudaEvent_t event);
+/* False: a link of the collectives that were issued has failed; what they left on streams is given
+ * up. */
+bool hzp_cuda_links_work(const struct hzp_cuda_device *dev, struct hzp_err_text *reterr);
 
 /* green.c: streams that own `parts` disjoint sets of SMs, with the numbers of SMs in `want` (at
  * least 16, in steps of 8; if there are several, the last gets all SMs that are left).  A split is

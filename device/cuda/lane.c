@@ -335,6 +335,16 @@ int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *base)
                           "recording a fence");
 }
 
+int hzp_cuda_fence_poll(struct hzp_fence *fence)
+{
+    struct hzp_err_text why;
+    cudaError_t error = cudaEventQuery(fence->event);
+    if (error != cudaErrorNotReady)
+        return error == cudaSuccess ? 1 : hzp_cuda_check(fence->dev, error, "the device");
+    cudaGetLastError(); /* it is no error: the launch after it must not find it */
+    return hzp_cuda_links_work(fence->dev, &why) ? 0 : HZP_EDEVICE;
+}
+
 /* The host may now overwrite the arrays of the ops it waited for: staged copies are stale from here
  * on. */
 int hzp_cuda_fence_wait(struct hzp_fence *fence)

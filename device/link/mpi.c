@@ -2,9 +2,10 @@
 /* device/link/mpi.c - links between processes by MPI.
  *
  * A thread of the link makes all MPI calls, from MPI_Init_thread to MPI_Finalize, and runs the
- * transfers one after another.  It uses point-to-point messages only: MPI's own reductions add in
- * an order that depends on sizes and versions, and its collective calls would need a communicator
- * for each group.
+ * transfers one after another. A link that is split off has a thread and a communicator of its own;
+ * the communicators are made at the start, because ranks do not split at the same time. It uses
+ * point-to-point messages only: MPI's own reductions add in an order that depends on sizes and
+ * versions, and its collective calls would need a communicator for each group.
  *
  * A transfer: every member sends each other member a header, which says what it posted, and waits
  * for theirs.  Messages between two ranks arrive in order, so headers that differ mean that the
@@ -41,7 +42,12 @@ struct abort_message {
 struct mpi_link {
     struct hzp_link_worker worker;
     struct hzp_link_mpi config;
-    struct hzp_wake work; /* for the thread */
+    struct hzp_wake work;  /* for the thread */
+    struct mpi_link *root; /* the one it is split off; NULL: none */
+    bool many_threads;     /* MPI allows links to be split off */
+    int splits;            /* so far */
+    bool stays;            /* MPI does not end: a rank has not parted from a link split off */
+    MPI_Comm spare[HZP_LINK_SPLITS_MAX]; /* for them */
     /* the thread's */
     MPI_Comm comm;
     struct hzp_link_header mine, *theirs; /* [ranks] */
@@ -387,28 +393,16 @@ static bool part_from_others(struct mpi_link *link, uint64_t limit_ns)
     return all;
 }
 
-/* Starts MPI and checks that the ranks are those that the caller expects. */
-static int start(struct mpi_link *link, struct hzp_err_text *reterr)
+static int make_communicator(MPI_Comm *ret, struct hzp_err_text *reterr)
 {
-    int provided = 0, rank = 0, ranks = 0, done = 0;
-    MPI_Initialized(&done);
-    if (done)
-        return hzp_fail(reterr, HZP_EINVAL, "MPI was started before in this process");
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
-        return hzp_fail(reterr, HZP_EIO, "MPI does not start");
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (link->config.ranks && (link->config.ranks != ranks || link->config.rank != rank))
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "MPI says rank %d of %d, the launcher's environment says rank %d of %d: "
-                        "start with mpirun, or with srun --mpi=pmix",
-                        rank, ranks, link->config.rank, link->config.ranks);
-    if (ranks > HZP_LINK_RANKS_MAX)
-        return hzp_fail(reterr, HZP_EINVAL, "%d ranks, at most %d", ranks, HZP_LINK_RANKS_MAX);
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &link->comm) != MPI_SUCCESS)
+    if (MPI_Comm_dup(MPI_COMM_WORLD, ret) != MPI_SUCCESS)
         return hzp_fail(reterr, HZP_EIO, "MPI gives no communicator");
-    MPI_Comm_set_errhandler(link->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(*ret, MPI_ERRORS_RETURN);
+    return HZP_OK;
+}
+
+static int make_room(struct mpi_link *link, int rank, int ranks, struct hzp_err_text *reterr)
+{
     size_t areas = (size_t)HZP_MAX(ranks, 1);
     link->chunk = HZP_MAX(HZP_MIN(scratch_bytes / areas, chunk_max) / 64 * 64, (size_t)4096);
     link->scratch = malloc(link->chunk * areas);
@@ -422,6 +416,39 @@ static int start(struct mpi_link *link, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Starts MPI and checks that the ranks are those that the caller expects. */
+static int start(struct mpi_link *link, struct hzp_err_text *reterr)
+{
+    int provided = 0, rank = 0, ranks = 0, done = 0;
+    MPI_Initialized(&done);
+    if (done)
+        return hzp_fail(reterr, HZP_EINVAL, "MPI was started before in this process");
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return hzp_fail(reterr, HZP_EIO, "MPI does not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (link->config.ranks && (link->config.ranks != ranks || link->config.rank != rank))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "MPI says rank %d of %d, the launcher's environment says rank %d of %d: "
+                        "start with mpirun, or with srun --mpi=pmix",
+                        rank, ranks, link->config.rank, link->config.ranks);
+    if (ranks > HZP_LINK_RANKS_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "%d ranks, at most %d", ranks, HZP_LINK_RANKS_MAX);
+    link->many_threads = provided == MPI_THREAD_MULTIPLE;
+    HZP_TRY(make_communicator(&link->comm, reterr));
+    for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++)
+        HZP_TRY(make_communicator(&link->spare[i], reterr));
+    return make_room(link, rank, ranks, reterr);
+}
+
+static int start_split(struct mpi_link *link, struct hzp_err_text *reterr)
+{
+    const struct hzp_link *root = &link->root->worker.base;
+    link->comm = link->root->spare[link->root->splits++];
+    return make_room(link, root->rank, root->ranks, reterr);
+}
+
 static void run(struct mpi_link *link)
 {
     struct hzp_link *base = &link->worker.base;
@@ -431,17 +458,24 @@ static void run(struct mpi_link *link)
         tell_abort(link);
     while (!atomic_load(&link->worker.closing)) /* MPI's memory stays while others may read it */
         hzp_wake_wait(&link->work, UINT64_MAX);
-    if (part_from_others(link, failed ? bye_failed_ns : bye_ns)) {
-        MPI_Comm_free(&link->comm);
-        MPI_Finalize();
+    bool parted = part_from_others(link, failed ? bye_failed_ns : bye_ns);
+    if (link->root) { /* which frees the communicator and ends MPI, if all ranks have parted */
+        link->root->stays |= !parted;
+        return;
     }
+    if (!parted || link->stays)
+        return;
+    for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++)
+        MPI_Comm_free(&link->spare[i]);
+    MPI_Comm_free(&link->comm);
+    MPI_Finalize();
 }
 
 static void *thread_main(void *arg)
 {
     hzp_thread_prompt();
     struct mpi_link *link = arg;
-    link->result = start(link, &link->err);
+    link->result = link->root ? start_split(link, &link->err) : start(link, &link->err);
     bool runs = link->result == HZP_OK;
     hzp_wake_poke(&link->opened);
     if (runs)
@@ -487,8 +521,11 @@ static void mpi_close(struct hzp_link *base)
     free_link(link);
 }
 
+static int mpi_split(struct hzp_link *base, struct hzp_link **ret, struct hzp_err_text *reterr);
+
 static const struct hzp_link_backend backend_mpi = {
     .name = "mpi",
+    .split = mpi_split,
     .post = mpi_post,
     .wait = hzp_link_worker_wait,
     .abort = mpi_abort,
@@ -496,12 +533,15 @@ static const struct hzp_link_backend backend_mpi = {
     .close = mpi_close,
 };
 
-int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
-                      struct hzp_err_text *reterr)
+/* root: the link that this one is split off; NULL: none. */
+static int open_link(const struct hzp_link_mpi *config, struct mpi_link *root,
+                     struct hzp_link **ret, struct hzp_err_text *reterr)
 {
     struct mpi_link *link = hzp_xcalloc(1, sizeof(*link));
     link->config = *config;
-    hzp_link_worker_init(&link->worker, &moves_mpi, config->rate, config->latency_ns);
+    link->root = root;
+    hzp_link_worker_init(&link->worker, &moves_mpi, config->rate, config->latency_ns,
+                         root ? &root->worker : NULL);
     hzp_wake_init(&link->work);
     hzp_wake_init(&link->opened);
     if (hzp_thread_start(&link->worker.thread, "hzp-link", thread_main, link) < 0) {
@@ -519,6 +559,24 @@ int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
     }
     *ret = &link->worker.base;
     return HZP_OK;
+}
+
+int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,
+                      struct hzp_err_text *reterr)
+{
+    return open_link(config, NULL, ret, reterr);
+}
+
+static int mpi_split(struct hzp_link *base, struct hzp_link **ret, struct hzp_err_text *reterr)
+{
+    struct mpi_link *link = (struct mpi_link *)base;
+    if (!link->many_threads)
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "link mpi: this MPI library has no MPI_THREAD_MULTIPLE: use --link zmq");
+    if (link->splits == HZP_LINK_SPLITS_MAX) /* a communicator is not used again */
+        return hzp_fail(reterr, HZP_EINVAL, "link mpi: more than %d links split off one",
+                        HZP_LINK_SPLITS_MAX);
+    return open_link(&link->config, link, ret, reterr);
 }
 
 bool hzp_link_mpi_about(char *text, size_t size)

@@ -95,9 +95,12 @@ static int throttle(struct hzp_link_worker *w, uint64_t began_ns, uint64_t bytes
 {
     if (!(w->rate > 0))
         return HZP_OK;
-    uint64_t begin = HZP_MAX(began_ns, w->wire_free_ns);
-    w->wire_free_ns = begin + (uint64_t)((double)bytes / w->rate * 1e9);
-    uint64_t end = w->wire_free_ns + w->latency_ns;
+    uint64_t takes = (uint64_t)((double)bytes / w->rate * 1e9);
+    uint64_t wire = atomic_load(w->wire_free_ns), free_ns;
+    do
+        free_ns = HZP_MAX(began_ns, wire) + takes;
+    while (!atomic_compare_exchange_weak(w->wire_free_ns, &wire, free_ns));
+    uint64_t end = free_ns + w->latency_ns;
     for (uint64_t now = hzp_now_ns(); now < end; now = hzp_now_ns()) {
         if (!hzp_link_worker_goes_on(w))
             return HZP_EIO;
@@ -195,11 +198,12 @@ void hzp_link_worker_run(struct hzp_link_worker *w)
 /* ---- the interface ---- */
 
 void hzp_link_worker_init(struct hzp_link_worker *w, const struct hzp_link_moves *moves,
-                          double rate, uint64_t latency_ns)
+                          double rate, uint64_t latency_ns, struct hzp_link_worker *first)
 {
     w->moves = moves;
     w->rate = rate;
     w->latency_ns = latency_ns;
+    w->wire_free_ns = first ? first->wire_free_ns : &w->own_wire_free_ns;
     atomic_store(&w->missing, -1);
     hzp_wake_init(&w->arrived);
 }

@@ -5,7 +5,7 @@
  *
  * Throttled: a transfer is done no earlier than a wire of the given rate and latency would be, one
  * transfer after another.  The bytes are those of hzp_transfer_bytes, or, where zeros are left out,
- * those that were sent.
+ * those that were sent.  A link that was split off another shares its wire.
  *
  * Thread: the link's own, except where a function says otherwise.
  */
@@ -60,12 +60,13 @@ struct hzp_link_worker {
     /* the thread's */
     bool told; /* the other ranks know of the failure */
     struct hzp_track *track;
-    uint64_t wire_free_ns;
+    /* When the throttled wire is free, as far as is known; that of the link it was split off. */
+    _Atomic uint64_t *wire_free_ns, own_wire_free_ns;
 };
 
-/* fini: when the thread has ended. */
+/* fini: when the thread has ended.  first: the link that this one is split off; NULL: none. */
 void hzp_link_worker_init(struct hzp_link_worker *w, const struct hzp_link_moves *moves,
-                          double rate, uint64_t latency_ns);
+                          double rate, uint64_t latency_ns, struct hzp_link_worker *first);
 void hzp_link_worker_fini(struct hzp_link_worker *w);
 
 /* Runs what is posted until the link is closed or fails; transfers that are not done then have

@@ -420,14 +420,18 @@ static void zmq_link_close(struct hzp_link *base)
         close(link->event);
     hzp_link_worker_fini(&link->worker);
     hzp_link_fini(base);
+    free(link->address);
     free(link->peer);
     free(link->piece);
     free(link->item);
     free(link);
 }
 
+static int zmq_split(struct hzp_link *base, struct hzp_link **ret, struct hzp_err_text *reterr);
+
 static const struct hzp_link_backend backend_zmq = {
     .name = "zmq",
+    .split = zmq_split,
     .post = zmq_post,
     .wait = hzp_link_worker_wait,
     .abort = zmq_abort,
@@ -435,8 +439,9 @@ static const struct hzp_link_backend backend_zmq = {
     .close = zmq_link_close,
 };
 
-int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct hzp_link **ret,
-                      struct hzp_err_text *reterr)
+/* first: the link that this one is split off; NULL: none. */
+static int open_link(const struct hzp_link_zmq *config, struct hzp_zmq_link *first, uint16_t *port,
+                     struct hzp_link **ret, struct hzp_err_text *reterr)
 {
     if (config->ranks > HZP_LINK_ZMQ_RANKS_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "link zmq: %d ranks, at most %d; use MPI",
@@ -450,10 +455,12 @@ int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct 
     link->chunk = HZP_MIN(HZP_MAX(queued_bytes / ranks / 64 * 64, (size_t)65536), chunk_max);
     if (config->folder)
         snprintf(link->folder, sizeof(link->folder), "%s", config->folder);
+    link->address = hzp_xcalloc(ranks, sizeof(*link->address));
     link->peer = hzp_xcalloc(ranks, sizeof(*link->peer));
     link->piece = hzp_xcalloc(ranks, sizeof(*link->piece));
     link->item = hzp_xcalloc(1 + 2 * ranks, sizeof(*link->item));
-    hzp_link_worker_init(&link->worker, &moves_zmq, config->rate, config->latency_ns);
+    hzp_link_worker_init(&link->worker, &moves_zmq, config->rate, config->latency_ns,
+                         first ? &first->worker : NULL);
     hzp_link_init(&link->worker.base, &backend_zmq, config->rank, config->ranks);
     int r = start(link, port, reterr);
     link->config.key = link->config.folder = NULL; /* the caller's */
@@ -462,6 +469,12 @@ int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct 
     else
         *ret = &link->worker.base;
     return r;
+}
+
+int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct hzp_link **ret,
+                      struct hzp_err_text *reterr)
+{
+    return open_link(config, NULL, port, ret, reterr);
 }
 
 /* Waits until all ranks are connected. */
@@ -500,6 +513,8 @@ int hzp_link_connect_zmq(struct hzp_link *base, const struct hzp_link_zmq_addres
 {
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)base;
     HZP_ASSERT(!link->runs && address);
+    memcpy(link->address, address, sizeof(*address) * (size_t)base->ranks);
+    link->wait_s = wait_s;
     for (int r = 0; r < base->rank; r++) {
         char endpoint[ENDPOINT];
         bool v6 = strchr(address[r].host, ':') != NULL;
@@ -516,6 +531,61 @@ int hzp_link_connect_zmq(struct hzp_link *base, const struct hzp_link_zmq_addres
         return hzp_fail(reterr, HZP_ENOMEM, "cannot start the link's thread");
     link->runs = true;
     return HZP_OK;
+}
+
+/* ---- links split off ---- */
+
+/* The ports at which all ranks listen for all others: at all[r * ranks + s], r for s. */
+static int tell_ports(struct hzp_link *base, const uint16_t *own, uint16_t *all,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_transfer transfer = {.op = HZP_ALL_GATHER,
+                                    .type = HZP_WIRE_BYTE,
+                                    .count = sizeof(*own) * (size_t)base->ranks,
+                                    .send = own,
+                                    .recv = all,
+                                    .tag = sizeof(*own)};
+    hzp_ticket ticket;
+    HZP_TRY(hzp_link_post(base, &transfer, &ticket, reterr));
+    return hzp_link_wait(base, ticket, reterr);
+}
+
+static bool has_failed(void *ctx)
+{
+    return atomic_load(&((struct hzp_link *)ctx)->failed);
+}
+
+static int split(struct hzp_zmq_link *link, uint16_t *own, uint16_t *all, struct hzp_link **ret,
+                 struct hzp_err_text *reterr)
+{
+    struct hzp_link *base = &link->worker.base, *second = NULL;
+    struct hzp_link_zmq config = link->config;
+    config.folder = link->folder[0] ? link->folder : NULL;
+    config.key = link->secret_key[0] ? link->secret_key : NULL;
+    HZP_TRY(open_link(&config, link, own, &second, reterr));
+    struct hzp_link_zmq_address *address = hzp_xcalloc((size_t)base->ranks, sizeof(*address));
+    int r = tell_ports(base, own, all, reterr);
+    for (int rank = 0; rank < base->ranks; rank++) {
+        address[rank] = link->address[rank];
+        address[rank].port = all[rank * base->ranks + base->rank];
+    }
+    if (r == HZP_OK)
+        r = hzp_link_connect_zmq(second, address, link->wait_s, has_failed, base, reterr);
+    free(address);
+    if (r == HZP_OK)
+        *ret = second;
+    else
+        hzp_link_close(second);
+    return r == HZP_ECANCELED ? HZP_EIO : r;
+}
+
+static int zmq_split(struct hzp_link *base, struct hzp_link **ret, struct hzp_err_text *reterr)
+{
+    size_t ranks = (size_t)base->ranks;
+    uint16_t *ports = hzp_xcalloc(ranks * (ranks + 1), sizeof(*ports));
+    int r = split((struct hzp_zmq_link *)base, ports, ports + ranks, ret, reterr);
+    free(ports);
+    return r;
 }
 
 bool hzp_link_zmq_about(char *text, size_t size)

@@ -32,7 +32,9 @@ struct hzp_zmq_peer {
 
 struct hzp_zmq_link {
     struct hzp_link_worker worker;
-    struct hzp_link_zmq config; /* folder and key: only until connected */
+    struct hzp_link_zmq config;           /* folder and key: only until connected */
+    struct hzp_link_zmq_address *address; /* [ranks], and */
+    double wait_s;                        /* of connecting: for links that are split off */
     char folder[HZP_ZMQ_FOLDER];
     char secret_key[HZP_LINK_ZMQ_KEY], public_key[HZP_LINK_ZMQ_KEY];
     void *context;

@@ -48,11 +48,17 @@ out:
     return r;
 }
 
-void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *link)
+static bool connects(const struct hzp_link *link, const struct hzp_tensor_slice *slice)
+{
+    return hzp_link_ranks(link) == slice->ranks && hzp_link_rank(link) == slice->rank;
+}
+
+void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struct hzp_link *train)
 {
     const struct hzp_tensor_slice *slice = &model->layout->slice;
-    HZP_ASSERT(hzp_link_ranks(link) == slice->ranks && hzp_link_rank(link) == slice->rank);
-    model->tensor = slice->ranks > 1 ? link : NULL;
+    HZP_ASSERT(connects(serve, slice) && connects(train, slice));
+    model->tensor = slice->ranks > 1 ? serve : NULL;
+    model->tensor_train = slice->ranks > 1 ? train : NULL;
 }
 
 void hzp_model_destroy(struct hzp_model *model)

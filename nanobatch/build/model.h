@@ -17,8 +17,9 @@ struct hzp_model {
     enum hzp_dtype act;                    /* type of weights and activations */
     bool kv_e4m3;                          /* keys and values in pages are E4M3; else of act */
     struct hzp_mat rope;                   /* [positions][dim] F32, device memory, owned */
-    struct hzp_link *tensor;               /* between the ranks of a slice; NULL: one rank */
-    int32_t positions;                     /* longest sequence this process accepts */
+    /* Between the ranks of a slice, one for each tenant's collectives; NULL: one rank. */
+    struct hzp_link *tensor, *tensor_train;
+    int32_t positions; /* longest sequence this process accepts */
 };
 
 /* The type of keys and values in pages. */
@@ -39,9 +40,10 @@ static inline size_t hzp_kv_side_bytes(const struct hzp_model_config *config, en
 int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,
                      struct hzp_model **ret);
 /* The other ranks that compute each product with this one (build/tensor.h): the link connects just
- * these, and its rank is that of the layout's slice.  Borrowed; it outlives the model, and nothing
- * else posts on it while a plan runs. */
-void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *link);
+ * these, and its rank is that of the layout's slice.  `train` moves what training's items exchange,
+ * `serve` the rest; with one link for both, both tenants' items need one order.  Borrowed; they
+ * outlive the model, and nothing else posts on them while a plan runs. */
+void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struct hzp_link *train);
 void hzp_model_destroy(struct hzp_model *model); /* NULL: no effect */
 
 #endif

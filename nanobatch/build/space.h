@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/build/space.h - the buffers that the builders of a layer read and write, as matrices.
  *
- * A space is a set of views; the memory belongs to hzp_serve_space (forward.h) or hzp_train_space
- * (train_space_state.h).  Serving uses one buffer for x_in, x_mid and x_out and one for qkv_bare
- * and qkv, and the same buffers for every layer in turn.  Training gives each layer its own,
- * because the backward pass reads them again.
+ * A space is a set of views; the memory belongs to hzp_serve_space (serve_space.h) or
+ * hzp_train_space (train_space_state.h). Serving uses one buffer for x_in, x_mid and x_out and one
+ * for qkv_bare and qkv, and the same buffers for every layer in turn. Training gives each layer its
+ * own, because the backward pass reads them again.
  *
  * Thread: engine.
  */

@@ -16,16 +16,6 @@ static bool joins(const struct hzp_forward *f, enum hzp_layer_stage stage, int32
     return joined;
 }
 
-/* Ranks can divide the rows of nano-batches that are to be divided, but the last. */
-static void round_cuts(const struct hzp_forward *f, int32_t *cut)
-{
-    int32_t ranks = HZP_MAX(f->model->layout->slice.ranks, 1);
-    for (int32_t i = 1; i < f->shape->nanos; i++)
-        if (f->shape->reduce[i - 1] == HZP_REDUCE_SCATTERED ||
-            f->shape->reduce[i] == HZP_REDUCE_SCATTERED)
-            cut[i] = HZP_MAX(cut[i] - cut[i] % ranks, cut[i - 1]);
-}
-
 /* Attention's parts of the batch, of one strand or of several. */
 static void cut_attention(struct hzp_forward *f)
 {
@@ -42,8 +32,8 @@ static void cut_attention(struct hzp_forward *f)
 void hzp_strands_cut(struct hzp_forward *f)
 {
     int32_t cut[HZP_NANO_MAX + 1];
-    hzp_plan_shape_cuts(f->shape, f->batch->rows + f->batch->pads, cut);
-    round_cuts(f, cut);
+    hzp_plan_shape_cuts(f->shape, f->batch->rows + f->batch->pads, f->model->layout->slice.ranks,
+                        cut);
     f->strands = 0;
     for (int32_t n = 0; n < f->shape->nanos; n++)
         if (cut[n] < cut[n + 1])

@@ -19,6 +19,11 @@ int32_t hzp_tensor_vocab_first(const struct hzp_model *model)
     return model->layout->slice.rank * part_of_vocab(model);
 }
 
+static struct hzp_link *link_of(const struct hzp_plan *plan, const struct hzp_model *model)
+{
+    return plan->tenant == HZP_TENANT_TRAIN ? model->tensor_train : model->tensor;
+}
+
 static int32_t tag_of(const struct hzp_plan *plan, enum hzp_tensor_place place)
 {
     return (plan->layer + 1) * HZP_TENSOR_PLACE_COUNT + (int32_t)place;
@@ -28,8 +33,8 @@ void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
                        enum hzp_tensor_place place, struct hzp_mat mat)
 {
     if (model->tensor)
-        HZP_PLAN_NEXT(plan, collective, .link = model->tensor, .recv = mat, .kind = HZP_ALL_REDUCE,
-                      .tag = tag_of(plan, place));
+        HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model), .recv = mat,
+                      .kind = HZP_ALL_REDUCE, .tag = tag_of(plan, place));
 }
 
 struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat)
@@ -41,7 +46,7 @@ struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat
 void hzp_tensor_scatter(struct hzp_plan *plan, const struct hzp_model *model,
                         enum hzp_tensor_place place, struct hzp_mat part, struct hzp_mat stream)
 {
-    HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+    HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model),
                   .recv = hzp_tensor_own_rows(model, stream), .send = part,
                   .kind = HZP_REDUCE_SCATTER, .accumulate = 1, .tag = tag_of(plan, place));
 }
@@ -49,14 +54,14 @@ void hzp_tensor_scatter(struct hzp_plan *plan, const struct hzp_model *model,
 void hzp_tensor_gather_rows(struct hzp_plan *plan, const struct hzp_model *model,
                             enum hzp_tensor_place place, struct hzp_mat mat)
 {
-    HZP_PLAN_NEXT(plan, collective, .link = model->tensor, .recv = mat, .kind = HZP_ALL_GATHER,
-                  .tag = tag_of(plan, place));
+    HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model), .recv = mat,
+                  .kind = HZP_ALL_GATHER, .tag = tag_of(plan, place));
 }
 
 void hzp_tensor_gather_state(struct hzp_plan *plan, const struct hzp_model *model,
                              struct hzp_mat own, void *at)
 {
-    HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+    HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model),
                   .recv = {at, model->layout->slice.ranks, own.cols, own.cols, own.type},
                   .send = own, .kind = HZP_ALL_GATHER, .tag = tag_of(plan, HZP_TENSOR_STATE));
 }
@@ -65,7 +70,7 @@ void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model
                             enum hzp_wire wire, void *at, int32_t count)
 {
     if (model->tensor)
-        HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+        HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model),
                       .recv = {at, 1, 2 * count, 2 * count, HZP_F32}, .kind = HZP_ALL_REDUCE,
                       .wide = (int32_t)wire, .tag = tag_of(plan, HZP_TENSOR_UPDATE));
 }
@@ -89,7 +94,7 @@ void hzp_tensor_gather_logits(struct hzp_plan *plan, const struct hzp_model *mod
     int32_t ranks = model->layout->slice.ranks, cols = part_of_vocab(model), rows = logits.rows;
     if (!model->tensor)
         return;
-    HZP_PLAN_NEXT(plan, collective, .link = model->tensor,
+    HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model),
                   .recv = hzp_mat_rows(gathered, 0, ranks * rows), .kind = HZP_ALL_GATHER,
                   .tag = tag_of(plan, HZP_TENSOR_LOGITS));
     for (int32_t r = 0; r < ranks; r++)

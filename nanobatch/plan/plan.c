@@ -112,7 +112,7 @@ void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
 
 static enum hzp_lane_name lane_of(const struct hzp_plan *plan, enum hzp_op op)
 {
-    if (op == HZP_OP_collective && plan->network_lane != HZP_LANE_COMPUTE)
+    if (op == HZP_OP_collective) /* one lane for all, so that they have one order on all ranks */
         return (enum hzp_lane_name)plan->network_lane;
     return plan->lane_of ? (enum hzp_lane_name)plan->lane_of[hzp_op_kind(op)] : HZP_LANE_COMPUTE;
 }

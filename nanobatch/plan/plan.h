@@ -108,7 +108,7 @@ struct hzp_plan {
     int32_t row0, rows, rides;
     const uint8_t *lane_of;  /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
     const int16_t *cores_of; /* [HZP_KIND_COUNT]; NULL: all of their lane's */
-    uint8_t network_lane;    /* of collectives; HZP_LANE_COMPUTE: as lane_of says */
+    uint8_t network_lane;    /* of collectives */
     struct hzp_needs needs;  /* of the next item */
 };
 

@@ -253,6 +253,7 @@ const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
     }
     if (lanes == 1) {
         append(text, ", one lane");
+        append_cores(text, s);
         return text;
     }
     for (int32_t i = 0; i < s->nanos; i++) {
@@ -289,7 +290,8 @@ bool hzp_plan_shape_plain(const struct hzp_plan_shape *s)
 {
     bool one = s->nanos == 1 && !s->ride && !s->network_lane && !s->reduce[0];
     for (int k = 0; k < HZP_KIND_COUNT && one; k++)
-        one = s->lane[0][k] == s->lane[0][0] && s->train_lane[k] == s->lane[0][0];
+        one =
+            s->lane[0][k] == s->lane[0][0] && !s->cores[0][k] && s->train_lane[k] == s->lane[0][0];
     return one;
 }
 

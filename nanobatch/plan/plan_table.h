@@ -81,7 +81,7 @@ uint32_t hzp_plan_table_lanes(const struct hzp_plan_table *table);
 bool hzp_plan_shape_plain(const struct hzp_plan_shape *shape);
 
 /* A short text such as "1 nano-batch, one lane"; text [HZP_SHAPE_TEXT]. */
-enum { HZP_SHAPE_TEXT = 224 };
+enum { HZP_SHAPE_TEXT = 512 };
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *shape, char *text);
 
 /* Sets steps whose shape was never run (confirmed 0) to the sequential plan. */

@@ -87,7 +87,7 @@ void hzp_plan_shape_drop(struct hzp_plan_shape *shape)
         shape->joined[k] &= (uint8_t)((1 << (shape->nanos - 1)) - 1);
 }
 
-void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
+void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows, int32_t ranks,
                          int32_t ret[HZP_NANO_MAX + 1])
 {
     int64_t sum = 0, at = 0;
@@ -98,6 +98,9 @@ void hzp_plan_shape_cuts(const struct hzp_plan_shape *s, int32_t rows,
         at += s->weight[i];
         ret[i + 1] = (int32_t)((int64_t)rows * at / sum);
     }
+    for (int32_t i = 1; i < s->nanos && ranks > 1; i++)
+        if (s->reduce[i - 1] == HZP_REDUCE_SCATTERED || s->reduce[i] == HZP_REDUCE_SCATTERED)
+            ret[i] = HZP_MAX(ret[i] - ret[i] % ranks, ret[i - 1]);
 }
 
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape)
@@ -121,11 +124,14 @@ int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers)
                                           HZP_KIND_ROWS,    HZP_KIND_PRODUCT, HZP_KIND_ROWS,
                                           HZP_KIND_PRODUCT, HZP_KIND_ROWS};
     int64_t runs = 0;
+    int borders = 0; /* of stages, where nano-batches that another lane computes as one meet */
+    for (int k = 0; k < HZP_STAGE_COUNT; k++)
+        borders += shape->joined[k] != shape->joined[(k + 1) % HZP_STAGE_COUNT] ? 1 : 0;
     for (int32_t i = 0; i < shape->nanos; i++) {
         int64_t changes = 0;
         for (int k = 1; k < HZP_COUNT(layer) && shape->weight[i] > 0; k++)
             changes += shape->lane[i][layer[k]] != shape->lane[i][layer[k - 1]];
-        runs += 1 + changes * (layers + 1);
+        runs += 1 + (changes + borders) * (layers + 1);
     }
     return runs;
 }

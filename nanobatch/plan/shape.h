@@ -9,9 +9,10 @@
  * logits, sampling). Training's items follow on lanes of the shape's choice; or they ride in
  * serving's products (build/ride.h) as far as they can, and the rest follows.
  *
- * Where several ranks compute each product together (weights/tensor_slice.h), collectives go to a
- * lane of their own, so that those of one nano-batch run beside the products of the next; and a
- * nano-batch adds up what its ranks have computed in one of two ways (enum hzp_plan_reduce).
+ * Where several ranks compute each product together (weights/tensor_slice.h), all collectives go to
+ * one lane, perhaps one of their own, where those of one nano-batch run beside the products of the
+ * next; and a nano-batch adds up what its ranks have computed in one of two ways (enum
+ * hzp_plan_reduce).
  *
  * A layer has stages, and each is cut in its own way: a stage may compute neighbouring nano-batches
  * as one nano-operation.  So the nano-batches are the finest parts, and attention, say, works on
@@ -75,10 +76,11 @@ struct hzp_plan_shape {
     /* cores (SMs) of each lane that computes, if several do; 0: an equal part */
     int16_t share[HZP_LANE_COUNT];
     uint8_t order; /* enum hzp_plan_order */
-    /* The lane of collectives; HZP_LANE_COMPUTE: that of ops on rows.  With a lane of their own
-     * turns of a layer are cut in two, each ending with what the ranks exchange behind O or Down:
-     * where they divide rows, with the norm of their own and its all-gather.  A CPU gives this lane
-     * a thread, and no core; share[HZP_LANE_COMPUTE] may leave it one. */
+    /* The lane of collectives: one for those of all nano-batches, because all ranks need one order
+     * of them. With another lane than HZP_LANE_COMPUTE, turns of a layer are cut in two, each
+     * ending with what the ranks exchange behind O or Down: where they divide rows, with the norm
+     * of their own and its all-gather. A CPU gives this lane a thread, and no core;
+     * share[HZP_LANE_COMPUTE] may leave it one. */
     uint8_t network_lane;
     uint8_t reduce[HZP_NANO_MAX]; /* of each nano-batch: enum hzp_plan_reduce */
     /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides, there is
@@ -93,8 +95,9 @@ extern const struct hzp_plan_shape hzp_plan_sequential;
 int hzp_plan_shape_check(const struct hzp_plan_shape *shape, struct hzp_err_text *reterr);
 
 /* Cuts `rows` rows into nano-batches: nano-batch i has rows [ret[i], ret[i + 1]), ret[nanos] =
- * rows. */
-void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows,
+ * rows.  Where `ranks` ranks divide a nano-batch's rows (HZP_REDUCE_SCATTERED), its cuts are
+ * multiples of their number, but the last. */
+void hzp_plan_shape_cuts(const struct hzp_plan_shape *shape, int32_t rows, int32_t ranks,
                          int32_t ret[HZP_NANO_MAX + 1]);
 
 /* How many nano-operations the stage has in each layer, if every nano-batch has rows. */
@@ -106,8 +109,8 @@ void hzp_plan_shape_drop(struct hzp_plan_shape *shape);
 /* The lanes that items of such steps use, bit l for enum hzp_lane_name l; shape NULL: none. */
 uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
 
-/* The most runs of items on one lane that a step of decode rows has, counted for each nano-batch,
- * in a model of so many layers: 1 for the sequential shape. */
+/* A bound of the runs of items on one lane, without a wait for another lane among them, that a step
+ * of decode rows on one rank has in a model of so many layers: 1 for the sequential shape. */
 int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers);
 
 /* Whether training has a lane that serving does not use, so that the two run at the same time. */

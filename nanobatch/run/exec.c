@@ -454,6 +454,18 @@ static int wait_for(struct hzp_flight *f, enum hzp_tenant tenant)
     return HZP_OK;
 }
 
+int hzp_exec_poll(struct hzp_flight *f)
+{
+    hzp_assert_engine_thread();
+    for (int t = 0; t < HZP_TENANT_COUNT && !f->ended; t++)
+        for (int l = 0; l < HZP_LANE_COUNT; l++) {
+            int r = f->last.item[t][l] >= 0 ? hzp_fence_poll(f->end[t][l]) : 1;
+            if (r != 1)
+                return r;
+        }
+    return 1;
+}
+
 /* Divides the run's duration among tenants in the ratio of `of`; all > 0: the sum of `of`. ride:
  * the part of training's rows in items that are also serving's. */
 static void divide_by(uint64_t took, const double of[HZP_TENANT_COUNT], double ride, double all,

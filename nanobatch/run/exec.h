@@ -104,6 +104,10 @@ int hzp_exec_issue(struct hzp_exec *exec, const struct hzp_plan *plan, struct hz
  * begin; earlier work on their lanes is not counted. */
 int hzp_exec_wait_serving(struct hzp_flight *flight, uint64_t *ret_ns);
 
+/* 1: all items have ended, so landing does not wait; 0: not yet; < 0: the device failed.  Never
+ * waits; only where hzp_exec_alone is true does it become 1 without a wait. */
+int hzp_exec_poll(struct hzp_flight *flight);
+
 /* Waits for the end of all items.  times learns from the run; NULL: nothing is learned. HZP_EDEVICE
  * is final.  Flights land in the order in which they were issued. */
 int hzp_exec_land(struct hzp_flight *flight, struct hzp_op_times *times,

@@ -118,14 +118,15 @@ int hzp_pipeline_measure(struct hzp_pipeline *p, struct hzp_crew *crew, double s
 /* ---- printing ---- */
 
 /* What a rank sends in layers for the rows that begin at row0, in a step of this shape. */
-static double sent(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t row0)
+static double sent(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
+                   int32_t to)
 {
     struct hzp_plan plan;
     double bytes = 0;
     hzp_plan_init(&plan);
     hzp_rig_build(rig, shape, 0, 0, &plan);
     for (int32_t i = 0; i < plan.items; i++)
-        if (plan.item[i].layer >= 0 && plan.item[i].row0 == row0)
+        if (plan.item[i].layer >= 0 && plan.item[i].row0 >= from && plan.item[i].row0 < to)
             bytes += (double)hzp_op_wire(plan.item[i].op, plan.item[i].args);
     hzp_plan_fini(&plan);
     return bytes;
@@ -146,7 +147,7 @@ static void print_exchange(const struct hzp_pipeline *p, struct hzp_rig *rig, in
     struct hzp_plan_shape other = p->shape;
     int32_t rows = cut[end] - cut[i];
     bool asked = p->shape.reduce[i] == HZP_REDUCE_SCATTERED, divided = asked && rows % ranks == 0;
-    for (int32_t k = i; k < end; k++)
+    for (int32_t k = 0; k < other.nanos; k++) /* whose cuts may be other ones */
         other.reduce[k] = divided ? HZP_REDUCE_ALL : HZP_REDUCE_SCATTERED;
     for (int k = 0; k < HZP_STAGE_COUNT; k++) /* a shape with divided rows has one cut */
         other.joined[k] = p->shape.joined[HZP_STAGE_EXCHANGE];
@@ -157,7 +158,9 @@ static void print_exchange(const struct hzp_pipeline *p, struct hzp_rig *rig, in
         fprintf(out, " to %d", end - 1);
     fprintf(out, ": rows %d to %d, %s\n", cut[i], cut[end] - 1,
             divided ? "reduce-scatter, residual and norm of own rows, all-gather" : "all-reduce");
-    double with = sent(rig, &p->shape, cut[i]) * 1e-6, without = sent(rig, &other, cut[i]) * 1e-6;
+    int32_t all = cut[p->shape.nanos];
+    double with = sent(rig, &p->shape, cut[i], cut[end]) * 1e-6;
+    double without = sent(rig, &other, 0, all) * rows / all * 1e-6;
     if (rows % ranks)
         fprintf(out, "    because %d ranks do not divide %d rows; a rank sends %.2f MB\n", ranks,
                 rows, with);
@@ -204,7 +207,7 @@ static void print_choices(const struct hzp_pipeline *p, struct hzp_rig *rig, int
                                         "in turns that end behind attention"};
     const struct hzp_plan_shape *s = &p->shape;
     int32_t cut[HZP_NANO_MAX + 1];
-    hzp_plan_shape_cuts(s, p->decode + p->prefill, cut);
+    hzp_plan_shape_cuts(s, p->decode + p->prefill, ranks, cut);
     for (int32_t i = 0, end; i < s->nanos; i = end) {
         end = part_end(s, HZP_STAGE_EXCHANGE, i);
         print_exchange(p, rig, ranks, i, end, cut, out);

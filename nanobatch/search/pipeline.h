@@ -60,7 +60,7 @@ void hzp_pipeline_limit(struct hzp_pipeline *p, const double sequential[HZP_BOUN
                         const double cut[HZP_BOUND_COPY]);
 
 /* Prints each choice of the shape with its reason, then the measured times.  The rig gives the
- * bytes that a rank sends; its step is set.  ranks: of the group; layers: of the measured model. */
+ * bytes that a rank sends; its step is set.  ranks: of the group. */
 void hzp_pipeline_print(const struct hzp_pipeline *p, struct hzp_rig *rig, int ranks, FILE *out);
 
 #endif

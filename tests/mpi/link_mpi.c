@@ -2,7 +2,8 @@
 /* tests/mpi/link_mpi.c - links between processes, one process a rank: by MPI if run by mpirun, by
  * ZeroMQ if run by run_zmq.py.
  *
- *     link_mpi MODE     operations, many, throttled, disagree, regroup, abort, leave, die
+ *     link_mpi MODE     operations, many, throttled, disagree, regroup, abort, leave, die, split,
+ *                       split_throttled, split_fails
  *
  * Every rank checks its own part and exits with 0, or says what differs and exits with 1. */
 #include "base/thread.h"
@@ -379,19 +380,114 @@ static void die(void)
     expect(sum_of_four(0), ranks - 1, "its connection has ended");
 }
 
+/* Two links between the same ranks: half of the ranks use them in one order, half in the other,
+ * and each waits before it uses the second of them. */
+static void split(void)
+{
+    struct hzp_link *link[2] = {rank_link}, *none = NULL;
+    check(hzp_link_split(rank_link, &link[1], &why) == HZP_OK, "no second link");
+    check(hzp_link_rank(link[1]) == me && hzp_link_ranks(link[1]) == ranks, "other ranks");
+    for (int turn = 0; turn < 50; turn++) {
+        uint64_t number[2] = {(uint64_t)(me + turn), (uint64_t)(2 * me)};
+        hzp_ticket ticket[2];
+        for (int i = 0; i < 2; i++) {
+            int at = (i + me) % 2;
+            struct hzp_transfer t = {.op = HZP_ALL_REDUCE,
+                                     .type = HZP_WIRE_U64,
+                                     .count = 1,
+                                     .send = &number[at],
+                                     .recv = &number[at],
+                                     .tag = (uint64_t)(2 * turn + at)};
+            check(hzp_link_post(link[at], &t, &ticket[at], &why) == HZP_OK, "post on %d", at);
+        }
+        for (int at = 0; at < 2; at++)
+            check(hzp_link_wait(link[at], ticket[at], &why) == HZP_OK, "wait for %d", at);
+        uint64_t sum = (uint64_t)(ranks * (ranks - 1) / 2);
+        check(number[0] == sum + (uint64_t)(ranks * turn) && number[1] == 2 * sum, "sums");
+    }
+    /* One waits for a transfer of the second link, before any has posted on the first. */
+    rank_link = link[1];
+    run(sum_of_four(0));
+    rank_link = link[0];
+    run(sum_of_four(0));
+    struct hzp_link *more[HZP_LINK_SPLITS_MAX - 1];
+    for (int i = 0; i < HZP_COUNT(more); i++)
+        check(hzp_link_split(rank_link, &more[i], &why) == HZP_OK, "no more links");
+    check(hzp_link_split(rank_link, &none, &why) == HZP_EINVAL && !none, "one too many");
+    for (int i = 0; i < HZP_COUNT(more); i++)
+        hzp_link_close(more[i]);
+    hzp_link_close(link[1]);
+    run(sum_of_four(0));
+}
+
+/* At the same time half a megabyte on each of two links at 20 MB/s: they share the wire. */
+static void split_throttled(void)
+{
+    enum { PIECE = 500000 };
+    struct hzp_link *link[2] = {rank_link};
+    hzp_ticket ticket[2];
+    char *all[2] = {calloc((size_t)ranks, PIECE), calloc((size_t)ranks, PIECE)};
+    check(all[0] && all[1], "memory");
+    check(hzp_link_split(rank_link, &link[1], &why) == HZP_OK, "no second link");
+    uint64_t began = hzp_now_ns();
+    for (int i = 0; i < 2; i++) {
+        struct hzp_transfer t = {
+            .op = HZP_ALL_GATHER, .count = PIECE, .send = all[i] + PIECE * me, .recv = all[i]};
+        check(hzp_link_post(link[i], &t, &ticket[i], &why) == HZP_OK, "post");
+    }
+    for (int i = 0; i < 2; i++)
+        check(hzp_link_wait(link[i], ticket[i], &why) == HZP_OK, "wait");
+    double seconds = (double)(hzp_now_ns() - began) * 1e-9;
+    double wire = 2 * PIECE * (double)(ranks - 1) / 20e6;
+    check(seconds >= wire, "%.4f s, the wire takes %.4f s", seconds, wire);
+    hzp_link_close(link[1]);
+    free(all[0]);
+    free(all[1]);
+}
+
+/* Rank 0 fails one link while all others wait for the other one. */
+static void split_fails(void)
+{
+    struct hzp_link *link[2] = {rank_link}, *first = rank_link;
+    struct hzp_link_state state;
+    check(hzp_link_split(rank_link, &link[1], &why) == HZP_OK, "no second link");
+    rank_link = link[1];
+    attempt(sum_of_four(0)); /* all have both, and perhaps rank 0 has failed one already */
+    int aborted = ranks > 2; /* which of them: one with two ranks, the other with four */
+    if (me == 0)
+        hzp_link_abort(link[aborted], 1, "sent no heartbeat");
+    rank_link = link[!aborted];
+    expect(sum_of_four(0), 1, "rank 1: sent no heartbeat");
+    for (int i = 0; i < 2; i++) {
+        hzp_link_state(link[i], &state);
+        check(state.failed && state.failed_rank == 1 && strstr(state.why, "heartbeat"),
+              "link %d: %s", i, state.why);
+    }
+    hzp_link_close(link[1]);
+    rank_link = first;
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"operations", operations}, {"many", many},       {"throttled", throttled},
-                 {"disagree", disagree},     {"regroup", regroup}, {"abort", abort_all},
-                 {"leave", leave},           {"die", die}};
+    } modes[] = {{"operations", operations},
+                 {"many", many},
+                 {"throttled", throttled},
+                 {"disagree", disagree},
+                 {"regroup", regroup},
+                 {"abort", abort_all},
+                 {"leave", leave},
+                 {"die", die},
+                 {"split", split},
+                 {"split_throttled", split_throttled},
+                 {"split_fails", split_fails}};
     const char *mode = argc > 1 ? argv[1] : "";
     for (int i = 0; i < HZP_COUNT(modes); i++) {
         if (strcmp(modes[i].name, mode))
             continue;
-        bool slow = !strcmp(mode, "throttled");
+        bool slow = strstr(mode, "throttled") != NULL;
         open_link(slow ? 20e6 : 0, slow ? 1 : 0);
         /* Of nothing: all are connected.  Where a mode fails the link, that may come before it. */
         attempt((struct hzp_transfer){.op = HZP_ALL_GATHER});

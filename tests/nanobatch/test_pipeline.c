@@ -116,15 +116,17 @@ static void measured_and_printed(void **state)
     assert_int_equal(pthread_create(&thread, NULL, follow, &rank[1]), 0);
     open_rank(&rank[0]);
     struct hzp_pipeline p = {
-        .shape = hzp_pipeline_usual(), .decode = 0, .depth = 16, .prefill = 64};
-    p.shape.weight[0] = 37; /* 37 and 27 rows: the ranks do not divide them */
-    p.shape.weight[1] = 27;
+        .shape = hzp_pipeline_usual(), .decode = 0, .depth = 16, .prefill = 63};
+    p.shape.weight[0] =
+        37; /* 36 rows, which the ranks divide, and the last 27, which they do not */
+    p.shape.weight[1] = 26;
     assert_int_equal(hzp_pipeline_measure(&p, rank[0].crew, 0.05, &text), HZP_OK);
     check_measured(&p);
     char *out = printed(&p, rank[0].p.rig);
-    assert_non_null(strstr(out, "nano-batch 0: rows 0 to 36, all-reduce"));
-    assert_non_null(strstr(out, "2 ranks do not divide 37 rows"));
+    assert_non_null(strstr(out, "nano-batch 0: rows 0 to 35, reduce-scatter"));
+    assert_non_null(strstr(out, "2 ranks do not divide 27 rows"));
     free(out);
+    p.prefill = 64;
     p.shape = hzp_pipeline_usual();
     p.shape.nanos = 4;
     p.shape.weight[2] = p.shape.weight[3] = 1;

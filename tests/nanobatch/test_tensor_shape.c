@@ -3,6 +3,7 @@
  * checker, and their exchanges run beside the products of other nano-batches. */
 #include "nanobatch/search/events.h"
 #include "paper.h"
+#include "tests/serve/seeded.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -220,12 +221,40 @@ static void odd_rows(void **state)
     paper_close(&p);
 }
 
+/* Random shapes: whatever lanes the ops have, the exchanges of a step have one order. */
+static void any_lanes(void **state)
+{
+    struct paper p;
+    uint64_t random = 5;
+    int possible = 0;
+    paper_open_group(&p, "sim", "issue_ns=0");
+    for (int n = 0; n < 600; n++) {
+        struct hzp_plan_shape s = {.nanos = 1 + (int32_t)seeded(&random, 4)};
+        uint32_t lanes = 1 + seeded(&random, HZP_LANE_COUNT);
+        for (int i = 0; i < s.nanos; i++) {
+            s.weight[i] = 1 + (uint8_t)seeded(&random, 4);
+            for (int k = 0; k < HZP_KIND_COUNT; k++)
+                s.lane[i][k] = (uint8_t)seeded(&random, lanes);
+            s.reduce[i] = (uint8_t)seeded(&random, HZP_REDUCE_COUNT);
+        }
+        s.order = (uint8_t)seeded(&random, HZP_ORDER_COUNT);
+        s.network_lane = (uint8_t)seeded(&random, HZP_LANE_COUNT);
+        for (int k = 0; k < HZP_STAGE_COUNT; k++)
+            s.joined[k] = seeded(&random, 2) ? (uint8_t)seeded(&random, 1u << (s.nanos - 1)) : 0;
+        if (hzp_plan_shape_check(&s, NULL) < 0)
+            continue;
+        possible++;
+        overlapped(&p, &s, 1 + (int32_t)seeded(&random, 17));
+    }
+    assert_true(possible > 100);
+    paper_close(&p);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exchanges_overlap),
-        cmocka_unit_test(odd_rows),
-        cmocka_unit_test(own_cuts),
+        cmocka_unit_test(any_lanes),        cmocka_unit_test(exchanges_overlap),
+        cmocka_unit_test(odd_rows),         cmocka_unit_test(own_cuts),
         cmocka_unit_test(impossible_joins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -188,7 +188,10 @@ def together():
     taught = text(server)
     losses = [float(x) for x in re.findall(r"update .*loss=(\S+)", server.said())]
     assert losses and losses[-1] < losses[0], losses
-    assert stop(server).count("link=nccl rank=") == 2
+    with urllib.request.urlopen(server.url + "/metrics", timeout=HANG) as answer:
+        ahead = re.search(r"^hzpserve_ahead_steps_total(?:{[^}]*})? (\S+)$", answer.read().decode(), re.M)
+    assert ahead and float(ahead[1]) > 0, ahead  # records travel while the step before them runs
+    assert stop(server).count("link=nccl rank=") == 4  # serving's collectives have their own link, training's too
     for options, ranks in ((("--tensor", "2"), 2), ((), 1)):
         server = Server(*options, ranks=ranks, name="-group", passes=1)
         assert text(server) == taught, (ranks, server.said())

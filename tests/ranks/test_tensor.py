@@ -152,7 +152,7 @@ def at_once(server, what):
 
 def same_answers(link, expected):
     what = list(bodies())
-    server = Server(*GROUP, "--link", link)
+    server = Server(*GROUP, "--link", link, "--run-ahead", "1" if link == "zmq" else "auto")
     before = server.number("hzpserve_rank_transfers", 1)
     got = at_once(server, what)
     for body, one, group in zip(what, expected, got):
@@ -213,6 +213,17 @@ def starts_again(learns):
     server_until(server, lambda: server.log.read_text().count("computes with rank=0") == 2)
     log = server.end()
     assert "restart rank=0" in log and "restart rank=1" in log and text, log
+
+
+def hangs():
+    """A rank that stands still and does not end is killed, and all start again."""
+    server = Server(*GROUP, "--link", "zmq", "--restart", "2", "--rank-timeout", "2")
+    stopped = server.pid(1)
+    os.kill(stopped, signal.SIGSTOP)
+    server_until(server, lambda: server.log.read_text().count("computes with rank=0") == 2)
+    server_until(server, lambda: not pathlib.Path(f"/proc/{stopped}").exists())
+    log = server.end()
+    assert "rank=1 hangs" in log and "restart rank=0" in log and "restart rank=1" in log, log
 
 
 LESSONS = [("Where does", " the blue whale sing"), ("Who lives in", " a green boat on the hill"),
@@ -341,6 +352,32 @@ def keeps(link):
     print(f"{link}: what was learned serves again in a group and in one process")
 
 
+def hurries(link):
+    """A second signal ends requests at once; what was learned is kept all the same."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-state-") as state:
+        server = Server(*GROUP, "--link", link, *LEARNING, learns=True, state=state)
+        teach(server)
+        ended = []
+
+        def client():
+            try:
+                server.stream({"prompt": "The river", "max_tokens": 200, "ignore_eos": True})
+            except (OSError, http.client.HTTPException, KeyError):  # an error, in the stream or before it
+                pass
+            ended.append(True)
+
+        clients = [threading.Thread(target=client) for _ in range(6)]
+        for c in clients:
+            c.start()
+        now = json.loads(server.get("/v1/weights"))["serving"]
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        log = server.end()
+        for c in clients:
+            c.join()
+        assert len(ended) == len(clients) and re.search(rf"checkpoint version={now} ", log), (now, log)
+
+
 def refused():
     learning = ["--ranks", "2", "--tensor", "2"]
     cases = [(learning + ["--gate", "x.jsonl"], "--gate cannot be used with --tensor"),
@@ -353,7 +390,7 @@ def refused():
              (["--tensor", "2", "--no-train"], "--tensor 2: there are 1 ranks"),
              (["--ranks", "3", "--tensor", "3", "--no-train"], "do not divide the model's attention heads, 4"),
              (GROUP + ["--no-train", "--quantization", "fp8"], "--quantization fp8 cannot be used with --tensor"),
-             (GROUP + ["--no-train", "--run-ahead", "1"], "--run-ahead 1 cannot be used with --tensor"),
+             (GROUP + ["--no-train", "--prefix-host-bytes", "64M"], "--prefix-host-bytes cannot be used with --tensor"),
              (GROUP + ["--no-train", "--link", "nccl"], "--link nccl moves the memory of GPUs"),
              (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
     for options, says in cases:
@@ -363,20 +400,32 @@ def refused():
         assert ended.returncode == 2 and says in ended.stdout, (options, ended.returncode, ended.stdout)
 
 
+def two(folder, *options):
+    """Two ranks over ZeroMQ, each with options of its own; the exit status and what each says."""
+    ranks = [subprocess.Popen(
+        [serve, "serve", model, "--port", "0", "--state", "none", "--link", "zmq", "--tensor", "2", *own],
+        env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
+             "MASTER_ADDR": "127.0.0.1", "HZP_RANKS_DIR": folder, **env},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r, (own, env) in enumerate(options)]
+    return [(rank.communicate(timeout=HANG)[0], rank.returncode) for rank in ranks]
+
+
+def one_learns():
+    """One rank learns and the other does not: refused by name."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
+        for said, status in two(folder, ([], {}), (["--no-train"], {})):
+            assert status == 1 and "rank 1 has learning (1: yes, 0: --no-train) 0, rank 0 has 1" in said, (status, said)
+
+
 def levels():
     """Ranks whose kernels are of different instruction sets would draw different tokens: refused by name."""
     devices = subprocess.run([serve, "devices"], stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
     if not re.search(r"\bavx2\b|avx512|\bamx\b", devices):
         return
     with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
-        ranks = [subprocess.Popen(
-            [serve, "serve", model, "--port", "0", "--state", "none", "--no-train", "--link", "zmq", "--tensor", "2"],
-            env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
-                 "MASTER_ADDR": "127.0.0.1", "HZP_RANKS_DIR": folder, "HZP_CPU_LEVEL": ("avx2", "base")[r]},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in (0, 1)]
-        for rank in ranks:
-            said = rank.communicate(timeout=HANG)[0]
-            assert rank.returncode not in (0, None) and \
+        own = [(["--no-train"], {"HZP_CPU_LEVEL": level}) for level in ("avx2", "base")]
+        for said, status in two(folder, *own):
+            assert status not in (0, None) and \
                 "rank 1 has kernels of (--cpu-level) base, rank 0 has avx2" in said, said
 
 
@@ -387,15 +436,9 @@ def other_plans():
         subprocess.run([serve, "search", model, *GROUP, "--link", "zmq", "--no-train", "--device", "cpu", "--threads", "1",
                         "--max-running", "2", "--step-rows", "8", "--tries", "1", "--seconds", "2", "--max-others", "1",
                         "--file", file], timeout=HANG, check=True, capture_output=True)
-        ranks = [subprocess.Popen(
-            [serve, "serve", model, "--port", "0", "--state", "none", "--no-train", "--link", "zmq", "--tensor", "2",
-             "--device", "cpu", "--threads", "1", "--plans", plans],
-            env={**os.environ, "RANK": str(r), "WORLD_SIZE": "2", "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": "2",
-                 "MASTER_ADDR": "127.0.0.1", "HZP_RANKS_DIR": folder},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r, plans in enumerate((file, "off"))]
-        for rank in ranks:
-            said = rank.communicate(timeout=HANG)[0]
-            assert rank.returncode not in (0, None) and \
+        own = [(["--no-train", "--device", "cpu", "--threads", "1", "--plans", plans], {}) for plans in (file, "off")]
+        for said, status in two(folder, *own):
+            assert status not in (0, None) and \
                 re.search(r"--plans: rank 1 has other plans than rank 0 \(hash \w{16}, not \w{16}\)", said), said
 
 
@@ -408,15 +451,18 @@ alone.end()
 refused()
 if "zmq" in sys.argv[3:]:
     levels()
+    one_learns()
     other_plans()
 for name in sys.argv[3:]:
     same_answers(name, answers)
     learns(name, taught_alone)
     learns_under_load(name)
     keeps(name)
+    hurries(name)
     loses_while_learning(name)
     loses(name, True)
 loses(sys.argv[3], False)
 if "zmq" in sys.argv[3:]:
+    hangs()
     starts_again(False)
     starts_again(True)

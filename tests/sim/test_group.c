@@ -21,6 +21,7 @@
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
+#include "tests/sim/group_links.h"
 #include "tests/sim/learner.h"
 #include "weights/tensor_slice.h"
 
@@ -61,7 +62,7 @@ struct scene {
 struct rank {
     const struct scene *scene;
     int number;
-    struct hzp_link *link;
+    struct hzp_link *link[LINKS];
     struct fixture_model m;
     struct hzp_layout whole;
     struct hzp_units host; /* of the whole model */
@@ -78,7 +79,7 @@ struct rank {
 
 struct world {
     struct scene scene;
-    struct hzp_link *link[RANKS_MAX];
+    struct hzp_link *link[LINKS][RANKS_MAX];
     struct rank rank[RANKS_MAX];
     struct hzp_scheduler *scheduler;
     struct hzp_step_link *records;
@@ -220,7 +221,8 @@ static void open_rank(struct rank *r)
         .config = model_config,
         .store = {.type = HZP_F32, .slots = 3, .max_staleness = 1, .first_id = 1},
         .positions = POSITIONS,
-        .tensor = r->scene->slices ? r->link : NULL};
+        .tensor = r->scene->slices ? r->link[SERVE] : NULL,
+        .tensor_train = r->link[TRAIN]};
     hzp_layout_make(&model_config, &r->whole);
     r->host = fixture_units(&r->whole, HZP_F32);
     fixture_open(&r->m, &fixture);
@@ -257,7 +259,7 @@ static void *member_main(void *arg)
                                        .kv = hzp_kvpool_layers(r->pool),
                                        .limits = limits,
                                        .shapes = {.shape = r->scene->shape},
-                                       .link = r->link,
+                                       .link = r->link[RECORDS],
                                        .check_plans = true,
                                        .publish = publish,
                                        .chain = chain,
@@ -271,13 +273,15 @@ static void *member_main(void *arg)
     do {
         r->result = hzp_member_turn(r->member, &r->text);
     } while (r->result > 0 && !(gone && r->steps == AT));
+    if (r->result < 0)
+        fail_together(r->link);
     struct hzp_member_stats stats;
     hzp_member_read_stats(r->member, &stats);
     CHECK(stats.steps == r->steps);
     hzp_member_destroy(r->member);
-    if (gone) {
-        hzp_link_close(r->link);
-        r->link = NULL;
+    for (int i = 0; i < LINKS && gone; i++) {
+        hzp_link_close(r->link[i]);
+        r->link[i] = NULL;
     }
     close_rank(r);
     return NULL;
@@ -353,7 +357,8 @@ static void open_first(struct world *w)
                                              .prefix_cache = true,
                                              .rewarm_rows = 32,
                                              .edits_max = 400};
-    struct hzp_step_link_config records = {.link = r->link, .max = batch_max, .limits = limits};
+    struct hzp_step_link_config records = {
+        .link = r->link[RECORDS], .max = batch_max, .limits = limits};
     open_rank(r);
     MUST(hzp_scheduler_create(&scheduler, r->m.model, r->pool, &w->scheduler));
     if (w->scene.ranks > 1)
@@ -480,16 +485,20 @@ static void run(struct world *w, const struct scene *scene)
     memset(w, 0, sizeof(*w));
     w->scene = *scene;
     w->random = 11;
-    MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link, &text));
+    for (int k = 0; k < LINKS; k++)
+        MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link[k], &text));
     for (int i = 0; i < scene->ranks; i++) {
         w->rank[i].scene = &w->scene;
         w->rank[i].number = i;
-        w->rank[i].link = w->link[i];
+        for (int k = 0; k < LINKS; k++)
+            w->rank[i].link[k] = w->link[k][i];
     }
     for (int i = 1; i < scene->ranks; i++)
         MUST(hzp_thread_start(&w->rank[i].thread, "member", member_main, &w->rank[i]));
     open_first(w);
     w->rank[0].result = turns(w);
+    if (w->rank[0].result < 0)
+        fail_together(w->rank[0].link);
     for (int i = 1; i < scene->ranks; i++)
         pthread_join(w->rank[i].thread, NULL);
 }
@@ -498,7 +507,8 @@ static void end(struct world *w)
 {
     close_first(w);
     for (int i = 0; i < w->scene.ranks; i++)
-        hzp_link_close(w->rank[i].link);
+        for (int k = 0; k < LINKS; k++)
+            hzp_link_close(w->rank[i].link[k]);
 }
 
 /* ---- what must hold ---- */
@@ -578,7 +588,7 @@ static void is_found_out(enum wrong wrong, bool learns, const char *says)
     struct world w;
     struct hzp_link_state state;
     run(&w, &scene);
-    hzp_link_state(w.link[0], &state);
+    hzp_link_state(w.link[RECORDS][0], &state);
     printf("wrong %d: %s\n", wrong, state.why);
     CHECK(w.rank[0].result < 0 && w.rank[2].result == HZP_EIO);
     CHECK(state.failed && strstr(state.why, says ? says : "") && state.failed_rank == 1);

@@ -15,6 +15,7 @@
 #include "nanobatch/member.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
+#include "tests/sim/group_links.h"
 #include "train/group_learner.h"
 #include "train/snapshot.h"
 #include "weights/model_dir.h"
@@ -48,7 +49,7 @@ struct scene {
 struct rank {
     const struct scene *scene;
     int number;
-    struct hzp_link *link;
+    struct hzp_link *link[LINKS];
     struct fixture_model m;
     struct hzp_layout whole;
     struct hzp_kvpool *pool;
@@ -68,7 +69,7 @@ struct rank {
 
 struct world {
     struct scene scene;
-    struct hzp_link *link[RANKS_MAX];
+    struct hzp_link *link[LINKS][RANKS_MAX];
     struct rank rank[RANKS_MAX];
     struct hzp_sample_queue *queue;
     struct hzp_trainer *trainer;
@@ -204,7 +205,8 @@ static void open_rank(struct rank *r)
                                                .slots = scene->slots,
                                                .max_staleness = scene->max_staleness,
                                                .first_id = 1},
-                                     .tensor = scene->ranks > 1 ? r->link : NULL};
+                                     .tensor = scene->ranks > 1 ? r->link[SERVE] : NULL,
+                                     .tensor_train = r->link[TRAIN]};
     hzp_layout_make(&fixture.config, &r->whole);
     fixture_open(&r->m, &fixture);
     publish_first(r);
@@ -297,7 +299,7 @@ static void *member_main(void *arg)
                                        .kv = hzp_kvpool_layers(r->pool),
                                        .limits = limits_of(r->scene),
                                        .shapes = {.shape = r->scene->shape},
-                                       .link = r->link,
+                                       .link = r->link[RECORDS],
                                        .check_plans = true,
                                        .publish = publish,
                                        .chain = chain,
@@ -305,6 +307,8 @@ static void *member_main(void *arg)
                                        .ctx = r};
     MUST(hzp_member_create(&config, &member));
     r->result = hzp_member_run(member, &r->text);
+    if (r->result < 0)
+        fail_together(r->link);
     keep_state(r, hzp_group_learner_space(r->learner));
     hzp_group_learner_read_stats(r->learner, &r->stats);
     hzp_member_destroy(member);
@@ -356,10 +360,12 @@ static void *saver_main(void *arg)
         hzp_loop_poke(w->loop);
         while (!(v = hzp_trainer_frozen(w->trainer)))
             sched_yield();
-        if (hzp_snapshot_take(w->saved[i], w->trainer, v, &text) < 0) {
+        int r = hzp_snapshot_take(w->saved[i], w->trainer, v, &text);
+        if (r < 0 && w->scene.wrong == NOTHING) {
             fprintf(stderr, "test_group_trainer: %s\n", text.text);
             exit(1);
         }
+        last |= r < 0; /* the group has ended */
         w->saved_id[i] = v->record.id;
         w->saves++;
         hzp_trainer_thaw(w->trainer);
@@ -384,12 +390,13 @@ static void open_first(struct world *w)
     struct hzp_sample_queue_config queue = {
         .samples_max = 1000, .tokens_max = 100000, .passes = 5, .seed = 5};
     struct hzp_step_link_config records = {
-        .link = r->link, .max = batch_max, .limits = limits_of(scene)};
+        .link = r->link[RECORDS], .max = batch_max, .limits = limits_of(scene)};
     open_rank(r);
     MUST(hzp_sample_queue_create(&queue, &w->queue));
     struct hzp_trainer_config trainer = {.recipe = recipe_of(scene),
                                          .model = r->m.model,
                                          .whole = scene->ranks > 1 ? &r->whole.config : NULL,
+                                         .group = r->link[RECORDS],
                                          .queue = w->queue,
                                          .quantum_flops = 20000,
                                          .on_update = on_update,
@@ -478,16 +485,20 @@ static void run(struct world *w, const struct scene *scene)
     struct hzp_model_config whole = config_of(scene);
     w->scene = *scene;
     hzp_layout_make(&whole, &w->layout);
-    MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link, &text));
+    for (int k = 0; k < LINKS; k++)
+        MUST(hzp_link_open_local(scene->ranks, 0, 0, w->link[k], &text));
     for (int i = 0; i < scene->ranks; i++) {
         w->rank[i].scene = &w->scene;
         w->rank[i].number = i;
-        w->rank[i].link = w->link[i];
+        for (int k = 0; k < LINKS; k++)
+            w->rank[i].link[k] = w->link[k][i];
     }
     for (int i = 1; i < scene->ranks; i++)
         MUST(hzp_thread_start(&w->rank[i].thread, "member", member_main, &w->rank[i]));
     open_first(w);
     w->rank[0].result = turns(w);
+    if (w->rank[0].result < 0)
+        fail_together(w->rank[0].link);
     if (scene->saves)
         pthread_join(w->saver, NULL);
     keep_state(&w->rank[0], hzp_trainer_space(w->trainer));
@@ -512,7 +523,8 @@ static void end(struct world *w)
         for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
             if (r->last[p].layout)
                 fixture_units_free(&r->last[p]);
-        hzp_link_close(r->link);
+        for (int k = 0; k < LINKS; k++)
+            hzp_link_close(r->link[k]);
     }
     for (int i = 0; i < SAVES; i++)
         hzp_snapshot_destroy(w->saved[i]);
@@ -683,7 +695,8 @@ static void shows(enum wrong wrong, double weights_bound)
     end(&w);
 }
 
-/* Rank 1 makes another plan: the group ends, and all know why. */
+/* Rank 1 makes another plan, or learns something else, which a checkpoint shows: the group ends,
+ * and all know why. */
 static void is_found_out(enum wrong wrong)
 {
     struct scene scene = {.ranks = 4,
@@ -692,15 +705,17 @@ static void is_found_out(enum wrong wrong)
                           .slots = 2,
                           .max_staleness = 1,
                           .idle_ns = 1000000000,
-                          .wrong = wrong};
+                          .wrong = wrong,
+                          .saves = wrong == OTHER_RATE};
     struct hzp_link_state state;
     struct world w;
     run(&w, &scene);
-    hzp_link_state(w.link[0], &state);
+    hzp_link_state(w.link[RECORDS][0], &state);
     printf("wrong %d: %s\n", scene.wrong, state.why);
     CHECK(w.rank[0].result < 0 && w.rank[2].result == HZP_EIO && w.rank[3].result == HZP_EIO);
     CHECK(state.failed && state.failed_rank == 1);
-    CHECK(strstr(state.why, "made another plan") || strstr(state.why, "rank 0 runs up to item"));
+    CHECK(strstr(state.why, "made another plan") || strstr(state.why, "rank 0 runs up to item") ||
+          (wrong == OTHER_RATE && strstr(state.why, "another norm")));
     end(&w);
 }
 
@@ -723,5 +738,6 @@ int main(void)
     shows(LEARNS_NOTHING, 1e-3);
     is_found_out(LEARNS_LESS);
     is_found_out(FORGETS);
+    is_found_out(OTHER_RATE);
     return 0;
 }
