@@ -24,7 +24,7 @@ extern "C" {
     X(cudnn, "Attention by our own kernels because cuDNN is missing, refused or failed")           \
     X(staging, "Host arrays that kernels read through the bus because staging had no room")        \
     X(share, "Shares of the SMs that are enforced by the sizes of grids, or not as asked")         \
-    X(graph, "Captures of a decode step that failed, so that its ops are issued one by one")
+    X(graph, "Decode steps without a graph, because it could not be captured or has no room")
 
 enum hzp_fallback {
 #define X(name, help) HZP_FALLBACK_##name,

@@ -433,11 +433,9 @@ static bool is_refused(const struct hzp_graphs *g, uint64_t h)
     return false;
 }
 
-/* Counts a failed capture of this key. */
-static void refuse(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan,
-                   const struct hzp_graph_part *part)
+/* Remembers that so many captures of this key have failed. */
+static void refuse(struct hzp_graphs *g, uint64_t h, int32_t times)
 {
-    bool several = spreads(plan, part);
     int32_t i = 0;
     while (i < REFUSED_MAX && g->refused[i].hash != h)
         i++;
@@ -446,11 +444,15 @@ static void refuse(struct hzp_graphs *g, uint64_t h, const struct hzp_plan *plan
         g->refused_next = (i + 1) % REFUSED_MAX;
         g->refused[i] = (struct refused){h, 0};
     }
-    g->refused[i].times++;
-    g->stats.refusals[several]++;
-    hzp_device_fallback(g->dev, HZP_FALLBACK_graph, part->to - part->from, several, 0,
-                        several ? "steps of several lanes are issued op by op"
-                                : "steps are issued op by op");
+    g->refused[i].times += times;
+}
+
+/* Counts a step that is issued op by op because it has no graph. */
+static void count_slow(struct hzp_graphs *g, const struct hzp_plan *plan,
+                       const struct hzp_graph_part *part, const char *reason)
+{
+    hzp_device_fallback(g->dev, HZP_FALLBACK_graph, part->to - part->from, spreads(plan, part), 0,
+                        reason);
 }
 
 /* Captures and keeps the graph of the step whose key is in g->key; NULL: it cannot be captured.
@@ -467,10 +469,16 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
     int32_t pieces = count_pieces(g, plan, part);
     size_t bytes = (size_t)pieces * g->limits.graph + (size_t)nodes * g->limits.node;
     struct kept *k = place(g, bytes, lead); /* before the capture takes memory */
-    if (!k)
+    if (!k) {
+        if (!lead) /* more than there is for all graphs: that does not change */
+            refuse(g, h, REFUSALS_MAX);
+        count_slow(g, plan, part, "no room in the driver's memory for its graph");
         return NULL;
+    }
     if (capture(g, plan, part, lane, &graph) < 0) {
-        refuse(g, h, plan, part);
+        refuse(g, h, 1);
+        g->stats.refusals[spreads(plan, part)]++;
+        count_slow(g, plan, part, "it could not be captured");
         return NULL;
     }
     k->graph = graph;
@@ -546,8 +554,12 @@ int hzp_graphs_issue(struct hzp_graphs *g, const struct hzp_plan *plan,
     uint64_t h = hash(g->key, g->size);
     struct kept *k = find(g, h);
     earn(g);
+    if (!k && is_refused(g, h)) {
+        count_slow(g, plan, part, "it is not captured any more");
+        return 0;
+    }
     if (!k) {
-        if (!came_before(g, h) || is_refused(g, h) || (g->steady && g->credit == 0))
+        if (!came_before(g, h) || (g->steady && g->credit == 0))
             return 0;
         g->credit -= g->steady;
         k = keep(g, h, plan, part, lane, shares);

@@ -23,8 +23,9 @@
  * on all ranks or on none, and each rank decides for itself when it captures.
  *
  * Off if the device has no graphs, or with HZP_GRAPHS=0.  A key whose capture has failed
- * three times is not captured again; other keys are.  After the start, captures are rationed,
- * because requests wait for them: four, then one for every sixteen steps.
+ * three times, or whose graph alone is larger than the room for all, is not captured again; other
+ * keys are.  Each such step is counted (device/fallback.h).  After the start, captures are
+ * rationed, because requests wait for them: four, then one for every sixteen steps.
  *
  * Thread: engine.
  */

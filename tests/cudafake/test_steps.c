@@ -271,6 +271,17 @@ static void test_bytes(void **state)
         step(&s, i, 6, 0, NULL);
     assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 0);
     assert_int_equal(s.graph_steps, 0);
+    /* each of its steps is counted, from the first that would have been captured on */
+    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 4);
+    steps_close(&s);
+    steps_open(&s, 9);
+    room.bytes = one + one / 2; /* for the step, and not for its variants */
+    hzp_graphs_prepare(s.graphs, other_slot, &s, &room);
+    for (int i = 0; i < 6; i++)
+        step(&s, i, 6, 0, NULL);
+    assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 1);
+    assert_int_equal(s.graph_steps, 4);
+    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 1);
     steps_close(&s);
 }
 
@@ -323,8 +334,8 @@ static void test_count(void **state)
     assert_int_equal(hzp_graphs_count(&max, 2, 2), 92);
 }
 
-/* A step that cannot be captured: three attempts, then its steps go op by op; steps of another size
- * still become graphs. */
+/* A step that cannot be captured: three attempts, then its steps go op by op, each counted; steps
+ * of another size still become graphs. */
 static void test_refusals(void **state)
 {
     static const char *const fails[] = {"", "cudaStreamBeginCapture", "cudaStreamEndCapture",
@@ -341,7 +352,7 @@ static void test_refusals(void **state)
     step(&s, 5, 6, 0, NULL);
     assert_int_equal(s.graph_steps, 0);
     assert_int_equal(hzp_graphs_read_stats(s.graphs).refusals[0], 3);
-    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 3);
+    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 4); /* and this step */
     step(&s, 6, 3, 0, NULL);
     step(&s, 7, 3, 0, NULL);
     assert_int_equal(s.graph_steps, 1);
