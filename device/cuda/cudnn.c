@@ -56,6 +56,7 @@ struct job {
     int32_t page_stride;
     int32_t count[SIZES]; /* of segments, in each class */
     int most;             /* the class with most of the work */
+    bool too_long;        /* that alone is why cuDNN is not asked: a segment has more rows */
 };
 
 /* ---- opening ---- */
@@ -186,8 +187,10 @@ static bool job_fits(const struct hzp_cudnn *dnn, struct job *job)
     for (int32_t i = 0; i < job->segs.count; i++) {
         int32_t rows = rows_of(job, i);
         int size = size_for(rows);
-        if (size == SIZES)
+        if (size == SIZES) {
+            job->too_long = true;
             return false;
+        }
         job->count[size] += rows > 0;
         work[size] += (int64_t)rows * (pages ? job->segs.pos0[i] + rows : rows);
         job->most = work[size] > work[job->most] ? size : job->most;
@@ -231,6 +234,13 @@ static struct hzp_cudnn_class class_of(const struct hzp_cudnn *dnn, const struct
 static void count(struct hzp_device *dev, const struct hzp_cudnn_class *c, const char *reason)
 {
     hzp_device_fallback(dev, HZP_FALLBACK_cudnn, c->heads, c->dim, c->rows, reason);
+}
+
+/* The same for a segment that is longer than any class: as one of twice the longest. */
+static void count_long(struct hzp_device *dev, const struct job *job)
+{
+    hzp_device_fallback(dev, HZP_FALLBACK_cudnn, job->heads.heads, job->heads.dim,
+                        2 * size_of[SIZES - 1], "a segment has more than 16384 rows");
 }
 
 /* ---- plans ---- */
@@ -672,16 +682,21 @@ int hzp_cudnn_attention(struct hzp_lane *lane, enum hzp_op op, const void *args,
     if (!dnn || dev->capturing)
         return own(lane, args);
     job_fill(&job, op, args);
-    if (!job_fits(dnn, &job))
+    if (!job_fits(dnn, &job)) {
+        if (job.too_long)
+            count_long(lane->dev, &job);
         return own(lane, args);
+    }
     struct hzp_cudnn_class most = class_of(dnn, &job, job.most);
     if (!dnn->lib.library) {
         count(lane->dev, &most, dnn->why);
         return own(lane, args);
     }
     enum verdict verdict = verdict_of(dnn, &most);
-    if (verdict == OURS || (verdict == UNKNOWN && dnn->steady) ||
-        !ready_make(dnn, lane, &job, &ready))
+    bool late = verdict == UNKNOWN && dnn->steady;
+    if (late)
+        count(lane->dev, &most, "it was not timed before the end of the start");
+    if (late || verdict == OURS || !ready_make(dnn, lane, &job, &ready))
         return own(lane, args);
     if (verdict == UNKNOWN) {
         decide(dnn, lane, &job, &ready, own);

@@ -569,13 +569,18 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
                             dim, "decode of a type, width or alignment without a kernel");
         return hzp_cuda_attn_paged_plain(lane, a);
     }
+    const char *slow = NULL;
     if (hzp_cuda_decode_bulk_fits(lane, a)) {
         int r = hzp_cuda_decode_bulk(lane, a);
         if (r != HZP_EUNSUP)
             return r;
-        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
-                            dim, "the driver describes no pages to the copy engine");
+        slow = "the driver describes no pages to the copy engine";
+    } else if (hzp_cuda_device(lane)->bulk) {
+        slow = "the copy engine takes pages of a multiple of 16 rows, and aligned scales and rows";
     }
+    if (slow)
+        hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
+                            dim, slow);
     const struct hzp_attn_paged_args all = *a;
     for (int32_t from = 0; from < all.segs.count; from += SEQS) {
         *a = decode_part(all, from, SEQS);

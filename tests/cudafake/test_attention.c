@@ -520,9 +520,9 @@ static void test_nothing_is_built_later(void **state)
     fake_steady(true);
     int plans = fake_dnn_plans();
     assert_int_equal(forward_of(1, longer), 0); /* never decided: ours, as without cuDNN */
-    assert_int_equal(fallbacks(), 0);
-    assert_int_equal(forward_of(4, mixed_later), 0); /* decided, and one class lacks its plan */
     assert_int_equal(fallbacks(), 1);
+    assert_int_equal(forward_of(4, mixed_later), 0); /* decided, and one class lacks its plan */
+    assert_int_equal(fallbacks(), 2);
     assert_int_equal(forward_of(3, mixed_later), 1);
     assert_int_equal(fake_dnn_plans(), plans);
     rig_close();
@@ -540,6 +540,7 @@ static void test_nothing_is_timed_later(void **state)
     hzp_device_steady(rig.dev);
     fake_steady(true);
     assert_int_equal(forward_of(1, longer), 0);
+    assert_int_equal(fallbacks(), 1);
     rig_close();
 }
 
@@ -590,6 +591,88 @@ static void test_two_lanes(void **state)
     }
     assert_true(stream[0] != stream[1]);
     hzp_lane_close(other);
+    rig_close();
+}
+
+static int nothing(struct hzp_lane *lane, const void *args)
+{
+    return 0;
+}
+
+/* Segments that are longer than any class are ours, and counted. */
+static void test_long(void **state)
+{
+    static const int32_t rows[] = {16385};
+    for (int prepared = 1; prepared >= 0; prepared--) {
+        if (prepared) {
+            start_with(5000, 100, NULL);
+        } else {
+            rig_open(NULL, NULL);
+            lane_open();
+        }
+        documents(1, rows);
+        struct hzp_attn_packed_args a = forward(rig.mem);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(hzp_cudnn_attention(rig.lane, HZP_OP_attn_packed, &a, nothing), 0);
+        assert_int_equal(fallbacks(), prepared ? 2 : 0); /* unprepared it is not wanted */
+        rig_close();
+    }
+}
+
+static uint64_t plain(void)
+{
+    return hzp_device_fallbacks(rig.dev, HZP_FALLBACK_attention);
+}
+
+/* Attention without a kernel for its width is counted, and decode attention without the copy engine
+ * where there is one; as asked, it is not. */
+static void test_plain(void **state)
+{
+    static const int32_t ones[] = {1, 1, 1};
+    for (int bulk = 1; bulk >= 0; bulk--) {
+        setenv("HZP_CUDA_BULK", bulk ? "" : "0", 1);
+        rig_open("own", NULL);
+        lane_open();
+        pages_make();
+        documents(3, ones);
+        struct hzp_attn_decode_args d = prefill(rig.mem, NULL);
+        assert_int_equal(hzp_op_attn_decode(rig.lane, &d), 0);
+        assert_int_equal(plain(), 0);
+        d.kv.page_rows = PAGE_ROWS / 2;
+        for (int i = 1; i < 3; i++) {
+            assert_int_equal(hzp_op_attn_decode(rig.lane, &d), 0);
+            assert_int_equal(plain(), bulk ? i : 0);
+        }
+        wait_for(rig.lane);
+        rig_close();
+    }
+    unsetenv("HZP_CUDA_BULK");
+    rig_open("own", NULL);
+    lane_open();
+    pages_make();
+    struct hzp_heads narrow = {HEADS, KV_HEADS, DIM / 2};
+    struct hzp_attn_prefill_args p = prefill(rig.mem, NULL);
+    documents(3, (int32_t[]){20, 100, 7}); /* as many rows, from position 0 on */
+    struct hzp_attn_packed_args f = forward(rig.mem);
+    struct hzp_attn_packed_bwd_args b = backward(rig.mem);
+    p.heads = f.heads = b.heads = narrow;
+    p.qkv.cols = f.qkv.cols = b.qkv.cols = b.dqkv.cols = WIDE / 2;
+    p.out.cols = f.out.cols = b.out.cols = b.dout.cols = NARROW / 2;
+    assert_int_equal(hzp_op_attn_prefill(rig.lane, &p), 0);
+    assert_int_equal(plain(), 1);
+    assert_int_equal(hzp_op_attn_packed(rig.lane, &f), 0);
+    assert_int_equal(plain(), 2);
+    assert_int_equal(hzp_op_attn_packed_bwd(rig.lane, &b), 0);
+    assert_int_equal(plain(), 3);
+    wait_for(rig.lane);
+    documents(3, ones);
+    struct hzp_attn_decode_args d = prefill(rig.mem, NULL);
+    d.heads = narrow;
+    d.qkv.cols = WIDE / 2;
+    d.out.cols = NARROW / 2;
+    assert_int_equal(hzp_op_attn_decode(rig.lane, &d), 0);
+    assert_int_equal(plain(), 4);
+    wait_for(rig.lane);
     rig_close();
 }
 
@@ -668,6 +751,8 @@ int main(void)
         cmocka_unit_test(test_failing_run),
         cmocka_unit_test(test_capture),
         cmocka_unit_test(test_two_lanes),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_plain),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_absent),
