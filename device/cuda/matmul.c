@@ -16,8 +16,10 @@
  *
  * E4M3 with a scale for each row of either side is supported by the library from sm_90 and 12.9 on,
  * and not for all shapes, nor always into F32 (by_half); fp8.cu computes the products for which it
- * has no algorithm, and those of
- * few rows, which are limited by reading the weights.
+ * has no algorithm, and those of few rows, which are limited by reading the weights.
+ *
+ * Where an algorithm fails to run, which says nothing about others, the next one that the library
+ * advises takes its place, also on disk; a product is given up when three in a row have failed.
  */
 #include "device/cuda/cuda.h"
 
@@ -62,6 +64,7 @@ struct product {
     struct key key;
     bool used;
     bool refused;  /* the library cannot compute it */
+    int failures;  /* runs that failed since the last that did not */
     uint64_t last; /* when it was last used, by the table's clock */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c;
@@ -74,7 +77,8 @@ enum { SETS = 512, WAYS = 8 };
 /* The most multiplications that a product the library refuses is given to our plain kernel for:
  * above, a step would be slower by orders of magnitude, which is an error. */
 static const int64_t PLAIN_MAX = (int64_t)1 << 26;
-enum { OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3 };
+enum { OFFERS = 8, OFFERS_LIMITED = 4, TIMED_RUNS = 3, FAILURES_MAX = 3 };
+static const char out_of_memory[] = "the library is out of memory";
 
 struct hzp_cuda_products {
     void *library;
@@ -367,8 +371,8 @@ static float time_offer(struct hzp_cuda_products *p, struct product *product,
     return best;
 }
 
-/* Finds the quickest algorithm.  Sums go to scratch, because accumulating repeatedly would change
- * c. */
+/* Finds the quickest algorithm; negative: they cannot be timed.  Sums go to scratch, because
+ * accumulating repeatedly would change c. */
 static int tune(struct hzp_cuda_products *p, struct product *product,
                 const struct hzp_matmul_args *a, struct hzp_cuda_lane *lane,
                 const cublasLtMatmulHeuristicResult_t *offer, int offers)
@@ -379,8 +383,13 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
     cudaEvent_t event[2] = {NULL, NULL};
     float best_ms = -1;
     int best = 0;
-    if (onto && bytes > lane->scratch_size)
-        return 0;
+    if (onto && bytes > lane->scratch_size) {
+        hzp_log(HZP_LOG_INFO, "cuda",
+                "product of %d x %d x %d is not timed: what it adds to has %zu bytes, and a lane's "
+                "memory for sums %zu; the library's advice is used",
+                product->key.m, product->key.n, product->key.k, bytes, lane->scratch_size);
+        return -1;
+    }
     for (int i = 0; i < 2; i++)
         if (cudaEventCreate(&event[i]) != cudaSuccess)
             offers = 0;
@@ -426,8 +435,25 @@ static bool choose(struct hzp_cuda_products *p, struct product *product,
     if (offers == 0)
         return false;
     int best = offers > 1 ? tune(p, product, a, lane, offer, offers) : 0;
-    product->algo = offer[best].algo;
-    hzp_cuda_algos_add(p->algos, &product->key, sizeof(product->key), product->algo.data, tunes);
+    product->algo = offer[HZP_MAX(best, 0)].algo;
+    hzp_cuda_algos_add(p->algos, &product->key, sizeof(product->key), product->algo.data,
+                       tunes && best >= 0);
+    return true;
+}
+
+/* Puts another algorithm in the place of one that failed: the next in the order of the advice;
+ * false: there is no other.  It is not timed: a step waits. */
+static bool choose_again(struct hzp_cuda_products *p, struct product *product)
+{
+    cublasLtMatmulHeuristicResult_t offer[OFFERS];
+    int offers = advise(p, product, OFFERS, offer), i = 0, next;
+    while (i < offers && memcmp(&offer[i].algo, &product->algo, sizeof(product->algo)) != 0)
+        i++;
+    next = i + 1 < offers ? i + 1 : 0; /* the first, also where the failed one is not advised */
+    if (offers == 0 || next == i)
+        return false;
+    product->algo = offer[next].algo;
+    hzp_cuda_algos_add(p->algos, &product->key, sizeof(product->key), product->algo.data, false);
     return true;
 }
 
@@ -522,8 +548,33 @@ static bool library_fits(const struct hzp_matmul_args *a)
            (uintptr_t)a->scale_b % 16 == 0;
 }
 
-/* Computes the product without the library, and counts that.  HZP_EUNSUP: our kernel would take
- * too long. */
+/* Runs the product.  HZP_ENOENT: the library cannot compute it, or its algorithms fail; HZP_ENOMEM:
+ * it has no memory for it now. */
+static int attempt(struct hzp_lane *base, struct product *product, const struct hzp_matmul_args *a,
+                   void *to)
+{
+    struct hzp_cuda_products *p = hzp_cuda_device(base)->products;
+    for (;;) {
+        cublasStatus_t status = run(p, product, a, hzp_cuda_lane(base), to);
+        if (status == CUBLAS_STATUS_SUCCESS) {
+            product->failures = 0;
+            return HZP_OK;
+        }
+        HZP_TRY(hzp_cuda_launched(base, "matmul"));
+        if (status == CUBLAS_STATUS_ALLOC_FAILED) /* it is asked again for the next one */
+            return HZP_ENOMEM;
+        product->refused =
+            status == CUBLAS_STATUS_NOT_SUPPORTED || ++product->failures == FAILURES_MAX;
+        if (product->refused || !choose_again(p, product))
+            return HZP_ENOENT;
+        hzp_log(HZP_LOG_WARN, "cuda",
+                "product of %d x %d x %d: its algorithm failed (%d), another one is tried",
+                product->key.m, product->key.n, product->key.k, (int)status);
+    }
+}
+
+/* Computes the product without the library, and counts that.  If our kernel would take too long:
+ * HZP_ENOMEM where the library lacks memory, else HZP_EUNSUP. */
 static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a, const char *reason)
 {
     int32_t m = a->c.rows, n = a->c.cols, k = a->trans_a ? a->a.rows : a->a.cols;
@@ -531,16 +582,17 @@ static int by_ourselves(struct hzp_lane *lane, const struct hzp_matmul_args *a, 
     if (hzp_cuda_e4m3_fits(a))
         return hzp_cuda_matmul_e4m3(lane, a);
     if ((int64_t)m * n > PLAIN_MAX / HZP_MAX(k, 1)) {
-        hzp_log(HZP_LOG_ERROR, "cuda", "product of %d x %d x %d: %s, and it is too large for ours",
-                m, n, k, reason);
-        return HZP_EUNSUP;
+        bool memory = reason == out_of_memory;
+        hzp_log(HZP_LOG_ERROR, "cuda", "product of %d x %d x %d: %s%s", m, n, k, reason,
+                memory ? "" : ", and it is too large for ours");
+        return memory ? HZP_ENOMEM : HZP_EUNSUP;
     }
     return hzp_cuda_matmul_plain(lane, a);
 }
 
 /* Where the library does not write or add to F32 (some versions have no such algorithm of e4m3 for
- * a shape): it writes BF16 into the lane's memory, and a kernel adds that.  HZP_EUNSUP: it cannot
- * do that either. */
+ * a shape): it writes BF16 into the lane's memory, and a kernel adds that.  HZP_ENOENT: it cannot
+ * do that either; HZP_ENOMEM: it has no memory for it now. */
 static int by_half(struct hzp_lane *base, const struct hzp_matmul_args *a)
 {
     struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
@@ -549,20 +601,19 @@ static int by_half(struct hzp_lane *base, const struct hzp_matmul_args *a)
     struct hzp_matmul_args half = *a;
     if (a->a.type != HZP_E4M3 || a->c.type != HZP_F32 || a->a.cols == 0 ||
         (size_t)rows * (size_t)cols * sizeof(uint16_t) > lane->scratch_size)
-        return HZP_EUNSUP;
+        return HZP_ENOENT;
     half.c = (struct hzp_mat){lane->scratch, rows, cols, cols, HZP_BF16};
     half.from = (struct hzp_mat){0};
     half.accumulate = 0;
     if (!library_fits(&half))
-        return HZP_EUNSUP;
+        return HZP_ENOENT;
     struct key key = key_of(&half, lane);
     struct product *product = find(p, &key, &half, lane);
-    if (!product || product->refused || !pointers_set(p, product, &half))
-        return HZP_EUNSUP;
-    if (run(p, product, &half, lane, half.c.ptr) != CUBLAS_STATUS_SUCCESS) {
-        HZP_TRY(hzp_cuda_launched(base, "matmul"));
-        return HZP_EUNSUP;
-    }
+    if (!product)
+        return HZP_ENOMEM;
+    if (product->refused || !pointers_set(p, product, &half))
+        return HZP_ENOENT;
+    HZP_TRY(attempt(base, product, &half, half.c.ptr));
     return hzp_cuda_add_half(base, &half.c, a);
 }
 
@@ -570,7 +621,9 @@ static int by_half(struct hzp_lane *base, const struct hzp_matmul_args *a)
 static int otherwise(struct hzp_lane *base, const struct hzp_matmul_args *a, const char *reason)
 {
     int r = by_half(base, a);
-    return r == HZP_EUNSUP ? by_ourselves(base, a, reason) : r;
+    if (r == HZP_ENOMEM)
+        return by_ourselves(base, a, out_of_memory);
+    return r == HZP_ENOENT ? by_ourselves(base, a, reason) : r;
 }
 
 int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
@@ -591,17 +644,13 @@ int hzp_cuda_matmul(struct hzp_lane *base, const void *args)
         return by_ourselves(base, a, "the library cannot take its types or alignment");
     struct product *product = find(p, &key, a, lane);
     if (!product)
-        return by_ourselves(base, a, "the library is out of memory");
+        return by_ourselves(base, a, out_of_memory);
     if (product->refused)
         return otherwise(base, a, "the library has no algorithm");
     if (!pointers_set(p, product, a))
         return HZP_EDEVICE;
-    cublasStatus_t status = run(p, product, a, lane, a->c.ptr);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return HZP_OK;
-    HZP_TRY(hzp_cuda_launched(base, "matmul"));
-    if (status == CUBLAS_STATUS_ALLOC_FAILED) /* it is asked again for the next one */
-        return by_ourselves(base, a, "the library is out of memory");
-    product->refused = true;
-    return otherwise(base, a, "the library refused to run it");
+    int r = attempt(base, product, a, a->c.ptr);
+    if (r == HZP_ENOMEM)
+        return by_ourselves(base, a, out_of_memory);
+    return r == HZP_ENOENT ? otherwise(base, a, "the library did not run it") : r;
 }

@@ -88,6 +88,9 @@ void fake_fail(const char *function, int after, int error);
 /* Sets the time that a product takes by its algorithm's number; [0] is the one advised first. */
 void fake_set_algo_times(const int *microseconds, int count);
 
+/* Products by algorithms of a lower number than this fail when they run. */
+extern int fake_algos_failing;
+
 /* For which products of e4m3 the library has algorithms. */
 enum fake_e4m3 { FAKE_E4M3_ALL, FAKE_E4M3_HALF /* into BF16 */, FAKE_E4M3_NONE };
 extern enum fake_e4m3 fake_e4m3;

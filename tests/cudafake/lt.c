@@ -63,6 +63,7 @@ void fake_set_algo_times(const int *microseconds, int count)
 }
 
 enum fake_e4m3 fake_e4m3;
+int fake_algos_failing;
 
 size_t cublasLtGetVersion(void)
 {
@@ -401,6 +402,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     struct advice advice = {0};
     if (ok && !advice_fits(algo, shape_of(desc, la, lb, lc), &advice)) {
         fake_mistake("cublasLtMatmul: an algorithm that was advised for something else");
+        ok = false;
+    }
+    if (ok && advice.number < (uint64_t)fake_algos_failing) {
+        error = CUBLAS_STATUS_EXECUTION_FAILED;
         ok = false;
     }
     if (!ok) {

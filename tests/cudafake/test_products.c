@@ -216,6 +216,39 @@ static void test_fallbacks(void **state)
     rig_close(g);
 }
 
+/* An algorithm that fails is replaced by another, which is kept; a product is given up when three
+ * in a row have failed. */
+static void test_another_algorithm(void **state)
+{
+    struct rig *g = rig_open(NULL, NULL);
+    struct hzp_matmul_args a = product(g, 16, 16, 16, 0, 0, 0), b = product(g, 8, 24, 16, 0, 0, 0);
+    upload(g);
+    fake_fail("cublasLtMatmul", 0, 14 /* CUBLAS_STATUS_INTERNAL_ERROR */);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    check(g, &a);
+    for (int failing = 1; failing < 3; failing++) {
+        fake_algos_failing = failing;
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+            assert_int_equal(last_product().algo, failing);
+        }
+        check(g, &a);
+    }
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 0);
+    fake_algos_failing = 5; /* all */
+    int products = fake_count(FAKE_PRODUCT);
+    assert_int_equal(hzp_op_matmul(g->lane, &b), HZP_OK);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 1);
+    check(g, &b);
+    fake_algos_failing = 0;
+    assert_int_equal(hzp_op_matmul(g->lane, &b), HZP_OK); /* it is not asked again */
+    assert_int_equal(fake_count(FAKE_PRODUCT), products);
+    assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 2);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK); /* other products are */
+    assert_int_equal(fake_count(FAKE_PRODUCT), products + 1);
+    rig_close(g);
+}
+
 static void test_too_large(void **state)
 {
     struct rig *g = rig_open(NULL, NULL);
@@ -231,6 +264,12 @@ static void test_too_large(void **state)
     fake_fail("cublasLtMatmulAlgoGetHeuristic", 0, 15);
     assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_EUNSUP);
     assert_int_equal(hzp_device_fallbacks(g->dev, HZP_FALLBACK_product), 1);
+    a.trans_b = 0; /* another product, for which the library has an algorithm and no memory */
+    a.b = (struct hzp_mat){w, K, N, N, HZP_F32};
+    fake_fail("cublasLtMatmul", 0, 3 /* CUBLAS_STATUS_ALLOC_FAILED */);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_ENOMEM);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    finish(g);
     hzp_device_free(g->dev, HZP_MEM_DEVICE, x);
     hzp_device_free(g->dev, HZP_MEM_DEVICE, w);
     hzp_device_free(g->dev, HZP_MEM_DEVICE, y);
@@ -494,6 +533,43 @@ static void test_kept(void **state)
     fake_set_algo_times(times, 0);
 }
 
+/* The only entry of the file is marked as tuned. */
+static bool is_tuned(void)
+{
+    char path[512];
+    struct hzp_cuda_algo last;
+    cache_file(path, sizeof(path));
+    FILE *file = fopen(path, "rb");
+    assert_int_equal(fseek(file, -(long)sizeof(last), SEEK_END), 0);
+    assert_int_equal(fread(&last, sizeof(last), 1, file), 1);
+    fclose(file);
+    return last.tuned;
+}
+
+/* Sums that are too large for the memory in which algorithms are timed: the library's advice is
+ * used, and not kept as if it had been timed. */
+static void test_untimed(void **state)
+{
+    enum { M = 4096 + 64, N = 4096 };
+    float *y;
+    setenv("HZP_CUDA_TUNE", "", 1);
+    struct rig *g = rig_open(NULL, cache);
+    assert_int_equal(hzp_device_alloc(g->dev, HZP_MEM_DEVICE, (size_t)M * N * 4, (void **)&y),
+                     HZP_OK);
+    struct hzp_matmul_args a = {.a = {g->x, M, 1, 1, HZP_F32}, /* quick to compute */
+                                .b = {g->w, N, 1, 1, HZP_F32},
+                                .c = {y, M, N, N, HZP_F32},
+                                .trans_b = 1,
+                                .accumulate = 1};
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    finish(g);
+    assert_int_equal(fake_count(FAKE_PRODUCT), 1);
+    hzp_device_free(g->dev, HZP_MEM_DEVICE, y);
+    rig_close(g);
+    assert_false(is_tuned());
+    setenv("HZP_CUDA_TUNE", "0", 1);
+}
+
 /* Runs one product of this many rows; returns the algorithm it used. */
 static int algo_with(struct rig *g, int32_t rows)
 {
@@ -653,6 +729,7 @@ int main(void)
         cmocka_unit_test(test_e4m3_by_half),
         cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_fallbacks),
+        cmocka_unit_test(test_another_algorithm),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_many_shapes),
         cmocka_unit_test(test_e4m3),
@@ -660,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_steady),
         cmocka_unit_test(test_tune_words),
         cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
+        cmocka_unit_test_setup_teardown(test_untimed, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_kept_soon, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_many, cache_open, cache_close),
