@@ -13,6 +13,7 @@
 #include "device/cuda/kernel.cuh"
 
 enum { WARPS = 4, FLIGHT = 8, ROWS_MAX = HZP_CUDA_FEW_ROWS };
+enum { RESIDENT = 4 /* blocks that an SM has room for */ };
 
 /* What is computed: rows of x, type of c, norm in front, SwiGLU behind. */
 template <int M_, class U_, bool NORM_, bool GATED_> struct kind {
@@ -84,6 +85,15 @@ static __device__ __forceinline__ int weight_row(const struct hzp_mat &out, int 
     return K::GATED && c >= K::OUT ? out.cols + n : n;
 }
 
+template <class K>
+static __device__ __forceinline__ void weights_find(const uint16_t *(&w)[K::COLS],
+                                                    const struct hzp_matmul_args &p, int n0)
+{
+#pragma unroll
+    for (int c = 0; c < K::COLS; c++)
+        w[c] = row_of<uint16_t>(p.b, weight_row<K>(p.c, n0, c));
+}
+
 /* All of the warp's products. */
 template <class K>
 static __device__ __forceinline__ void add_all(sums<K> &sum, const uint16_t *const (&w)[K::COLS],
@@ -111,20 +121,13 @@ static __device__ __forceinline__ void add_all(sums<K> &sum, const uint16_t *con
     }
 }
 
+/* The columns of c from n0 on that a warp computes at a time. */
 template <class K>
-static __global__ void __launch_bounds__(WARPS * 32) few(struct hzp_project_args a, int depth)
+static __device__ __forceinline__ void columns(const struct hzp_project_args &a, int depth,
+                                               const uint16_t *const (&w)[K::COLS], int n0,
+                                               int lane)
 {
     const struct hzp_matmul_args &p = a.product;
-    int lane = threadIdx.x % 32, n0 = (blockIdx.x * WARPS + threadIdx.x / 32) * K::OUT;
-    const uint16_t *w[K::COLS];
-#pragma unroll
-    for (int c = 0; c < K::COLS; c++)
-        w[c] = row_of<uint16_t>(p.b, weight_row<K>(p.c, n0, c));
-    fetch_first<K>(w, depth, lane);
-    wait_for_earlier();
-    let_next_begin();
-    if (n0 >= p.c.cols)
-        return;
     sums<K> sum = {};
     add_all<K>(sum, w, a, depth, lane);
 #pragma unroll
@@ -152,11 +155,27 @@ static __global__ void __launch_bounds__(WARPS * 32) few(struct hzp_project_args
     }
 }
 
+template <class K>
+static __global__ void __launch_bounds__(WARPS * 32) few(struct hzp_project_args a, int depth)
+{
+    int lane = threadIdx.x % 32, n0 = (blockIdx.x * WARPS + threadIdx.x / 32) * K::OUT;
+    const uint16_t *w[K::COLS];
+    weights_find<K>(w, a.product, n0);
+    fetch_first<K>(w, depth, lane);
+    wait_for_earlier();
+    let_next_begin();
+    while (n0 < a.product.c.cols) {
+        columns<K>(a, depth, w, n0, lane);
+        n0 += gridDim.x * WARPS * K::OUT;
+        weights_find<K>(w, a.product, n0);
+    }
+}
+
 template <int M, class U, bool NORM, bool GATED>
 static void start_rows(struct hzp_lane *lane, const struct hzp_project_args &a)
 {
     using K = kind<M, U, NORM, GATED>;
-    unsigned blocks = (unsigned)HZP_DIV_UP(a.product.c.cols, WARPS * K::OUT);
+    unsigned blocks = grid_within(lane, HZP_DIV_UP(a.product.c.cols, WARPS * K::OUT), RESIDENT);
     start_early(lane, blocks, WARPS * 32, 0, few<K>, a, a.product.a.cols);
 }
 

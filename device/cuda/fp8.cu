@@ -262,6 +262,7 @@ static __device__ __forceinline__ float back(float sum)
  * group of 64 elements of k; x's rows are mma's columns, 8 NT of them.  The block adds the slices
  * in order.  A lane's 16 bytes are its elements of four mma. */
 enum { SLICES = 8, FEW_COLS = 16, FEW_DEPTH = 64, FEW_STRIDE = SLICES * FEW_DEPTH, FEW_AHEAD = 4 };
+enum { FEW_RESIDENT = 2 /* blocks that an SM has room for */ };
 
 static __device__ __forceinline__ uint4 load_codes(const uint8_t *p, bool there)
 {
@@ -337,24 +338,22 @@ static __device__ __forceinline__ void store_gated(const struct hzp_matmul_args 
     store(row_of<U>(a.c, m) + n, gate / (1 + expf(-gate)) * up);
 }
 
-/* GATED: SwiGLU follows; a block has 8 rows of W that are of the gate, and the 8 of `up` that belong
- * to them. */
-template <int NT, class U, bool GATED>
-static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul_args a, int depth)
+/* The i-th of the two rows of W that a lane loads, for the columns of c from n0 on. */
+template <bool GATED>
+static __device__ __forceinline__ const uint8_t *few_row(const struct hzp_matmul_args &a, int n0,
+                                                         int g, int i)
 {
-    HZP_SHARED(float, part, [SLICES][NT][32][4]);
+    int n = min(n0 + g + (GATED ? 0 : 8 * i), a.c.cols - 1);
+    return row_of<uint8_t>(a.b, GATED ? n + i * a.c.cols : n);
+}
+
+/* The columns of c from n0 on that a block computes at a time. */
+template <int NT, class U, bool GATED>
+static __device__ __forceinline__ void few_columns(const struct hzp_matmul_args &a, int depth,
+                                                   int n0, float (*part)[NT][32][4])
+{
     int lane = threadIdx.x % 32, slice = threadIdx.x / 32, g = lane / 4, q = lane % 4;
-    int n0 = blockIdx.x * (GATED ? FEW_COLS / 2 : FEW_COLS);
-    const uint8_t *w[2], *x[NT];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int n = min(n0 + g + (GATED ? 0 : 8 * i), a.c.cols - 1);
-        w[i] = row_of<uint8_t>(a.b, GATED ? n + i * a.c.cols : n);
-        for (int k = slice * FEW_DEPTH; q == 0 && k < min(depth, 2 * FEW_STRIDE); k += FEW_STRIDE)
-            fetch_ahead(w[i] + k); /* the weights depend on no kernel before this one */
-    }
-    wait_for_earlier();
-    let_next_begin();
+    const uint8_t *w[2] = {few_row<GATED>(a, n0, g, 0), few_row<GATED>(a, n0, g, 1)}, *x[NT];
 #pragma unroll
     for (int t = 0; t < NT; t++)
         x[t] = row_of<uint8_t>(a.a, min(8 * t + g, a.c.rows - 1));
@@ -379,6 +378,30 @@ static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul
             store_product<U>(a, m, n, add_parts<NT>(part, e));
         else if (j < 2)
             store_gated<U>(a, m, n, add_parts<NT>(part, e), add_parts<NT>(part, e + 2));
+    }
+}
+
+/* GATED: SwiGLU follows; a block has 8 rows of W that are of the gate, and the 8 of `up` that belong
+ * to them. */
+template <int NT, class U, bool GATED>
+static __global__ void __launch_bounds__(SLICES * 32) few_e4m3(struct hzp_matmul_args a, int depth)
+{
+    HZP_SHARED(float, part, [SLICES][NT][32][4]);
+    const int wide = GATED ? FEW_COLS / 2 : FEW_COLS, n0 = blockIdx.x * wide;
+    int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *w = few_row<GATED>(a, n0, lane / 4, i);
+        for (int k = slice * FEW_DEPTH; lane % 4 == 0 && k < min(depth, 2 * FEW_STRIDE);
+             k += FEW_STRIDE)
+            fetch_ahead(w + k); /* the weights depend on no kernel before this one */
+    }
+    wait_for_earlier();
+    let_next_begin();
+    for (int n = n0; n < a.c.cols; n += gridDim.x * wide) {
+        if (n > n0)
+            __syncthreads(); /* other warps may still read the parts */
+        few_columns<NT, U, GATED>(a, depth, n, part);
     }
 }
 
@@ -491,7 +514,7 @@ extern "C" bool hzp_cuda_e4m3_fits(const struct hzp_matmul_args *a)
 
 template <class U> static int product_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
 {
-    unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, (int)FEW_COLS);
+    unsigned blocks = grid_within(lane, HZP_DIV_UP(a->c.cols, (int)FEW_COLS), FEW_RESIDENT);
     int depth = a->a.cols, rows = a->c.rows;
     if (rows <= 8) {
         start_few(lane, rows, blocks, SLICES * 32, 0, few_e4m3<1, U, false>, *a, depth);
@@ -514,7 +537,7 @@ extern "C" int hzp_cuda_matmul_e4m3(struct hzp_lane *lane, const struct hzp_matm
 
 extern "C" int hzp_cuda_gated_e4m3(struct hzp_lane *lane, const struct hzp_matmul_args *a)
 {
-    unsigned blocks = (unsigned)HZP_DIV_UP(a->c.cols, FEW_COLS / 2);
+    unsigned blocks = grid_within(lane, HZP_DIV_UP(a->c.cols, FEW_COLS / 2), FEW_RESIDENT);
     int depth = a->a.cols;
     with_type(a->c.type, [&](auto *t) {
         using U = elem_of<decltype(t)>;

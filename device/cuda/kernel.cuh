@@ -224,6 +224,14 @@ static inline unsigned grid_for(struct hzp_lane *lane, int64_t count, int thread
     return (unsigned)HZP_MAX((int64_t)1, HZP_MIN(blocks, most));
 }
 
+/* The number of blocks of a kernel that needs `blocks`, or fewer that each do several blocks' work:
+ * where the lane's limit is held by grids, as many as fit on its SMs, `resident` on each. */
+static inline unsigned grid_within(struct hzp_lane *lane, int64_t blocks, int resident)
+{
+    int64_t most = (int64_t)hzp_cuda_sms(lane) * resident;
+    return (unsigned)(hzp_cuda_by_grid(lane) ? HZP_MIN(blocks, most) : blocks);
+}
+
 /* Starts a kernel that waits for what came before it (wait_for_earlier): early in a step of few
  * rows. */
 template <class... P, class... A>

@@ -91,6 +91,10 @@ void fake_set_algo_times(const int *microseconds, int count);
 /* Products by algorithms of a lower number than this fail when they run. */
 extern int fake_algos_failing;
 
+/* The i-th kernel of the program, as its source names it; templates have several; NULL: there are
+ * fewer.  Valid until the next call. */
+const char *fake_kernel_name(int i);
+
 /* For which products of e4m3 the library has algorithms. */
 enum fake_e4m3 { FAKE_E4M3_ALL, FAKE_E4M3_HALF /* into BF16 */, FAKE_E4M3_NONE };
 extern enum fake_e4m3 fake_e4m3;

@@ -115,6 +115,15 @@ static void name_of(const struct kernel *kernel, char *ret, size_t size)
     snprintf(ret, size, "%.*s", (int)length, at);
 }
 
+const char *fake_kernel_name(int i)
+{
+    static char name[80];
+    if (i >= kernels)
+        return NULL;
+    name_of(&kernel_of[i], name, sizeof(name));
+    return name;
+}
+
 static bool fits(dim3 d, unsigned x, unsigned y, unsigned z)
 {
     return d.x > 0 && d.y > 0 && d.z > 0 && d.x <= x && d.y <= y && d.z <= z;
