@@ -90,6 +90,8 @@ static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
     if (!lane->ready)
         HZP_TRY(hzp_cuda_lane_ready(lane));
     HZP_TRY(hzp_cuda_graph_op(lane));
+    if (base->most && hzp_cuda_by_grid(base))
+        hzp_cuda_say_limits();
     if (!lane->span)
         return op(base, args);
     HZP_TRY(hzp_cuda_time_begin(lane));

@@ -60,6 +60,7 @@ struct hzp_cuda_device {
     struct hzp_cudnn *cudnn; /* NULL: not wanted */
     size_t attn_bytes;       /* of a lane's `attn` */
     enum hzp_cuda_lanes lanes;
+    bool lacks_green;                /* lanes is GRID because the driver has no green contexts */
     struct hzp_cuda_green *green;    /* NULL: no share was requested yet */
     struct hzp_cuda_lane *lane_list; /* all open lanes */
     uint64_t lane_ids;
@@ -145,11 +146,12 @@ static inline int hzp_cuda_sms(struct hzp_lane *lane)
 }
 
 /* Whether the limit is enforced only by the lane's kernels: they must start no more blocks than fit
- * on its SMs. */
-static inline bool hzp_cuda_by_grid(struct hzp_lane *lane)
+ * on its SMs.  A lane has its own stream if it has no green context. */
+static inline bool hzp_cuda_by_grid(struct hzp_lane *base)
 {
-    int share = hzp_cuda_lane(lane)->limit, limit = hzp_cuda_limit(lane);
-    return limit && (limit != share || hzp_cuda_device(lane)->lanes == HZP_CUDA_GRID);
+    const struct hzp_cuda_lane *lane = hzp_cuda_lane(base);
+    int limit = hzp_cuda_limit(base);
+    return limit && (limit != lane->limit || lane->stream == lane->own);
 }
 
 /* HZP_OK, or HZP_EDEVICE with the error logged once; HZP_EUNSUP during a capture. */
@@ -178,6 +180,7 @@ int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane);
 int hzp_cuda_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence);
 int hzp_cuda_lane_set_share(struct hzp_lane *lane, int cores);
 void hzp_cuda_shares_prepare(struct hzp_device *dev, const int *cores, int lanes);
+void hzp_cuda_say_limits(void); /* says once which kernels a limit on blocks does not limit */
 int hzp_cuda_fence_open(struct hzp_device *dev, struct hzp_fence **ret);
 void hzp_cuda_fence_close(struct hzp_fence *fence);
 int hzp_cuda_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
@@ -194,9 +197,10 @@ bool hzp_cuda_links_work(const struct hzp_cuda_device *dev, struct hzp_err_text 
 /* green.c: streams that own `parts` disjoint sets of SMs, with the numbers of SMs in `want` (at
  * least 16, in steps of 8; if there are several, the last gets all SMs that are left).  A split is
  * made once per `want`, at the start for the shares in the plans (hzp_cuda_shares_prepare), and
- * kept, because graphs were captured on it.  When the maximum number of splits exists, the nearest
- * one is returned.  ret_sms: the SMs of each part. HZP_EUNSUP, with one line logged: the device has
- * no green contexts. */
+ * kept, because graphs were captured on it.  When the maximum number of splits exists, or the
+ * driver has no memory for this one, the nearest one is returned, and that is counted; a split that
+ * failed three times is not tried again.  ret_sms: the SMs of each part.  HZP_EUNSUP: this split is
+ * not to be had, and no other can stand for it; HZP_ENOENT: the driver has no functions for it. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms);

@@ -5,7 +5,7 @@
  * split is cut off the device part by part, each from the remainder of the one before. That takes
  * the driver a few milliseconds, so splits are made at the start, kept for the device's life and
  * looked up by the wanted numbers of SMs.  Each costs a context and a stream per part: there are at
- * most SPLITS.
+ * most SPLITS.  Those that fail are remembered, too, and tried three times each.
  */
 #include "device/cuda/cuda.h"
 
@@ -26,7 +26,7 @@
     X(cuGreenCtxDestroy)                                                                           \
     X(cuGreenCtxStreamCreate)
 
-enum { SPLITS = 24 };
+enum { SPLITS = 24, TRIES_MAX = 3 };
 
 struct part {
     CUgreenCtx context;
@@ -39,11 +39,19 @@ struct split {
     struct part part[HZP_CUDA_PARTS_MAX];
 };
 
+/* A split that could not be made. */
+struct refusal {
+    int want[HZP_CUDA_PARTS_MAX], parts, times;
+    int code; /* HZP_ENOMEM, or HZP_EUNSUP */
+};
+
 struct hzp_cuda_green {
     CUdevice device;
     int priority;
     struct split split[SPLITS];
     int splits;
+    struct refusal refusal[SPLITS];
+    int refusals;
 #define X(name) __typeof__(&name) name;
     DRIVER(X)
 #undef X
@@ -51,9 +59,8 @@ struct hzp_cuda_green {
 
 static int refused(const char *what, CUresult error)
 {
-    hzp_log(HZP_LOG_WARN, "cuda", "no green contexts: %s (%d): lanes are limited by their grids",
-            what, (int)error);
-    return HZP_EUNSUP;
+    hzp_log(HZP_LOG_WARN, "cuda", "no green context: %s (%d)", what, (int)error);
+    return error == CUDA_ERROR_OUT_OF_MEMORY ? HZP_ENOMEM : HZP_EUNSUP;
 }
 
 /* Looks up a function in the version of the header this was compiled with: structs have that
@@ -86,7 +93,7 @@ static int green_open(struct hzp_cuda_device *dev)
     }
     if (r < 0) {
         free(g);
-        return r;
+        return HZP_ENOENT;
     }
     cudaDeviceGetStreamPriorityRange(&low, &g->priority);
     dev->green = g;
@@ -178,6 +185,44 @@ static int split_add(struct hzp_cuda_green *g, const int *want, int parts, struc
     return HZP_OK;
 }
 
+/* The refusal of this split, which is new if it has not failed before; NULL: no more can be
+ * remembered. */
+static struct refusal *refusal_of(struct hzp_cuda_green *g, const int *want, int parts)
+{
+    int i = 0;
+    while (i < g->refusals &&
+           (g->refusal[i].parts != parts ||
+            memcmp(g->refusal[i].want, want, (size_t)parts * sizeof(*want)) != 0))
+        i++;
+    if (i == SPLITS)
+        return NULL;
+    if (i == g->refusals) {
+        g->refusals++;
+        g->refusal[i] = (struct refusal){.parts = parts};
+        memcpy(g->refusal[i].want, want, (size_t)parts * sizeof(*want));
+    }
+    return &g->refusal[i];
+}
+
+/* Makes a split, unless that has failed too often.  HZP_ENOMEM: the driver has no memory for it;
+ * HZP_EUNSUP: it cannot be made. */
+static int split_try(struct hzp_cuda_green *g, const int *want, int parts, struct split **ret)
+{
+    struct refusal *refusal = refusal_of(g, want, parts);
+    if (!refusal)
+        return HZP_EUNSUP;
+    if (refusal->times == TRIES_MAX)
+        return refusal->code;
+    int r = split_add(g, want, parts, ret);
+    if (r == HZP_OK) {
+        *refusal = g->refusal[--g->refusals];
+        return r;
+    }
+    refusal->times++;
+    refusal->code = r;
+    return r;
+}
+
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
                          cudaStream_t *ret_stream, int *ret_sms)
 {
@@ -185,14 +230,16 @@ int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts
         HZP_TRY(green_open(dev));
     struct hzp_cuda_green *g = dev->green;
     struct split *split = nearest(g, want, parts);
-    bool exact = split && memcmp(split->want, want, (size_t)parts * sizeof(*want)) == 0;
-    if (!exact && g->splits < SPLITS)
-        HZP_TRY(split_add(g, want, parts, &split));
-    else if (!exact)
-        hzp_device_fallback(&dev->base, HZP_FALLBACK_share, 0, 0, 0,
-                            "all splits of the SMs are taken: further shares get the nearest");
-    if (!split)
-        return refused("too many splits", CUDA_ERROR_OUT_OF_MEMORY);
+    if (!split || memcmp(split->want, want, (size_t)parts * sizeof(*want)) != 0) {
+        bool full = g->splits == SPLITS;
+        int r = full ? HZP_ENOMEM : split_try(g, want, parts, &split);
+        if (r < 0 && (r != HZP_ENOMEM || !split))
+            return HZP_EUNSUP;
+        if (r < 0)
+            hzp_device_fallback(&dev->base, HZP_FALLBACK_share, parts, want[0], 0,
+                                full ? "all splits of the SMs are taken: the nearest is used"
+                                     : "no memory for a split of the SMs: the nearest is used");
+    }
     for (int i = 0; i < parts; i++) {
         ret_stream[i] = split->part[i].stream;
         ret_sms[i] = split->part[i].sms;

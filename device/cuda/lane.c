@@ -150,12 +150,11 @@ static int sharing(struct hzp_cuda_device *dev, struct hzp_cuda_lane *ret[HZP_CU
     return count;
 }
 
-/* Adjusts the wanted numbers of SMs, the smallest first: each is at least the smallest part, the
- * sum is at most what the device has, and for green contexts each is a whole number of steps. */
-static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
+/* Adjusts the wanted numbers of SMs, the smallest first: each is at least the smallest part and a
+ * whole number of steps, and the sum is at most what the device has. */
+static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count, int step)
 {
     int sum = 0, most = dev->sms / count;
-    int step = dev->lanes == HZP_CUDA_GREEN ? (int)HZP_CUDA_PART_STEP : 1;
     int least = HZP_MAX(HZP_MIN((int)HZP_CUDA_PART_MIN, dev->sms / 2 / count), 1);
     for (int i = 0; i < count; i++) {
         want[i] = HZP_MAX((want[i] + step / 2) / step * step, least);
@@ -169,37 +168,58 @@ static void shares_fit(const struct hzp_cuda_device *dev, int *want, int count)
     }
 }
 
-/* Says once what a limit on blocks does not limit: kernels with a block for each row or tile. */
-static void say_limits(void)
+/* Those with a block for each row, group of rows or tile; tests/cudafake/test_grids.c has both
+ * lists. */
+void hzp_cuda_say_limits(void)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&said))
         hzp_log(HZP_LOG_WARN, "cuda",
-                "shares limit matrix products, decode attention and ops on single elements; norms, "
-                "rotations, losses, sampling, and attention of prompts and of training may use all "
-                "SMs");
+                "limits on blocks hold for cuBLASLt's products and those of few rows, decode "
+                "attention and ops on single elements; norms, rotations, quantization, sampling, "
+                "losses, gradients of norms and of embeddings, sums of squares, audits, attention "
+                "of prompts and of training, and products that cuBLASLt refuses are not limited");
+}
+
+/* Finds green contexts for the shares, the smallest first.  HZP_EUNSUP: *ret_why says why there are
+ * none. */
+static int shares_split(struct hzp_cuda_device *dev, const int *share, int count,
+                        cudaStream_t *ret_stream, int *ret_limit, const char **ret_why)
+{
+    int want[HZP_CUDA_PARTS_MAX];
+    *ret_why = "the driver has no green contexts: shares limit grids";
+    if (dev->lacks_green)
+        return HZP_EUNSUP;
+    *ret_why = "too few SMs for a green context each: shares limit grids";
+    if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
+        return HZP_EUNSUP;
+    *ret_why = "the driver refuses this split of the SMs: shares limit grids";
+    memcpy(want, share, (size_t)count * sizeof(*want));
+    shares_fit(dev, want, count, HZP_CUDA_PART_STEP);
+    int r = hzp_cuda_green_split(dev, want, count, ret_stream, ret_limit);
+    if (r != HZP_ENOENT)
+        return r;
+    dev->lanes = HZP_CUDA_GRID;
+    dev->lacks_green = true;
+    *ret_why = "the driver has no green contexts: shares limit grids";
+    return HZP_EUNSUP;
 }
 
 /* Creates the streams and limits of lanes with these shares, the smallest first. */
 static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
                        cudaStream_t *ret_stream, int *ret_limit)
 {
-    int want[HZP_CUDA_PARTS_MAX];
-    if (dev->sms < (count + 1) * HZP_CUDA_PART_MIN)
-        dev->lanes = HZP_CUDA_GRID;
-    if (dev->lanes == HZP_CUDA_GREEN) {
-        memcpy(want, share, (size_t)count * sizeof(*want));
-        shares_fit(dev, want, count);
-        int r = hzp_cuda_green_split(dev, want, count, ret_stream, ret_limit);
+    if (dev->lanes == HZP_CUDA_GREEN || dev->lacks_green) {
+        const char *why;
+        int r = shares_split(dev, share, count, ret_stream, ret_limit, &why);
         if (r != HZP_EUNSUP)
             return r;
-        dev->lanes = HZP_CUDA_GRID;
-        hzp_device_fallback(&dev->base, HZP_FALLBACK_share, 0, 0, 0,
-                            "the driver makes no green contexts: shares limit grids");
+        hzp_device_fallback(&dev->base, HZP_FALLBACK_share, count, share[0], 0, why);
     }
-    say_limits();
+    hzp_cuda_say_limits();
+    memset(ret_stream, 0, (size_t)count * sizeof(*ret_stream));
     memcpy(ret_limit, share, (size_t)count * sizeof(*ret_limit));
-    shares_fit(dev, ret_limit, count);
+    shares_fit(dev, ret_limit, count, 1);
     return HZP_OK;
 }
 

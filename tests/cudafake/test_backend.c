@@ -11,6 +11,7 @@
 
 #include "base/thread.h"
 #include "device/about.h"
+#include "device/fallback.h"
 #include "tests/cudafake/ops.h"
 
 struct rig {
@@ -157,6 +158,7 @@ static void test_staging(void **state)
                                  .pos = pos,
                                  .heads = heads,
                                  .eps = 1e-5f};
+    memset(pos, 0, N * sizeof(*pos));
     pos[0] = 1;
     pos[1] = 3;
     fill(g.a, g.x, 1);
@@ -171,6 +173,13 @@ static void test_staging(void **state)
     finish(&g, g.a);
     assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
     assert_int_equal(fake_count(FAKE_COPY), 2);
+    finish(&g, g.a);
+    assert_int_equal(hzp_device_fallbacks(g.dev, HZP_FALLBACK_staging), 0);
+    for (int i = 0; i < HZP_CUDA_STAGED_MAX + 2; i++) { /* more arrays than are staged at a time */
+        args.pos = pos + 2 * i;
+        assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
+    }
+    assert_int_equal(hzp_device_fallbacks(g.dev, HZP_FALLBACK_staging), 2);
     finish(&g, g.a);
     rig_close(&g);
 }
@@ -407,9 +416,86 @@ static void test_prepared(void **state)
     fake_fail("cuGreenCtxCreate", 0, CUDA_ERROR_NOT_SUPPORTED);
     hzp_device_prepare_shares(g.dev, wants[0], 2);
     assert_int_equal(contexts(), 0);
+    fake_fail("cuGreenCtxCreate", 0, CUDA_ERROR_NOT_SUPPORTED);
     shares(&g, 48, 84);
     on_share(&g, g.a, 0, 0);
     assert_int_equal(hzp_cuda_sms(g.a), 48);
+    assert_true(hzp_cuda_by_grid(g.a));
+    shares(&g, 64, 68); /* the next split is green, */
+    on_share(&g, g.a, 0, 64);
+    assert_false(hzp_cuda_by_grid(g.a));
+    shares(&g, 48, 84); /* and this one, too, when it succeeds */
+    on_share(&g, g.a, 0, 48);
+    rig_close(&g);
+}
+
+static uint64_t slow_shares(const struct rig *g)
+{
+    return hzp_device_fallbacks(g->dev, HZP_FALLBACK_share);
+}
+
+/* Each change to shares that are not as asked is counted; what is not to be had is not asked for
+ * again and again, and does not change what other shares get. */
+static void test_slow_shares(void **state)
+{
+    struct rig g;
+    rig_open(&g, 9, "green");
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 48);
+    assert_int_equal(slow_shares(&g), 0);
+    fake_fail("cuGreenCtxCreate", 1, CUDA_ERROR_OUT_OF_MEMORY); /* the nearest stands for it */
+    shares(&g, 64, 68);
+    on_share(&g, g.a, 0, 48);
+    on_share(&g, g.b, 48, 132);
+    assert_int_equal(slow_shares(&g), 1);
+    assert_int_equal(contexts(), 2);
+    shares(&g, 64, 68); /* no change */
+    fill(g.a, g.x, 1);
+    assert_int_equal(slow_shares(&g), 1);
+    for (int i = 0; i < 4; i++) { /* another one: three attempts */
+        shares(&g, 0, 0);
+        fill(g.a, g.x, 1);
+        fake_fail("cuGreenCtxCreate", 0, CUDA_ERROR_NOT_SUPPORTED);
+        shares(&g, 32, 100);
+        on_share(&g, g.a, 0, 0);
+        assert_int_equal(hzp_cuda_sms(g.a), 32);
+        assert_int_equal(slow_shares(&g), 2 + i);
+    }
+    shares(&g, 24, 108); /* the fourth attempt would have been this one's failure */
+    on_share(&g, g.a, 0, 0);
+    shares(&g, 32, 100); /* not tried, although it would succeed now */
+    on_share(&g, g.a, 0, 0);
+    shares(&g, 24, 108);
+    on_share(&g, g.a, 0, 24);
+    assert_int_equal(slow_shares(&g), 7);
+    rig_close(&g);
+
+    rig_open(&g, 9, "green"); /* a driver without the functions: by the grid from then on */
+    fake_fail("cudaGetDriverEntryPointByVersion", 2, cudaErrorNotSupported);
+    for (int i = 0; i < 3; i++) {
+        shares(&g, 48 + 8 * i, 84 - 8 * i);
+        on_share(&g, g.a, 0, 0);
+        assert_int_equal(hzp_cuda_sms(g.a), 48 + 8 * i);
+        assert_int_equal(slow_shares(&g), 1 + i);
+    }
+    rig_close(&g);
+
+    fake_set_sms(40); /* two shares are too many for this one, one is not */
+    rig_open(&g, 9, "green");
+    shares(&g, 20, 20);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(slow_shares(&g), 1);
+    shares(&g, 24, 0);
+    on_share(&g, g.a, 0, 24);
+    shares(&g, 24, 16);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(slow_shares(&g), 2);
+    rig_close(&g);
+    fake_set_sms(132);
+    rig_open(&g, 9, "grid"); /* as asked */
+    shares(&g, 48, 84);
+    on_share(&g, g.a, 0, 0);
+    assert_int_equal(slow_shares(&g), 0);
     rig_close(&g);
 }
 
@@ -445,6 +531,10 @@ static void test_refused(void **state)
     on_share(&g, g.a, 0, 0);
     assert_int_equal(hzp_cuda_sms(g.a), 48);
     assert_int_equal(hzp_cuda_sms(g.b), 84);
+    assert_int_equal(contexts(), 0); /* nothing of it is left */
+    shares(&g, 84, 48);              /* the same split succeeds */
+    on_share(&g, g.b, 0, 48);
+    on_share(&g, g.a, 48, 132);
     rig_close(&g);
     rig_open(&g, 9, "grid");
     shares(&g, 48, 84);
@@ -533,6 +623,7 @@ int main(void)
         cmocka_unit_test(test_green),       cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),       cmocka_unit_test(test_early),
+        cmocka_unit_test(test_slow_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
