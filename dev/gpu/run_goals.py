@@ -109,10 +109,14 @@ def check_rows(run):
 
 
 def fallbacks(results):
-    """[(step, kind, times)]: where the device took a slower way (device/fallback.h)."""
-    return [(step["name"], row["name"].split(", ", 1)[1], row["value"])
-            for step in results["steps"] for row in step["rows"]
-            if str(row.get("name", "")).startswith("fallbacks, ")]
+    """[(step, what)]: where the device took a slower way (device/fallback.h), as the log says it, and as `hzpserve
+    bench` counts it."""
+    found = []
+    for step in results["steps"]:
+        found += [(step["name"], f"{way['kind']}, {way['shape']}: {way['reason']}") for way in step.get("fallbacks", [])]
+        found += [(step["name"], f"{row['name'].split(', ', 1)[1]}, {row['value']:.0f} times") for row in step["rows"]
+                  if str(row.get("name", "")).startswith("fallbacks, ")]
+    return found
 
 
 def serving_rows(run):
@@ -316,8 +320,8 @@ def report(results):
                 "of that.".format(*held) if (held := ceiling(results)) else " What it sustains was not measured."), "",
              clocks_said(results)]
     lines += memory_left(results)
-    for step, kind, times in fallbacks(results):
-        lines += ["", f"**Fallback: {kind}, {times:.0f} times in step {step}.**"]
+    for step, what in fallbacks(results):
+        lines += ["", f"**Fallback in step {step}: {what}.**"]
     if results["trial"]:
         lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
     lines += ["", "## Goals", ""] + table(asked)

@@ -61,8 +61,16 @@ class Server:
         sys.exit(f"still not learned: {through}, {state}")
 
 
-def main(program, model, examples, *options):
-    with tempfile.TemporaryDirectory() as folder, open(folder + "/log", "w", encoding="utf-8") as log:
+def told(path):
+    """The servers' log, which is also shown."""
+    with open(path, encoding="utf-8") as file:
+        said = file.read()
+    sys.stderr.write(said)
+    return said.splitlines()
+
+
+def run(program, model, examples, options, folder):
+    with open(folder + "/log", "w", encoding="utf-8") as log:
         server = Server(program, model, folder + "/state", log, options)
         before = server.answer()
         through = server.teach(examples)["last"]
@@ -77,13 +85,18 @@ def main(program, model, examples, *options):
         server.learned(server.teach(examples)["last"])
         server.process.send_signal(signal.SIGTERM)
         code = server.process.wait(timeout=HANG)
-        with open(folder + "/log", encoding="utf-8") as said:
-            errors = [line for line in said if " error " in line]
-    ok = state["serving_optimizer_step"] > 0 and again == taught and code == 0 and not errors
-    print(json.dumps({"ok": ok, "before": before, "taught": taught, "after the kill": again,
-                      "step": state["serving_optimizer_step"],
-                      "step after the kill": again_state["serving_optimizer_step"], "exit": code,
-                      "errors": errors[:3]}))
+    return {"before": before, "taught": taught, "after the kill": again, "step": state["serving_optimizer_step"],
+            "step after the kill": again_state["serving_optimizer_step"], "exit": code}
+
+
+def main(program, model, examples, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = run(program, model, examples, options, folder)
+        finally:
+            errors = [line for line in told(folder + "/log") if " error " in line]
+    ok = found["step"] > 0 and found["after the kill"] == found["taught"] and found["exit"] == 0 and not errors
+    print(json.dumps({"ok": ok, **found, "errors": errors[:3]}))
     return 0 if ok else 1
 
 

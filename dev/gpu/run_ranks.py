@@ -28,6 +28,11 @@ SIZES = ["--update-tokens", "256", "--micro-rows", "128"]
 FILES = ("trainer.safetensors", "model.safetensors")
 
 
+def show(said):
+    """Shows the warnings and errors of a log."""
+    sys.stderr.writelines(line + "\n" for line in said.splitlines() if re.match(r"\S+ (warn|error) ", line))
+
+
 def train(program, model, examples, device, env, out, ranks):
     """The losses of its updates, and what it said."""
     command = [program, "train", model, "--data", examples, "--out", out, "--device", device, "--ordered",
@@ -36,6 +41,7 @@ def train(program, model, examples, device, env, out, ranks):
                           env=env, timeout=HANG, check=False)
     if done.returncode:
         sys.exit(f"{ranks} ranks: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    show(done.stderr)
     with open(out + "/train.jsonl", encoding="utf-8") as log:
         rows = [json.loads(line) for line in log]
     return [row["loss"] for row in rows if "loss" in row], done.stderr
@@ -73,7 +79,10 @@ def serve(program, model, examples, device, env, folder):
         ask(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", file.read())
     trace = ask("/debug/timeline?seconds=60")
     server.send_signal(signal.SIGTERM)
-    return trace, server.wait(timeout=HANG)
+    status = server.wait(timeout=HANG)
+    with open(folder + "/log", encoding="utf-8") as log:
+        show(log.read())
+    return trace, status
 
 
 def tickets(trace):

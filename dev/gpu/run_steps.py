@@ -2,7 +2,8 @@
 """The steps of dev/gpu/run: their commands, and how their outputs are read and judged.
 
 A step: part, name, kind (check, bench), purpose, command, env, files (that must exist), expected seconds, read
-(turns its output into rows), optional (not a failure where it cannot run), extra (run only on request).
+(turns its output into rows), optional (not a failure where it cannot run), extra (run only on request), odd (it asks
+for shapes that the device is not built for, so slower ways are no fault).  Programs log to standard error.
 Part 1 is the checks, memory, ceilings and steps of the 8B shape; 2 cuDNN beside our attention, plans and lanes;
 3 offline loads, fp8, decode attention by share, co-serving, swaps.
 
@@ -101,14 +102,24 @@ def last_line(out):
     return [{"said": lines[-1]}] if lines else []
 
 
+def slower_ways(err):
+    """The lines of device/fallback.h in a step's log: each kind, shape and reason once, with its number of lines."""
+    found = {}
+    for line in re.findall(r"fallback kind=(\S+) shape=(\S+): (.*)", err):
+        found[line] = found.get(line, 0) + 1
+    return [{"kind": kind, "shape": shape, "reason": reason.rstrip(), "lines": n}
+            for (kind, shape, reason), n in found.items()]
+
+
 READERS = {"json": json_lines, "bench": bench_figures, "eval": eval_rows, "opcheck": opcheck_rows,
            "last": last_line, "none": lambda out: []}
 HUNG = 124
 
 
 def judge(step, rc, out, err):
-    """Returns verdict, rows and the text to show."""
+    """Returns verdict, rows, the slower ways that were taken, and the text to show."""
     rows, broken = [], False
+    slower = [] if step.get("odd") else slower_ways(err)
     try:
         rows = READERS[step.get("read", "none")](out)
     except (ValueError, KeyError, TypeError) as error:
@@ -123,24 +134,29 @@ def judge(step, rc, out, err):
     said = out[-3000:] if step["kind"] == "bench" and not rows else out[-600:]
     if failed or not out.strip():
         said = (said + "\n" + err[-1500:]).strip()
-    return {"verdict": verdict, "rows": rows, "said": said}
+    return {"verdict": verdict, "rows": rows, "fallbacks": slower, "said": said}
 
 
 # ---- commands ----
 
 def greedy(folder, size):
     """The same greedy text on the CPU and on the device: with graphs and without, on every kind of lanes.
-    The script prints one line per variant; all must equal the CPU's text."""
+    The script prints one line per variant; all must equal the CPU's text.  Attention in F32 is for comparing: that
+    it has no kernel of its own is no slower way."""
     script = """
 set -u
 fail=0
+declare -A allowed=([f32]=attention [bf16]=none)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 for dtype in f32 bf16; do
   n=0
   while read -r prompt; do
     n=$((n+1))
     want=$("$1" complete "$2" "$prompt" --device cpu --dtype $dtype --temperature 0 --max-tokens 48 2>/dev/null)
     for variant in "HZP_GRAPHS=1" "HZP_GRAPHS=0" "HZP_CUDA_LANES=grid" "HZP_CUDA_TUNE=0" "HZP_CUDA_EARLY=0" "HZP_CUDA_FUSE=0"; do
-      got=$(env $variant "$1" complete "$2" "$prompt" --device "$3" --dtype $dtype --temperature 0 --max-tokens 48)
+      got=$(env $variant "$1" complete "$2" "$prompt" --device "$3" --dtype $dtype --temperature 0 --max-tokens 48 2>"$log")
+      grep -v "fallback kind=${allowed[$dtype]} " "$log" >&2
       if [ -n "$want" ] && [ "$got" = "$want" ]; then echo "same $dtype $n $variant"
       else echo "FAIL $dtype $n $variant: '$got' is not '$want'"; fail=1; fi
     done
@@ -169,7 +185,7 @@ def checks(folder, size):
     yield {"name": "devices", "what": "the device opens", "command": [p("hzpserve"), "devices"],
            "expect": 2, "same": lambda out: " SMs" in out or size.trial and "cpu" in out}
     yield {"name": "conform", "what": "memory, lanes, copies and fences", "command": [p("test_device")],
-           "expect": 5}
+           "expect": 5, "odd": True}
     yield {"name": "opcheck", "what": "every op against the reference",
            "command": [p("opcheck"), *size.opcheck], "expect": 12, "read": "last"}
     yield {"name": "opcheck, grid lanes", "what": "attention on lanes limited to 48 SMs by their grids",
@@ -186,13 +202,13 @@ def checks(folder, size):
            "env": {"HZP_CUDA_BULK": "0"}, "expect": 2, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
            "command": [p("test_golden"), size.device] + golden[:size.golden], "expect": 4,
-           "read": "last"}
+           "read": "last", "odd": True}
     yield {"name": "greedy equality", "what": "the same text as on the CPU, with and without graphs",
            "command": greedy(folder, size), "files": [p("hzpserve"), p("world/config.json")], "expect": 25, "read": "last"}
     for shape in ("sequential", "overlapped"):
         yield {"name": f"no mixing, {shape}", "what": "no step reads two versions",
                "command": [p("test_no_mixing"), size.device, shape, size.mixing], "expect": 6,
-               "read": "last"}
+               "read": "last", "odd": True}
     yield {"name": "resume", "what": "killed, started again: the same answers; ended by SIGTERM: 0",
            "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"),
                        *size.resume],
@@ -313,7 +329,12 @@ done; exit $fail
 def others(folder, size):
     def p(name):
         return f"{folder}/{name}"
-    line = '"$@" 2>&1 >/dev/null | grep "memory driver" || echo "none: not a GPU"'
+    line = """said=$("$@" 2>&1 >/dev/null)
+status=$?
+printf '%s\\n' "$said" >&2
+printf '%s\\n' "$said" | grep "memory driver" || NONE
+exit $status
+""".replace("NONE", 'echo "none: not a GPU"' if size.trial else 'exit 1')
     yield {"part": 1, "name": "driver memory",
            "what": "what the driver takes for partitions of the SMs and for graphs, and what is free then",
            "command": ["bash", "-c", line, "plan",
@@ -389,6 +410,7 @@ def steps(folder, part=None, extra=False, size=FULL):
         for step in which(folder, size):
             step["kind"] = kind
             step.setdefault("part", 1)
+            step.setdefault("odd", folder + "/opcheck" in step["command"])
             step["limit"] = limit_of(step, size)
             if (extra or not step.get("extra")) and step["part"] in ((part,) if part else PARTS):
                 made.append(step)

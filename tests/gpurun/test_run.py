@@ -10,11 +10,14 @@ the steps after it run; from outputs such as a GPU would give, the report makes 
 judged by the ceilings measured in the same run.
 trial: all steps run on the CPU with a tiny shape, and every goal has a figure.
 """
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -224,6 +227,71 @@ def bad_steps_are_told(folder):
     check(all(g["reached"] == "not measured" for g in written["goals"]), "goals without a figure")
 
 
+SLOWER = "2026-01-01T00:00:00.000Z warn  cuda: fallback kind={} shape=7x8x9: the library has no algorithm\n"
+
+
+def replaced(folder, pack, name, script):
+    """A pack with this program replaced."""
+    if os.path.exists(folder):
+        shutil.rmtree(folder)
+    shutil.copytree(pack, folder, symlinks=True)
+    os.unlink(f"{folder}/{name}")
+    with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
+        file.write("#!/bin/bash\n" + script)
+    os.chmod(f"{folder}/{name}", 0o755)
+    return folder
+
+
+def trial_of(folder, pack, only):
+    """A trial of one step: its exit, what it printed, its results."""
+    if os.path.exists(folder + "/slower-out"):
+        shutil.rmtree(folder + "/slower-out")
+    done = call("here", pack, folder + "/slower-out", "--trial", "--only", only)
+    with open(folder + "/slower-out/results.json", encoding="utf-8") as file:
+        return done.returncode, done.stdout + done.stderr, json.load(file)["steps"][0]
+
+
+def slower_ways_fail_the_run(folder, pack):
+    """One fallback in any step makes exit 1 and is printed with shape and reason, whether the log says it or
+    bench counts it; not in steps that ask for odd shapes, and not attention in F32 where text is compared."""
+    said = f"printf '%s' '{SLOWER.format('product')}' >&2\n"
+    fine = "echo '" + '{"t":"ceiling","burst_tflops":1,"sustained_tflops":1}' + "'\n"
+    for script, wanted in ((fine, 0), (said + fine, 1)):
+        code, out, step = trial_of(folder, replaced(folder + "/slower", pack, "ceiling", script), "ceiling")
+        check(step["verdict"] == "ok" and code == wanted, f"{script}: exit {code}, {step}")
+        check(("product, 7x8x9: the library has no algorithm" in out) == bool(wanted), out)
+        with open(folder + "/slower-out/report.md", encoding="utf-8") as file:
+            check(("Fallback in step ceiling" in file.read()) == bool(wanted), "the report")
+    for figures, wanted in ((bench(), 0), (bench(figure("fallbacks, graph", 2.0)), 1)):
+        script = f"echo '{figures}'\n"
+        code, out, _ = trial_of(folder, replaced(folder + "/slower", pack, "hzpserve", script), "ops")
+        check(code == wanted and ("graph, 2 times" in out) == bool(wanted), f"bench counts: exit {code}, {out}")
+    odd = replaced(folder + "/slower", pack, "opcheck", said + "echo fine\n")
+    check(trial_of(folder, odd, "opcheck")[0] == 0, "opcheck asks for odd shapes")
+    for kind, dtype, wanted in (("attention", "f32", 0), ("attention", "bf16", 1), ("product", "f32", 1)):
+        script = f"""case "$*" in *"--dtype {dtype} "*) printf '%s' '{SLOWER.format(kind)}' >&2;; esac\necho a text\n"""
+        code, out, step = trial_of(folder, replaced(folder + "/slower", pack, "hzpserve", script), "greedy equality")
+        check(step["verdict"] == "ok" and code == wanted, f"greedy equality, {kind} in {dtype}: exit {code}, {out}")
+    for script, wanted in (("exit 3\n", "failed"), ("echo 'memory driver: 1 MB' >&2; exit 3\n", "failed"),
+                           ("echo 'memory driver: 1 MB' >&2\n", "ok")):
+        pack_ = replaced(folder + "/slower", pack, "hzpserve", script)
+        check(trial_of(folder, pack_, "driver memory")[2]["verdict"] == wanted, f"driver memory: {script}")
+    full = next(s for s in run.run_steps.steps(folder + "/slower") if s["name"] == "driver memory")
+    replaced(folder + "/slower", pack, "hzpserve", "exit 0\n")
+    check(subprocess.run(full["command"], capture_output=True, check=False).returncode, "a GPU without the line")
+
+
+def logs_are_passed_on(folder, pack):
+    """The scripts that start servers show what these have logged."""
+    fake = replaced(folder + "/slower", pack, "hzpserve", f"printf '%s' '{SLOWER.format('share')}' >&2\n") + "/hzpserve"
+    done = subprocess.run([sys.executable, os.path.dirname(RUN) + "/run_life.py", fake, "model", "examples"],
+                          capture_output=True, text=True, check=False)
+    check(done.returncode and "kind=share" in done.stderr, f"run_life.py: {done.stderr}")
+    with contextlib.redirect_stderr(io.StringIO()) as log:
+        __import__("run_ranks").show("x\n" + SLOWER.format("share") + "2026 info  loop: fine\n")
+    check("kind=share" in log.getvalue() and "fine" not in log.getvalue(), f"run_ranks.py: {log.getvalue()}")
+
+
 def verdicts(out):
     with open(out + "/results.json", encoding="utf-8") as file:
         return [step["verdict"] for step in json.load(file)["steps"]]
@@ -425,6 +493,8 @@ def logic(folder):
     parts_become_one_report(pack)
     loops_are_told(folder)
     bad_steps_are_told(folder)
+    slower_ways_fail_the_run(folder, pack)
+    logs_are_passed_on(folder, pack)
     killed_runs_keep_what_they_had(folder)
     goals_are_judged(pack)
     the_limit_without_bf16(pack)
