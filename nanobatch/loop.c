@@ -67,8 +67,11 @@ static void prepare_graphs(struct hzp_loop *loop)
         slots++;
     if (!loop->config.batch)
         return;
-    struct hzp_graphs_room room = loop->config.graphs;
-    room.count = hzp_graphs_count(&loop->config.batch->max, slots, HZP_COUNT(loop->active));
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
+    struct hzp_graphs_room room = c->graphs;
+    room.count = hzp_graphs_count(&c->batch->max, slots, HZP_COUNT(loop->active),
+                                  c->trains ? hzp_plan_shapes_each(&shapes) : 1);
     hzp_exec_prepare_graphs(loop->exec, variant, loop, &room);
 }
 

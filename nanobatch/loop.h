@@ -60,6 +60,7 @@ struct hzp_loop_config {
     /* Borrowed: the shape of each step by its rows. It replaces `shape`, and `beside` if that is
      * NULL.  NULL: none. */
     const struct hzp_plan_table *plans;
+    bool trains;                     /* a source offers slices of training */
     const struct hzp_tables *tables; /* borrowed: durations measured by `search`; NULL: none */
     bool check_plans;                /* prove every plan race-free before it runs */
     /* Other ranks compute each step together with this one, rank 0, which sends them its record
@@ -78,8 +79,9 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
 void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
 /* The last phase of the start.  If the device has graphs, this runs steps of padding rows: every
- * size of decode step and one full step of prompts, on the current version. So algorithms are
- * chosen, graphs of every slot of weights captured, and events made, before a request arrives. kv:
+ * size of decode step and of step with prompts, on the current version; and once more as in a step
+ * with training, where that has another shape or other shares.  So algorithms are chosen, graphs of
+ * every slot of weights captured, and events made, before a request arrives. kv:
  * of the pool, all of whose pages must be free.  Then, on every device, it calls
  * hzp_device_steady().  Call it before the first turn.
  *

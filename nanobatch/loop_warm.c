@@ -16,10 +16,39 @@ static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
     hzp_step_build(&active->plan, &what);
 }
 
-static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active)
+/* Whether such steps have one nano-batch on one lane, with training behind it or riding. */
+static bool is_plain(const struct hzp_plan_shape *shape)
+{
+    struct hzp_plan_shape in_turn = shape ? *shape : hzp_plan_sequential;
+    in_turn.ride = 0;
+    return hzp_plan_shape_plain(&in_turn);
+}
+
+/* Whether serving's part of a step of these rows is another one with training in it: in its shape,
+ * or in its lanes' shares. */
+static bool differs(const struct hzp_loop *loop, const struct hzp_batch *batch)
+{
+    const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, HZP_TENANT_TRAIN);
+    return loop->config.trains && both &&
+           !(is_plain(both) && is_plain(hzp_loop_shape(loop, batch, HZP_TENANT_SERVE)));
+}
+
+/* Plans the batch as in a step with this tenant: training takes lanes too, though it has no items
+ * here. */
+static void warm_build_with(struct hzp_loop *loop, struct hzp_active_step *active,
+                            enum hzp_tenant with)
+{
+    const struct hzp_plan_shape *shape = hzp_loop_shape(loop, active->batch, with);
+    warm_build(loop, active, shape);
+    for (int kind = 0; kind < HZP_KIND_COUNT && with == HZP_TENANT_TRAIN; kind++)
+        if (kind != HZP_KIND_DECODE)
+            active->plan.computing |= 1u << shape->train_lane[kind];
+}
+
+static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active, enum hzp_tenant with)
 {
     struct hzp_exec_times times;
-    warm_build(loop, active, hzp_loop_shape(loop, active->batch, HZP_TENANT_SERVE));
+    warm_build_with(loop, active, with);
     HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
     return hzp_exec_land(active->flight, NULL, &times);
 }
@@ -54,48 +83,61 @@ static int warm_times(struct hzp_loop *loop, int32_t items)
 }
 
 /* Runs the first active step, which chooses algorithms; then captures both. */
-static int warm_decode(struct hzp_loop *loop, int32_t rows)
+static int warm_decode(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with)
 {
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {
         struct hzp_active_step *active = &loop->active[i];
         hzp_warm_decode(active->batch, rows);
+        if (with == HZP_TENANT_TRAIN && !differs(loop, active->batch))
+            return HZP_OK;
         if (i == 0)
-            HZP_TRY(warm_run(loop, active));
+            HZP_TRY(warm_run(loop, active, with));
         else
-            warm_build(loop, active, hzp_loop_shape(loop, active->batch, HZP_TENANT_SERVE));
+            warm_build_with(loop, active, with);
         HZP_TRY(hzp_exec_capture(loop->exec, &active->plan));
     }
     return HZP_OK;
 }
 
-/* Steps with prompts of fewer rows multiply at sizes that decode steps have too. */
+/* Steps with prompts of fewer rows multiply at sizes that decode steps have too, if there are such
+ * decode steps. */
 enum { MIXED_MIN = 128 };
 
-static int warm_prompts(struct hzp_loop *loop, int32_t rows)
+static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with)
 {
     hzp_warm_prompts(loop->active[0].batch, loop->active[0].offer.kv, rows);
-    return warm_run(loop, &loop->active[0]);
+    if (with == HZP_TENANT_TRAIN && !differs(loop, loop->active[0].batch))
+        return HZP_OK;
+    return warm_run(loop, &loop->active[0], with);
+}
+
+/* Runs every size of step, as it is alone or with training. */
+static int warm_sizes(struct hzp_loop *loop, enum hzp_tenant with)
+{
+    const struct hzp_batch_config *max = &loop->config.batch->max;
+    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    for (int32_t rows = hzp_batch_size(1); rows < max->rows_max; rows = hzp_batch_size(rows + 1))
+        if (rows >= MIXED_MIN || rows > most)
+            HZP_TRY(warm_prompts(loop, rows, with));
+    HZP_TRY(warm_prompts(loop, max->rows_max, with));
+    for (int32_t rows = 1, bucket; rows <= most; rows = bucket + 1) {
+        bucket = hzp_batch_bucket(rows);
+        HZP_TRY(warm_decode(loop, HZP_MIN(bucket, most), with));
+    }
+    return HZP_OK;
 }
 
 static int warm_all(struct hzp_loop *loop)
 {
     const struct hzp_loop_config *c = &loop->config;
-    const struct hzp_batch_config *max = &c->batch->max;
-    int32_t items = 0, most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int32_t items = 0;
     HZP_TRY(warm_reserve(loop, c->shape, &items));
     HZP_TRY(warm_reserve(loop, c->beside, &items));
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
         HZP_TRY(warm_reserve(loop, &c->plans->entry[i].shape, &items));
     HZP_TRY(warm_times(loop, items));
-    for (int32_t rows = hzp_batch_size(1); rows < max->rows_max; rows = hzp_batch_size(rows + 1))
-        if (rows >= MIXED_MIN)
-            HZP_TRY(warm_prompts(loop, rows));
-    HZP_TRY(warm_prompts(loop, max->rows_max));
-    for (int32_t rows = 1, bucket; rows <= most; rows = bucket + 1) {
-        bucket = hzp_batch_bucket(rows);
-        HZP_TRY(warm_decode(loop, HZP_MIN(bucket, most)));
-    }
-    return HZP_OK;
+    HZP_TRY(warm_sizes(loop, HZP_TENANT_TRAIN));
+    return warm_sizes(loop, HZP_TENANT_SERVE); /* last: these graphs are evicted last */
 }
 
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)

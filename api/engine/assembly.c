@@ -207,18 +207,24 @@ static void shape_beside(struct hzp_assembly *a)
     a->beside.share[HZP_LANE_COMPUTE] = (int16_t)(a->dev->threads - cores);
 }
 
+/* The shape of steps that serve and train; NULL: as of those that serve. */
+static const struct hzp_plan_shape *planned_beside(struct hzp_assembly *a)
+{
+    const struct hzp_split_settings *split = a->is.training ? a->is.split : NULL;
+    if (!split || !(split->train_cores || split->ride))
+        return NULL;
+    shape_beside(a);
+    return &a->beside;
+}
+
 /* Before anything is given out: prepares the partitions of the SMs, and measures what the driver
  * takes for them and for graphs. */
 static int measure_driver(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     if (!a->is.serving)
         return HZP_OK;
-    const struct hzp_split_settings *split = a->is.training ? a->is.split : NULL;
-    bool beside = split && (split->train_cores || split->ride);
-    if (beside)
-        shape_beside(a);
-    int r = hzp_driver_measure(a->dev, a->plans.entries ? &a->plans : NULL,
-                               beside ? &a->beside : NULL, a->config.layers, &a->driver);
+    int r = hzp_driver_measure(a->dev, a->plans.entries ? &a->plans : NULL, planned_beside(a),
+                               a->config.layers, &a->driver);
     return explain(a, r, "the driver's memory", reterr);
 }
 
@@ -249,6 +255,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     prepare_attention(a);
     HZP_TRY(measure_driver(a, reterr));
+    struct hzp_plan_shapes each = {NULL, planned_beside(a), a->plans.entries ? &a->plans : NULL};
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
@@ -257,6 +264,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .limit = memory_limit(a),
                                          .lanes = lane_bytes(a),
                                          .driver = a->driver,
+                                         .shapes = a->is.training ? hzp_plan_shapes_each(&each) : 1,
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
         .link = a->link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
@@ -666,6 +674,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         .batch = a->batch,
         .policy = loop->policy,
         .idle_ns = loop->idle_ns,
+        .trains = a->trainer != NULL,
         .graphs = {.bytes = a->plan.graphs, .graph = a->driver.graph, .node = a->driver.node}};
     if (s) {
         config.run_ahead = (enum hzp_run_ahead)s->run_ahead;

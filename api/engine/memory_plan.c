@@ -115,9 +115,9 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     return HZP_OK;
 }
 
-/* Partitions of the SMs, as measured, and graphs: as many as the steps of two batches have sizes
- * and slots of weights, but no more than a part of the memory.  Steps of several ranks have none
- * (nanobatch/run/graphs.h). */
+/* Partitions of the SMs, as measured, and graphs: as many as the steps of two batches have sizes,
+ * shapes and slots of weights, but no more than a part of the memory.  Steps of several ranks have
+ * none (nanobatch/run/graphs.h). */
 static void plan_driver(const struct hzp_memory_request *q, int32_t rows, int32_t logits,
                         const struct hzp_layout *layout, struct hzp_memory_plan *plan)
 {
@@ -125,7 +125,7 @@ static void plan_driver(const struct hzp_memory_request *q, int32_t rows, int32_
     const struct hzp_driver_memory *driver = &q->driver;
     struct hzp_batch_config batch = {
         .rows_max = rows, .segs_max = (int32_t)q->serving->running_max, .logits_max = logits};
-    int32_t count = hzp_graphs_count(&batch, q->slots, 2);
+    int32_t count = hzp_graphs_count(&batch, q->slots, 2, HZP_MAX(q->shapes, 1));
     int32_t items =
         layout->config.layers * (LAYER_ITEMS + (plan->fp8 ? FP8_ITEMS : 0)) + OTHER_ITEMS;
     if (!driver->splits && !driver->node)

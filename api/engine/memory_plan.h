@@ -59,6 +59,7 @@ struct hzp_memory_request {
     bool copies;
     size_t host_limit;        /* bytes of host memory; 0: that is the limit, the device's
                                * memory is the host's */
+    int32_t shapes;           /* of each step: hzp_plan_shapes_each; 0: 1 */
     bool rides;               /* training may ride in serving's products, which needs memory */
     struct hzp_shards shards; /* of weights and training; the layout is padded for them */
 };

@@ -31,6 +31,7 @@ void hzp_plan_clear(struct hzp_plan *plan)
     plan->items = plan->waits = 0;
     memset(plan->share, 0, sizeof(plan->share));
     plan->reads_train = -1;
+    plan->computing = 0;
     plan->layer = -1;
     plan->tenant = HZP_TENANT_SERVE;
     plan->row0 = plan->rows = plan->rides = 0;

@@ -101,6 +101,9 @@ struct hzp_plan {
     /* The last item of serving that reads training's memory, for which the next step's items of
      * training wait; -1: none. */
     int32_t reads_train;
+    /* Lanes that count as computing though no item is on them (a bit for each): a step that stands
+     * for one with training, at the start. */
+    uint32_t computing;
 
     /* set on items added from here on */
     int16_t layer;

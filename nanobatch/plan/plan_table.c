@@ -333,6 +333,12 @@ void hzp_plan_table_print(const struct hzp_plan_table *t, FILE *out)
 
 enum { SHAPE, BESIDE, TABLE }; /* the numbers; of the table's entries from TABLE on */
 
+int32_t hzp_plan_shapes_each(const struct hzp_plan_shapes *shapes)
+{
+    bool beside = shapes->beside && hzp_plan_shape_beside(shapes->beside);
+    return beside || shapes->plans ? 2 : 1;
+}
+
 int32_t hzp_plan_shapes_number(const struct hzp_plan_shapes *shapes,
                                const struct hzp_plan_shape *shape)
 {

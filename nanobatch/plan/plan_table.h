@@ -66,6 +66,9 @@ int32_t hzp_plan_shapes_number(const struct hzp_plan_shapes *shapes,
 bool hzp_plan_shapes_at(const struct hzp_plan_shapes *shapes, int32_t number,
                         const struct hzp_plan_shape **ret);
 
+/* How many shapes a step of the same rows may have, 1 or 2: with training and without. */
+int32_t hzp_plan_shapes_each(const struct hzp_plan_shapes *shapes);
+
 /* Of rows and shapes: ranks that compute each step together need the same. */
 uint64_t hzp_plan_table_hash(const struct hzp_plan_table *table);
 

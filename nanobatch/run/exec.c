@@ -169,7 +169,8 @@ static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT],
     int lanes = 0;
     uint32_t collective = 0, heavy = 0; /* a bit for each lane */
     *ret_exchanging = 0;
-    memset(role, IDLE, HZP_LANE_COUNT * sizeof(*role));
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        role[l] = plan->computing >> l & 1 ? COMPUTES : IDLE;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         bool moves = hzp_item_only(item, HZP_TENANT_TRANSFER);

@@ -165,13 +165,14 @@ static int32_t ctx_most(const struct hzp_attn_paged_args *a)
     return (int32_t)HZP_MIN(most, (int64_t)INT32_MAX);
 }
 
-int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches)
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches,
+                         int32_t shapes)
 {
     int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
     int64_t sizes = 0;
     for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
         sizes++;
-    return (int32_t)HZP_MIN(sizes * slots * batches, (int64_t)INT32_MAX);
+    return (int32_t)HZP_MIN(sizes * slots * batches * shapes, (int64_t)INT32_MAX);
 }
 
 #define HOLE(struct_, member, end)                                                                 \

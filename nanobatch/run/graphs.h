@@ -60,9 +60,10 @@ void hzp_graphs_prepare(struct hzp_graphs *graphs, hzp_graph_variant *variant, v
                         const struct hzp_graphs_room *room);
 
 /* The most different graphs that decode steps of such batches need: sizes * slots of weights *
- * batches.  At most HZP_GRAPHS_MAX are kept. */
+ * batches * shapes of a step (hzp_plan_shapes_each).  At most HZP_GRAPHS_MAX are kept. */
 enum { HZP_GRAPHS_MIN = 128, HZP_GRAPHS_MAX = 1024 };
-int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches);
+int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches,
+                         int32_t shapes);
 
 /* Ends the start: from here on requests may wait for a capture, and captures are rationed.  NULL:
  * no effect. */

@@ -35,6 +35,7 @@ static size_t lanes;
 static bool copies;
 static size_t host_limit;
 static struct hzp_driver_memory driver;
+static int32_t shapes;
 
 static int make(size_t limit)
 {
@@ -49,6 +50,7 @@ static int make(size_t limit)
                                          .copies = copies,
                                          .host_limit = host_limit,
                                          .driver = driver,
+                                         .shapes = shapes,
                                          .rides = rides};
     return hzp_memory_plan(&request, &layout, &plan, &err);
 }
@@ -162,6 +164,11 @@ static void the_driver_takes_its_part(void **state)
     driver.node = 3; /* all of them fit */
     assert_int_equal(make(limit), HZP_OK);
     assert_true(plan.graphs < limit / 32);
+    size_t alone = plan.graphs;
+    shapes = 2; /* steps with training have graphs of their own */
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.graphs, 2 * alone);
+    shapes = 0;
     driver.node = 300000; /* not even one for each slot fits a 32nd */
     set = hzp_driver_graphs(&driver, options.engine.serving.slots, 4 * 9 + 6);
     assert_int_equal(make(limit), HZP_OK);

@@ -327,11 +327,12 @@ static void test_count(void **state)
 {
     struct hzp_batch_config max = {
         .rows_max = 256, .segs_max = 8, .page_stride = 16, .logits_max = 8, .edits_max = 1};
-    assert_int_equal(hzp_graphs_count(&max, 2, 2), 4 * 2 * 2); /* 1, 2, 4, 8 */
+    assert_int_equal(hzp_graphs_count(&max, 2, 2, 1), 4 * 2 * 2); /* 1, 2, 4, 8 */
     max.segs_max = max.logits_max = 40;
-    assert_int_equal(hzp_graphs_count(&max, 1, 1), 8); /* and 16, 24, 32, 40 */
+    assert_int_equal(hzp_graphs_count(&max, 1, 1, 1), 8); /* and 16, 24, 32, 40 */
     max.rows_max = max.segs_max = max.logits_max = 512;
-    assert_int_equal(hzp_graphs_count(&max, 2, 2), 92);
+    assert_int_equal(hzp_graphs_count(&max, 2, 2, 1), 92);
+    assert_int_equal(hzp_graphs_count(&max, 2, 2, 2), 184); /* with training and without */
 }
 
 /* A step that cannot be captured: three attempts, then its steps go op by op, each counted; steps
