@@ -167,6 +167,24 @@ static void deliver(struct hzp_loop *loop, struct hzp_active_step *active, bool 
     }
 }
 
+int hzp_loop_rows_of(int32_t rows)
+{
+    int at = 0;
+    while (rows >> at && at < HZP_LOOP_ROWS - 1)
+        at++;
+    return at;
+}
+
+static void count_rows(struct hzp_loop *loop, const struct hzp_active_step *active, uint64_t ns)
+{
+    if (!hzp_step_serves(active))
+        return;
+    int decodes = hzp_loop_rows_of(active->batch->decode_segs);
+    int prompts = hzp_loop_rows_of(active->batch->rows - active->batch->decode_segs);
+    hzp_count(&loop->counters.rows_steps[decodes][prompts], 1);
+    hzp_count(&loop->counters.rows_ns[decodes][prompts], ns);
+}
+
 /* Waits for serving's part of the step and delivers its results. */
 static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
 {
@@ -175,6 +193,7 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     uint64_t begin = hzp_host_ns();
     if (active->split.ride_ns > 0) /* subtract training's rows in serving's items */
         *served_ns -= HZP_MIN(*served_ns, (uint64_t)active->split.ride_ns);
+    count_rows(loop, active, *served_ns);
     hzp_rows_learn(&loop->time.rows, active->batch ? active->batch->rows : 0, *served_ns);
     active->tokens_ns = active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
     active->stage = HZP_STEP_SERVED;
@@ -530,6 +549,16 @@ void hzp_loop_stop(struct hzp_loop *loop, bool hurry)
 struct hzp_split *hzp_loop_split(struct hzp_loop *loop)
 {
     return &loop->split;
+}
+
+void hzp_loop_read_rows(const struct hzp_loop *loop, struct hzp_loop_rows *ret)
+{
+    const struct hzp_loop_counters *c = &loop->counters;
+    for (int d = 0; d < HZP_LOOP_ROWS; d++)
+        for (int p = 0; p < HZP_LOOP_ROWS; p++) {
+            ret->steps[d][p] = atomic_load_explicit(&c->rows_steps[d][p], memory_order_relaxed);
+            ret->ns[d][p] = atomic_load_explicit(&c->rows_ns[d][p], memory_order_relaxed);
+        }
 }
 
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret)

@@ -129,4 +129,14 @@ struct hzp_loop_stats {
 };
 void hzp_loop_read_stats(struct hzp_loop *loop, struct hzp_loop_stats *ret);
 
+/* Steps that served, by their rows: [decode rows][prompt rows], each 0, 1, 2-3, 4-7, ... and the
+ * last one all above.  ns: until serving's results were there. */
+enum { HZP_LOOP_ROWS = 12 };
+struct hzp_loop_rows {
+    uint64_t steps[HZP_LOOP_ROWS][HZP_LOOP_ROWS], ns[HZP_LOOP_ROWS][HZP_LOOP_ROWS];
+};
+int hzp_loop_rows_of(int32_t rows); /* 0 .. HZP_LOOP_ROWS - 1 */
+/* Thread: any. */
+void hzp_loop_read_rows(const struct hzp_loop *loop, struct hzp_loop_rows *ret);
+
 #endif

@@ -26,6 +26,8 @@ struct hzp_loop_counters {
     _Atomic uint64_t idle_since, idle_turn;
     _Atomic uint64_t ride_steps;
     _Atomic uint64_t ahead_steps, form_ns, issue_ns, deliver_ns, hidden_ns;
+    _Atomic uint64_t rows_steps[HZP_LOOP_ROWS][HZP_LOOP_ROWS];
+    _Atomic uint64_t rows_ns[HZP_LOOP_ROWS][HZP_LOOP_ROWS];
     atomic_bool failed;
 };
 

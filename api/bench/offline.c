@@ -8,6 +8,8 @@
  * of its answer's length as additional prompt, and generates only the rest.  Counted are the tokens
  * generated in the window, and the prompts of requests whose first token was generated in it.
  *
+ * Steps in it are counted by their rows.
+ *
  * The total counts prompt and generated tokens.  The limit is GEMM peak / (2 * weights), as if only
  * the matrix products with weights were computed.
  */
@@ -17,6 +19,7 @@
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ITLS_MAX = 1 << 20, OFFLINE_INPUT = 512, OFFLINE_OUTPUT = 128 };
@@ -34,6 +37,7 @@ struct offline {
     double answered, prompted; /* tokens in the window */
     double *itl;
     int64_t itls;
+    struct hzp_loop_rows from, to; /* steps at the begin and the end of what is measured */
 };
 
 /* Submits one more request; one of the first wave starts part-way. */
@@ -110,16 +114,48 @@ static void keep_window(struct hzp_bench *b, struct offline *o)
         for (int32_t i = 0; i < o->lives; i++)
             begun += atomic_load(&o->live[i]->out_count) > 0;
         if (begun >= o->first_wave) {
+            hzp_loop_read_rows(b->engine->parts.loop, &o->from);
             o->from_ns = now;
             o->to_ns = now + (uint64_t)(b->settings->steady_seconds * 1e9);
         }
     } else if (now >= o->to_ns && !o->stopped) {
         o->stopped = true;
         o->left = 0;
+        hzp_loop_read_rows(b->engine->parts.loop, &o->to);
         for (int32_t i = 0; i < o->lives; i++)
             atomic_store(&o->live[i]->cancel, true);
         hzp_loop_poke(b->engine->parts.loop);
     }
+}
+
+/* "0", "1", "2-3", "4-7" ... "1024+" */
+static const char *rows_text(int at, char text[24])
+{
+    int least = at ? 1 << (at - 1) : 0, most = 2 * least - 1;
+    if (at == HZP_LOOP_ROWS - 1)
+        snprintf(text, 24, "%d+", least);
+    else if (most > least)
+        snprintf(text, 24, "%d-%d", least, most);
+    else
+        snprintf(text, 24, "%d", least);
+    return text;
+}
+
+/* The steps by their rows: how many, and their time. */
+static void report_steps(struct hzp_bench *b, const struct offline *o)
+{
+    char name[96], decodes[24], prompts[24];
+    for (int d = 0; d < HZP_LOOP_ROWS; d++)
+        for (int p = 0; p < HZP_LOOP_ROWS; p++) {
+            uint64_t steps = o->to.steps[d][p] - o->from.steps[d][p];
+            if (!steps)
+                continue;
+            snprintf(name, sizeof(name), "steps, %s decodes, %s prompt rows", rows_text(d, decodes),
+                     rows_text(p, prompts));
+            hzp_bench_plain(b, name, (double)steps, "steps");
+            snprintf(name, sizeof(name), "time, %s decodes, %s prompt rows", decodes, prompts);
+            hzp_bench_plain(b, name, (double)(o->to.ns[d][p] - o->from.ns[d][p]) * 1e-6, "ms");
+        }
 }
 
 static void report(struct hzp_bench *b, struct offline *o, double seconds)
@@ -143,6 +179,7 @@ static void report(struct hzp_bench *b, struct offline *o, double seconds)
     hzp_bench_plain(b, o->steady ? "offline, measured window" : "offline, duration", seconds, "s");
     hzp_bench_plain(b, "ITL median", 1e3 * hzp_bench_quantile(o->itl, o->itls, 0.5), "ms");
     hzp_bench_plain(b, "ITL p99", 1e3 * hzp_bench_quantile(o->itl, o->itls, 0.99), "ms");
+    report_steps(b, o);
 }
 
 /* Lengths that are not given: 512 and 128 tokens, or a half and a quarter of a shorter context. */
@@ -175,6 +212,7 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
         hzp_xcalloc((size_t)(2 * b->started->serving.running_max), sizeof(struct hzp_request *));
     o.itl = hzp_xmalloc(ITLS_MAX * sizeof(*o.itl));
     hzp_bench_client_open(b, &o.client);
+    hzp_loop_read_rows(b->engine->parts.loop, &o.from);
     uint64_t begin = hzp_now_ns();
     int r = fill(b, &o, reterr);
     while (o.lives > 0) {
@@ -191,6 +229,8 @@ int hzp_bench_offline(struct hzp_bench *b, struct hzp_err_text *reterr)
     }
     uint64_t end = o.steady ? o.to_ns : hzp_now_ns();
     hzp_bench_client_close(&o.client);
+    if (!o.steady)
+        hzp_loop_read_rows(b->engine->parts.loop, &o.to);
     if (r == HZP_OK)
         report(b, &o, (double)(end - begin) * 1e-9);
     free(o.itl);

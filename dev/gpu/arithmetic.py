@@ -17,7 +17,7 @@ SHAPES = {"1b": (16, 2048, 8192, 32, 8, 64, 128256, True), "3b": (28, 3072, 8192
 COPY, SUSTAINED = 4256e9, 692e12
 # Shares of the limit, tokens a second, or as named in run_goals.py.
 GOALS = {"offline": 0.70, "output": 11000, "output, fp8": 18000, "attention": 0.85, "one sequence": 0.85,
-         "64 sequences": 0.80, "prefill": 0.75, "training": 0.62, "KV beside training": 32, "co-serving": 1.2}
+         "64 sequences": 0.80, "prefill": 0.75, "training": 0.62, "drawn": 0.98, "KV beside training": 32, "co-serving": 1.2}
 
 
 class Model:
@@ -71,13 +71,21 @@ def rows(copy, sustained):
     """goal, what a step moves and computes, the limit, the goal as a share of it, what must hold"""
     m = Model("8b")
     per_token = sustained / (2 * m.macs)
+    for prompt, answer in ((512, 512), (1024, 512)):
+        running, step = offline(m, prompt, answer, 100e9)
+        moving, computing, turn, beside = step.times(copy, sustained)
+        total = running + running * prompt // answer
+        yield (f"offline {prompt}/{answer}: {GOALS['offline']:.0%} of sustained / 2P", f"{running} running: {ms(moving)} "
+               f"of reading, {ms(computing)} of computing", f"{per_token:,.0f} tokens/s",
+               f"{GOALS['offline'] * per_token:,.0f} tokens/s; in turn {total / turn / per_token:.0%}, side by side "
+               f"{total / beside / per_token:.0%}", "nano-batches that overlap, or fewer bytes of keys and values (above "
+               "100 %: prompt rows have no logits)")
     running, step = offline(m, 512, 512, 100e9)
-    moving, computing, turn, beside = step.times(copy, sustained)
-    total = 2 * running
-    yield (f"offline 512/512: {GOALS['offline']:.0%} of sustained / 2P", f"{running} running: {ms(moving)} of reading, "
-           f"{ms(computing)} of computing", f"{per_token:,.0f} tokens/s", f"{GOALS['offline'] * per_token:,.0f} tokens/s; "
-           f"in turn {total / turn / per_token:.0%}, side by side {total / beside / per_token:.0%}",
-           "nano-batches that overlap, or fewer bytes of keys and values (above 100 %: prompt rows have no logits)")
+    turn, logits = step.times(copy, sustained)[2], running * m.vocab * 4 / copy
+    yield (f"offline 512/512, drawn over greedy: {GOALS['drawn']:.0%}", f"{running} rows of logits in F32, "
+           f"{running * m.vocab * 4 / 1e6:,.0f} MB: {ms(logits)} a pass", "100 %: a draw reads them as often as a greedy one",
+           f"{ms(turn * (1 - GOALS['drawn']))} of {ms(turn)} in turn", f"{turn * (1 - GOALS['drawn']) / logits:.1f} more "
+           "passes over the logits, or as much for random numbers and the list of what top_p keeps")
     for name, fp8 in (("output", False), ("output, fp8", True)):
         running, step = offline(m, 1000, 1000, 100e9, fp8)
         moving, computing, turn, beside = step.times(copy, sustained)
@@ -93,6 +101,13 @@ def rows(copy, sustained):
         yield (f"decoding, {name} at {context}: {share:.0%} of copy", f"{step.bytes / 1e9:.1f} GB", ms(best),
                f"{ms(best / share)} a step, {decodes * share / best:,.0f} tokens/s",
                f"{ms(best / share - best)} for launches, gaps and what is not read at the copy's rate")
+    kv = 64 * 1024 * m.kv_bytes()
+    share = GOALS["attention"]
+    yield (f"decode attention, 64 sequences at 1024: {share:.0%} of copy", f"{kv / 1e9:.1f} GB of keys and values in "
+           f"{m.layers} layers", ms(kv / copy), f"{ms(kv / copy / share)}, {kv / copy / share / m.layers * 1e6:.0f} us a "
+           "layer", f"{kv / copy / m.layers * 1e6 * (1 / share - 1):.0f} us a layer for its launch, the merge of pieces and "
+           "the last blocks; "
+           f"{64 * m.attention_flops(1024) / kv:.0f} operations a byte, products are idle")
     step = Step(m, 0, 0, 2048, 1024, logits=1)
     best = step.times(copy, sustained)[1]
     yield (f"prefill of 2048: {GOALS['prefill']:.0%} of sustained", f"{step.flops / 1e12:.1f} TFLOP", ms(best),

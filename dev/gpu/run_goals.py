@@ -128,6 +128,10 @@ def serving_rows(run):
                    run.figure("offline 1000/1000", "offline, answers"), "tokens/s", "offline 1000/1000")
     yield at_least(run, "8B offline 1000/1000, weights and KV cache in fp8: output tokens/s", GOALS["output, fp8"],
                    run.figure("offline, fp8", "offline, answers"), "tokens/s", "offline, fp8")
+    greedy, drawn = (run.figure(step, "offline, prompts and answers") for step in ("offline 512/512", "offline, drawn"))
+    yield at_least(run, "8B offline 512/512, drawn with top_p: tokens/s", GOALS["drawn"],
+                   drawn / greedy if greedy and drawn is not None else None, "of the greedy load's", "offline, drawn",
+                   "offline 512/512")
     attention = [row["gbytes_per_s"] for row in run.rows("product", t="attention") if row["sequences"] >= 64]
     yield at_least(run, "8B decode attention: bytes of keys and values a second", GOALS["attention"],
                    max(attention) / run.copy if attention and run.copy else None, SHARES[1], "product")
@@ -275,6 +279,30 @@ def table(rows):
     return lines
 
 
+STEPS = re.compile(r"(steps|time), (\S+) decodes, (\S+) prompt rows")
+
+
+def steps_table(rows):
+    """The steps of an offline load by their rows: the share of the time, number and milliseconds of each kind."""
+    cells, columns = {}, []
+    for row in rows:
+        what = STEPS.fullmatch(str(row.get("name")))
+        if what:
+            cells.setdefault(what[2], {}).setdefault(what[3], {})[what[1]] = row["value"]
+    if not cells:
+        return []
+    at = {key: int(re.match(r"\d+", key)[0]) for prompts in cells.values() for key in prompts}
+    columns = sorted(at, key=at.get)
+    whole = sum(cell.get("time", 0) for prompts in cells.values() for cell in prompts.values()) or 1
+    lines = ["", "Share of the time, steps x ms of a step, by decode rows (lines) and prompt rows (columns):", "",
+             "| decodes | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for decodes, prompts in cells.items():
+        told = [f"{c['time'] / whole:.0%}, {c['steps']:.0f} x {c['time'] / c['steps']:.3g}"
+                if (c := prompts.get(column)) else "-" for column in columns]
+        lines.append(f"| {decodes} | " + " | ".join(told) + " |")
+    return lines
+
+
 def clocks_said(results):
     log = [s for s in results["steps"] if "sm_mhz" in s]
     if not log:
@@ -326,16 +354,17 @@ def report(results):
         lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
     lines += ["", "## Goals", ""] + table(asked)
     lines += ["", "## Steps", "", "SM clock and power: lowest / median / highest; throttled: the share of the time; "
-              "memory: MiB in use before / after.", "",
-              "| step | kind | verdict | s | SM MHz | W | throttled | memory | what it said |",
-              "|---|---|---|---|---|---|---|---|---|"]
+              "memory: MiB in use before / after; least free: MiB at its lowest.", "",
+              "| step | kind | verdict | s | SM MHz | W | throttled | memory | least free | what it said |",
+              "|---|---|---|---|---|---|---|---|---|---|"]
     for s in results["steps"]:
         said = s["said"].splitlines()[-1][:110].replace("|", "/") if s["said"].strip() else ""
         lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {span(s.get('sm_mhz'))} | "
-                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | {said} |")
+                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | {s.get('least_free_mib', '-')} | {said} |")
     for s in results["steps"]:
         if s["rows"] and s["kind"] == "bench":
-            lines += ["", f"## {s['name']}", "", s["what"], ""] + table(s["rows"])
+            plain = [row for row in s["rows"] if not STEPS.fullmatch(str(row.get("name")))]
+            lines += ["", f"## {s['name']}", "", s["what"], ""] + table(plain) + steps_table(s["rows"])
         elif s["said"].strip() and (s["kind"] == "bench" or s["verdict"] in ("failed", "hung")):
             lines += ["", f"## {s['name']}", "", s["what"], "", "```", s["said"].strip(), "```"]
     return "\n".join(lines) + "\n"

@@ -4,8 +4,8 @@
 A step: part, name, kind (check, bench), purpose, command, env, files (that must exist), expected seconds, read
 (turns its output into rows), optional (not a failure where it cannot run), extra (run only on request), odd (it asks
 for shapes that the device is not built for, so slower ways are no fault).  Programs log to standard error.
-Part 1 is the checks, memory, ceilings and steps of the 8B shape; 2 cuDNN beside our attention, plans and lanes;
-3 offline loads, fp8, decode attention by share, co-serving, swaps.
+Part 1 is the checks, memory, ceilings, attention and steps of the 8B shape; 2 cuDNN beside our attention, plans,
+lanes and steps in fp8; 3 offline loads, what there is for fp8, decode attention by share, co-serving, swaps.
 
 The same steps exist in two sizes: FULL, for one GPU of 140 GB, and TRIAL, the same commands on the CPU with a
 shape of two thin layers, which proves that each runs and its output is readable, and measures nothing.
@@ -271,7 +271,7 @@ def serving(folder, size):
                              "--output-len", str(answer), "--max-running", str(running), "--step-rows",
                              size.offline_rows, "--prefill-rows", size.offline_rows, "--kv-memory",
                              size.offline_memory, "--max-waiting", "2048", "--max-waiting-tokens", "16777216"),
-           "env": noise(), "expect": seconds, "read": "bench", "extra": True}
+           "env": noise(), "expect": seconds, "read": "bench"}
     shape, context, running = size.long
     prompt, answer = size.offline["512/512"][:2]
     yield {"part": 3, "extra": True, "name": "offline, long context",
@@ -341,7 +341,10 @@ exit $status
                        *engine(folder, size, "serve", size.big, "--quick", "--kv-memory", size.swap[1],
                                "--context", size.swap[3], "--log-level", "info")],
            "env": noise(), "expect": 10, "read": "last"}
-    yield {"part": 3, "name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
+    yield {"part": 3, "name": "fp8, offers", "what": "how many algorithms cuBLASLt has for each product of e4m3, by rows, "
+           "output and way of adding up, and the best one's time; skipped where there is no GPU",
+           "command": [p("fp8_offers")], "expect": 6, "read": "json", "optional": True}
+    yield {"part": 2, "name": "fp8, steps", "what": "decode steps with e4m3 projections beside bf16, and their logits",
            "command": [p("fp8"), size.device, p("shapes/" + size.big), *size.fp8], "expect": 10, "read": "json"}
     yield {"part": 3, "name": "fp8, serve", "what": "one request alone, several, with --quantization fp8",
            "command": engine(folder, size, "serve", size.big, "--quick", "--quantization", "fp8",
@@ -367,7 +370,7 @@ exit $status
            "extra": True}
     yield {"part": 2, "name": "cudnn attention", "what": "prefill and training attention, ours and cuDNN's, by length; "
            "skipped where there is no cuDNN", "command": [p("cudnn_attention")], "expect": 60, "read": "json", "optional": True}
-    yield {"part": 3, "name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
+    yield {"part": 1, "name": "opcheck --bench", "what": "the rate of attention of prompts and of training", "read": "opcheck",
            "command": [p("opcheck"), *size.opcheck[:1], "--bench",
                                     *(size.opcheck[1:] or ["--op=attn_p*"])],
            "expect": 9}

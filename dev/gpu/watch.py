@@ -8,7 +8,7 @@ import threading
 import time
 
 FIELDS = (("sm_mhz", "clocks.sm"), ("power_w", "power.draw"), ("temperature_c", "temperature.gpu"),
-          ("memory_used_mib", "memory.used"), ("throttled", "clocks_throttle_reasons.active"))
+          ("memory_used_mib", "memory.used"), ("memory_free_mib", "memory.free"), ("throttled", "clocks_throttle_reasons.active"))
 IDLE, SETTINGS = 0x1, 0x2  # reasons that are none: nothing to do; clocks as the operator has set them
 EVERY_MS = 100
 
@@ -32,12 +32,16 @@ def parse(line):
 
 
 def summary(rows):
-    """Lowest, median and highest of each column, and the share of the time in which clocks were held back."""
+    """Lowest, median and highest of each column, the least free memory, and the share of the time in which clocks
+    were held back."""
     found = {}
     for name, _ in FIELDS[:3]:
         column = sorted(row[name] for row in rows if row[name] is not None)
         if column:
             found[name] = [column[0], column[len(column) // 2], column[-1]]
+    free = [row["memory_free_mib"] for row in rows if row["memory_free_mib"] is not None]
+    if free:
+        found["least_free_mib"] = min(free)
     held = [row["throttled"] for row in rows if row["throttled"] is not None]
     if held:
         found["throttled"] = round(sum(value > 0 for value in held) / len(held), 3)

@@ -54,7 +54,7 @@ def commands_are_understood(folder):
     for step in run.run_steps.steps(folder, extra=True):
         command = step["command"]
         for word in command + step.get("files", []):
-            inside = word.startswith(folder) and "cudnn_attention" not in word
+            inside = word.startswith(folder) and not word.endswith(("cudnn_attention", "fp8_offers"))
             check(not inside or os.path.exists(word), f"{step['name']}: {word} is not there")
         if not command[0].endswith("/hzpserve"):
             continue
@@ -90,7 +90,7 @@ FAKE_SMI = """#!/bin/sh
 echo "clocks.sm [MHz], a header"
 i=0
 while :; do
-  echo "$((1200 + i % 3 * 300)) MHz, $((500 + i % 2 * 180)).50 W, 61, $((400 + i / 4 * 100)) MiB, 0x000000000000000$((i % 2 * 4 + 1))"
+  echo "$((1200 + i % 3 * 300)) MHz, $((500 + i % 2 * 180)).50 W, 61, $((400 + i / 4 * 100)) MiB, $((9000 - i % 4 * 1000)) MiB, 0x000000000000000$((i % 2 * 4 + 1))"
   i=$((i + 1)); sleep 0.05
 done
 """
@@ -99,9 +99,10 @@ done
 def clocks_are_logged(folder):
     """Rows of nvidia-smi; what is no row is left out; without the program, or a GPU, the log says why."""
     watch = run.watch
-    row = watch.parse("1980 MHz, 699.12 W, 71, 1024 MiB, 0x0000000000000005")
-    check(row == {"sm_mhz": 1980, "power_w": 699.12, "temperature_c": 71, "memory_used_mib": 1024, "throttled": 4}, f"{row}")
-    check(watch.parse("[N/A], [N/A], 40, [N/A], 0x1")["temperature_c"] == 40, "a field that is not told")
+    row = watch.parse("1980 MHz, 699.12 W, 71, 1024 MiB, 2048 MiB, 0x0000000000000005")
+    check(row == {"sm_mhz": 1980, "power_w": 699.12, "temperature_c": 71, "memory_used_mib": 1024, "memory_free_mib": 2048,
+                  "throttled": 4}, f"{row}")
+    check(watch.parse("[N/A], [N/A], 40, [N/A], [N/A], 0x1")["temperature_c"] == 40, "a field that is not told")
     check(watch.parse("Failed to initialize NVML") is None, "a warning is no row")
     fake = folder + "/nvidia-smi"
     with open(fake, "w", encoding="utf-8") as file:
@@ -113,6 +114,7 @@ def clocks_are_logged(folder):
     told = watch.summary(log.between(begin, time.time()))
     log.stop()
     check(told["sm_mhz"][0] == 1200 and told["sm_mhz"][2] == 1800 and told["power_w"][2] == 680.5, f"{told}")
+    check(told["least_free_mib"] == 6000, f"{told}")
     check(0 < told["throttled"] < 1, f"reasons that are none count: {told}")
     check("no-such-program" in watch.Watch("no-such-program").why, "a missing program is not named")
     empty = watch.Watch("true")
@@ -131,6 +133,8 @@ def arithmetic_by_hand():
     check(round(step.times(4256e9, 692e12)[0] * 1e3, 2) == 3.54, "milliseconds of that")
     running, step = arithmetic.offline(model, 1000, 1000, 100e9)
     check(running == 381 and step.bytes == 2 * 7504658432 + 381 * 1500 * 131072, f"{running} sequences of 1000/1000")
+    longer, longer_step = arithmetic.offline(model, 1024, 512, 100e9)
+    check(longer == 496 and longer_step.bytes == 2 * 7504658432 + 496 * 1280 * 131072, f"{longer} sequences of 1024/512")
     _, narrow = arithmetic.offline(model, 1000, 1000, 100e9, fp8=True)
     check(narrow.bytes == 7504658432 + 762 * 1500 * 65536, "fp8 reads one byte")
     done = subprocess.run([sys.executable, os.path.dirname(RUN) + "/arithmetic.py"], capture_output=True, text=True,
@@ -143,11 +147,12 @@ def arithmetic_by_hand():
 def memory_is_told(folder):
     """A step after which the device's memory stays in use is named, and clocks stand beside each step."""
     results, _ = report_of(folder, recorded(True))
-    results["steps"][1].update(memory_used_mib=[500.0, 900.0], sm_mhz=[1200.0, 1500.0, 1980.0], power_w=[300.0, 600.0, 699.0],
+    results["steps"][1].update(memory_used_mib=[500.0, 900.0], least_free_mib=1234.0, sm_mhz=[1200.0, 1500.0, 1980.0], power_w=[300.0, 600.0, 699.0],
                                throttled=0.25)
     report = run.run_goals.report(results)
     check(f"400 MiB more are in use after step {results['steps'][1]['name']}" in report, report[:2000])
     check("1200 / 1500 / 1980" in report and "1200 to 1980 MHz" in report, "clocks are not in the report")
+    check("| 500 / 900 | 1234.0 |" in report, "the least free memory is not in the report")
     check("820" in report and "692" in report, "ceilings are not in the report")
 
 
@@ -373,7 +378,11 @@ def recorded(good):
                        copy=4000.0),
         "offline 512/512": bench(figure("offline, prompts and answers", 36000.0, 0.84 * less)),
         "offline 1024/512": bench(figure("offline, prompts and answers", 36000.0, 0.83 * less)),
-        "offline 1000/1000": bench(figure("offline, answers", 11500.0 * less)),
+        "offline, drawn": bench(figure("offline, prompts and answers", 35700.0 * less ** 2)),
+        "offline 1000/1000": bench(figure("offline, answers", 11500.0 * less), figure("steps, 64-127 decodes, 0 prompt rows", 30.0),
+                                   figure("time, 64-127 decodes, 0 prompt rows", 300.0),
+                                   figure("steps, 64-127 decodes, 1024+ prompt rows", 4.0),
+                                   figure("time, 64-127 decodes, 1024+ prompt rows", 100.0)),
         "offline, fp8": bench(figure("offline, answers", 18500.0 * less)),
         "8b beside KV": bench(figure("memory: KV cache", 32.1 * less), figure("memory: available", 149.0),
                               figure("memory: planned", 147.0), figure("seconds an update", 0.5)),
@@ -390,6 +399,7 @@ def recorded(good):
         "graphs of lanes": lines(*[{"form": form, "t": "plan", "decode": 64, "depth": 1024, "prefill": 0, "train": 0,
                                     "plan": "overlapped, by hand", "ms": ms, "graphs": graphs}
                                    for form, ms, graphs in (("lanes", 5.0, 113), ("whole", 6.0, 1))]),
+        "fp8, offers": lines({"t": "offers", "product": "qkv", "rows": 16, "out": "f32 +", "fast": 1, "offers": 8, "us": 9.0}),
         "fp8, steps": lines({"t": "fp8", "sequences": 1, "times": 1.6, "bf16_tokens_per_s": 200.0,
                              "fp8_tokens_per_s": 320.0},
                             {"t": "fp8 logits", "max_difference": 0.1, "deviation": 1.0,
@@ -414,13 +424,13 @@ def report_of(folder, outputs):
 
 ASKED = ["opcheck of every op", "golden numbers", "greedy text equal", "compute-sanitizer", "8B offline 512/512",
          "8B offline 1024/512", "8B offline 1000/1000", "8B offline 1000/1000, weights and KV cache in fp8",
-         "8B decode attention", "8B decoding, one request", "8B decoding, 64 sequences", "8B prefill", "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
+         "8B offline 512/512, drawn", "8B decode attention", "8B decoding, one request", "8B decoding, 64 sequences", "8B prefill", "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
          "8B inter-token latency, 10 swaps", "8B worst inter-token latency at a swap", "8B co-serving gain at half load, goals held",
          "8B plans over", "3B decode step over two lanes", "R -> P of decode attention + training's products, green",
          "R -> P of decode attention + training's products, grid", "8B decode in fp8", "8B logits in fp8",
          "trained model: loss"]
 HELD = ["8B offline 512/512", "8B offline 1024/512", "8B offline 1000/1000",
-        "8B offline 1000/1000, weights and KV cache in fp8", "8B decode attention", "8B decoding, 64 sequences",
+        "8B offline 1000/1000, weights and KV cache in fp8", "8B offline 512/512, drawn", "8B decode attention", "8B decoding, 64 sequences",
         "8B prefill", "8B decoding, one request", "3B training", "8B full fine-tuning", "8B worst inter-token latency at a swap",
         "8B co-serving gain at half load, goals held"]
 
@@ -448,6 +458,9 @@ def goals_are_judged(folder):
             check(found, f"no row of {name}")
             check(found[0]["reached"] != "not measured", f"{name}: {found[0]}")
             check(f"| {found[0]['goal']} |" in report, f"{name} is not in the report")
+            if name == "8B offline 1000/1000":
+                check("| 64-127 | 75%, 30 x 10 | 25%, 4 x 25 |" in report and "| steps, 64" not in report,
+                      "the steps by their rows: " + report)
             if name in HELD:
                 check(found[0]["reached"] == ("yes" if good else "NO"), f"good {good}: {found[0]}")
     results, _ = report_of(folder, recorded(True))
@@ -468,9 +481,11 @@ def trial(folder):
     with open(out + "/results.json", encoding="utf-8") as file:
         results = json.load(file)
     for step in results["steps"]:
-        absent = step["verdict"] == "skipped" and ("sanitizer" in step["name"] or "cudnn" in step["name"])
+        absent = step["verdict"] == "skipped" and any(word in step["name"] for word in ("sanitizer", "cudnn", "offers"))
         check(step["verdict"] == "ok" or absent, f"{step['name']} ({step['verdict']}): {step['said']}")
     check(done.returncode == 0, done.stdout + done.stderr)
+    loads = [s for s in results["steps"] if s["name"].startswith("offline")]
+    check(loads and all(run.run_goals.steps_table(s["rows"]) for s in loads), "no steps by their rows")
     for goal in results["goals"]:
         can = "sanitizer" not in goal["goal"] and not goal["goal"].endswith(", grid")
         check(goal["reached"] == "a trial" or not can, f"{goal}")

@@ -181,6 +181,27 @@ static void serving_deliver(struct hzp_source *source, const struct hzp_step *st
     assert_int_equal(outcome->status, HZP_OK);
 }
 
+/* The loop has counted one step, of one decode row. */
+static void check_rows(const struct hzp_loop *loop)
+{
+    struct hzp_loop_rows rows;
+    hzp_loop_read_rows(loop, &rows);
+    for (int d = 0; d < HZP_LOOP_ROWS; d++)
+        for (int p = 0; p < HZP_LOOP_ROWS; p++) {
+            assert_int_equal(rows.steps[d][p], d == 1 && p == 0);
+            assert_int_equal(rows.ns[d][p] > 0, d == 1 && p == 0);
+        }
+}
+
+/* 0, 1, 2-3, 4-7 ... and all above. */
+static void rows_have_kinds(void **state)
+{
+    static const int32_t rows[] = {0, 1, 2, 3, 4, 7, 8, 1023, 1024, 1 << 30};
+    static const int kinds[] = {0, 1, 2, 2, 3, 3, 4, 10, 11, 11};
+    for (int i = 0; i < HZP_COUNT(rows); i++)
+        assert_int_equal(hzp_loop_rows_of(rows[i]), kinds[i]);
+}
+
 /* The time that training has left behind serving's source, in a loop's first step: with or without
  * a slice of a source before serving's. */
 static uint64_t room_behind_serving(bool early)
@@ -216,6 +237,7 @@ static uint64_t room_behind_serving(bool early)
     assert_int_equal(hzp_loop_turn(loop), 1);
     assert_int_equal(a.offered, early);
     assert_int_equal(b.offered, 1);
+    check_rows(loop);
     hzp_loop_destroy(loop);
     hzp_plan_fini(&first);
     hzp_plan_fini(&second);
@@ -236,6 +258,7 @@ int main(void)
         cmocka_unit_test(two_chains_in_a_step),
         cmocka_unit_test(sources_share_the_room),
         cmocka_unit_test(serving_keeps_what_was_offered),
+        cmocka_unit_test(rows_have_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
