@@ -92,6 +92,7 @@ enum hzp_lock_rank {
     HZP_LOCK_GRAMMARS,  /* api/text/structure: grammars that are kept */
     HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */
+    HZP_LOCK_FALLBACKS, /* device/fallback */
     HZP_LOCK_RANKS,     /* api/ranks: which link and control messages there are */
     HZP_LOCK_CONTROL,   /* api/ranks/control: what is known of the other ranks */
     HZP_LOCK_LINK,      /* device/link: the ranks of one process; the thread of one rank */

@@ -102,7 +102,8 @@ struct hzp_backend {
 extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
 
 /* What device/fallback.h counts; owned by the device that hzp_device_open returned. */
-struct hzp_fallbacks *hzp_fallbacks_create(void);
+struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal);
+void hzp_fallbacks_destroy(struct hzp_fallbacks *fallbacks); /* NULL: no effect */
 
 /* Fills a table with the reference implementation of every op; a host backend then replaces
  * some. */

@@ -3,9 +3,12 @@
  * counted, and logged once for each shape.
  *
  * Reported by the metrics (hzpserve_device_fallbacks_total), by `hzpserve bench` and by
- * dev/gpu/run, which fails if there are any.
+ * dev/gpu/run, which fails if there are any.  `hzpserve devices` shows those of the last run: a
+ * thread writes them to a small file beside the kept algorithms (cuda/algos.h), at most once a
+ * second, and again when the device is closed.
  *
- * Invariant: counts never decrease; a case is counted whenever it happens, logged or not.
+ * Invariant: counts never decrease; a case is counted whenever it happens, logged or not; counting
+ * never waits for a disk.
  * Thread: engine adds; any thread reads.
  */
 #ifndef HZP_DEVICE_FALLBACK_H
@@ -39,13 +42,28 @@ const char *hzp_fallback_name(enum hzp_fallback kind);
 const char *hzp_fallback_help(enum hzp_fallback kind);
 
 /* Counts one case.  m, n, k: its shape, 0 where it has none; the first case of each kind and shape
- * is logged with the reason, a clause such as "the library has no algorithm".  At most 64 shapes
- * are logged. */
+ * is logged with the reason, a clause such as "the library has no algorithm".  At most
+ * HZP_FALLBACK_SHAPES_MAX shapes are logged, and kept. */
 void hzp_device_fallback(struct hzp_device *dev, enum hzp_fallback kind, int32_t m, int32_t n,
                          int32_t k, const char *reason);
 
 /* The number of cases since the device was opened. */
 uint64_t hzp_device_fallbacks(const struct hzp_device *dev, enum hzp_fallback kind);
+
+/* Cases of one kind and shape. */
+enum { HZP_FALLBACK_SHAPES_MAX = 64, HZP_FALLBACK_REASON = 120 };
+struct hzp_fallback_shape {
+    enum hzp_fallback kind;
+    int32_t m, n, k;
+    uint64_t count;
+    int64_t last; /* when it last happened: seconds since 1970 */
+    char reason[HZP_FALLBACK_REASON];
+};
+
+/* Those of the last run on this device of the backend, as its file has them; returns how many. A
+ * line that is not as written is left out.  Thread: any. */
+int hzp_fallbacks_last(const char *backend, int ordinal,
+                       struct hzp_fallback_shape ret[HZP_FALLBACK_SHAPES_MAX]);
 
 #ifdef __cplusplus
 }

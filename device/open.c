@@ -39,7 +39,7 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
 {
     struct hzp_device *dev;
     HZP_TRY(backend->open(config, &dev, reterr));
-    dev->fallbacks = hzp_fallbacks_create();
+    dev->fallbacks = hzp_fallbacks_create(backend->name, config->ordinal);
     int r = table_check(dev, reterr);
     if (r >= 0 && hzp_trace_wanted())
         r = hzp_trace_open(dev, &dev, reterr);
@@ -128,7 +128,7 @@ void hzp_device_close(struct hzp_device *dev)
     hzp_thread_disown_engine(dev);
     dev->fallbacks = NULL;
     dev->backend->close(dev);
-    free(fallbacks);
+    hzp_fallbacks_destroy(fallbacks);
 }
 
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)

@@ -5,6 +5,7 @@
 #include "api/engine/memory_plan.h"
 #include "base/version.h"
 #include "device/about.h"
+#include "device/fallback.h"
 #include "device/link.h"
 
 #include <jansson.h>
@@ -20,6 +21,19 @@ static const char *device_name(const char *backend, int ordinal, char text[32])
 }
 
 /* ---- as text ---- */
+
+static void print_slower(const char *backend, int ordinal)
+{
+    struct hzp_fallback_shape shape[HZP_FALLBACK_SHAPES_MAX];
+    int shapes = hzp_fallbacks_last(backend, ordinal, shape);
+    if (shapes)
+        printf("    slower ways taken in the last run:\n");
+    for (int i = 0; i < shapes; i++) {
+        const struct hzp_fallback_shape *s = &shape[i];
+        printf("      %s %dx%dx%d, %llu time%s: %s\n", hzp_fallback_name(s->kind), s->m, s->n, s->k,
+               (unsigned long long)s->count, s->count == 1 ? "" : "s", s->reason);
+    }
+}
 
 static void print_facts(const char *what, const struct hzp_fact *fact, int facts)
 {
@@ -43,6 +57,7 @@ static void print_backend(const char *name, const struct hzp_about *about)
         for (int k = 0; k < d->facts; k++)
             printf(", %s %s", d->fact[k].name, d->fact[k].value);
         printf("\n");
+        print_slower(name, d->ordinal);
     }
 }
 
@@ -62,6 +77,21 @@ static json_t *facts_json(const struct hzp_fact *fact, int facts)
     return object;
 }
 
+static json_t *slower_json(const char *backend, int ordinal)
+{
+    struct hzp_fallback_shape shape[HZP_FALLBACK_SHAPES_MAX];
+    int shapes = hzp_fallbacks_last(backend, ordinal, shape);
+    json_t *ret = json_array();
+    for (int i = 0; i < shapes; i++) {
+        const struct hzp_fallback_shape *s = &shape[i];
+        json_array_append_new(ret, json_pack("{s:s, s:[i, i, i], s:I, s:I, s:s}", "kind",
+                                             hzp_fallback_name(s->kind), "shape", s->m, s->n, s->k,
+                                             "count", (json_int_t)s->count, "last",
+                                             (json_int_t)s->last, "reason", s->reason));
+    }
+    return ret;
+}
+
 static json_t *backend_json(const char *name, const struct hzp_about *about)
 {
     json_t *devices = json_array();
@@ -73,6 +103,7 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
         json_object_set_new(one, "name", json_string(d->name));
         json_object_set_new(one, "memory_bytes", json_integer((json_int_t)d->memory));
         json_object_set_new(one, "cores", json_integer(d->cores));
+        json_object_set_new(one, "slower_ways", slower_json(name, d->ordinal));
         json_array_append_new(devices, one);
     }
     json_t *ret = json_object();
