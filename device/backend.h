@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 struct hzp_limits;
+struct hzp_overhead;
 struct hzp_about;
 
 struct hzp_backend {
@@ -58,6 +59,8 @@ struct hzp_backend {
 
     /* (optional) NULL: the driver takes no memory that was not asked for. */
     size_t (*bytes_free)(struct hzp_device *dev);
+    /* (optional) NULL: none (device/limits.h). */
+    void (*overhead)(struct hzp_device *dev, struct hzp_overhead *ret);
 
     /* (optional) NULL: nothing to prepare. */
     void (*attention_prepare)(struct hzp_device *dev, const struct hzp_attention_use *use);

@@ -29,6 +29,13 @@ static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_d
 /* Takes a few seconds.  HZP_EUNSUP: the backend does not measure. */
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret);
 
+/* Bytes of the device's memory that no plan gives out; 0: none, or not known. */
+struct hzp_overhead {
+    size_t context; /* what the driver took for this process's context */
+    size_t loading; /* left for code that it and the libraries load later, not in mem_total */
+};
+void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
+
 /* The rate of reads now, in bytes per second: the best of a few runs, a fraction of a second.
  * Where it varies from one second to the next, what binds a figure is the rate taken in turns with
  * it; read_bytes_per_s is the best moment of the whole measurement.  HZP_EUNSUP: the rate does not

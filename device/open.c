@@ -136,6 +136,13 @@ int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
     return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
 }
 
+void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret)
+{
+    *ret = (struct hzp_overhead){0};
+    if (dev->backend->overhead)
+        dev->backend->overhead(dev, ret);
+}
+
 int hzp_device_read_rate(struct hzp_device *dev, double *ret)
 {
     return dev->backend->read_rate ? dev->backend->read_rate(dev, ret) : HZP_EUNSUP;

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "device/backend.h"
 #include "device/bf16.h"
+#include "device/limits.h"
 #include "device/operand.h"
 
 enum { NANS_LOGGED = 20 };
@@ -248,6 +249,11 @@ static void trace_shares_prepare(struct hzp_device *base, const int *cores, int 
     hzp_device_prepare_shares(((struct trace_device *)base)->inner, cores, lanes);
 }
 
+static void trace_overhead(struct hzp_device *base, struct hzp_overhead *ret)
+{
+    hzp_device_overhead(((struct trace_device *)base)->inner, ret);
+}
+
 static size_t trace_bytes_free(struct hzp_device *base)
 {
     return hzp_device_bytes_free(((struct trace_device *)base)->inner);
@@ -324,6 +330,7 @@ static const struct hzp_backend functions = {
     .lane_set_share = trace_lane_set_share,
     .shares_prepare = trace_shares_prepare,
     .bytes_free = trace_bytes_free,
+    .overhead = trace_overhead,
     .attention_prepare = trace_attention_prepare,
     .steady = trace_steady,
     .times_prepare = trace_times_prepare,

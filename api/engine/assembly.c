@@ -641,18 +641,13 @@ static void note_memory(const struct hzp_assembly *a)
         own = a->is.group ? hzp_group_links_bytes(a->is.training != NULL)
               : a->link   ? HZP_LINK_NCCL_BYTES
                           : 0;
+    size_t allocated = hzp_account_bytes() + lane_bytes(a) + own;
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
-                a->shards.rank, hzp_account_bytes() + lane_bytes(a) + own, a->plan.total);
-    size_t left = hzp_device_bytes_free(a->dev);
+                a->shards.rank, allocated, a->plan.total);
     struct hzp_graphs_stats kept = hzp_loop_graphs(a->loop);
-    if (left && a->is.serving)
-        hzp_log(HZP_LOG_INFO, "engine",
-                "memory driver splits_bytes=%zu graph_bytes=%zu node_bytes=%zu graphs=%llu "
-                "nodes=%llu graphs_bytes=%llu graphs_planned_bytes=%zu free_bytes=%zu",
-                a->driver.splits, a->driver.graph, a->driver.node, (unsigned long long)kept.graphs,
-                (unsigned long long)kept.nodes, (unsigned long long)kept.bytes, a->plan.graphs,
-                left);
+    if (a->is.serving)
+        hzp_driver_log(a->dev, &a->driver, &kept, a->plan.graphs, allocated);
 }
 
 /* What the loop tells the other ranks of the group with. */

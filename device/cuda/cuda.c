@@ -2,17 +2,25 @@
 /* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "device/cuda/nvml.h"
 #include "device/fallback.h"
+#include "device/limits.h"
 #include "device/link.h"
 
 /* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
- * needed, graphs, and green contexts. */
+ * needed. */
 static const size_t RESERVE = (size_t)1 << 30;
+
+/* What a device's first opening took for the context, which lives as long as the process: bytes +
+ * 1; 0: the device was not opened yet.  Of the first so many devices. */
+enum { DEVICES_KNOWN = 64 };
+static atomic_size_t context_of[DEVICES_KNOWN];
 
 /* Bytes of shared memory that a block with bulk copies may need. */
 enum { BULK_SHARED = 232448 };
@@ -35,8 +43,12 @@ int hzp_cuda_launched(struct hzp_lane *lane, const char *op)
     return hzp_cuda_check(hzp_cuda_device(lane), cudaGetLastError(), op);
 }
 
-static int device_choose(const struct hzp_device_config *config, struct hzp_err_text *reterr)
+/* *ret_free: its free memory before the context is made, which cudaSetDevice may do; 0: not
+ * known. */
+static int device_choose(const struct hzp_device_config *config, size_t *ret_free,
+                         struct hzp_err_text *reterr)
 {
+    char bus[32];
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
@@ -47,13 +59,33 @@ static int device_choose(const struct hzp_device_config *config, struct hzp_err_
     if (config->ordinal < 0 || config->ordinal >= count)
         return hzp_fail_param(reterr, HZP_EINVAL, "device", "device cuda: no %d, there are %d",
                               config->ordinal, count);
+    error = cudaDeviceGetPCIBusId(bus, sizeof(bus), config->ordinal);
+    *ret_free = error == cudaSuccess ? hzp_cuda_nvml_free(bus) : 0;
+    if (error != cudaSuccess)
+        cudaGetLastError();
     error = cudaSetDevice(config->ordinal);
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
     return HZP_OK;
 }
 
-static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+/* before, now: free bytes.  Of a part of a GPU NVML tells what the whole GPU has free: not known. */
+static void note_context(int ordinal, size_t before, size_t now, size_t total)
+{
+    size_t unknown = 0, bytes = before > now && before < total + total / 8 ? before - now : 0;
+    if (ordinal < DEVICES_KNOWN)
+        atomic_compare_exchange_strong(&context_of[ordinal], &unknown, bytes + 1);
+}
+
+static void cuda_overhead(struct hzp_device *base, struct hzp_overhead *ret)
+{
+    int ordinal = ((struct hzp_cuda_device *)base)->ordinal;
+    size_t context = ordinal < DEVICES_KNOWN ? atomic_load(&context_of[ordinal]) : 0;
+    *ret = (struct hzp_overhead){.context = context ? context - 1 : 0, .loading = RESERVE};
+}
+
+/* before: its free memory before the context was made; 0: not known. */
+static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hzp_err_text *reterr)
 {
     struct cudaDeviceProp prop;
     size_t free_bytes = 0, total = 0;
@@ -67,6 +99,7 @@ static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *ret
         error = cudaMemGetInfo(&free_bytes, &total);
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
+    note_context(dev->ordinal, before, free_bytes, total);
     const char *early = getenv("HZP_CUDA_EARLY");
     dev->early = prop.major >= 9 && !(early && strcmp(early, "0") == 0);
     const char *fuse = getenv("HZP_CUDA_FUSE");
@@ -138,7 +171,8 @@ static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reter
 static int cuda_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {
-    HZP_TRY(device_choose(config, reterr));
+    size_t before = 0;
+    HZP_TRY(device_choose(config, &before, reterr));
     struct hzp_cuda_device *dev = calloc(1, sizeof(*dev));
     if (!dev)
         return hzp_fail(reterr, HZP_ENOMEM, "device cuda: out of memory");
@@ -149,7 +183,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     if (r == HZP_OK)
         r = graphs_choose(dev, reterr);
     if (r == HZP_OK)
-        r = device_describe(dev, reterr);
+        r = device_describe(dev, before, reterr);
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
     if (r == HZP_OK &&
@@ -337,6 +371,7 @@ const struct hzp_backend hzp_backend_cuda = {
     .lane_set_share = hzp_cuda_lane_set_share,
     .shares_prepare = hzp_cuda_shares_prepare,
     .bytes_free = cuda_bytes_free,
+    .overhead = cuda_overhead,
     .attention_prepare = hzp_cudnn_prepare,
     .steady = cuda_steady,
     .times_prepare = hzp_cuda_times_prepare,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/driver.h"
 
+#include "base/log.h"
+#include "device/limits.h"
 #include "nanobatch/run/exec.h"
 
 /* Two sizes of graphs, and how many of each: together some tens of MiB. */
@@ -69,7 +71,9 @@ int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plan
                        struct hzp_driver_memory *ret)
 {
     size_t before = hzp_device_bytes_free(dev);
-    *ret = (struct hzp_driver_memory){0};
+    struct hzp_overhead overhead;
+    hzp_device_overhead(dev, &overhead);
+    *ret = (struct hzp_driver_memory){.context = overhead.context};
     if (!before)
         return HZP_OK;
     int64_t runs = 1;
@@ -82,6 +86,32 @@ int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plan
     ret->splits = taken(dev, before);
     ret->cuts = hzp_device_cuts_graphs(dev) ? runs - 1 : 0;
     return hzp_device_has_graphs(dev) ? measure_graphs(dev, ret) : HZP_OK;
+}
+
+void hzp_driver_log(struct hzp_device *dev, const struct hzp_driver_memory *driver,
+                    const struct hzp_graphs_stats *kept, size_t planned, size_t allocated)
+{
+    size_t left = hzp_device_bytes_free(dev);
+    struct hzp_overhead overhead;
+    if (!left)
+        return;
+    hzp_device_overhead(dev, &overhead);
+    size_t begun = dev->mem_total + overhead.loading;
+    size_t there = allocated + driver->splits + (size_t)kept->bytes + left;
+    size_t loaded = begun > there ? begun - there : 0;
+    hzp_log(HZP_LOG_INFO, "engine",
+            "memory driver context_bytes=%zu loaded_bytes=%zu splits_bytes=%zu graph_bytes=%zu "
+            "node_bytes=%zu graphs=%llu nodes=%llu graphs_bytes=%llu graphs_planned_bytes=%zu "
+            "evictions=%llu free_bytes=%zu",
+            driver->context, loaded, driver->splits, driver->graph, driver->node,
+            (unsigned long long)kept->graphs, (unsigned long long)kept->nodes,
+            (unsigned long long)kept->bytes, planned, (unsigned long long)kept->evictions, left);
+    if (loaded > overhead.loading)
+        hzp_log(
+            HZP_LOG_WARN, "engine",
+            "memory driver: the start has loaded %zu bytes, %zu were left for that: allocations "
+            "may fail",
+            loaded, overhead.loading);
 }
 
 size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes)

@@ -12,8 +12,12 @@
 #define HZP_NANOBATCH_RUN_DRIVER_H
 
 #include "nanobatch/plan/plan_table.h"
+#include "nanobatch/run/graphs.h"
 
 struct hzp_driver_memory {
+    /* bytes of this process's context, which is never planned: taken before the device's memory was
+     * counted; 0: not known */
+    size_t context;
     size_t splits; /* bytes of the partitions that were prepared */
     int64_t cuts;  /* the graph of one step is this + 1 graphs of the driver at most */
     size_t graph,
@@ -27,6 +31,13 @@ struct hzp_driver_memory {
 int hzp_driver_measure(struct hzp_device *dev, const struct hzp_plan_table *plans,
                        const struct hzp_plan_shape *shape, int32_t layers,
                        struct hzp_driver_memory *ret);
+
+/* Logs, at the end of the start, what was measured and what is kept and free now, and what was
+ * loaded since the device was opened (kernels, the libraries' code), which no plan counts: a
+ * warning if that is more than what was left for it.  planned: bytes for graphs; 0: any.
+ * allocated: all that was given out and that lanes hold. */
+void hzp_driver_log(struct hzp_device *dev, const struct hzp_driver_memory *driver,
+                    const struct hzp_graphs_stats *kept, size_t planned, size_t allocated);
 
 /* Bytes of the graphs of `count` steps of so many nodes. */
 size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes);

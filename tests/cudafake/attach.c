@@ -2,6 +2,10 @@
 /* tests/cudafake/attach.c - makes any test program run on the CUDA backend without a device:
  * when linked with --wrap=hzp_device_open, every CUDA device it opens runs on the recording
  * runtime.  At its end the program fails if mistakes or leaks were recorded.
+ *
+ * HZP_FAKE_MEMORY="bytes context graph node loaded": the device's memory, what the driver takes of
+ * it for a green context, a graph and a node (fake_set_driver), and for code from the first
+ * product on.  The most that was used is printed at the end.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,8 +77,27 @@ int __wrap_hzp_cuda_link_sum(const struct hzp_link_sum *sum, void *stream)
     return r;
 }
 
+static size_t loaded; /* of HZP_FAKE_MEMORY */
+
+/* Sets the device's memory before it is opened for the first time. */
+static void set_memory(void)
+{
+    static bool done;
+    size_t bytes, context, graph, node;
+    const char *text = getenv("HZP_FAKE_MEMORY");
+    if (done || !text)
+        return;
+    done = true;
+    if (sscanf(text, "%zu %zu %zu %zu %zu", &bytes, &context, &graph, &node, &loaded) != 5)
+        abort();
+    fake_set_memory(bytes);
+    fake_set_driver(context, graph, node, 1);
+}
+
 static void check(void)
 {
+    if (getenv("HZP_FAKE_MEMORY"))
+        fprintf(stderr, "recorder: most used %zu bytes\n", fake_most_used());
     if (!fake_mistakes()[0] && !fake_leaks()[0])
         return;
     fprintf(stderr, "mistakes:\n%sleft over:\n%s", fake_mistakes(), fake_leaks());
@@ -93,6 +116,7 @@ static void attach(struct hzp_device *dev)
         first = false;
     }
     fake_attach(dev);
+    fake_set_loaded(loaded);
 }
 
 int __real_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
@@ -117,6 +141,7 @@ int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
                            struct hzp_err_text *reterr)
 {
     fake_steady(false);
+    set_memory();
     int r = __real_hzp_device_open(config, ret, reterr);
     if (r >= 0 && !hzp_trace_wanted())
         attach(*ret);

@@ -316,7 +316,8 @@ size_t fake_used(void)
         if (o->type == FAKE_GRAPH_EXEC)
             taken += driver_graph + driver_nodes((struct fake_graph *)o) * driver_node;
     }
-    return fake_device_bytes() + (taken + driver_block - 1) / driver_block * driver_block;
+    return fake_device_bytes() + fake_loaded +
+           (taken + driver_block - 1) / driver_block * driver_block;
 }
 
 void fake_make(const char *function)

@@ -115,6 +115,11 @@ bool fake_fails(const char *function, int *ret_error);
 
 /* Bytes of device memory that are given out, or that the driver has taken. */
 size_t fake_used(void);
+/* The first product loads code (fake_set_loaded). */
+void fake_load(void);
+extern size_t fake_loaded;
+/* True: the driver has taken more than there is.  Remembers the most that was used. */
+bool fake_exceeds(void);
 
 void *fake_object_new(enum fake_type type, size_t size);
 void fake_object_free(void *object);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/driver.c - the driver's functions that the backend looks up by name: green
- * contexts.
+ * contexts; and what it takes of the device's memory.
  *
  * The position of a resource is stored in the bytes that the header reserves for the driver.
  */
@@ -10,6 +10,38 @@
 #include <string.h>
 
 enum { STEP = 8 };
+
+/* ---- memory ---- */
+
+static size_t loads, most_used;
+size_t fake_loaded;
+
+void fake_set_loaded(size_t bytes)
+{
+    loads = bytes;
+    fake_loaded = 0;
+}
+
+void fake_load(void)
+{
+    fake_loaded = loads;
+}
+
+size_t fake_most_used(void)
+{
+    return most_used;
+}
+
+bool fake_exceeds(void)
+{
+    size_t used = fake_used();
+    if (used > fake_memory)
+        return true;
+    most_used = most_used > used ? most_used : used;
+    return false;
+}
+
+/* ---- green contexts ---- */
 
 static CUresult get(CUdevice *ret, int ordinal)
 {
@@ -82,6 +114,11 @@ static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice de
     struct fake_context *context = fake_object_new(FAKE_CONTEXT, sizeof(*context));
     context->from = from_of(resource);
     context->to = context->from + (int)resource->sm.smCount;
+    if (fake_exceeds()) {
+        fake_object_free(context);
+        fake_leave();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *ret = (CUgreenCtx)context;
     fake_leave();
     return CUDA_SUCCESS;

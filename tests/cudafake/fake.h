@@ -81,6 +81,13 @@ void fake_set_memory(size_t bytes);
  * to launch and for each of its nodes.  0, 0, 0, 1: nothing. */
 void fake_set_driver(size_t context, size_t graph, size_t node, size_t block);
 
+/* Bytes that it takes for code, from the first product on. */
+void fake_set_loaded(size_t bytes);
+
+/* The most bytes of device memory that were used after a call that takes some.  Graphs and green
+ * contexts that would take more than there is are refused, as memory is. */
+size_t fake_most_used(void);
+
 /* Makes the call of this name fail once with this error, after `after` successful calls; ""
    cancels.  error 0: it has no effect, and says that it succeeded. */
 void fake_fail(const char *function, int after, int error);

@@ -392,6 +392,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     static const char *const what = "cublasLtMatmul";
     int error = 0;
     fake_enter();
+    fake_load();
     struct lt_desc *desc = fake_object_find(desc_handle, FAKE_LT_DESC, what);
     struct lt_layout *la = fake_object_find(a_handle, FAKE_LT_LAYOUT, what);
     struct lt_layout *lb = fake_object_find(b_handle, FAKE_LT_LAYOUT, what);

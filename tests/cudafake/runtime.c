@@ -107,6 +107,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     return answer(device >= 0 && device < devices() ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *ret, int size, int device)
+{
+    BEGIN("cudaDeviceGetPCIBusId");
+    snprintf(ret, (size_t)size, "0000:%02x:00.0", device);
+    return answer(device >= 0 && device < devices() ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     BEGIN("cudaMemGetInfo");
@@ -147,6 +154,7 @@ cudaError_t cudaMalloc(void **ptr, size_t size)
     if (fake_used() + size > fake_memory)
         return answer(cudaErrorMemoryAllocation);
     *ptr = fake_device_alloc(size);
+    fake_exceeds(); /* remembers the most */
     return answer(cudaSuccess);
 }
 
@@ -509,6 +517,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t handle, unsig
     exec->from = graph->object.id;
     fake_queue_copy(&exec->nodes, &graph->nodes);
     fake_touched_copy(&exec->touched, &graph->touched);
+    if (fake_exceeds()) {
+        fake_graph_drop(exec);
+        return answer(cudaErrorMemoryAllocation);
+    }
     *ret = (cudaGraphExec_t)exec;
     return answer(cudaSuccess);
 }
@@ -527,7 +539,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t stream)
     BEGIN("cudaGraphUpload");
     bool ok = fake_object_find(handle, FAKE_GRAPH_EXEC, "cudaGraphUpload") &&
               fake_stream_find(stream, "cudaGraphUpload");
-    return answer(ok ? cudaSuccess : cudaErrorInvalidValue);
+    return answer(!ok              ? cudaErrorInvalidValue
+                  : fake_exceeds() ? cudaErrorMemoryAllocation
+                                   : cudaSuccess);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle)
