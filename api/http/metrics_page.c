@@ -426,6 +426,8 @@ static void training(struct page *p, struct hzp_server *server)
     gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Learning rate of the newest update.");
     gauge(p, "hzpserve_train_preparing", t.preparing,
           "1: training's memory is being prepared, or its state read; examples wait.");
+    gauge(p, "hzpserve_train_broken", t.broken,
+          "1: training has stopped until a restart, as the log says; examples get a 503.");
     gauge(p, "hzpserve_train_paused", t.paused, "1: training is paused.");
     gauge(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap,
           "1: the staleness bound holds the trainer back.");

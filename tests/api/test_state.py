@@ -62,6 +62,10 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
+    def metric(self, name):
+        with urllib.request.urlopen(self.url + "/metrics", timeout=HANG) as answer:
+            return float(re.search(rf"^{name}{{\S* (\S+)", answer.read().decode(), re.M)[1])
+
     def teach(self, number):
         """Examples that are learned and served when it returns."""
         body = [{"prompt": f"The number of house {number} is", "completion": f" {i} and {number}."} for i in range(12)]
@@ -110,6 +114,28 @@ def test_damaged_newest_checkpoint(state):
             server.teach(99)
         assert server.status == 0, server.log
         assert (place / f"checkpoint-{newest}.damaged").is_dir()
+
+
+def test_broken_trainer(state):
+    """The only checkpoint's moments are damaged: requests are served, and health, metrics and the answer to
+    an example say that nothing is learned."""
+    (newest,) = lives(state, 1)
+    with Server(state) as server:
+        assert server.metric("hzpserve_train_broken") == 0
+    flip_bit(state / f"checkpoint-{newest}" / "trainer.safetensors", 5000)
+    with Server(state) as server:
+        end = time.monotonic() + HANG
+        while server.call("/health")[1]["status"] != "degraded":  # moments are read behind
+            assert server.process.poll() is None and time.monotonic() < end, server.log
+            time.sleep(0.02)
+        assert "training has stopped" in server.call("/health")[1]["reason"]
+        assert server.metric("hzpserve_examples_waiting") == 0  # it is seen although nothing waits
+        assert server.metric("hzpserve_train_broken") == 1
+        status, answer = server.call(EXAMPLES, [{"text": "It is not learned."}])
+        assert status == 503 and "training has stopped" in answer["error"]["message"], (status, answer)
+        assert server.metric("hzpserve_examples_accepted_total") == 0
+        status, answer = server.call("/v1/completions", {"prompt": "The house", "max_tokens": 2})
+        assert status == 200, answer
 
 
 def test_lost_log(state):
