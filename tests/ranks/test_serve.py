@@ -20,6 +20,9 @@ import time
 import urllib.error
 import urllib.request
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "api"))
+import promlint  # noqa: E402
+
 serve, model = sys.argv[1:3]
 KILLS = int(sys.argv[3]) if len(sys.argv) > 3 else 2
 HANG = 1500  # seconds; only a hang takes as long
@@ -121,6 +124,7 @@ def learns():
     assert after != before
     assert server.call("/health") == {"status": "ok"}
     metrics = server.call("/metrics")
+    assert not promlint.check(metrics), promlint.check(metrics)
     for line in ('hzpserve_ranks{', 'rank="0"} 1', 'rank="1"} 1'):
         assert line in metrics, line
     lost = re.search(r"^hzpserve_rank_lost\{.*\} (\S+)$", metrics, re.M)

@@ -22,6 +22,9 @@ import time
 import urllib.error
 import urllib.request
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "api"))
+import promlint  # noqa: E402
+
 serve, model = sys.argv[1:3]
 HANG = 1500  # seconds; only a hang takes as long
 LONG = 450  # tokens
@@ -383,6 +386,8 @@ def learns():
         weights = server.call("/v1/weights")
         assert weights["staleness"] <= 1 and all(r["staleness"] <= 1 for r in weights["ranks"]), weights
     assert server.metric("requests_total", 1) > 0
+    page = server.call("/metrics")
+    assert not promlint.check(page), promlint.check(page)
     # The split's policy is all ranks'; modes hold on any of them.
     request = urllib.request.Request(server.url + "/v1/policy", b'{"train_share": 0.5}',
                                      {"Content-Type": "application/json"}, method="PATCH")
