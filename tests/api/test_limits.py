@@ -46,17 +46,17 @@ class Server:
             self.process.terminate()
             assert self.process.wait(HANG) == 0, f"exit status {self.process.returncode}"
 
-    def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=HANG)
+    def connect(self, address="127.0.0.1"):
+        return socket.create_connection((address, self.port), timeout=HANG)
 
-    def raw(self, data):
+    def raw(self, data, address="127.0.0.1"):
         """Sends bytes; what is received until the server closes."""
-        with self.connect() as s:
+        with self.connect(address) as s:
             s.sendall(data)
             return drain(s)
 
-    def get(self, path):
-        got = self.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    def get(self, path, address="127.0.0.1"):
+        got = self.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode(), address)
         assert got, f"{path}: closed without an answer"
         head, _, body = got.partition(b"\r\n\r\n")
         return int(head.split()[1]), body.decode()
@@ -161,6 +161,37 @@ def test_full_of_answers():
         for s in busy:
             s.close()
         until(lambda: re.search(r"^vllm:num_requests_running\S* 0", page(), re.M))
+
+
+def own_address():
+    """An address of this machine that is not loopback; None: there is none.  Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))  # for documentation: what leads there is what leads anywhere
+        except OSError:
+            return None
+        address = s.getsockname()[0]
+    return None if address.startswith("127.") else address
+
+
+def test_limit_for_an_address():
+    """The fourth connection of an address is answered 429; other addresses, and loopback, have places."""
+    address = own_address()
+    if not address:
+        print("skip: no address but loopback")
+        return
+    with Server("--host", "0.0.0.0", "--no-auth", "--max-per-address", "3") as server:
+        held = [server.connect(address) for _ in range(3)]
+        got = server.raw(b"", address)  # answered before anything is sent
+        assert got.startswith(b"HTTP/1.1 429 ") and b"rate_limit_exceeded" in got, got
+        assert re.search(r"^hzpserve_connections_refused_total\S* 1$", server.get("/metrics")[1], re.M)
+        local = [server.connect() for _ in range(5)]
+        assert server.get("/health")[0] == 200
+        held.pop().close()
+        until(lambda: server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                                 address).startswith(b"HTTP/1.1 200 "))
+        for s in held + local:
+            s.close()
 
 
 def test_no_place_at_all():

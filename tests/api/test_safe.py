@@ -182,6 +182,11 @@ def test_types():
             # 200: it was learned before the answer was written
             assert got == status or (got, status) == (200, 202), (kind, page, got, answer)
             assert status == 202 or "application/json" in answer["error"]["message"], answer
+        # A browser that sends no Origin says where the page is from in another way.
+        for site in ("cross-site", "same-site", "same-origin", "none"):
+            for kind in (None, "application/x-www-form-urlencoded"):
+                got, _, answer = server.ask("POST", TEACH, EXAMPLE, Content_Type=kind, Sec_Fetch_Site=site)
+                assert got == 415, (site, kind, got, answer)
 
 
 def test_permission():
