@@ -19,7 +19,8 @@ static void wake(void *ctx, bool more)
     bool final = hzp_request_final(choice->rq);
     if (final)
         atomic_store(&choice->told, true);
-    if (final || (!c->ends_only && !choice->begun))
+    /* Where a stop string may end the text, a token that waited would cost further steps. */
+    if (final || (!c->ends_only && (!choice->begun || c->params.stops)))
         hzp_notify_add(notify, &c->note);
     else if (!c->ends_only)
         hzp_notify_join(notify, &c->next);

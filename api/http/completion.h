@@ -178,7 +178,8 @@ struct hzp_completion {
     struct hzp_choice *choice;           /* [choices] */
     int32_t choices, open;               /* choices not finished yet */
     struct hzp_listener listener;        /* .notify NULL: hzp_completion_wait() is used */
-    struct hzp_note note;                /* of what is told at once: first tokens and ends */
+    struct hzp_note note;                /* of what is told at once: first tokens, ends, and all
+                                          * tokens where stop strings are looked for */
     struct hzp_note next;                /* of further tokens: joined */
     bool ends_only;                      /* news are only that a request has ended */
     struct hzp_wake wake;

@@ -246,6 +246,44 @@ def test_clients_that_do_not_read():
             assert re.search(r'finished_reason="abort"} [1-9]', server.get("/metrics")[1])
 
 
+def test_tokens_in_vain():
+    """Behind a stop string, and for a client that has left, a few more steps are computed, whatever
+    max_tokens says; also while others stream, whose tokens are joined."""
+    with Server("--max-running", "24", "--stream-join-ms", "1000") as server:
+        def number(name):
+            return float(re.search(rf"^vllm:{name}{{\S* (\S+)", server.get("/metrics")[1], re.M)[1])
+
+        def in_vain():
+            """Tokens that were computed and are no part of an answer."""
+            return number("generation_tokens_total") - number("request_generation_tokens_sum")
+
+        def finished():
+            return number("request_generation_tokens_count")
+        text = json.loads(server.raw(completion(temperature=0, max_tokens=60).replace(
+            b"Host", b"Connection: close\r\nHost")).partition(b"\r\n\r\n")[2])["choices"][0]["text"]
+        stop = text[40:46]
+        assert in_vain() == 0
+        others = [server.connect() for _ in range(12)]
+        for s in others:
+            s.sendall(completion(stream=True))
+            threading.Thread(target=drain, args=(s,), daemon=True).start()
+        for _ in range(16):
+            got = server.raw(completion(stream=True, temperature=0, stop=[stop]).replace(
+                b"Host", b"Connection: close\r\nHost"))
+            assert b'"finish_reason":"stop"' in got, got
+        until(lambda: finished() == 1 + 16 + len(others) and number("num_requests_running") == 0)
+        stopped = in_vain()
+        assert stopped <= 16 * 20, stopped  # of 16 x 380
+        for _ in range(16):
+            with server.connect() as s:
+                s.sendall(completion(stream=True))
+                s.recv(1)
+        until(lambda: finished() == 1 + 32 + len(others) and number("num_requests_running") == 0)
+        left = number("generation_tokens_total") - 60 - 400 * len(others) - stopped
+        print(f"in vain: {stopped / 16:.1f} tokens behind a stop string; {left / 16:.1f} for a client that left")
+        assert left <= 16 * 200, left
+
+
 def test_clients_that_leave_at_once():
     """Before their requests are submitted: nothing of them is left, so the server ends."""
     with Server() as server:

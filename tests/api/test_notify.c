@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/api/test_notify.c - notes: none is lost, and those of a step are called together. */
+/* tests/api/test_notify.c - notes: none is lost, and those of a step are called together; which
+ * tokens of a completion wait. */
+#include "api/http/completion.h"
 #include "api/http/notify.h"
 #include "base/thread.h"
 
@@ -10,6 +12,10 @@
 #include <cmocka.h>
 
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { NOTES = 300, ROUNDS = 200 };
 
@@ -203,9 +209,82 @@ static void without_a_window_nothing_waits(void **state)
     hzp_notify_destroy(n);
 }
 
+static struct hzp_tokenizer *make_tokenizer(void)
+{
+    static const char text[] = "{\"added_tokens\": [], \"model\": {\"type\": \"BPE\", \"vocab\": "
+                               "{\"a\": 0, \"b\": 1}, \"merges\": []}}";
+    char dir[] = "/tmp/hzp-notify-XXXXXX", path[64];
+    struct hzp_tokenizer *tok;
+    struct hzp_err_text err;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    FILE *file = fopen(path, "w");
+    assert_true(file && fputs(text, file) >= 0 && fclose(file) == 0);
+    assert_int_equal(hzp_tokenizer_open(dir, &tok, &err), HZP_OK);
+    unlink(path);
+    rmdir(dir);
+    return tok;
+}
+
+static void ignore(void *ctx)
+{
+}
+
+/* Whether a stream's second token waits for the next flush, which is a thousand steps away. */
+static bool second_token_waits(const char *stop)
+{
+    static const struct hzp_engine_settings settings = {
+        .serving = {.waiting_max = 9, .waiting_tokens = 9}};
+    static const struct hzp_join long_window = {
+        .processors = 1, .threads = 1, .bound_ns = 3600000000000, .flush_ns = 1e9, .step_ns = 1e6};
+    struct hzp_listener listener = {.news = count_quietly, .ended = ignore};
+    struct hzp_completion_params params = {.form = &hzp_answer_text,
+                                           .prompts = 1,
+                                           .n = 1,
+                                           .max_tokens = 4,
+                                           .logprobs = -1,
+                                           .prompt_logprobs = -1,
+                                           .stream = true};
+    struct hzp_engine engine = {.config.settings = &settings, .parts.tok = make_tokenizer()};
+    struct hzp_completion *c;
+    struct hzp_err_text err;
+    _Atomic int news = 0;
+    listener.ctx = &news;
+    params.prompt = hzp_xcalloc(1, sizeof(*params.prompt));
+    params.prompt_text = hzp_xcalloc(1, sizeof(*params.prompt_text));
+    if (stop) {
+        params.stop[0] = strdup(stop);
+        params.stop_bytes[0] = strlen(stop);
+        params.stops = 1;
+    }
+    assert_int_equal(hzp_notify_create(&long_window, &listener.notify), HZP_OK);
+    assert_int_equal(hzp_completion_make(&engine, &params, &listener, &c, &err), HZP_OK);
+    struct hzp_request *rq = c->choice[0].rq;
+    rq->wake(rq->wake_ctx, false);
+    while (!atomic_load(&news)) /* a first token never waits */
+        sched_yield();
+    rq->wake(rq->wake_ctx, false);
+    bool waits = hzp_completion_joins(c);
+    while (!waits && atomic_load(&news) < 2)
+        sched_yield();
+    atomic_store(&rq->let_go, true);
+    hzp_completion_end(c);
+    hzp_notify_destroy(listener.notify); /* calls what has waited, which frees c */
+    hzp_tokenizer_close(engine.parts.tok);
+    return waits;
+}
+
+/* Behind a stop string tokens are computed in vain until it is found. */
+static void stop_strings_do_not_wait(void **state)
+{
+    assert_true(second_token_waits(NULL));
+    assert_false(second_token_waits("b"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_is_called_together),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stop_strings_do_not_wait),
+                                       cmocka_unit_test(a_step_is_called_together),
                                        cmocka_unit_test(no_post_is_lost),
                                        cmocka_unit_test(steps_are_joined),
                                        cmocka_unit_test(the_bound_holds),
