@@ -3,7 +3,7 @@
  * rows whichever of panels, tiles and the library was measured to be fastest.
  *
  * No machine with AMX has run this yet: the tiles' kernels and the choice are tested with an
- * emulation (tests/device/test_tiles.c). */
+ * emulation (tests/device/test_tiles.c, opcheck --tiles). */
 #include "base/thread.h"
 #include "device/bf16.h"
 #include "device/cpu/choice.h"

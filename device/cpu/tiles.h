@@ -8,7 +8,8 @@
  * takes them.
  *
  * The tile instructions (load, zero, multiply, store) are those of the CPU or an emulation in plain
- * C (tests/device): amx_tmpl.c is compiled for either.  No machine with AMX has run them yet.
+ * C (tests/device, opcheck --tiles): amx_tmpl.c is compiled for either.  No machine with AMX has
+ * run them yet.
  *
  * Invariant: an element's sum goes over k in the same order for every shape of c and on every
  * thread.

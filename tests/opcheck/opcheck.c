@@ -3,11 +3,12 @@
  *
  *   opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] [--level=base|avx2|avx512|avx512_bf16|amx]
  *           [--share=N] [--threads=N] [--seed=N] [--bench] [--grad] [--list] [--quiet] [--slow]
- *           [--self-test]
+ *           [--tiles] [--self-test]
  *
  * Each case runs on ref and then on every level of the backend whose kernel is not the one before
  * it.  All work is done in a child; when a kernel kills it, the parent says which and goes on with
- * the next case.  --slow leaves out what takes very many calls: for an emulated device.
+ * the next case.  --slow leaves out what takes very many calls: for an emulated device.  --tiles
+ * checks products on emulated matrix tiles (level amx) instead of the CPU's levels.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -31,7 +32,7 @@ static struct {
     uint64_t seed;
     int threads, share;
     int sabotage; /* -1: none */
-    bool bench, grad, quiet, slow;
+    bool bench, grad, quiet, slow, tiles, tiles_broken;
 } options = {.pattern = "*", .backend = "cpu", .seed = 1, .sabotage = -1};
 
 /* Shared by parent and child, so that it outlives a crash. */
@@ -70,9 +71,10 @@ void oc_report(bool ok, const char *op, const char *target, const char *what, co
     va_end(list);
     printf("\n");
     if (!ok)
-        printf("     again: opcheck --op=%s --backend=%s%s%s --seed=%llu%s\n", op, options.backend,
-               options.level ? " --level=" : "", options.level ? options.level : "",
-               (unsigned long long)options.seed, options.grad ? " --grad" : "");
+        printf("     again: opcheck --op=%s --backend=%s%s%s --seed=%llu%s%s\n", op,
+               options.backend, options.level ? " --level=" : "",
+               options.level ? options.level : "", (unsigned long long)options.seed,
+               options.grad ? " --grad" : "", options.tiles ? " --tiles" : "");
     fflush(stdout);
 }
 
@@ -110,6 +112,8 @@ static void target_add(const char *name, const char *level)
         HZP_ASSERT(hzp_lane_set_share(target->lane[i], options.share) >= 0);
     if (options.sabotage >= 0)
         oc_sabotage(target, options.sabotage);
+    if (options.tiles)
+        oc_tiles(target, options.tiles_broken);
     bool any = false;
     for (int op = 0; op < HZP_OP_COUNT; op++) {
         hzp_op_fn *kernel = target->dev->op[op];
@@ -136,7 +140,10 @@ static int targets_open(void)
     HZP_ASSERT(oc_target_open(&ref, &config, "ref", &why) >= 0);
     if (strcmp(options.backend, "cpu") != 0)
         target_add(options.backend, NULL);
-    for (int i = 0; strcmp(options.backend, "cpu") == 0 && i < HZP_COUNT(levels); i++)
+    if (options.tiles)
+        target_add("tiles", "base");
+    for (int i = 0; strcmp(options.backend, "cpu") == 0 && !options.tiles && i < HZP_COUNT(levels);
+         i++)
         if (!options.level || strcmp(options.level, levels[i]) == 0)
             target_add(levels[i], levels[i]);
     return target_count;
@@ -354,7 +361,15 @@ static int self_test(void)
                progress->failed);
         wrong += !ok;
     }
-    return wrong > 0;
+    options.sabotage = -1;
+    options.backend = "cpu";
+    options.pattern = "matmul";
+    options.tiles = options.tiles_broken = true;
+    memset(progress, 0, sizeof(*progress));
+    parent();
+    printf("%-4s broken tiles: %d ok, %d failed\n", progress->failed ? "ok" : "FAIL", progress->ok,
+           progress->failed);
+    return wrong > 0 || !progress->failed;
 }
 
 static void list_print(void)
@@ -374,19 +389,13 @@ static void list_print(void)
 static int options_read(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"op", required_argument, NULL, 'o'},
-        {"backend", required_argument, NULL, 'b'},
-        {"level", required_argument, NULL, 'l'},
-        {"seed", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'},
-        {"share", required_argument, NULL, 'h'},
-        {"bench", no_argument, NULL, 'B'},
-        {"grad", no_argument, NULL, 'g'},
-        {"list", no_argument, NULL, 'L'},
-        {"quiet", no_argument, NULL, 'q'},
-        {"slow", no_argument, NULL, 'w'},
-        {"self-test", no_argument, NULL, 'S'},
-        {0},
+        {"op", required_argument, NULL, 'o'},      {"backend", required_argument, NULL, 'b'},
+        {"level", required_argument, NULL, 'l'},   {"seed", required_argument, NULL, 's'},
+        {"threads", required_argument, NULL, 't'}, {"share", required_argument, NULL, 'h'},
+        {"bench", no_argument, NULL, 'B'},         {"grad", no_argument, NULL, 'g'},
+        {"list", no_argument, NULL, 'L'},          {"quiet", no_argument, NULL, 'q'},
+        {"slow", no_argument, NULL, 'w'},          {"tiles", no_argument, NULL, 'T'},
+        {"self-test", no_argument, NULL, 'S'},     {0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
@@ -421,6 +430,10 @@ static int options_read(int argc, char **argv)
         case 'w':
             options.slow = true;
             break;
+        case 'T':
+            options.tiles = true;
+            options.pattern = "matmul";
+            break;
         case 'L':
             return 1;
         case 'S':
@@ -441,7 +454,7 @@ int main(int argc, char **argv)
         fprintf(stderr,
                 "usage: opcheck [--op=PATTERN] [--backend=cpu|cuda|ref] "
                 "[--level=base|avx2|avx512|avx512_bf16|amx] [--threads=N] [--share=N] [--seed=N] "
-                "[--bench] [--grad] [--list] [--quiet] [--slow] [--self-test]\n");
+                "[--bench] [--grad] [--list] [--quiet] [--slow] [--tiles] [--self-test]\n");
         return 2;
     }
     if (mode == 1) {

@@ -144,4 +144,7 @@ bool oc_wanted(const char *pattern, enum hzp_op op);
 void oc_report(bool ok, const char *op, const char *target, const char *what, const char *format,
                ...) HZP_PRINTF(5, 6);
 
+/* tiles.c: the CPU target computes products of bf16 on emulated matrix tiles; broken: wrongly. */
+void oc_tiles(struct oc_target *target, bool broken);
+
 #endif
