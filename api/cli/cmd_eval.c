@@ -206,7 +206,11 @@ static int evaluate(struct eval *e, const struct hzp_engine_settings *settings,
     HZP_TRY(open_eval(e, settings, reterr));
     size_t n = strlen(e->data);
     bool text = n > 4 && !strcmp(e->data + n - 4, ".txt");
-    HZP_TRY(text ? eval_text(e, reterr) : eval_examples(e, reterr));
+    int r = text ? eval_text(e, reterr) : eval_examples(e, reterr);
+    if (r == HZP_ENOENT)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--data", "--data %s: there is no such file",
+                              e->data);
+    HZP_TRY(r);
     HZP_TRY(flush(e));
     return e->tokens ? HZP_OK : hzp_fail(reterr, HZP_EINVAL, "%s: nothing to evaluate", e->data);
 }

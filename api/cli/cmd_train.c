@@ -241,9 +241,11 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
     examples.chat = run->parts.chat;
     examples.fields = o->fields;
-    int r = hzp_examples_load(&examples, o->data, &data.sample, &data.count, reterr);
+    int r =
+        hzp_examples_load_option(&examples, o->data, "--data", &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
-        r = hzp_examples_load(&examples, o->eval_data, &run->eval.sample, &run->eval.count, reterr);
+        r = hzp_examples_load_option(&examples, o->eval_data, "--eval", &run->eval.sample,
+                                     &run->eval.count, reterr);
     hzp_examples_fini(&examples);
     if (r < 0) {
         hzp_examples_free(data.sample, data.count);

@@ -100,10 +100,13 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
         return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
                               "--kv-memory does not hold one page of %lld tokens",
                               (long long)q->serving->page_rows);
-    if (pages > INT32_MAX / q->serving->page_rows)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--kv-tokens",
-                              "a KV cache of %lld pages is larger than this program can address",
-                              (long long)pages);
+    if (pages > INT32_MAX / q->serving->page_rows) {
+        const char *by = q->serving->kv_tokens ? "--kv-tokens" : "--kv-memory";
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, by,
+            "%s: a KV cache of %lld pages is larger than this program can address", by,
+            (long long)pages);
+    }
     HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
     plan->positions = (int32_t)HZP_MIN(plan->positions, pages * q->serving->page_rows);
@@ -286,20 +289,34 @@ static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layou
         plan->total = total;
 }
 
-/* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but only 8.00 GB are available; ..." */
-static int refuse(const struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
+/* The option that asks for a KV cache larger than all memory there is; NULL: none does. */
+static const char *too_large(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan)
 {
+    for (int i = 0; q->serving && i < plan->lines; i++)
+        if (!strcmp(plan->line[i].what, "KV cache") && plan->line[i].bytes > plan->limit)
+            return q->serving->kv_tokens   ? "--kv-tokens"
+                   : q->serving->kv_memory ? "--kv-memory"
+                                           : NULL;
+    return NULL;
+}
+
+/* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but only 8.00 GB are available; ..." */
+static int refuse(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
+                  struct hzp_err_text *reterr)
+{
+    const char *option = too_large(q, plan);
     char sum[320] = "", size[16], total[16], limit[16];
     size_t at = 0;
     for (int i = 0; i < plan->lines; i++)
         at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
                                i ? " + " : "", plan->line[i].what,
                                hzp_size_text(plan->line[i].bytes, size));
-    return hzp_fail(
-        reterr, HZP_ENOMEM,
-        "not enough memory: %s = %s, but only %s are available; lower --kv-memory, --slots, "
+    return hzp_fail_param(
+        reterr, option ? HZP_EINVAL : HZP_ENOMEM, option ? option : "",
+        "%s%snot enough memory: %s = %s, but only %s are available; lower --kv-memory, --slots, "
         "--micro-rows or --step-rows%s",
-        sum, hzp_size_text(plan->total, total), hzp_size_text(plan->limit, limit),
+        option ? option : "", option ? ": " : "", sum, hzp_size_text(plan->total, total),
+        hzp_size_text(plan->limit, limit),
         plan->trains && plan->serves ? ", or serve with --no-train" : "");
 }
 
@@ -345,7 +362,7 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
         HZP_TRY(plan_serving(q, layout, ret, reterr));
     if (ret->trains && q->copies)
         plan_copy(q, layout, ret);
-    return ret->total > q->limit ? refuse(ret, reterr) : HZP_OK;
+    return ret->total > q->limit ? refuse(q, ret, reterr) : HZP_OK;
 }
 
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)

@@ -73,8 +73,8 @@ static int explain(int error, const char *host, int port, struct hzp_err_text *r
         return hzp_fail_param(reterr, HZP_EIO, "--port",
                               "cannot listen on %s port %d: the port is in use", host, port);
     if (error == EADDRNOTAVAIL)
-        return hzp_fail_param(reterr, HZP_EIO, "--host",
-                              "cannot listen on %s: it is not an address of this machine", host);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--host",
+                              "--host %s: it is not an address of this machine", host);
     return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: %s", host, port,
                           strerror(error));
 }

@@ -751,3 +751,13 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     free(body);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : HZP_OK;
 }
+
+int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, const char *option,
+                             struct hzp_sample ***ret, int32_t *ret_count,
+                             struct hzp_err_text *reterr)
+{
+    int r = hzp_examples_load(ex, path, ret, ret_count, reterr);
+    return r == HZP_ENOENT ? hzp_fail_param(reterr, HZP_EINVAL, option,
+                                            "%s %s: there is no such file", option, path)
+                           : r;
+}

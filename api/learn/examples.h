@@ -98,6 +98,11 @@ int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t b
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr);
 
+/* The same for a file that an option names: that it is not there is HZP_EINVAL, of the option. */
+int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, const char *option,
+                             struct hzp_sample ***ret, int32_t *ret_count,
+                             struct hzp_err_text *reterr);
+
 /* Reserves space in the queue, commits the samples to the log and hands them to the queue; takes
  * them over, also on failure.  key NULL: none.  1: the body was accepted before. */
 int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int32_t count,

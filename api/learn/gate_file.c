@@ -105,8 +105,8 @@ static int read_lines(struct hzp_gate_file *f, const struct hzp_examples *ex, co
     int r = HZP_OK;
     FILE *file = fopen(path, "r");
     if (!file)
-        return hzp_fail_param(reterr, errno == ENOENT ? HZP_ENOENT : HZP_EIO, "--gate", "%s: %s",
-                              path, strerror(errno));
+        return hzp_fail_param(reterr, errno == ENOENT ? HZP_EINVAL : HZP_EIO, "--gate",
+                              "--gate %s: %s", path, strerror(errno));
     for (int64_t number = 1; r >= 0 && (n = getline(&line, &room, file)) >= 0; number++)
         if (strspn(line, " \t\r\n") < (size_t)n)
             r = read_line(f, ex, path, number, line, (size_t)n, group, reterr);

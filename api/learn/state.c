@@ -248,7 +248,8 @@ static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
     if (!s->config.replay)
         return HZP_OK;
     s->examples.samples_max = 0; /* the bound is for request bodies; this is a file */
-    int r = hzp_examples_load(&s->examples, s->config.replay, &sample, &count, reterr);
+    int r = hzp_examples_load_option(&s->examples, s->config.replay, "--replay", &sample, &count,
+                                     reterr);
     s->examples.samples_max = s->config.body_samples_max;
     HZP_TRY(r);
     hzp_sample_queue_set_replay(s->queue, sample, count);

@@ -240,11 +240,19 @@ def test_errors():
     fails("bench", "offlien", status=2, says=["did you mean offline?"])
     fails("complete", MODEL, status=2)
     fails("eval", MODEL, status=2, says=["--data"])
-    fails("eval", MODEL, "--data", "/nonexistent.txt", says=["/nonexistent.txt"])
+    fails("eval", MODEL, "--data", "/nonexistent.txt", status=2, says=["--data /nonexistent.txt"])
     fails("complete", "/nonexistent", "x", says=["/nonexistent"])
     fails("serve", "/nonexistent", says=["/nonexistent"])
     fails("complete", MODEL, "x", "--device", "abacus", status=2, says=["abacus"])
-    fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", says=["KV cache", "--kv-memory"])
+    fails("serve", MODEL, "--no-train", "--kv-tokens", "900000000", status=2,
+          says=["--kv-tokens: not enough memory", "KV cache", "--kv-memory"])
+    fails("serve", MODEL, "--no-train", "--kv-memory", "4000G", status=2, says=["--kv-memory: "])
+    fails("serve", MODEL, "--replay", "/nonexistent", "--state", "none", status=2, says=["--replay", "/nonexistent"])
+    fails("serve", MODEL, "--gate", "/nonexistent", "--state", "none", status=2, says=["/nonexistent"])
+    fails("serve", MODEL, "--host", "192.0.2.1", "--no-auth", status=2, says=["--host 192.0.2.1"])
+    for option in (["--data"], ["--data", TEXT, "--eval"]):
+        err = run("train", MODEL, *option, "/nonexistent.txt", "--out", "/nonexistent", status=2).stderr
+        assert f"{option[-1]} /nonexistent.txt" in err, err
     fails("serve", MODEL, "--no-train", "--train-cores", "1", status=2, says=["--train-cores"])
     fails("serve", MODEL, "--no-train", "--ride", "64", status=2, says=["--ride"])
     fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", status=2,
@@ -270,9 +278,9 @@ def test_errors():
 
 
 def test_nothing_is_left_of_a_failed_start():
-    bad = [("serve", 2, "--device", "abacus"), ("serve", 1, "--kv-tokens", "900000000"),
-           ("serve", 2, "--micro-rows", "1000000000"), ("serve", 1, "--host", "192.0.2.1", "--no-auth"),
-           ("serve", 1, "--replay", "/nonexistent")]
+    bad = [("serve", 2, "--device", "abacus"), ("serve", 2, "--kv-tokens", "900000000"),
+           ("serve", 2, "--micro-rows", "1000000000"), ("serve", 2, "--host", "192.0.2.1", "--no-auth"),
+           ("serve", 2, "--replay", "/nonexistent")]
     with tempfile.TemporaryDirectory() as there:
         for command, status, *options in bad:
             for state in ("new", "new/deep//er/", "."):
@@ -296,7 +304,7 @@ def test_port_first():
         port = taken.getsockname()[1]
         shutil.copytree(MODEL, broken, dirs_exist_ok=True)
         (pathlib.Path(broken) / "model.safetensors").write_bytes(b"not a model")
-        fails("serve", broken, "--state", "none", "--port", str(port), says=["the port is in use"])
+        fails("serve", broken, "--state", "none", "--port", str(port), status=1, says=["the port is in use"])
         fails("serve", broken, "--state", "none", "--port", "0", says=["model.safetensors"])
 
 
