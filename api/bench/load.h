@@ -62,6 +62,7 @@ int hzp_load_connect(const char *url, const char *key, const char *model,
 struct hzp_load_cost {
     double http_s;    /* processor time of the threads that speak HTTP */
     double deliver_s; /* time of the engine thread for handing out results */
+    double resident;  /* memory of the process, bytes */
 };
 void hzp_load_read_cost(struct hzp_load_server *server, struct hzp_load_cost *ret);
 

@@ -49,6 +49,7 @@ void hzp_load_read_cost(struct hzp_load_server *s, struct hzp_load_cost *ret)
         char *page = strndup(in.body, in.bytes);
         if (page) {
             ret->http_s = metric(page, "hzpserve_http_cpu_seconds_total", NULL);
+            ret->resident = metric(page, "process_resident_memory_bytes", NULL);
             ret->deliver_s = metric(page, "hzpserve_host_seconds_total", "part=\"deliver\"");
         }
         free(page);

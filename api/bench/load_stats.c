@@ -100,7 +100,7 @@ int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pi
     return HZP_OK;
 }
 
-static struct hzp_load_spread spread(float *value, int64_t n)
+struct hzp_load_spread hzp_load_spread_of(float *value, int64_t n)
 {
     struct hzp_load_spread s = {.n = n};
     double sum = 0, squares = 0;
@@ -139,18 +139,18 @@ int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *
         ret->output_tokens += a->output;
         value[i] = (float)a->ttft_s;
     }
-    ret->ttft = spread(value, n);
+    ret->ttft = hzp_load_spread_of(value, n);
     for (int64_t i = 0; i < n; i++)
         value[i] = (float)record->answer[i].e2el_s;
-    ret->e2el = spread(value, n);
+    ret->e2el = hzp_load_spread_of(value, n);
     for (int64_t i = 0; i < n; i++) {
         const struct hzp_load_answer *a = &record->answer[i];
         if (a->output > 1)
             value[k++] = (float)((a->e2el_s - a->ttft_s) / (a->output - 1));
     }
-    ret->tpot = spread(value, k);
+    ret->tpot = hzp_load_spread_of(value, k);
     free(value);
-    ret->itl = spread(record->itl, record->itls);
+    ret->itl = hzp_load_spread_of(record->itl, record->itls);
     if (ret->duration_s > 0) {
         ret->request_rate = (double)n / ret->duration_s;
         ret->good_rate = (double)ret->good / ret->duration_s;

@@ -84,6 +84,9 @@ int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pi
 int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *ret,
                        struct hzp_err_text *reterr);
 
+/* Of n >= 0 values, which the call sorts. */
+struct hzp_load_spread hzp_load_spread_of(float *value, int64_t n);
+
 /* "ttft=500ms,itl=50ms": names ttft, tpot, itl, e2el; ms (the default) or s. */
 int hzp_load_goals_parse(const char *text, struct hzp_load_goals *ret, struct hzp_err_text *reterr);
 

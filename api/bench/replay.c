@@ -3,6 +3,7 @@
 
 #include "api/bench/load.h"
 #include "api/bench/load_plot.h"
+#include "api/bench/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,13 +116,34 @@ static double cost_us(double seconds, const struct hzp_load_summary *s)
     return s->output_tokens ? seconds * 1e6 / (double)s->output_tokens : 0;
 }
 
-static void print_cost(const struct hzp_load_cost *cost, const struct hzp_load_summary *s)
+/* What the load has cost the server, and how it answered others meanwhile. */
+struct toll {
+    struct hzp_load_cost before, after;
+    struct hzp_probe_report probe;
+};
+
+/* By how much the server's memory was larger than before the load, for each request in flight when
+ * most were; 0: unknown. */
+static double stream_bytes(const struct toll *toll, const struct hzp_load_record *record)
 {
-    if (!(cost->http_s > 0))
+    double grown = toll->probe.resident - toll->before.resident;
+    return toll->before.resident > 0 && grown > 0 && record->peak > 0 ? grown / record->peak : 0;
+}
+
+static void print_toll(const struct toll *toll, const struct hzp_load_record *record,
+                       const struct hzp_load_summary *s)
+{
+    double http_s = toll->after.http_s - toll->before.http_s;
+    double deliver_s = toll->after.deliver_s - toll->before.deliver_s;
+    print_spread("GET /health", &toll->probe.health);
+    if (toll->probe.failed)
+        print_count("GET /health without a 200:", toll->probe.failed);
+    if (!(http_s > 0))
         return;
     printf("\n");
-    print_number("Server, HTTP (us of processor/token):", cost_us(cost->http_s, s));
-    print_number("Server, deliver (us of engine/token):", cost_us(cost->deliver_s, s));
+    print_number("Server, HTTP (us of processor/token):", cost_us(http_s, s));
+    print_number("Server, deliver (us of engine/token):", cost_us(deliver_s, s));
+    print_number("Server, memory (KB a stream):", stream_bytes(toll, record) / 1000);
 }
 
 static void add_spread(json_t *json, const char *name, const struct hzp_load_spread *s)
@@ -141,8 +163,10 @@ static void add_spread(json_t *json, const char *name, const struct hzp_load_spr
 static void print_json(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                        const struct hzp_workload *work, const struct hzp_load_record *record,
                        const struct hzp_load_summary *s, const struct hzp_load_failures *failures,
-                       const struct hzp_load_cost *cost)
+                       const struct toll *toll)
 {
+    double http_s = toll->after.http_s - toll->before.http_s;
+    double deliver_s = toll->after.deliver_s - toll->before.deliver_s;
     json_t *reasons = json_object();
     for (int i = 0; i < HZP_LOAD_REASONS; i++)
         if (failures->reason[i].count)
@@ -168,9 +192,14 @@ static void print_json(const struct hzp_load_settings *o, const struct hzp_load_
     add_spread(json, "tpot", &s->tpot);
     add_spread(json, "itl", &s->itl);
     add_spread(json, "e2el", &s->e2el);
-    if (cost->http_s > 0) {
-        json_object_set_new(json, "server_http_us", json_real(cost_us(cost->http_s, s)));
-        json_object_set_new(json, "server_deliver_us", json_real(cost_us(cost->deliver_s, s)));
+    if (toll->probe.health.n || toll->probe.failed) {
+        add_spread(json, "health", &toll->probe.health);
+        json_object_set_new(json, "health_failed", json_integer(toll->probe.failed));
+    }
+    if (http_s > 0) {
+        json_object_set_new(json, "server_stream_bytes", json_real(stream_bytes(toll, record)));
+        json_object_set_new(json, "server_http_us", json_real(cost_us(http_s, s)));
+        json_object_set_new(json, "server_deliver_us", json_real(cost_us(deliver_s, s)));
     }
     json_dumpf(json, stdout, JSON_INDENT(1));
     putchar('\n');
@@ -179,18 +208,18 @@ static void print_json(const struct hzp_load_settings *o, const struct hzp_load_
 
 static int report(const struct hzp_load_settings *o, const struct hzp_load_server *server,
                   const struct hzp_workload *work, struct hzp_load_record *record,
-                  const struct hzp_load_failures *failures, const struct hzp_load_cost *cost,
+                  const struct hzp_load_failures *failures, const struct toll *toll,
                   struct hzp_err_text *reterr)
 {
     struct hzp_load_summary summary;
     char title[640];
     HZP_TRY(hzp_load_summarise(record, &summary, reterr));
     if (o->json)
-        print_json(o, server, work, record, &summary, failures, cost);
+        print_json(o, server, work, record, &summary, failures, toll);
     else
         print_report(work, record, &summary, failures);
     if (!o->json)
-        print_cost(cost, &summary);
+        print_toll(toll, record, &summary);
     if (!o->plot)
         return HZP_OK;
     const char *name = o->trace ? strrchr(o->trace, '/') : NULL;
@@ -250,14 +279,14 @@ int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *ret
         .extra = extra,
         .progress = !o->json,
     };
-    struct hzp_load_cost before, after;
-    hzp_load_read_cost(&server, &before);
+    struct toll toll;
+    hzp_load_read_cost(&server, &toll.before);
+    struct hzp_probe *probe = hzp_probe_start(&server);
     r = hzp_load_run(&config, &record, &failures, reterr);
-    hzp_load_read_cost(&server, &after);
-    after.http_s -= before.http_s;
-    after.deliver_s -= before.deliver_s;
+    hzp_probe_stop(probe, &toll.probe);
+    hzp_load_read_cost(&server, &toll.after);
     if (r == HZP_OK)
-        r = report(o, &server, &work, &record, &failures, &after, reterr);
+        r = report(o, &server, &work, &record, &failures, &toll, reterr);
     if (r == HZP_OK && record.answers == 0)
         r = hzp_fail(reterr, HZP_EIO, "no request was answered: %s",
                      failures.reason[0].count ? failures.reason[0].text : "interrupted");

@@ -51,11 +51,15 @@ def test_equal(url, scratch):
     assert abs(got["request_goodput"] - got["request_throughput"]) < 1e-6, got
     # Each answer's first token comes before its end, so this holds of every quantile.
     assert 0 < got["median_ttft_ms"] <= got["p99_ttft_ms"] <= got["p99_e2el_ms"], got
+    # The server was asked for its health meanwhile, and for its memory.
+    assert 0 < got["median_health_ms"] <= got["p99_health_ms"] <= got["max_health_ms"], got
+    assert got["health_failed"] == 0 and got["server_stream_bytes"] >= 0, got
     xml.dom.minidom.parse(str(plot))
     text, _ = replay(url, "--requests", "2", "--input-len", "8", "--output-len", "4",
                      "--slo", "e2el=0.001ms", json_wanted=False)
     for line in ("Successful requests: +2", "Total generated tokens: +8",
-                 r"Request goodput \(req/s\): +0.00", "TTFT +[0-9]", "TPOT +[0-9]", "E2EL +[0-9]"):
+                 r"Request goodput \(req/s\): +0.00", "TTFT +[0-9]", "TPOT +[0-9]", "E2EL +[0-9]",
+                 "GET /health +[0-9]", r"memory \(KB a stream\): +[0-9]"):
         assert re.search(line, text), (line, text)
 
 
@@ -142,15 +146,24 @@ KEPT = {  # an answer, whether the server keeps the connection, and the connecti
 
 class Keeper(http.server.BaseHTTPRequestHandler):
     protocol_version, kept, connections = "HTTP/1.1", "kept", []
+    health, asked = None, threading.Semaphore(0)  # statuses of /health; None: as any other path
     log_message = lambda *_: None
 
     def do_GET(self):
+        if self.path == "/health" and Keeper.health:
+            status = Keeper.health.pop(0) if len(Keeper.health) > 1 else Keeper.health[0]
+            self.wfile.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
+            Keeper.asked.release()
+            return
         body = b'{"data": [{"id": "m", "meta": {"n_vocab": 50}}]}'
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         Keeper.connections.append(self.client_address)
+        if Keeper.health and Keeper.health != [404]:
+            for _ in range(3):
+                Keeper.asked.acquire()
         answer, keeps, _ = KEPT[Keeper.kept]
         self.close_connection = not keeps
         self.wfile.write(answer)
@@ -166,6 +179,13 @@ def test_kept_connections(_, scratch):
                         "4", "--output-len", "2", "--concurrency", "1")
         assert got["completed"] == 6 and got["failed"] == 0, (Keeper.kept, got)
         assert len(set(Keeper.connections)) == connections, (Keeper.kept, Keeper.connections)
+    Keeper.kept = "kept"
+    for Keeper.health, failed in (([404], None), ([200, 503], 1), ([200, 200], 0)):
+        got, _ = replay(f"http://127.0.0.1:{fake.server_port}", "--requests", "1", "--input-len", "4",
+                        "--output-len", "2")
+        assert got["completed"] == 1 and (got.get("health_failed") or 0) >= (failed or 0), (failed, got)
+        assert ("health_failed" in got) == (failed is not None), (failed, got)
+        assert failed != 0 or got["median_health_ms"] > 0, got
     fake.shutdown()
 
 
