@@ -25,6 +25,8 @@ HANG = 1200  # seconds: only a hang takes this long, however slow or busy the ma
 
 
 def run(*arguments, status=0, env=None):
+    if arguments[0] == "serve" and "--port" not in arguments:
+        arguments += ("--port", "0")  # the default port may be another server's
     done = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=HANG,
                           env={**os.environ, **(env or {})})
     assert done.returncode == status, (arguments, done.returncode, done.stderr)
