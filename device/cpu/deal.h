@@ -14,6 +14,7 @@
 struct hzp_deal {
     int cols, threads;
     int least, round;  /* columns of a stretch: at least, and a multiple of (but for the last) */
+    bool odd;          /* an odd multiple */
     _Atomic int taken; /* columns */
 };
 
@@ -29,7 +30,8 @@ static inline struct hzp_stretch hzp_deal_take(struct hzp_deal *deal)
 
     do {
         int want = HZP_MAX((deal->cols - begin) / (2 * deal->threads), deal->least);
-        end = begin + HZP_MIN(HZP_ROUND_UP(want, deal->round), deal->cols - begin);
+        int rounds = HZP_DIV_UP(want, deal->round) | deal->odd;
+        end = begin + HZP_MIN(rounds * deal->round, deal->cols - begin);
     } while (!atomic_compare_exchange_weak_explicit(&deal->taken, &begin, end, memory_order_relaxed,
                                                     memory_order_relaxed));
     return (struct hzp_stretch){begin, end};

@@ -4,7 +4,9 @@
 #include "device/cpu/pool.h"
 
 enum {
-    TURN_BYTES = 32 << 10,   /* of W, at least, for one turn of a thread, with one row */
+    TURN_BYTES = 32 << 10,     /* of W, at least, for one turn of a thread, with one row */
+    STREAMS_BYTES = 160 << 10, /* the same, of several streams */
+    SET_BYTES = 2048, /* lines of W so far from each other share two sets of the first cache */
     X_BYTES_MAX = 128 << 10, /* of x transposed: it stays in the second-level cache beside W */
 };
 
@@ -24,7 +26,9 @@ static size_t x_bytes(const struct hzp_matmul_args *a, const struct hzp_few *few
 
 static struct hzp_few few_of(const struct hzp_matmul_args *a, const struct hzp_few_kernels *kernels)
 {
-    return (struct hzp_few){a, a->c.rows == 1 ? 0 : HZP_DIV_UP(a->c.rows, kernels->lanes)};
+    int vectors = a->c.rows == 1 ? 0 : HZP_DIV_UP(a->c.rows, kernels->lanes);
+
+    return (struct hzp_few){.args = a, .vectors = vectors};
 }
 
 bool hzp_cpu_few_takes(const struct hzp_matmul_args *a, const struct hzp_few_kernels *kernels)
@@ -57,18 +61,32 @@ static void run_task(void *ctx, int task, int thread)
     }
 }
 
+/* Of one turn of a thread, with one row.  Streams pay off when they are long, but all threads need
+ * a turn or two. */
+static int least_cols(const struct hzp_matmul_args *a, bool streams, int threads)
+{
+    size_t w_row = (size_t)a->a.cols * hzp_dtype_size(a->b.type);
+    int least = (int)HZP_MAX(TURN_BYTES / w_row, (size_t)1);
+
+    if (streams)
+        least = HZP_MAX(least, HZP_MIN((int)(STREAMS_BYTES / w_row), a->c.cols / (2 * threads)));
+    return least;
+}
+
 int hzp_cpu_few_run(struct hzp_team *team, const struct hzp_matmul_args *a,
-                    const struct hzp_few_kernels *kernels)
+                    const struct hzp_few_kernels *kernels, bool streams)
 {
     struct job job = {.few = few_of(a, kernels), .kernels = kernels, .team = team};
-    size_t w_row = (size_t)a->a.cols * hzp_dtype_size(a->b.type);
+    size_t apart = (size_t)a->b.stride * hzp_dtype_size(a->b.type);
     bool one = a->c.rows == 1;
 
+    job.few.streams = one && streams && apart % SET_BYTES != 0;
     job.deal = (struct hzp_deal){
         .cols = a->c.cols,
         .threads = hzp_team_threads(team),
-        .least = one ? (int)HZP_MAX(TURN_BYTES / w_row, (size_t)1) : 1,
+        .least = one ? least_cols(a, job.few.streams, hzp_team_threads(team)) : 1,
         .round = one ? 2 * kernels->lanes : kernels->strip,
+        .odd = job.few.streams,
     };
     HZP_TRY(hzp_team_reserve(team, 0, x_bytes(a, &job.few, kernels->lanes)));
     hzp_team_run(team, job.deal.threads, run_task, &job);

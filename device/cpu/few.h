@@ -2,7 +2,9 @@
 /* device/cpu/few.h - products x W^T of few rows in F32 arithmetic: what the wide panels
  * (device/cpu/panel.h) compute, the same bits, without copying W.
  *
- *   one row    W is transposed in registers, a line of memory of each of its rows at a time
+ *   one row    W is transposed in registers, a line of memory of each of its rows at a time: of
+ *              neighbouring rows, or of rows in as many parts of W, whichever way the CPU fetches
+ *              faster
  *   more rows  a vector is of x's rows, and W's elements are broadcast: x is copied transposed,
  *              which costs little, and W is read as it lies
  *
@@ -23,7 +25,8 @@ enum { HZP_FEW_VECTORS = 3 };
 
 struct hzp_few {
     const struct hzp_matmul_args *args;
-    int vectors; /* that hold all rows of x; of one row: 0 */
+    int vectors;  /* that hold all rows of x; of one row: 0 */
+    bool streams; /* of one row: W is read as several streams */
 };
 
 /* One instruction set's kernels.  start: copies x into the thread's own memory.  run: the columns
@@ -45,8 +48,9 @@ extern const struct hzp_few_kernels hzp_cpu_few_base, hzp_cpu_few_avx2, hzp_cpu_
 /* Whether c = x W^T (+ bias, + c), x and W F32 or BF16, is faster this way than by wide panels. */
 bool hzp_cpu_few_takes(const struct hzp_matmul_args *args, const struct hzp_few_kernels *kernels);
 
-/* The product; hzp_cpu_few_takes is true of it.  HZP_ENOMEM. */
+/* The product; hzp_cpu_few_takes is true of it.  streams: of one row, W is read as several streams
+ * where its rows allow it; the bits are the same.  HZP_ENOMEM. */
 int hzp_cpu_few_run(struct hzp_team *team, const struct hzp_matmul_args *args,
-                    const struct hzp_few_kernels *kernels);
+                    const struct hzp_few_kernels *kernels, bool streams);
 
 #endif

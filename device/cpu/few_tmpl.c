@@ -75,7 +75,7 @@ INLINE void turn(const char *w, size_t stride, vu r[4])
  * `apart` bytes from each other: a few at a time, or loads wait behind them.  Two vectors of sums
  * go side by side because each addition to a sum waits for the one before it. */
 INLINE void row_line(const float *x, const char *w, size_t stride, const char *ahead, size_t apart,
-                     float *sums, enum hzp_dtype type)
+                     bool near, float *sums, enum hzp_dtype type)
 {
     vf s0 = load(sums), s1 = load(sums + VL);
 
@@ -83,7 +83,10 @@ INLINE void row_line(const float *x, const char *w, size_t stride, const char *a
     for (int d = 0; d < DWORDS; d += 4, w += 16, x += 16 / size_of(type)) {
         vu r[4], q[4];
         for (int i = 0; i < ROW_COLS / 4; i++, ahead += apart)
-            fetch_far(ahead);
+            if (near)
+                fetch(ahead);
+            else
+                fetch_far(ahead);
         IN_ORDER; /* or compilers gather what is fetched */
         turn(w, stride, r);
         turn(w + VL * stride, stride, q);
@@ -104,14 +107,18 @@ INLINE void row_line(const float *x, const char *w, size_t stride, const char *a
     save(sums + VL, s1);
 }
 
-/* Columns n .. n + ROW_COLS; ahead: where those begin that are read next. */
-INLINE void row_piece(const struct hzp_matmul_args *a, int n, const char *ahead, const float *x,
-                      float *sums, enum hzp_dtype type)
+/* ROW_COLS rows of W, `stride` bytes from each other, and those that are read next. */
+struct piece {
+    const char *w, *next;
+    size_t stride, next_stride;
+    bool in_order; /* both are memory without gaps: it is fetched from its beginning on */
+};
+
+/* near: the rows are far from each other, and each is fetched a little ahead of where it is read. */
+INLINE void row_piece(const struct piece *p, size_t bytes, const float *x, float *sums, bool near,
+                      enum hzp_dtype type)
 {
-    const size_t size = size_of(type), stride = (size_t)a->b.stride * size;
-    const size_t bytes = (size_t)a->a.cols * size;
-    const bool lined_up = stride == bytes && bytes * ROW_COLS <= PIECE_BYTES;
-    const char *w = w_row(a, n);
+    const size_t size = size_of(type);
     char last[ROW_COLS * LINE]; /* 0 times 0 changes no sum */
     size_t at = 0;
 
@@ -119,30 +126,35 @@ INLINE void row_piece(const struct hzp_matmul_args *a, int n, const char *ahead,
     save(sums + VL, (vf){0});
     for (; at + LINE <= bytes; at += LINE, x += LINE / size) {
         size_t next = at + AHEAD;
-        const char *f = lined_up       ? ahead + at * ROW_COLS /* in the order of memory */
-                        : next < bytes ? w + next
-                                       : ahead + HZP_MIN(next - bytes, bytes - 1);
-        row_line(x, w + at, stride, f, lined_up ? LINE : stride, sums, type);
+        const char *f = p->w + next;
+        size_t apart = p->stride;
+        if (p->in_order) {
+            f = p->next + at * ROW_COLS;
+            apart = LINE;
+        } else if (next >= bytes) {
+            f = p->next + HZP_MIN(next - bytes, bytes - 1);
+            apart = p->next_stride;
+        }
+        row_line(x, p->w + at, p->stride, f, apart, near, sums, type);
     }
     if (at == bytes)
         return;
     memset(last, 0, sizeof(last));
     for (int i = 0; i < ROW_COLS; i++)
-        memcpy(last + i * LINE, w + (size_t)i * stride + at, bytes - at);
-    row_line(x, last, LINE, last, LINE, sums, type); /* x is padded with zeros */
+        memcpy(last + i * LINE, p->w + (size_t)i * p->stride + at, bytes - at);
+    row_line(x, last, LINE, last, LINE, near, sums, type); /* x is padded with zeros */
 }
 
-static void row_piece_f32(const struct hzp_matmul_args *a, int n, const char *ahead, const float *x,
-                          float *sums)
-{
-    row_piece(a, n, ahead, x, sums, HZP_F32);
-}
-
-static void row_piece_bf16(const struct hzp_matmul_args *a, int n, const char *ahead,
-                           const float *x, float *sums)
-{
-    row_piece(a, n, ahead, x, sums, HZP_BF16);
-}
+#define ROW_PIECE(name, near, type)                                                                \
+    static __attribute__((noinline)) void row_piece_##name(const struct piece *p, size_t bytes,    \
+                                                           const float *x, float *sums)            \
+    {                                                                                              \
+        row_piece(p, bytes, x, sums, near, type);                                                  \
+    }
+ROW_PIECE(f32, false, HZP_F32)
+ROW_PIECE(bf16, false, HZP_BF16)
+ROW_PIECE(near_f32, true, HZP_F32)
+ROW_PIECE(near_bf16, true, HZP_BF16)
 
 /* The columns that are read after those that end at `end`; after the last what follows W in memory,
  * often the next product's. */
@@ -152,21 +164,82 @@ INLINE int columns_after(const struct hzp_matmul_args *a, int end, struct hzp_st
     return end < now.end ? end : next.begin < next.end ? next.begin : a->c.cols;
 }
 
-static void row_run(const struct hzp_matmul_args *a, struct hzp_stretch now,
-                    struct hzp_stretch next, const float *x)
+/* The columns now.begin .. now.end, ROW_COLS neighbours at a time. */
+static void row_near(const struct hzp_matmul_args *a, struct hzp_stretch now,
+                     struct hzp_stretch next, const float *x)
 {
+    const size_t size = size_of(a->b.type), stride = (size_t)a->b.stride * size;
+    const size_t bytes = (size_t)a->a.cols * size;
+    struct piece p = {.stride = stride,
+                      .next_stride = stride,
+                      .in_order = stride == bytes && bytes * ROW_COLS <= PIECE_BYTES};
+
     for (int n = now.begin, end; n < now.end; n = end) {
         /* the last columns together with some before them */
         int first = HZP_MIN(n, a->c.cols - ROW_COLS);
         float sums[ROW_COLS];
         end = HZP_MIN(n + ROW_COLS, now.end);
-        const char *ahead = w_row(a, columns_after(a, end, now, next));
+        p.w = w_row(a, first);
+        p.next = w_row(a, columns_after(a, end, now, next));
         if (a->b.type == HZP_F32)
-            row_piece_f32(a, first, ahead, x, sums);
+            row_piece_f32(&p, bytes, x, sums);
         else
-            row_piece_bf16(a, first, ahead, x, sums);
+            row_piece_bf16(&p, bytes, x, sums);
         store(a, 0, n, end, ROW_COLS, sums + (n - first));
     }
+}
+
+/* How many columns each of ROW_COLS streams has in a stretch: an odd number, so that few of the
+ * lines that are read at once belong to one set of the nearest cache. */
+INLINE int stream_cols(struct hzp_stretch stretch)
+{
+    int cols = (stretch.end - stretch.begin) / ROW_COLS;
+
+    return cols - (cols > 0 && cols % 2 == 0);
+}
+
+/* The columns now.begin .. now.begin + ROW_COLS * cols, as ROW_COLS streams through W, one in each
+ * part of the stretch: a CPU that recognises streams fetches them far better than rows side by
+ * side, which begin anew every few lines. */
+static void row_streams(const struct hzp_matmul_args *a, struct hzp_stretch now, int cols,
+                        struct hzp_stretch next, const float *x)
+{
+    const size_t size = size_of(a->b.type), stride = (size_t)a->b.stride * size;
+    const size_t bytes = (size_t)a->a.cols * size;
+    int after = HZP_MAX(stream_cols(next), 1);
+    struct piece p = {.stride = stride * (size_t)cols};
+    float done[ROW_COLS][VL];
+
+    for (int i = 0; i < cols; i++) {
+        bool ends = i + 1 == cols;
+        float sums[ROW_COLS];
+        p.w = w_row(a, now.begin + i);
+        p.next = ends ? w_row(a, next.begin) : p.w + stride;
+        p.next_stride = ends ? stride * (size_t)after : p.stride;
+        if (a->b.type == HZP_F32)
+            row_piece_near_f32(&p, bytes, x, sums);
+        else
+            row_piece_near_bf16(&p, bytes, x, sums);
+        for (int s = 0; s < ROW_COLS; s++)
+            done[s][i % VL] = sums[s];
+        if (i % VL < VL - 1 && !ends)
+            continue;
+        for (int s = 0, n = now.begin + i - i % VL; s < ROW_COLS; s++, n += cols)
+            store(a, 0, n, n + i % VL + 1, VL, done[s]);
+    }
+}
+
+static void row_run(const struct hzp_few *few, struct hzp_stretch now, struct hzp_stretch next,
+                    const float *x)
+{
+    int cols = few->streams ? stream_cols(now) : 0;
+
+    if (cols > 0) {
+        struct hzp_stretch rest = {now.begin + cols * ROW_COLS, now.end};
+        row_streams(few->args, now, cols, rest.begin < rest.end ? rest : next, x);
+        now = rest;
+    }
+    row_near(few->args, now, next, x);
 }
 
 /* What one tile reads.  x: [k][nv * VL]; the lines of memory that are read next are `apart` bytes
@@ -382,7 +455,7 @@ static void few_run(const struct hzp_few *few, struct hzp_stretch now, struct hz
     if (few->vectors)
         rows_run(few, now, next, own);
     else
-        row_run(few->args, now, next, own);
+        row_run(few, now, next, own);
 }
 
 const struct hzp_few_kernels HZP_ISA_NAME(hzp_cpu_few) = {

@@ -7,6 +7,7 @@ enum {
     E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels (matmul_lab.md); 16: equal */
     E4M3_ROWS_DOT = 3,  /* the same beside wide panels */
     DOT_TASK_BYTES = 128 << 10,
+    STREAMS_TASK_BYTES = 512 << 10,
     DOT_SLAB = 4 * HZP_DOT_ROWS,
     APART_BYTES = 4096,
     TILE_ROWS = 6,
@@ -27,9 +28,10 @@ static void dot_task(void *ctx, int task, int thread)
     const struct hzp_matmul_args *a = grid->dot.args;
     int m0 = task / grid->across * grid->rows, n0 = task % grid->across * grid->cols;
     int m1 = HZP_MIN(m0 + grid->rows, a->c.rows), n1 = HZP_MIN(n0 + grid->cols, a->c.cols);
+    int cols = grid->dot.streams ? grid->cols : HZP_DOT_COLS;
 
-    for (int n = n0; n < n1; n += HZP_DOT_COLS)
-        grid->product->dot(&grid->dot, m0, m1, n, HZP_MIN(n + HZP_DOT_COLS, n1),
+    for (int n = n0; n < n1; n += cols)
+        grid->product->dot(&grid->dot, m0, m1, n, HZP_MIN(n + cols, n1),
                            hzp_team_own(grid->team, thread));
 }
 
@@ -64,6 +66,7 @@ static int dot_cut(struct grid *grid, const struct hzp_matmul_args *a)
     dot->k_block = HZP_ROUND_UP(HZP_DIV_UP(dot->k_block, (int)blocks), 64);
     dot->row_bytes = (size_t)dot->k_block * size + 64;
     dot->block_bytes = dot->row_bytes * (size_t)a->c.rows;
+    dot->streams = a->c.rows == 1 && blocks == 1 && !hzp_cpu_fetches_far();
     HZP_TRY(hzp_team_reserve(grid->team, dot->block_bytes * blocks, HZP_DOT_WORK));
     dot->x = hzp_team_shared(grid->team);
     hzp_team_range(grid->team, a->c.rows, (size_t)a->a.cols * size, dot_pack, grid);
@@ -75,7 +78,9 @@ static int dot_run(struct grid *grid)
     const struct hzp_matmul_args *all = grid->args;
     size_t w_row = (size_t)all->a.cols * hzp_dtype_size(all->b.type);
     int threads = hzp_team_threads(grid->team);
-    int64_t cols = (int64_t)(DOT_TASK_BYTES / HZP_MAX(w_row, (size_t)1));
+    bool streams = all->c.rows == 1 && !hzp_cpu_fetches_far();
+    size_t task_bytes = streams ? STREAMS_TASK_BYTES : DOT_TASK_BYTES;
+    int64_t cols = (int64_t)(task_bytes / HZP_MAX(w_row, (size_t)1));
 
     cols = HZP_MIN(cols, HZP_DIV_UP(all->c.cols, threads * 4)); /* small: still some for each */
     grid->cols = (int)HZP_ROUND_UP(HZP_MAX(cols, 4), 4);
@@ -154,6 +159,6 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
     }
     few = a->c.rows == 1 ? product->one : product->few;
     if (hzp_cpu_few_takes(a, few))
-        return hzp_cpu_few_run(team, a, few);
+        return hzp_cpu_few_run(team, a, few, !hzp_cpu_fetches_far());
     return hzp_cpu_panel_run(team, a, product->wide);
 }

@@ -26,7 +26,11 @@
 #include "device/cpu/thin.h"
 
 /* Work memory of one dot task (partial sums where k is cut), bytes. */
-enum { HZP_DOT_ROWS = 96, HZP_DOT_COLS = 32, HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64 };
+enum {
+    HZP_DOT_ROWS = 96,
+    HZP_DOT_COLS = 32,
+    HZP_DOT_WORK = HZP_DOT_ROWS * HZP_DOT_COLS * 64,
+};
 
 /* The rows x of a product x W^T of the dot kernel, as BF16 and cut along k: block i holds elements
  * i * k_block on of every row.  Rows do not lie a multiple of 4096 bytes apart, where they
@@ -36,6 +40,7 @@ struct hzp_dot {
     const char *x;
     size_t row_bytes, block_bytes; /* from one to the next */
     int k_block;
+    bool streams; /* of one row in one block: four streams through W */
 };
 
 /* c[m0..m1)[n0..n1). */

@@ -38,7 +38,7 @@ INLINE size_t w_bytes(enum kind kind)
 }
 
 /* acc[m][j] += x[m][k..k+left) . w[j][k..k+left) */
-INLINE void dot_step(int mr, enum kind kind, vf acc[MR][NR], const char *x, size_t ldx,
+INLINE void dot_step(int mr, enum kind kind, vf acc[][NR], const char *x, size_t ldx,
                      const char *const w[NR], int k, int left)
 {
 #ifdef __AVX512BF16__
@@ -154,6 +154,42 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
     }
 }
 
+/* One row of x by columns n .. n + NR * cols: NR streams through W, each `cols` rows long, which CPUs
+ * that recognise streams fetch better than neighbouring rows. */
+INLINE void dot_streams(const struct hzp_dot *d, enum kind kind, int m, int n, int cols)
+{
+    enum { AHEAD = 2048, LINE = 64 };
+    const struct hzp_matmul_args *a = d->args;
+    const char *x = d->x + (size_t)m * d->row_bytes, *w[NR];
+    int step = k_step(kind), line = LINE / (int)w_bytes(kind);
+    float done[NR][4];
+
+    for (int i = 0; i < cols; i++) {
+        vf acc[1][NR];
+        float sums[4];
+        int k = 0;
+        for (int j = 0; j < NR; j++) {
+            w[j] = (const char *)hzp_cpu_row(&a->b, n + j * cols + i);
+            acc[0][j] = vzero();
+        }
+        for (; k + line <= a->a.cols; k += line) {
+            for (int j = 0; j < NR; j++)
+                fetch_near(w[j] + (size_t)k * w_bytes(kind) + AHEAD);
+            for (int e = 0; e < line; e += step)
+                dot_step(1, kind, acc, x, d->row_bytes, w, k + e, step);
+        }
+        for (; k < a->a.cols; k += step)
+            dot_step(1, kind, acc, x, d->row_bytes, w, k, HZP_MIN(step, a->a.cols - k));
+        v4_store(sums, fold_four(acc[0]));
+        for (int j = 0; j < NR; j++)
+            done[j][i % 4] = sums[j];
+        if (i % 4 < 3 && i + 1 < cols)
+            continue;
+        for (int j = 0; j < NR; j++)
+            dot_store(a, m, n + j * cols + i - i % 4, i % 4 + 1, v4_load(done[j]));
+    }
+}
+
 static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, float *work)
 {
 #ifdef __AVX512BF16__
@@ -161,7 +197,17 @@ static void cpu_dot(const struct hzp_dot *d, int m0, int m1, int n0, int n1, flo
 #else
     enum { QUARTER = WIDE_E4M3 };
 #endif
-    if (d->args->a.type == HZP_BF16)
+    bool words = d->args->a.type == HZP_BF16;
+
+    if (d->streams) {
+        int cols = (n1 - n0) / NR;
+        if (words)
+            dot_streams(d, WIDE, m0, n0, cols);
+        else
+            dot_streams(d, (enum kind)QUARTER, m0, n0, cols);
+        n0 += NR * cols;
+    }
+    if (words)
         dot_kind(d, WIDE, m0, m1, n0, n1, work);
     else
         dot_kind(d, (enum kind)QUARTER, m0, m1, n0, n1, work);

@@ -12,8 +12,7 @@
 #include <cmocka.h>
 
 #include "device/bf16.h"
-#include "device/cpu/few.h"
-#include "device/cpu/panel.h"
+#include "device/cpu/matmul.h"
 #include "device/fp8.h"
 
 #include <math.h>
@@ -226,8 +225,8 @@ static void every_width_the_same_bits(void **state)
     hzp_team_close(team);
 }
 
-/* Few rows without packing W: the bits of the panels, in every width and by any number of threads.
- * W's rows with and without a gap between them. */
+/* Few rows without packing W: the bits of the panels, in every width and by any number of threads;
+ * one row also by several streams through W.  W's rows with and without a gap between them. */
 static void few_rows_the_same_bits(void **state)
 {
     static const struct hzp_few_kernels *const few[] = {&hzp_cpu_few_lanes16, &hzp_cpu_few_lanes8,
@@ -251,12 +250,12 @@ static void few_rows_the_same_bits(void **state)
             assert_int_equal(hzp_cpu_panel_run(team[1], &p.args, kernels[0]), HZP_OK);
             near_the_sums(&p, some[s].k);
             memcpy(whole, p.c, bytes);
-            for (int i = 0; i < 2 * HZP_COUNT(few); i++) {
-                const struct hzp_few_kernels *k = few[i / 2];
+            for (int i = 0; i < 4 * HZP_COUNT(few); i++) {
+                const struct hzp_few_kernels *k = few[i / 4];
                 if (some[s].m > HZP_FEW_VECTORS * k->lanes)
                     continue;
                 memcpy(p.c, p.before, bytes);
-                assert_int_equal(hzp_cpu_few_run(team[i % 2], &p.args, k), HZP_OK);
+                assert_int_equal(hzp_cpu_few_run(team[i % 2], &p.args, k, i & 2), HZP_OK);
                 assert_memory_equal(p.c, whole, bytes);
             }
             free(whole);
@@ -264,6 +263,48 @@ static void few_rows_the_same_bits(void **state)
         }
     for (int t = 0; t < 2; t++)
         hzp_team_close(team[t]);
+}
+
+/* One row by the dot kernels: the same bits by neighbouring rows of W and by streams through it. */
+static void dot_streams_the_same_bits(void **state)
+{
+    static const struct shape some[] = {{1, 32, 64}, {1, 71, 45}, {1, 3, 300}, {1, 130, 2048}};
+    const struct hzp_cpu_product *product[] = {
+        &hzp_cpu_product_base,
+#if defined(__x86_64__)
+        __builtin_cpu_supports("avx2") ? &hzp_cpu_product_avx2 : NULL,
+        __builtin_cpu_supports("avx512bw") ? &hzp_cpu_product_avx512 : NULL,
+#endif
+    };
+
+    for (int s = 0; s < HZP_COUNT(some); s++)
+        for (int codes = 0; codes < 2; codes++) {
+            float *scales = NULL;
+            struct product p = codes ? product_of_codes(some[s], &scales)
+                                     : product_make(some[s], HZP_BF16, 1, true);
+            size_t bytes = p.c_count * sizeof(*p.c);
+            uint16_t *x = fill((size_t)some[s].k, HZP_BF16);
+            float *near = malloc(bytes), *work = malloc(HZP_DOT_WORK);
+            assert_true(near && work);
+            for (int i = 0; i < HZP_COUNT(product); i++) {
+                struct hzp_dot dot = {.args = &p.args, .x = (char *)x, .k_block = some[s].k};
+                if (!product[i])
+                    continue;
+                memcpy(p.c, p.before, bytes);
+                product[i]->dot(&dot, 0, 1, 0, some[s].n, work);
+                memcpy(near, p.c, bytes);
+                assert_memory_not_equal(near, p.before, bytes);
+                memcpy(p.c, p.before, bytes);
+                dot.streams = true;
+                product[i]->dot(&dot, 0, 1, 0, some[s].n, work);
+                assert_memory_equal(p.c, near, bytes);
+            }
+            free(near);
+            free(work);
+            free(x);
+            free(scales);
+            product_drop(&p);
+        }
 }
 
 /* Computes only rows begin .. end-1 of c. */
@@ -326,9 +367,8 @@ static void rows_cut_any_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_width_the_same_bits),
-        cmocka_unit_test(e4m3_in_every_width),
-        cmocka_unit_test(few_rows_the_same_bits),
+        cmocka_unit_test(every_width_the_same_bits), cmocka_unit_test(e4m3_in_every_width),
+        cmocka_unit_test(few_rows_the_same_bits),    cmocka_unit_test(dot_streams_the_same_bits),
         cmocka_unit_test(rows_cut_any_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
