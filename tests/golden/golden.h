@@ -37,11 +37,15 @@ struct fixture {
     struct hzp_safetensors *golden;
     json_t *numbers;
     int failures;
-    double logits_max, logits_worst;    /* the largest error allowed, and seen */
-    struct hzp_shards shards;           /* all zero: one rank */
-    enum hzp_dtype type;                /* of the weights */
+    double logits_max, logits_worst; /* the largest error allowed, and seen */
+    double *logits_kept;       /* [ROWS_MAX][vocab] those of the prefill are kept here; NULL: not */
+    const double *logits_like; /* kept by another: NULL, or apart is the largest distance from */
+    double apart;              /* them */
+    struct hzp_shards shards;  /* all zero: one rank */
+    enum hzp_dtype type;       /* of the weights */
     const struct hzp_plan_shape *shape; /* of serving steps; NULL: sequential */
     int threads;                        /* 0: 2, or with tensor 1 */
+    int32_t positions;                  /* of the longest text; 0: 64 */
     struct hzp_link *tensor;            /* it has a slice of the model; NULL: all of it */
     struct hzp_collectives *collectives;
 };
@@ -130,7 +134,7 @@ static inline void open_model(struct fixture *f, const char *backend)
                                              .first_id = 1,
                                              .shards = f->shards},
                                    .tensor = f->tensor,
-                                   .positions = 64};
+                                   .positions = f->positions ? f->positions : 64};
     fixture_open(&f->m, &model);
     fixture_publish_dir(&f->m, f->dir);
     MUST(hzp_lane_open(f->m.dev, HZP_BOUND_COPY, &f->lane));
@@ -231,9 +235,13 @@ static inline double logits_off(struct fixture *f, const struct hzp_batch *batch
     for (int32_t i = 0; i < batch->logits; i++)
         for (int32_t t = 0; t < vocab; t++) {
             float got = logits[(size_t)i * (size_t)vocab + (size_t)t];
-            double off =
-                fabs((double)got - golden[(size_t)golden_row[i] * (size_t)vocab + (size_t)t]);
+            size_t at = (size_t)golden_row[i] * (size_t)vocab + (size_t)t;
+            double off = fabs((double)got - golden[at]);
             worst = off > worst || isnan(off) ? off : worst;
+            if (f->logits_kept && !batch->decode_segs)
+                f->logits_kept[at] = (double)got;
+            double apart = f->logits_like ? fabs((double)got - f->logits_like[at]) : 0;
+            f->apart = apart > f->apart || isnan(apart) ? apart : f->apart;
         }
     free(golden);
     free(logits);
@@ -344,25 +352,36 @@ static inline struct hzp_update_hyper hyper_of(json_t *updates, json_t *step, in
     };
 }
 
-static inline void one_update(struct fixture *f, json_t *updates, json_t *step, int32_t t)
+/* Loss and norm of the gradient before the update. */
+struct golden_update {
+    double loss, norm;
+};
+
+static inline struct golden_update run_update(struct fixture *f, json_t *updates, json_t *step,
+                                              int32_t t)
 {
     const char *which = json_string_value(at(step, "batch"));
     fill_micro(f, at(at(f->numbers, "batches"), which));
-    double loss = run_micro(f, true) / f->micro->learned;
-    check(f, "loss of an update", fabs(loss - number(step, "loss")), loss_max);
+    struct golden_update ret = {.loss = run_micro(f, true) / f->micro->learned};
     struct hzp_update_hyper hyper = hyper_of(updates, step, f->micro->learned, t);
     struct hzp_version *v = hzp_weights_current(f->m.weights), *draft;
     MUST(hzp_weights_begin(f->m.weights, &draft));
     hzp_update_build(&f->plan, f->m.model, v, draft, &hyper, f->space);
     run(f);
     const struct hzp_update_result *result = hzp_update_result(f->space);
-    double norm = sqrt(result->sumsq) / f->micro->learned;
-    check(f, "gradient norm", fabs(norm - number(step, "grad_norm")),
-          1e-4 * number(step, "grad_norm"));
+    ret.norm = sqrt(result->sumsq) / f->micro->learned;
     check(f, "non-finite parameters", (double)result->nonfinite, 0);
     hzp_weights_finished(f->m.weights, t);
     hzp_weights_publish(f->m.weights, draft, (uint64_t)t);
     hzp_weights_reclaim(f->m.weights, (uint64_t)t);
+    return ret;
+}
+
+static inline void check_update(struct fixture *f, struct golden_update got,
+                                struct golden_update want)
+{
+    check(f, "loss of an update", fabs(got.loss - want.loss), loss_max);
+    check(f, "gradient norm", fabs(got.norm - want.norm), 1e-4 * want.norm);
 }
 
 static inline void test_logits(struct fixture *f)
@@ -421,8 +440,11 @@ static inline void test_gradients(struct fixture *f)
 static inline void test_updates(struct fixture *f)
 {
     json_t *updates = at(f->numbers, "updates"), *steps = at(updates, "steps");
-    for (size_t i = 0; i < json_array_size(steps); i++)
-        one_update(f, updates, json_array_get(steps, i), (int32_t)i + 1);
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        json_t *step = json_array_get(steps, i);
+        check_update(f, run_update(f, updates, step, (int32_t)i + 1),
+                     (struct golden_update){number(step, "loss"), number(step, "grad_norm")});
+    }
     check(f, "parameters after the updates",
           tensors_off(f, hzp_version_units(f->m.weights, hzp_weights_current(f->m.weights)),
                       "after.", 1),

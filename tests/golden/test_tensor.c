@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: logits, losses, gradients and updates of 2 and 4 ranks that compute each
- * product together, against the golden numbers and against one rank; greedy texts of a trained
- * model.
+ * product together, against the golden numbers and against one rank; what a reference says of
+ * trained models, texts and losses.
  *
- *     test_tensor BACKEND WORLD DIR...        ranks are threads of this process
- *     test_tensor BACKEND mpi WORLD DIR...    this process is a rank of mpirun's
+ *     test_tensor BACKEND WORLD EXPECTED DIR...        ranks are threads of this process
+ *     test_tensor BACKEND mpi WORLD EXPECTED DIR...    this process is a rank of mpirun's
  *
- * WORLD is a model that was trained.  The golden models have 2 to 4 heads and 1 or 2 key-value
- * heads: each is widened to 4 of each by heads that add nothing and by copies of key-value heads,
- * which leaves its function, and so logits and losses, as they are.
+ * WORLD is a model that was trained, EXPECTED a reference's answers of it, DIR a golden directory,
+ * or a trained model with such answers in its expected.json.  The golden models have 2 to 4 heads
+ * and 1 or 2 key-value heads: each is widened to 4 of each by heads that add nothing and by copies
+ * of key-value heads, which leaves its function, and so logits and losses, as they are.
+ *
+ * In bf16 the golden numbers hold to one rank's distance from them.  One rank of the same type is
+ * nearer: its logits, loss and gradients are compared, too.
  */
 #include "base/log.h"
 #include "device/link.h"
-#include "tests/golden/golden.h"
+#include "tests/golden/reference.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
 
@@ -21,14 +25,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 4, HEADS = 4, TEXT = 40, PROMPT = 12 };
+enum { RANKS_MAX = 4, HEADS = 4, TEXT = 40, PROMPT = 12, UPDATES = 10 };
+enum { POSITIONS = 512 };
 
 /* What one rank computes. */
 struct alone {
     double logits_worst;
+    double *logits; /* of the prefill, [ROWS_MAX][vocab] */
+    double loss;
     int32_t text[TEXT];
     struct hzp_layout layout;
     struct hzp_units grads; /* of the whole model, F32 */
+    struct golden_update update[UPDATES];
+    struct hzp_units after; /* F32: the parameters after the updates */
 };
 
 struct rank {
@@ -36,7 +45,8 @@ struct rank {
     struct hzp_link *link;
     enum hzp_dtype type;
     const struct alone *alone;
-    bool golden; /* the directory is golden as it is: gradients and updates are, too */
+    bool golden;          /* the directory is golden as it is: gradients and updates are, too */
+    const char *expected; /* what a reference says of it; NULL: none does */
     bool numbers;
     bool shaped; /* plans of several nano-batches and lanes, too */
     int failures;
@@ -157,56 +167,46 @@ static void widen(const char *dir, char *ret, size_t size)
 
 /* --- What is computed ------------------------------------------------------------------------- */
 
-/* A prompt, then greedy tokens, by the sample op. */
-static void write_text(struct fixture *f, int32_t *ret)
+/* A made-up prompt, then greedy tokens. */
+static void write_made_up(struct fixture *f, int32_t *ret)
 {
-    struct hzp_batch_config max = {
-        .rows_max = PROMPT, .segs_max = 1, .page_stride = PAGES, .logits_max = 1, .edits_max = 1};
-    const struct hzp_model_config *c = &f->m.layout.config;
-    struct hzp_batch *batch;
-    struct hzp_serve_space *space;
-    struct hzp_kv kv[16];
-    size_t page =
-        (size_t)c->heads.kv_heads * PAGE_ROWS * (size_t)c->heads.dim * hzp_dtype_size(f->type);
-    HZP_ASSERT(c->layers <= HZP_COUNT(kv));
-    MUST(hzp_batch_create(f->m.dev, &max, &batch));
-    MUST(hzp_serve_space_create(f->m.model, PROMPT, 1, &space));
-    for (int32_t l = 0; l < c->layers; l++) {
-        kv[l] = (struct hzp_kv){NULL, NULL, PAGES, PAGE_ROWS, f->type, NULL, NULL};
-        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].k));
-        MUST(hzp_device_alloc(f->m.dev, HZP_MEM_DEVICE, PAGES * page, &kv[l].v));
-    }
-    for (int32_t i = 0, pos = 0; i < TEXT; i++) {
-        hzp_batch_clear(batch);
-        int32_t rows = i ? 1 : PROMPT;
-        int32_t *pages = hzp_batch_add_segment(batch, pos, i > 0);
-        for (int32_t p = 0; p < HZP_DIV_UP(pos + rows, PAGE_ROWS); p++)
-            pages[p] = PAGES - 1 - p;
-        for (int32_t r = 0; r < rows; r++, pos++)
-            hzp_batch_add_row(batch, i ? ret[i - 1] : (7 * r + 3) % c->vocab,
-                              pages[pos / PAGE_ROWS] * PAGE_ROWS + pos % PAGE_ROWS);
-        hzp_batch_add_logits(batch, rows - 1);
-        batch->sample[0] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
-        hzp_forward_build(&f->plan, f->m.model, hzp_weights_current(f->m.weights), batch, kv, space,
-                          NULL);
-        run(f);
-        ret[i] = batch->token[0];
-    }
-    for (int32_t l = 0; l < c->layers; l++) {
-        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, kv[l].k);
-        hzp_device_free(f->m.dev, HZP_MEM_DEVICE, kv[l].v);
-    }
-    hzp_serve_space_destroy(space);
-    hzp_batch_destroy(batch);
+    int32_t prompt[PROMPT], vocab = f->m.layout.config.vocab;
+    for (int32_t r = 0; r < PROMPT; r++)
+        prompt[r] = (7 * r + 3) % vocab;
+    write_text(f, &(struct golden_text){
+                      .prompt = prompt, .prompt_count = PROMPT, .count = TEXT, .token = ret});
 }
 
-static void run_golden_batch(struct fixture *f)
+/* alone NULL: this is one rank. */
+static double run_golden_batch(struct fixture *f, const struct alone *alone)
 {
     fill_micro(f, at(at(f->numbers, "batches"), "a"));
     double limit = f->type == HZP_F32 ? loss_max : 0.02;
     double loss = run_micro(f, true) / f->micro->learned;
     check(f, "loss", fabs(loss - number(f->numbers, "loss")), limit);
+    if (alone)
+        check(f, "loss against one rank's", fabs(loss - alone->loss),
+              f->type == HZP_F32 ? loss_max : 0.002);
     finish_grads(f);
+    return loss;
+}
+
+/* The ten updates of the golden numbers, of a model that they are not of: its copies of heads learn
+ * each for itself.  Until then it is the same function. */
+static void run_updates(struct fixture *f, struct golden_update *ret)
+{
+    json_t *updates = at(f->numbers, "updates"), *steps = at(updates, "steps");
+    HZP_ASSERT(json_array_size(steps) == UPDATES);
+    for (int32_t i = 0; i < UPDATES; i++)
+        ret[i] = run_update(f, updates, json_array_get(steps, (size_t)i), i + 1);
+    check(f, "loss of the first update",
+          fabs(ret[0].loss - number(json_array_get(steps, 0), "loss")), loss_max);
+}
+
+static struct hzp_units parameters(struct fixture *f)
+{
+    return fixture_units_read(f->m.dev,
+                              hzp_version_units(f->m.weights, hzp_weights_current(f->m.weights)));
 }
 
 static const struct hzp_plan_shape shapes[] = {
@@ -254,60 +254,108 @@ static const struct hzp_plan_shape shapes[] = {
      .network_lane = HZP_LANE_NETWORK},
 };
 
-static void run_alone(const char *backend, const char *dir, enum hzp_dtype type, bool numbers,
-                      struct alone *ret)
+static void reference(struct fixture *f, const char *expected)
 {
-    struct fixture one = {.dir = dir, .type = type, .logits_max = type == HZP_F32 ? 0 : 1};
+    json_t *root = json_load_file(expected, 0, NULL);
+    if (!root) {
+        fprintf(stderr, "%s: cannot be read\n", expected);
+        exit(1);
+    }
+    test_reference(f, root);
+    json_decref(root);
+}
+
+static void run_alone(const char *backend, const struct rank *job, struct alone *ret)
+{
+    struct fixture one = {.dir = job->dir,
+                          .type = job->type,
+                          .logits_max = job->type == HZP_F32 ? 0 : 1,
+                          .positions = POSITIONS};
     struct fixture *f = &one;
     memset(ret, 0, sizeof(*ret));
-    if (numbers)
+    if (job->numbers)
         set_up(f, backend);
     else
         open_model(f, backend);
-    write_text(f, ret->text);
-    if (numbers) {
+    size_t vocab = (size_t)f->m.layout.config.vocab;
+    f->logits_kept = ret->logits = hzp_xcalloc(ROWS_MAX * vocab, sizeof(*ret->logits));
+    hzp_layout_make(&f->m.layout.config, &ret->layout);
+    write_made_up(f, ret->text);
+    if (job->expected)
+        reference(f, job->expected);
+    if (job->numbers) {
         test_logits(f);
-        run_golden_batch(f);
+        ret->loss = run_golden_batch(f, NULL);
         ret->grads = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
+        ret->grads.layout = &ret->layout;
+    }
+    if (job->numbers && job->type == HZP_F32) {
+        run_updates(f, ret->update);
+        ret->after = parameters(f);
+        ret->after.layout = &ret->layout;
     }
     ret->logits_worst = f->logits_worst;
-    hzp_layout_make(&f->m.layout.config, &ret->layout);
-    ret->grads.layout = &ret->layout;
     HZP_ASSERT(f->failures == 0);
     tear_down(f);
 }
 
 static void alone_free(struct alone *alone)
 {
-    if (alone->grads.base)
-        fixture_units_free(&alone->grads);
+    fixture_units_free(&alone->grads);
+    fixture_units_free(&alone->after);
     hzp_layout_free(&alone->layout);
+    free(alone->logits);
 }
 
-/* This rank's gradients against its slice of one rank's: |a - b| / |b| over all of a unit, which
- * the rounding of partial sums to bf16 moves more than any single bound on elements would allow. */
-static void compare_grads(struct fixture *f, const struct alone *alone)
+/* How far this rank's elements are from its slice of the whole model's: |a - b| / |b| over all of a
+ * unit, and |a - b| of one element; the largest. */
+struct distance {
+    double unit, element;
+};
+
+static struct distance apart_from(struct fixture *f, const struct hzp_layout *layout,
+                                  struct hzp_units mine, const struct hzp_units *whole)
 {
-    struct hzp_units mine = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
-    double limit = f->type == HZP_F32 ? 1e-4 : 0.05, worst = 0;
+    struct distance worst = {0};
     for (int32_t u = 0; u < f->m.layout.units; u++) {
         size_t n = f->m.layout.unit[u].elements;
         float *cut = hzp_xmalloc(n * sizeof(*cut));
         const float *got = hzp_unit_view(&mine, u).base;
         double apart = 0, all = 0;
-        hzp_tensor_slice_cut(&alone->layout, &f->m.layout, u, sizeof(float),
-                             hzp_unit_view(&alone->grads, u).base, cut);
+        hzp_tensor_slice_cut(layout, &f->m.layout, u, sizeof(float), hzp_unit_view(whole, u).base,
+                             cut);
         for (size_t i = 0; i < n; i++) {
-            double off = (double)got[i] - (double)cut[i];
+            double off = fabs((double)got[i] - (double)cut[i]);
+            worst.element = off > worst.element || isnan(off) ? off : worst.element;
             apart += off * off;
             all += (double)cut[i] * (double)cut[i];
         }
         double off = sqrt(apart / fmax(all, 1e-30));
-        worst = off > worst || isnan(off) ? off : worst;
+        worst.unit = off > worst.unit || isnan(off) ? off : worst.unit;
         free(cut);
     }
-    check(f, "gradients against one rank's", worst, limit);
     fixture_units_free(&mine);
+    return worst;
+}
+
+/* This rank's gradients against its slice of one rank's, over all of a unit: the rounding of
+ * partial sums to bf16 moves single elements more than any bound on them would allow. */
+static void compare_grads(struct fixture *f, const struct alone *alone)
+{
+    struct hzp_units mine = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
+    check(f, "gradients against one rank's",
+          apart_from(f, &alone->layout, mine, &alone->grads).unit,
+          f->type == HZP_F32 ? 1e-4 : 0.05);
+}
+
+static void compare_updates(struct fixture *f, const struct alone *alone)
+{
+    struct golden_update got[UPDATES];
+    run_updates(f, got);
+    for (int i = 0; i < UPDATES; i++)
+        check_update(f, got[i], alone->update[i]);
+    check(f, "parameters after the updates against one rank's",
+          apart_from(f, &alone->layout, parameters(f), &alone->after).element, param_max);
 }
 
 static void *run_rank(void *arg)
@@ -318,18 +366,22 @@ static void *run_rank(void *arg)
     struct fixture mine = {
         .dir = rank->dir, .type = rank->type, .logits_max = bound, .tensor = rank->link};
     mine.threads = rank->shaped ? 3 : 1;
+    mine.positions = POSITIONS;
+    mine.logits_like = rank->alone->logits;
     struct fixture *f = &mine;
     int32_t got[TEXT];
     if (rank->numbers)
         set_up(f, rank->backend);
     else
         open_model(f, rank->backend);
-    write_text(f, got);
+    write_made_up(f, got);
     int32_t same = 0;
     while (same < TEXT && got[same] == rank->alone->text[same])
         same++;
     if (rank->type == HZP_F32 || !rank->numbers) /* bf16 and random weights: ties are common */
         check(f, "tokens of a greedy text that differ", TEXT - same, 0);
+    if (rank->expected)
+        reference(f, rank->expected);
     if (rank->numbers) {
         test_logits(f);
         for (int i = 0; i < HZP_COUNT(shapes) && rank->shaped; i++) {
@@ -337,11 +389,14 @@ static void *run_rank(void *arg)
             test_logits(f);
         }
         f->shape = NULL;
-        run_golden_batch(f);
+        check(f, "logits against one rank's", f->apart, rank->type == HZP_F32 ? 2e-5 : 0.02);
+        run_golden_batch(f, rank->alone);
         compare_grads(f, rank->alone);
         if (rank->golden && rank->type == HZP_F32) {
             test_gradients(f);
             test_updates(f);
+        } else if (rank->type == HZP_F32) {
+            compare_updates(f, rank->alone);
         }
     }
     rank->failures = f->failures;
@@ -383,54 +438,54 @@ static int run_ranks_of(const struct run *run, struct rank *job)
     return failures;
 }
 
-static int test_dir(const struct run *run, const char *dir, enum hzp_dtype type, bool numbers)
+/* expected: of a trained model, what a reference says of it; NULL: the golden numbers do. */
+static int test_dir(const struct run *run, const char *dir, enum hzp_dtype type,
+                    const char *expected)
 {
     struct hzp_model_config c;
     struct alone alone;
     char wide[128];
     must("config.json", hzp_config_read(dir, &c, &text));
-    bool golden = c.heads.heads % run->ranks == 0 && c.heads.kv_heads % run->ranks == 0;
-    widen(dir, wide, sizeof(wide));
+    bool as_it_is = c.heads.heads % run->ranks == 0 && c.heads.kv_heads % run->ranks == 0;
+    bool widened = c.heads.heads <= HEADS;
     int failures = 0;
-    for (int as_it_is = 0; as_it_is <= golden; as_it_is++) {
-        const char *which = as_it_is ? dir : wide;
-        run_alone(run->backend, which, type, numbers, &alone);
+    HZP_ASSERT(as_it_is || widened);
+    if (widened)
+        widen(dir, wide, sizeof(wide));
+    for (int w = 0; w < 2; w++) {
+        if (w ? !as_it_is : !widened)
+            continue;
         struct rank job = {.backend = run->backend,
-                           .dir = which,
+                           .dir = w ? dir : wide,
                            .type = type,
                            .alone = &alone,
-                           .golden = as_it_is,
-                           .shaped = numbers && !as_it_is,
-                           .numbers = numbers};
+                           .golden = w,
+                           .expected = expected,
+                           .shaped = !expected && !w,
+                           .numbers = !expected};
+        run_alone(run->backend, &job, &alone);
         failures += run_ranks_of(run, &job);
         alone_free(&alone);
     }
-    printf("%s %s %s on %d ranks of %s%s\n", failures ? "FAIL" : "ok  ", dir,
-           type == HZP_F32 ? "f32" : "bf16", run->ranks, run->backend,
-           golden ? ", as it is too" : "");
+    printf("%s %s %s on %d ranks of %s%s%s\n", failures ? "FAIL" : "ok  ", dir,
+           type == HZP_F32 ? "f32" : "bf16", run->ranks, run->backend, widened ? ", widened" : "",
+           as_it_is ? ", as it is" : "");
     return failures;
 }
 
-static bool bf16_exact(const char *dir)
-{
-    char path[600];
-    snprintf(path, sizeof(path), "%s/golden.json", dir);
-    json_t *root = json_load_file(path, 0, NULL);
-    bool exact = json_is_true(json_object_get(root, "bf16_exact"));
-    json_decref(root);
-    return exact;
-}
-
-static int test_all(const struct run *run, const char *world, int dirs, char **dir)
+static int test_all(const struct run *run, const char *world, const char *world_expected, int dirs,
+                    char **dir)
 {
     int failures = 0;
     for (int i = 0; i < dirs; i++) {
-        failures += test_dir(run, dir[i], HZP_F32, true);
-        if (bf16_exact(dir[i]))
-            failures += test_dir(run, dir[i], HZP_BF16, true);
+        char own[600];
+        snprintf(own, sizeof(own), "%s/expected.json", dir[i]);
+        const char *expected = access(own, R_OK) == 0 ? own : NULL;
+        failures += test_dir(run, dir[i], HZP_F32, expected);
+        failures += test_dir(run, dir[i], HZP_BF16, expected);
     }
-    failures += test_dir(run, world, HZP_F32, false);
-    failures += test_dir(run, world, HZP_BF16, false);
+    failures += test_dir(run, world, HZP_F32, world_expected);
+    failures += test_dir(run, world, HZP_BF16, world_expected);
     return failures;
 }
 
@@ -450,8 +505,8 @@ int main(int argc, char **argv)
     bool mpi = argc > 2 && !strcmp(argv[2], "mpi");
     int failures = 0;
     hzp_log_init();
-    if (argc < 4 + mpi) {
-        fprintf(stderr, "usage: test_tensor BACKEND [mpi] WORLD DIR...\n");
+    if (argc < 5 + mpi) {
+        fprintf(stderr, "usage: test_tensor BACKEND [mpi] WORLD EXPECTED DIR...\n");
         return 2;
     }
     snprintf(scratch, sizeof(scratch), "/tmp/hzp-tensor-XXXXXX");
@@ -461,13 +516,13 @@ int main(int argc, char **argv)
         struct run run = {.backend = argv[1]};
         must("a link", hzp_link_open_mpi(&(struct hzp_link_mpi){0}, &run.mpi, &text));
         run.ranks = hzp_link_ranks(run.mpi);
-        failures += test_all(&run, rest[0], argc - 3 - mpi, rest + 1);
+        failures += test_all(&run, rest[0], rest[1], argc - 4 - mpi, rest + 2);
         hzp_link_close(run.mpi);
     } else {
         failures += test_refused(rest[0]);
         for (int ranks = 2; ranks <= RANKS_MAX; ranks *= 2)
             failures += test_all(&(struct run){.backend = argv[1], .ranks = ranks}, rest[0],
-                                 argc - 3, rest + 1);
+                                 rest[1], argc - 4, rest + 2);
     }
     nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return failures ? 1 : 0;
