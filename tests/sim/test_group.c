@@ -115,7 +115,7 @@ static const struct hzp_model_config model_config = {.family = "llama",
                                                      .width = 16,
                                                      .inner = 24,
                                                      .vocab = VOCAB,
-                                                     .heads = {4, 4, 8},
+                                                     .heads = {8, 8, 8},
                                                      .positions = POSITIONS,
                                                      .norm_eps = 1e-5f,
                                                      .rope_theta = 10000,
@@ -617,13 +617,13 @@ int main(void)
         all_compute_the_same(&scenes[i]);
     struct scene one = {.device = "ref", .ranks = 1, .steps = 1500};
     uint64_t told = all_compute_the_same(&one);
-    for (int ranks = 2; ranks <= 4; ranks += 2) {
+    for (int ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
         struct scene slices = {.device = "ref", .ranks = ranks, .slices = true, .steps = one.steps};
         CHECK(all_compute_the_same(&slices) == told);
     }
     struct scene alone = {.device = "ref", .ranks = 1, .learns = true, .steps = 2000};
     all_compute_the_same(&alone);
-    for (int ranks = 2; ranks <= 4; ranks += 2) {
+    for (int ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
         struct scene slices = {
             .device = "ref", .ranks = ranks, .slices = true, .learns = true, .steps = 2000};
         all_compute_the_same(&slices);

@@ -27,7 +27,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 64, RUNNING = 4, RANKS_MAX = 4 };
+enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 64, RUNNING = 4, RANKS_MAX = 8 };
 enum { UPDATES = 64, VERSIONS = UPDATES + 2, REQUESTS = 12, SAVES = 4 };
 
 /* What rank 1 does wrong. */
@@ -125,7 +125,7 @@ static struct hzp_model_config config_of(const struct scene *scene)
                                       .width = 16,
                                       .inner = 24,
                                       .vocab = VOCAB,
-                                      .heads = {4, 4, 8},
+                                      .heads = {8, 8, 8},
                                       .positions = POSITIONS,
                                       .norm_eps = 1e-5f,
                                       .rope_theta = 10000,
@@ -728,6 +728,7 @@ int main(void)
         {4, HZP_F32, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
         {2, HZP_F32, 3, 2, 4, 1, false, &two_lanes, true, NOTHING, false},
         {4, HZP_F32, 1, 3, 0, 1, true, NULL, false, NOTHING, false},
+        {8, HZP_F32, 1, 2, 1, AT_ONCE, true, &two_lanes, false, NOTHING, true},
         {2, HZP_BF16, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
         {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING, false},
     };
