@@ -141,6 +141,11 @@ static double staleness(const struct hzp_front_rank *is)
     return (double)is->staleness;
 }
 
+static double stale(const struct hzp_front_rank *is)
+{
+    return (double)is->stale;
+}
+
 static double running(const struct hzp_front_rank *is)
 {
     return is->load.running;
@@ -182,6 +187,8 @@ static const struct {
      false},
     {"hzpserve_replica_staleness_steps", "gauge",
      "Updates by which the rank's version trails the newest finished one.", staleness, false},
+    {"hzpserve_replica_stale_total", "counter",
+     "Versions of the rank that were seen to trail by more than one update.", stale, true},
     {"hzpserve_replica_running", "gauge", "Requests that run on the rank.", running, false},
     {"hzpserve_replica_waiting", "gauge", "Requests that wait on the rank.", waiting, false},
     {"hzpserve_replica_kv_usage", "gauge", "Part of the rank's KV pages that sequences use.",

@@ -429,11 +429,8 @@ int hzp_front_rank(struct hzp_front *f, int rank, struct hzp_front_rank *ret)
     uint64_t now = hzp_now_ns();
     *ret = at->is;
     ret->silent_s = rank && now > at->heard_ns ? (double)(now - at->heard_ns) * 1e-9 : 0;
+    ret->staleness = ret->up ? hzp_front_trails(f, at, w.finished_optimizer_step) : 0;
     hzp_lock_release(&f->lock);
-    /* What it said last may be old: it took part in the newest finished update only after it had
-     * published the one before. */
-    int64_t behind = w.finished_optimizer_step - ret->load.optimizer_step;
-    ret->staleness = ret->up ? HZP_MAX(HZP_MIN(behind, 1), 0) : 0;
     return HZP_OK;
 }
 

@@ -27,7 +27,9 @@
  * Versions: a replica names those it serves by id and optimizer step; if they are not those of this
  * store, it is refused.  Update n + 1 cannot end before every rank has published update n
  * (train/follower.h), so a replica that takes part in training serves at least the newest finished
- * step less one.
+ * step less one.  By how much it trails is taken from what it said last, which may be old, and is
+ * therefore at most one; but a replica also says which update it knew to be finished when it looked
+ * at its version: where that proves that it trails by more, the front says so.
  *
  * Thread: any, except create, start and destroy: the engine's.  The thread "hzp-replicas" owns the
  * socket.  Nothing here waits for a replica.
@@ -91,6 +93,7 @@ struct hzp_front_rank {
     int32_t requests;    /* not ended */
     int64_t sent, moved; /* requests so far; those that began again elsewhere */
     int64_t staleness;   /* updates that its version trails the newest finished one by */
+    int64_t stale;       /* versions of it that were seen to trail by more than one */
     struct hzp_hello hello;
     struct hzp_replica_load load;
     char why[160]; /* why it is not up */

@@ -175,6 +175,47 @@ static struct hzp_version_record record_of(struct hzp_front *f, uint64_t version
     return (struct hzp_version_record){.learned_through = -1};
 }
 
+/* What the news prove: the rank knew of an update when it looked at its version.  Not where weights
+ * of another state have served meanwhile, or rank 0 had not come to the version yet. */
+static int64_t proven(const struct hzp_front *f, const struct hzp_replica_load *load)
+{
+    bool one_line = load->version >= f->line && load->told.version >= load->version;
+    return one_line ? load->told.finished - load->optimizer_step : 0;
+}
+
+void hzp_front_note_line(struct hzp_front *f)
+{
+    struct hzp_version_record record[RECORDS];
+    int32_t n = hzp_weights_list(f->parts.weights, record, RECORDS);
+    for (int32_t i = 0; i + 1 < n && record[i].id > f->said.version; i++)
+        if (record[i].optimizer_step != record[i + 1].optimizer_step + 1)
+            f->line = HZP_MAX(f->line, record[i].id);
+}
+
+int64_t hzp_front_trails(const struct hzp_front *f, const struct hzp_place *at, int64_t finished)
+{
+    /* What it said last may be old: it took part in the newest finished update only after it had
+     * published the one before. */
+    int64_t behind = HZP_MIN(finished - at->is.load.optimizer_step, 1);
+    int64_t least = proven(f, &at->is.load);
+    return HZP_MAX(HZP_MAX(behind, least), 0);
+}
+
+/* A rank may not trail by more than one update (front.h). */
+static void check_staleness(struct hzp_front *f, int rank)
+{
+    struct hzp_place *at = &f->place[rank];
+    int64_t behind = proven(f, &at->is.load);
+    if (behind <= 1 || at->stale_version == at->is.load.version)
+        return;
+    at->stale_version = at->is.load.version;
+    at->is.stale++;
+    hzp_log(HZP_LOG_ERROR, "ranks",
+            "replica stale rank=%d version=%" PRIu64 " optimizer_step=%" PRId64
+            ": it trails by %" PRId64 " updates, the bound is 1",
+            rank, at->is.load.version, at->is.load.optimizer_step, behind);
+}
+
 /* How far the version of the oldest of these tokens trailed.  Rank 0 may have finished an update
  * since, but not two (front.h); a pinned version may trail by more. */
 static void note_staleness(struct hzp_front *f, int rank, const struct hzp_news *news,
@@ -188,7 +229,7 @@ static void note_staleness(struct hzp_front *f, int rank, const struct hzp_news 
     hzp_weights_read_stats(f->parts.weights, &w);
     int64_t behind = w.finished_optimizer_step - load->optimizer_step;
     behind += version != load->version;
-    int64_t most = 1, before = atomic_load(&rq->staleness);
+    int64_t least = proven(f, load), most = HZP_MAX(least, 1), before = atomic_load(&rq->staleness);
     if (rq->demands.mode == HZP_PINNED && version != load->version)
         most = behind = w.finished_optimizer_step - record_of(f, version).optimizer_step;
     atomic_store(&rq->staleness, HZP_MAX(before, HZP_MIN(behind, most)));
@@ -304,8 +345,10 @@ static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
     bool good = hzp_news_read(data, bytes, &reader, &load, &err) == HZP_OK;
     if (good && load.version != at->is.load.version)
         hzp_dispatch_forget(f->dispatch, rank);
-    if (good)
+    if (good) {
         at->is.load = load;
+        check_staleness(f, rank);
+    }
     while (good && hzp_news_next(&reader, &one))
         good = take_news(f, rank, &reader, &one);
     good = good && !reader.bad;

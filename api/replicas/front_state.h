@@ -33,6 +33,7 @@ struct hzp_place {
     uint64_t told;    /* of the front's policies */
     uint64_t checked; /* the version whose optimizer step was compared, and that step */
     int64_t checked_step;
+    uint64_t stale_version; /* the newest that was seen to trail by more than one update */
 };
 
 struct hzp_front {
@@ -48,6 +49,8 @@ struct hzp_front {
     /* the thread's */
     struct hzp_message out;
     uint64_t beat_ns;
+    struct hzp_front_beat said; /* with the last beat */
+    uint64_t line; /* since this version each has learned one update more than the one before */
     struct hzp_request **news; /* [news_room] whose wake is due */
     bool *news_final;          /* [news_room] */
     int32_t news_count, news_room;
@@ -83,6 +86,11 @@ void hzp_front_unplace(struct hzp_front *f, struct hzp_remote *m);
 void hzp_front_place(struct hzp_front *f);
 
 /* ---- front_ranks.c; the caller holds the lock ---- */
+
+/* By how many updates the rank's version trails `finished`, as far as its news tell. */
+int64_t hzp_front_trails(const struct hzp_front *f, const struct hzp_place *at, int64_t finished);
+/* Another version serves here: whether it is one update further than the one before. */
+void hzp_front_note_line(struct hzp_front *f);
 
 /* The rank is gone: its requests leave it. */
 void hzp_front_lose(struct hzp_front *f, int rank, const char *why);

@@ -60,7 +60,25 @@ static void read_all(struct hzp_front *f)
     }
 }
 
-/* Says that this rank is alive, and finds those that are not.  If this thread itself was held up,
+/* Says that this rank is alive, at once when an update has ended or another version serves.  What
+ * is not sent because a rank does not read comes with the next one. */
+static void beat(struct hzp_front *f, bool due)
+{
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(f->parts.weights, &w);
+    struct hzp_front_beat now = {w.finished_optimizer_step, w.serving_id};
+    if (!due && now.finished == f->said.finished && now.version == f->said.version)
+        return;
+    if (now.version != f->said.version)
+        hzp_front_note_line(f);
+    f->said = now;
+    hzp_beat_write(&f->out, &now);
+    for (int r = 1; r < f->ranks; r++)
+        if (f->place[r].is.up)
+            send_to(f, r, f->out.data, f->out.bytes);
+}
+
+/* Finds the ranks that are silent.  If this thread itself was held up,
  * the time in which it could not hear does not count. */
 static void watch(struct hzp_front *f)
 {
@@ -79,9 +97,8 @@ static void watch(struct hzp_front *f)
                  (double)(now - at->heard_ns) * 1e-9);
         if (now - at->heard_ns > limit)
             hzp_front_lose(f, r, why);
-        else
-            send_to(f, r, "B", 1);
     }
+    beat(f, true);
 }
 
 static void fail_all(struct hzp_front *f)
@@ -104,6 +121,7 @@ bool hzp_front_turn(struct hzp_front *f)
     read_all(f);
     hzp_lock_take(&f->lock);
     watch(f);
+    beat(f, false);
     if (f->hurry)
         fail_all(f);
     hzp_front_place(f);

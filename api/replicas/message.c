@@ -299,6 +299,22 @@ int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
     return HZP_OK;
 }
 
+void hzp_beat_write(struct hzp_message *m, const struct hzp_front_beat *beat)
+{
+    hzp_message_begin(m, 'B');
+    put64(m, (uint64_t)beat->finished);
+    put64(m, beat->version);
+}
+
+int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
+                  struct hzp_err_text *reterr)
+{
+    struct hzp_message_reader r = reader_of(data, bytes);
+    *ret = (struct hzp_front_beat){.finished = (int64_t)get64(&r)};
+    ret->version = get64(&r);
+    return r.bad || r.at != r.end ? hzp_fail(reterr, HZP_EFORMAT, "a beat that is cut") : HZP_OK;
+}
+
 /* ---- news ---- */
 
 /* Of an entry: some fields may be absent, because most entries are one more token. */

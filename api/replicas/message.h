@@ -11,7 +11,7 @@
  *     C id        cancel it
  *     P policy    how much the replica trains beside its requests
  *     N news      load of the replica, and what its requests have come to
- *     B           the front is alive
+ *     B state     the front is alive; the newest finished update, and the version on rank 0
  *     G           goodbye, of either
  *
  * Replicas know tokens only; text stays on rank 0.  What a request asks for and cannot be said here
@@ -98,6 +98,15 @@ void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *policy);
 int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
                     struct hzp_err_text *reterr);
 
+/* Of a beat: the newest finished update, and the version that serves on rank 0. */
+struct hzp_front_beat {
+    int64_t finished;
+    uint64_t version;
+};
+void hzp_beat_write(struct hzp_message *m, const struct hzp_front_beat *beat);
+int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
+                  struct hzp_err_text *reterr);
+
 /* ---- news ---- */
 
 /* What a replica reports of itself, with each message. */
@@ -107,6 +116,7 @@ struct hzp_replica_load {
     int32_t running, waiting;
     int32_t kv_taken, kv_needed; /* pages: in use, predicted to be needed */
     uint64_t prompt_tokens, generated_tokens, found_tokens, preempted;
+    struct hzp_front_beat told; /* the last beat it had before it looked; zero: none */
 };
 
 /* What one request has come to. */

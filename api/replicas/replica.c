@@ -46,6 +46,7 @@ struct hzp_replica_rank {
     struct job *jobs;
     struct hzp_message out;
     bool full; /* out could not be sent: it is, before anything else */
+    struct hzp_front_beat told;
     uint64_t heard_ns, said_ns, turned_ns, began_ns; /* began: to knock */
     int32_t round;
     int result;
@@ -189,7 +190,8 @@ static struct hzp_replica_load load_of(const struct hzp_replica_rank *r)
                                      .prompt_tokens = s.prompt_tokens,
                                      .generated_tokens = s.generated_tokens,
                                      .found_tokens = s.found_tokens,
-                                     .preempted = s.preempted};
+                                     .preempted = s.preempted,
+                                     .told = r->told};
 }
 
 /* Adds what is new of the job, as much as one message holds.  *ret_over: there is no more to come.
@@ -327,6 +329,8 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
         cancel(r, data, bytes);
     } else if (data[0] == 'P' && r->phase == SERVES) {
         take_policy(r, data, bytes);
+    } else if (data[0] == 'B' && hzp_beat_read(data, bytes, &r->told, NULL) < 0) {
+        leave(r, HZP_EINVAL, "rank 0 has sent a malformed beat");
     }
 }
 

@@ -32,6 +32,7 @@ enum sabotage {
     KEPT,        /* the requests of a lost rank stay with it */
     OTHER_SPANS, /* a token's version is another one */
     ANY_RANK,    /* requests go to ranks that take none */
+    NO_TURN,     /* an update ends before all ranks have published the one before */
     SABOTAGES
 };
 struct frame {

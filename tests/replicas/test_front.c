@@ -8,33 +8,6 @@
 
 /* ---- the replica ---- */
 
-static void say(struct world *w)
-{
-    assert_int_equal(hzp_pipe_send(w->pipe, NULL, w->out.data, w->out.bytes), HZP_OK);
-}
-
-/* Waits for a message with this letter; others are passed over. */
-static void hear(struct world *w, char letter, const char **ret, size_t *ret_bytes)
-{
-    uint64_t end = hzp_now_ns() + HANG_NS;
-    while (hzp_now_ns() < end) {
-        hzp_pipe_wait(w->pipe, 50);
-        while (hzp_pipe_receive(w->pipe, NULL, ret, ret_bytes))
-            if (**ret == letter)
-                return;
-    }
-    fail_msg("no message %c", letter);
-}
-
-static void come_up(struct world *w)
-{
-    const char *data;
-    size_t bytes;
-    hzp_hello_write(&w->out, &w->hello, RECORD);
-    say(w);
-    hear(w, 'W', &data, &bytes);
-}
-
 static struct hzp_request *submit_asking(struct world *w, struct hzp_demands demands)
 {
     static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
@@ -415,17 +388,6 @@ static void comes_again(void **state)
 }
 
 /* ---- weights of an earlier state ---- */
-
-/* The same weights, as a version that has learned so much, after so many updates. */
-static void publish_step(struct world *w, int64_t learned, int64_t updates)
-{
-    hzp_weights_reclaim(w->m.weights, UINT64_MAX); /* no step is in flight */
-    struct hzp_version *draft = fixture_begin(&w->m);
-    fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
-    draft->record.learned_through = learned;
-    draft->record.optimizer_step += updates;
-    fixture_publish(&w->m, draft, 0);
-}
 
 static void publish(struct world *w, int64_t learned)
 {

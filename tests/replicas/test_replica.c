@@ -125,7 +125,7 @@ static void knocks_again(void **state)
         read_all(&p);
         if (p.round < 1)
             continue; /* it hears nothing, and computes nothing */
-        hzp_message_begin(&p.w.out, 'B');
+        hzp_beat_write(&p.w.out, &(struct hzp_front_beat){.finished = 1});
         tell(&p);
         hzp_loop_turn(p.w.loop);
     }

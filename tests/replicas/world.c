@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/replicas/world.h"
 
+#include "base/thread.h"
+
 static void open_engine(struct world *w)
 {
     struct hzp_model_config config = {.family = "llama",
@@ -92,4 +94,40 @@ void close_world(struct world *w)
     fixture_close(&w->m);
     unlink(w->at.endpoint + strlen("ipc://"));
     rmdir(w->folder);
+}
+
+void say(struct world *w)
+{
+    assert_int_equal(hzp_pipe_send(w->pipe, NULL, w->out.data, w->out.bytes), HZP_OK);
+}
+
+void hear(struct world *w, char letter, const char **ret, size_t *ret_bytes)
+{
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    while (hzp_now_ns() < end) {
+        hzp_pipe_wait(w->pipe, 50);
+        while (hzp_pipe_receive(w->pipe, NULL, ret, ret_bytes))
+            if (**ret == letter)
+                return;
+    }
+    fail_msg("no message %c", letter);
+}
+
+void come_up(struct world *w)
+{
+    const char *data;
+    size_t bytes;
+    hzp_hello_write(&w->out, &w->hello, RECORD);
+    say(w);
+    hear(w, 'W', &data, &bytes);
+}
+
+void publish_step(struct world *w, int64_t learned, int64_t updates)
+{
+    hzp_weights_reclaim(w->m.weights, UINT64_MAX); /* no step is in flight */
+    struct hzp_version *draft = fixture_begin(&w->m);
+    fixture_units_random(w->m.dev, hzp_version_units(w->m.weights, draft), 11, 0.25f);
+    draft->record.learned_through = learned;
+    draft->record.optimizer_step += updates;
+    fixture_publish(&w->m, draft, 0);
 }

@@ -41,6 +41,7 @@ struct world {
     /* the replica */
     struct hzp_pipe *pipe;
     struct hzp_message out;
+    uint64_t said; /* a number for its news */
 };
 
 #define MUST(call) assert_true((call) >= 0)
@@ -48,5 +49,14 @@ struct world {
 /* silent_s: after which the front takes a replica for lost. */
 void open_world(struct world *w, double silent_s);
 void close_world(struct world *w);
+
+/* The same weights, as a version that has learned so much, after so many updates more. */
+void publish_step(struct world *w, int64_t learned, int64_t updates);
+
+/* The replica: sends w->out; waits for a message with this letter (others are passed over); says
+ * hello and is taken in. */
+void say(struct world *w);
+void hear(struct world *w, char letter, const char **ret, size_t *ret_bytes);
+void come_up(struct world *w);
 
 #endif
