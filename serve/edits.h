@@ -29,6 +29,8 @@ struct hzp_token_rules {
     int32_t bads;
     struct hzp_grammar *grammar; /* what the text looks like; NULL: anything.  Where it may end, the
                                   * end-of-sequence tokens and stop ids are allowed */
+    const char *source; /* what the grammar was made of, as its maker can make it again in another
+                         * process; NULL: it cannot */
 };
 
 /* What edits follow from; all pointers are borrowed for the call only. */

@@ -172,10 +172,11 @@ struct hzp_edit_rules hzp_request_edits(const struct hzp_request *rq,
 /* Whether the engine is done with it.  Thread: any. */
 bool hzp_request_final(const struct hzp_request *rq);
 
-/* Whether rows of its prompt computed now bring logprobs of prompt tokens.  Thread: engine. */
+/* Whether rows of its prompt computed now bring logprobs of prompt tokens: not if they are known,
+ * as those of a request that another scheduler has begun are.  Thread: engine. */
 static inline bool hzp_request_tells_prompt(const struct hzp_request *rq)
 {
-    return rq->prompt_logprobs && rq->computed < rq->prompt_count;
+    return rq->prompt_logprobs && rq->computed < rq->prompt_count && !atomic_load(&rq->out_count);
 }
 
 /* Whether the hidden state of the prompt's row p is pooled. */

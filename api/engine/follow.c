@@ -13,6 +13,9 @@ struct follow {
     struct hzp_assembly parts;
     struct hzp_policy policy;         /* of a replica */
     struct hzp_replica_rank *replica; /* NULL: none */
+    /* Of the thread that makes grammars; NULL: none was asked for yet. */
+    struct hzp_tokenizer *tok;
+    struct hzp_structures *structures;
 };
 
 static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
@@ -39,6 +42,18 @@ static bool has_ended(void *ctx)
     return stats.stopped || stats.failure[0];
 }
 
+/* The model's tokenizer, as rank 0 has it, is read with the first grammar. */
+static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
+                      struct hzp_err_text *reterr)
+{
+    struct follow *f = ctx;
+    if (!f->tok)
+        HZP_TRY(hzp_tokenizer_open(f->parts.source_dir, &f->tok, reterr));
+    if (!f->structures)
+        hzp_structures_open(f->tok, f->parts.config.vocab, HZP_STRUCTURES_IN_USE, &f->structures);
+    return hzp_structures_get_written(f->structures, source, ret, reterr);
+}
+
 static int start_replica(struct follow *f, struct hzp_err_text *reterr)
 {
     const struct hzp_follow_replica *is = f->config->replica;
@@ -53,6 +68,7 @@ static int start_replica(struct follow *f, struct hzp_err_text *reterr)
                                         .split = hzp_loop_split(a->loop),
                                         .stays = a->is.training != NULL,
                                         .leaves = has_ended,
+                                        .make_rules = make_rules,
                                         .ctx = f};
     HZP_TRY(hzp_assembly_hello(a, &config.hello, reterr));
     config.hello.rank = is->rank;
@@ -68,6 +84,8 @@ static int run_replica(struct follow *f, struct hzp_err_text *reterr)
     int left = hzp_replica_end(f->replica, reterr);
     hzp_scheduler_abort(f->parts.scheduler);
     hzp_replica_destroy(f->replica);
+    hzp_structures_close(f->structures);
+    hzp_tokenizer_close(f->tok);
     return left < 0 ? left : r < 0 ? hzp_fail(reterr, r, "the device failed") : HZP_OK;
 }
 

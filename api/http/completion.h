@@ -84,7 +84,7 @@ struct hzp_completion_params {
     int32_t bias_token[HZP_BIASES_MAX], biases;
     float bias[HZP_BIASES_MAX];
     bool limited;                  /* `tokens` says which tokens may be generated: */
-    struct hzp_token_rules tokens; /* its arrays and its grammar are owned */
+    struct hzp_token_rules tokens; /* its arrays, grammar and source are owned */
     char *stop[HZP_STOPS_MAX];     /* owned */
     size_t stop_bytes[HZP_STOPS_MAX];
     int32_t stops;

@@ -16,6 +16,7 @@ void hzp_structure_params_fini(struct hzp_completion_params *params)
     free((void *)params->tokens.allowed);
     free((void *)params->tokens.bad);
     free((void *)params->tokens.bad_at);
+    free((void *)params->tokens.source);
     memset(&params->tokens, 0, sizeof(params->tokens));
     params->limited = false;
 }
@@ -270,6 +271,8 @@ static int read_asked(const json_t *body, const struct hzp_engine *engine, bool 
         hzp_structures_get(engine->parts.structures, &a->structure, &params->tokens.grammar, &err);
     if (r < 0)
         return hzp_fail_param(reterr, r, field, "%s: %.400s", field, err.text);
+    if (engine->front)
+        params->tokens.source = hzp_structures_write(engine->parts.structures, &a->structure);
     params->limited = true;
     return HZP_OK;
 }

@@ -242,11 +242,26 @@ static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_
     return rank > 0;
 }
 
+/* What a scheduler would refuse at once, and a replica only when its client has been answered. */
+static int check(const struct hzp_front *f, const struct hzp_request *rq,
+                 struct hzp_err_text *reterr)
+{
+    struct hzp_edits *edits = NULL;
+    HZP_TRY(hzp_scheduler_check(f->parts.scheduler, rq, reterr));
+    if (!rq->tokens)
+        return HZP_OK;
+    struct hzp_edit_rules rules = hzp_request_edits(rq, f->parts.model->config);
+    int r = hzp_edits_create(&rules, &edits);
+    hzp_edits_destroy(edits);
+    return r == HZP_EINVAL ? hzp_fail(reterr, r, "no token of the vocabulary may begin the answer")
+                           : HZP_OK;
+}
+
 int hzp_front_submit(struct hzp_front *f, struct hzp_request *const *rq, int32_t count,
                      struct hzp_err_text *reterr)
 {
     for (int32_t i = 0; i < count; i++)
-        HZP_TRY(hzp_scheduler_check(f->parts.scheduler, rq[i], reterr));
+        HZP_TRY(check(f, rq[i], reterr));
     if (!hand_over(f, rq, count))
         return hzp_scheduler_submit_all(f->parts.scheduler, rq, count, reterr);
     hzp_pipe_poke(f->pipe);

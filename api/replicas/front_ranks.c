@@ -147,9 +147,10 @@ static bool take_tokens(struct hzp_front *f, struct hzp_message_reader *reader,
         if (rq)
             rq->out[n] = out;
     }
-    if (rq && news->hidden)
+    if (rq && !rq->max_tokens && (news->hidden || news->prompts))
         rq->prompt_version = news->prompt_version;
-    return hzp_news_hidden(reader, news, rq ? rq->hidden : NULL);
+    return hzp_news_hidden(reader, news, rq ? rq->hidden : NULL) &&
+           hzp_news_prompt(reader, news, vocab, rq);
 }
 
 /* The request is the rank's, and the tokens are those that come next. */
@@ -157,10 +158,13 @@ static bool follows(const struct hzp_front *f, const struct hzp_request *rq,
                     const struct hzp_news *news)
 {
     bool final = news->state >= HZP_REQUEST_STOPPED;
+    bool told =
+        rq->prompt_logprobs && !news->from && (news->count || news->state == HZP_REQUEST_LENGTH);
     return news->from == atomic_load(&rq->out_count) &&
            news->count <= rq->max_tokens - news->from && news->tops == rq->tops &&
            news->stop_token < f->parts.own.vocab &&
            news->hidden == (news->state == HZP_REQUEST_LENGTH ? rq->hidden_cols : 0) &&
+           news->prompts == (told ? rq->prompt_count : 0) &&
            (final || news->from + news->count < rq->max_tokens);
 }
 
@@ -223,7 +227,7 @@ static void note_staleness(struct hzp_front *f, int rank, const struct hzp_news 
 {
     struct hzp_weights_stats w;
     const struct hzp_replica_load *load = &f->place[rank].is.load;
-    if (!news->count && !news->hidden)
+    if (!news->count && !news->hidden && !news->prompts)
         return;
     uint64_t version = news->count ? rq->out[news->from].version : news->prompt_version;
     hzp_weights_read_stats(f->parts.weights, &w);
@@ -285,7 +289,8 @@ static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_
     shown.count = 0;
     while (shown.count < news->count && meets(f, m, rq->out[news->from + shown.count].version))
         shown.count++;
-    m->recalled = shown.count < news->count || (news->hidden && !meets(f, m, news->prompt_version));
+    m->recalled = shown.count < news->count ||
+                  (!rq->max_tokens && news->prompt_version && !meets(f, m, news->prompt_version));
     take_first(rq, &shown);
     note_staleness(f, m->rank, &shown, rq);
     /* release: a thread that sees the new count also sees the output */

@@ -135,13 +135,53 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 
 /* ---- requests ---- */
 
+/* Of a token with its logprob and rank, and the likeliest ones. */
+static size_t told_bytes(int32_t tops)
+{
+    return 3 * sizeof(int32_t) + (size_t)tops * (sizeof(int32_t) + sizeof(float));
+}
+
+static size_t rules_bytes(const struct hzp_token_rules *t)
+{
+    size_t tokens =
+        (size_t)t->alloweds + (size_t)t->bads + (t->bads ? (size_t)t->bad_at[t->bads] : 0);
+    return sizeof(int32_t) * tokens + (t->source ? strlen(t->source) : 0);
+}
+
+static bool rules_fit(const struct hzp_token_rules *t)
+{
+    return t->bads <= HZP_SENT_BADS_MAX &&
+           (!t->grammar || (t->source && strlen(t->source) <= HZP_SENT_SOURCE_MAX));
+}
+
 bool hzp_message_fits(const struct hzp_request *rq)
 {
     const struct hzp_demands *d = &rq->demands;
     size_t bytes = 4096 + sizeof(int32_t) * ((size_t)rq->prompt_count + (size_t)rq->max_tokens) +
-                   (sizeof(int32_t) + sizeof(float)) * (size_t)rq->biases;
-    return !rq->tokens && !rq->prompt_logprobs && !rq->max_tokens == (rq->pooling != 0) &&
-           d->max_staleness < 0 && bytes <= HZP_MESSAGE_MAX;
+                   (sizeof(int32_t) + sizeof(float)) * (size_t)rq->biases +
+                   (rq->tokens ? rules_bytes(rq->tokens) : 0);
+    size_t news = 2 * HZP_NEWS_MAX +
+                  (rq->prompt_logprobs ? (size_t)rq->prompt_count * told_bytes(rq->tops) : 0);
+    bool wanted = rq->pooling ? !rq->max_tokens : rq->max_tokens || rq->prompt_logprobs;
+    /* No rank trails by more than one update, but a version that is kept may. */
+    bool met = d->max_staleness < 0 || (d->max_staleness >= 1 && d->mode != HZP_PINNED);
+    return wanted && met && (!rq->tokens || rules_fit(rq->tokens)) &&
+           HZP_MAX(bytes, news) <= HZP_MESSAGE_MAX;
+}
+
+static void put_rules(struct hzp_message *m, const struct hzp_token_rules *t)
+{
+    put32(m, t != NULL);
+    if (!t)
+        return;
+    put32(m, t->allowed ? t->alloweds : -1);
+    put(m, t->allowed, (size_t)t->alloweds * sizeof(*t->allowed));
+    put32(m, t->bads);
+    for (int32_t i = 0; i < t->bads; i++)
+        put32(m, t->bad_at[i + 1] - t->bad_at[i]);
+    put(m, t->bad, t->bads ? (size_t)t->bad_at[t->bads] * sizeof(*t->bad) : 0);
+    put32(m, t->grammar ? (int32_t)strlen(t->source) : -1);
+    put(m, t->source, t->grammar ? strlen(t->source) : 0);
 }
 
 static void put_sampling(struct hzp_message *m, const struct hzp_sampling *s)
@@ -179,6 +219,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put32(m, rq->tops);
     put32(m, drawn);
     put32(m, (int32_t)rq->pooling);
+    put32(m, rq->prompt_logprobs && !drawn);
     put64(m, drawn ? rq->out[drawn - 1].version : 0);
     put(m, rq->prompt, (size_t)rq->prompt_count * sizeof(*rq->prompt));
     for (int32_t n = 0; n < drawn; n++)
@@ -195,6 +236,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put32(m, (int32_t)rq->demands.mode);
     put64(m, min_version);
     put64(m, rq->demands.wait_ns);
+    put_rules(m, rq->tokens);
 }
 
 static void get_tokens(struct hzp_message_reader *r, int32_t count, int32_t vocab, int32_t *ret)
@@ -203,8 +245,62 @@ static void get_tokens(struct hzp_message_reader *r, int32_t count, int32_t voca
         ret[i] = get32(r, 0, vocab - 1);
 }
 
+void hzp_sent_rules_fini(struct hzp_sent_rules *sent)
+{
+    hzp_grammar_unref(sent->rules.grammar);
+    free((void *)sent->rules.allowed);
+    free((void *)sent->rules.bad);
+    free((void *)sent->rules.bad_at);
+    free((void *)sent->rules.source);
+    *sent = (struct hzp_sent_rules){.rules = {.bads = 0}};
+}
+
+static int32_t *get_list(struct hzp_message_reader *r, int32_t count, int32_t vocab)
+{
+    int32_t *ret = hzp_xcalloc((size_t)count + 1, sizeof(*ret));
+    get_tokens(r, count, vocab, ret);
+    return ret;
+}
+
+static void get_bads(struct hzp_message_reader *r, int32_t vocab, struct hzp_token_rules *ret)
+{
+    int32_t bads = get32(r, 0, HZP_SENT_BADS_MAX);
+    if (!bads || !holds(r, bads, sizeof(int32_t)))
+        return;
+    int32_t *at = hzp_xcalloc((size_t)bads + 1, sizeof(*at));
+    for (int32_t i = 0; i < bads; i++)
+        at[i + 1] = at[i] + get32(r, 1, HZP_BAD_TOKENS_MAX);
+    ret->bad_at = at;
+    if (!holds(r, at[bads], sizeof(int32_t)))
+        return;
+    ret->bad = get_list(r, at[bads], vocab);
+    ret->bads = bads;
+}
+
+/* False: any token may be drawn. */
+static bool get_rules(struct hzp_message_reader *r, int32_t vocab, struct hzp_token_rules *ret)
+{
+    if (!get_bool(r))
+        return false;
+    int32_t alloweds = get32(r, -1, vocab);
+    if (alloweds >= 0 && holds(r, alloweds, sizeof(int32_t))) {
+        ret->allowed = get_list(r, alloweds, vocab);
+        ret->alloweds = alloweds;
+    }
+    get_bads(r, vocab, ret);
+    int32_t bytes = get32(r, -1, HZP_SENT_SOURCE_MAX);
+    if (bytes < 0 || !holds(r, bytes, 1))
+        return true;
+    char *source = hzp_xcalloc((size_t)bytes + 1, 1);
+    get(r, source, (size_t)bytes);
+    r->bad |= strlen(source) != (size_t)bytes;
+    ret->source = source;
+    return true;
+}
+
 /* What stands behind the tokens. */
-static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp_request *rq)
+static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp_request *rq,
+                         struct hzp_sent_rules *rules)
 {
     rq->min_tokens = get32(r, 0, rq->max_tokens);
     rq->priority = get32(r, INT32_MIN, INT32_MAX);
@@ -219,11 +315,14 @@ static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp
     rq->demands.mode = get32(r, HZP_CONTINUE, HZP_PINNED);
     rq->demands.min_version = get64(r);
     rq->demands.wait_ns = get64(r);
+    if (get_rules(r, vocab, &rules->rules))
+        rq->tokens = &rules->rules;
     r->bad |= r->at != r->end;
 }
 
 int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_limits *limits,
-                     uint64_t *ret_id, struct hzp_request **ret, struct hzp_err_text *reterr)
+                     uint64_t *ret_id, struct hzp_request **ret, struct hzp_sent_rules *ret_rules,
+                     struct hzp_err_text *reterr)
 {
     struct hzp_message_reader r = reader_of(data, bytes);
     struct hzp_request *rq = NULL;
@@ -232,13 +331,15 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
     int32_t max_tokens = get32(&r, 0, HZP_MAX(limits->positions - prompt_count, 1));
     int32_t tops = get32(&r, 0, HZP_TOPS_MAX), drawn = get32(&r, 0, HZP_MAX(max_tokens - 1, 0));
     int32_t pooling = get32(&r, HZP_POOLING_NONE, HZP_POOLING_LAST);
+    bool told = get_bool(&r);
     uint64_t version = get64(&r);
-    r.bad |= !max_tokens != (pooling != HZP_POOLING_NONE) || (pooling && limits->width < 1);
+    r.bad |= pooling ? max_tokens || told || limits->width < 1 : !max_tokens && !told;
+    r.bad |= told && drawn;
     if (r.bad || !holds(&r, (int64_t)prompt_count + drawn, sizeof(int32_t)))
         return hzp_fail(reterr, HZP_EFORMAT, "a request with impossible sizes");
     int32_t *prompt = hzp_xmalloc((size_t)prompt_count * sizeof(*prompt));
     get_tokens(&r, prompt_count, limits->vocab, prompt);
-    int result = hzp_request_create(prompt, prompt_count, max_tokens, tops, false, &rq);
+    int result = hzp_request_create(prompt, prompt_count, max_tokens, tops, told, &rq);
     free(prompt);
     if (result == HZP_OK && pooling)
         result = hzp_request_pool(rq, (enum hzp_pooling)pooling, limits->width);
@@ -250,9 +351,10 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
         rq->out[n] =
             (struct hzp_output){.token = get32(&r, 0, limits->vocab - 1), .version = version};
     atomic_store(&rq->out_count, drawn);
-    get_settings(&r, limits->vocab, rq);
+    get_settings(&r, limits->vocab, rq, ret_rules);
     if (r.bad) {
         hzp_request_destroy(rq);
+        hzp_sent_rules_fini(ret_rules);
         return hzp_fail(reterr, HZP_EFORMAT, "a request with fields out of their ranges");
     }
     *ret = rq;
@@ -323,7 +425,8 @@ enum {
     NEWS_END = 2,   /* it is final */
     NEWS_REFUSED = 4,
     NEWS_HIDDEN = 8,
-    NEWS_ALL = NEWS_FIRST | NEWS_END | NEWS_REFUSED | NEWS_HIDDEN,
+    NEWS_PROMPT = 16,
+    NEWS_ALL = NEWS_FIRST | NEWS_END | NEWS_REFUSED | NEWS_HIDDEN | NEWS_PROMPT,
 };
 
 /* A token is written with its versions only where they differ from those before. */
@@ -350,11 +453,22 @@ static void put_token(struct hzp_message *m, const struct hzp_output *out,
     }
 }
 
+/* The likeliest tokens with the n-th one. */
+static void put_tops(struct hzp_message *m, int32_t tops, int32_t n, const int32_t *token,
+                     const float *logprob)
+{
+    if (!tops)
+        return;
+    put(m, token + (size_t)n * (size_t)tops, (size_t)tops * sizeof(*token));
+    put(m, logprob + (size_t)n * (size_t)tops, (size_t)tops * sizeof(*logprob));
+}
+
 void hzp_news_add(struct hzp_message *m, const struct hzp_news *news, const struct hzp_request *rq)
 {
     int32_t kinds = (news->from == 0 ? NEWS_FIRST : 0) |
                     (news->state >= HZP_REQUEST_STOPPED ? NEWS_END : 0) |
-                    (news->refused ? NEWS_REFUSED : 0) | (news->hidden ? NEWS_HIDDEN : 0);
+                    (news->refused ? NEWS_REFUSED : 0) | (news->hidden ? NEWS_HIDDEN : 0) |
+                    (news->prompts ? NEWS_PROMPT : 0);
     put64(m, news->id);
     put32(m, kinds);
     put32(m, news->from);
@@ -375,20 +489,24 @@ void hzp_news_add(struct hzp_message *m, const struct hzp_news *news, const stru
         put32(m, news->refused);
         put(m, news->text, sizeof(news->text));
     }
-    if (kinds & NEWS_HIDDEN) {
+    if (kinds & NEWS_HIDDEN)
         put32(m, news->hidden);
+    if (kinds & NEWS_PROMPT)
+        put32(m, news->prompts);
+    if (kinds & (NEWS_HIDDEN | NEWS_PROMPT))
         put64(m, news->prompt_version);
-    }
     for (int32_t n = news->from; n < news->from + news->count; n++) {
-        size_t top0 = (size_t)n * (size_t)news->tops;
         put_token(m, &rq->out[n], n > news->from ? &rq->out[n - 1] : NULL);
-        if (!news->tops)
-            continue;
-        put(m, rq->top_token + top0, (size_t)news->tops * sizeof(*rq->top_token));
-        put(m, rq->top_logprob + top0, (size_t)news->tops * sizeof(*rq->top_logprob));
+        put_tops(m, news->tops, n, rq->top_token, rq->top_logprob);
     }
     if (news->hidden)
         put(m, rq->hidden, (size_t)news->hidden * sizeof(*rq->hidden));
+    for (int32_t p = 1; p < news->prompts; p++) {
+        put32(m, rq->prompt_out[p].token);
+        put(m, &rq->prompt_out[p].logprob, sizeof(rq->prompt_out[p].logprob));
+        put32(m, rq->prompt_out[p].rank);
+        put_tops(m, news->tops, p, rq->prompt_top_token, rq->prompt_top_logprob);
+    }
 }
 
 int hzp_news_read(const char *data, size_t bytes, struct hzp_message_reader *reader,
@@ -431,12 +549,15 @@ bool hzp_news_next(struct hzp_message_reader *r, struct hzp_news *ret)
         get(r, ret->text, sizeof(ret->text));
         ret->text[sizeof(ret->text) - 1] = 0;
     }
-    if (kinds & NEWS_HIDDEN) {
+    if (kinds & NEWS_HIDDEN)
         ret->hidden = get32(r, 1, INT32_MAX / 2);
+    if (kinds & NEWS_PROMPT)
+        ret->prompts = get32(r, 1, INT32_MAX / 2);
+    if (kinds & (NEWS_HIDDEN | NEWS_PROMPT))
         ret->prompt_version = get64(r);
-    }
-    if (holds(r, ret->count, 4 * sizeof(int32_t)))
-        holds(r, ret->hidden, sizeof(float));
+    holds(r, ret->count, 4 * sizeof(int32_t));
+    holds(r, ret->hidden, sizeof(float));
+    holds(r, ret->prompts - 1, told_bytes(ret->tops));
     return !r->bad;
 }
 
@@ -448,6 +569,28 @@ bool hzp_news_hidden(struct hzp_message_reader *r, const struct hzp_news *news, 
         memcpy(ret, r->at, (size_t)news->hidden * sizeof(float));
     r->at += (size_t)news->hidden * sizeof(float);
     return true;
+}
+
+bool hzp_news_prompt(struct hzp_message_reader *r, const struct hzp_news *news, int32_t vocab,
+                     struct hzp_request *rq)
+{
+    int32_t token[HZP_TOPS_MAX];
+    float logprob[HZP_TOPS_MAX];
+    for (int32_t p = 1; p < news->prompts && !r->bad; p++) {
+        struct hzp_output out = {.token = get32(r, 0, vocab - 1),
+                                 .version = news->prompt_version,
+                                 .prompt_version = news->prompt_version};
+        get(r, &out.logprob, sizeof(out.logprob));
+        out.rank = get32(r, INT32_MIN, INT32_MAX);
+        size_t top0 = (size_t)p * (size_t)news->tops;
+        if (rq)
+            rq->prompt_out[p] = out;
+        if (!news->tops)
+            continue;
+        get_tokens(r, news->tops, vocab, rq ? rq->prompt_top_token + top0 : token);
+        get(r, rq ? rq->prompt_top_logprob + top0 : logprob, (size_t)news->tops * sizeof(*logprob));
+    }
+    return !r->bad;
 }
 
 bool hzp_news_token(struct hzp_message_reader *r, const struct hzp_news *news, int32_t vocab,

@@ -30,9 +30,11 @@
 #include "serve/request.h"
 
 enum {
-    HZP_MESSAGE_MAX = 16 << 20, /* bytes of any message */
-    HZP_NEWS_MAX = 128 << 10,   /* bytes after which news are sent in several messages */
-    HZP_NEWS_TEXT = 256,        /* bytes of a refusal's text */
+    HZP_MESSAGE_MAX = 16 << 20,      /* bytes of any message */
+    HZP_NEWS_MAX = 128 << 10,        /* bytes after which news are sent in several messages */
+    HZP_NEWS_TEXT = 256,             /* bytes of a refusal's text */
+    HZP_SENT_BADS_MAX = 1024,        /* sequences that a request must not generate */
+    HZP_SENT_SOURCE_MAX = 256 << 10, /* bytes of what a grammar is made of */
 };
 
 /* A growing buffer; zeroed: empty. */
@@ -72,13 +74,14 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 
 /* ---- requests ---- */
 
-/* Whether a replica can compute the request, as far as its kind goes.  Not: one with a grammar or
- * limited tokens, with logprobs of its prompt, without tokens unless it is of embeddings, or one
- * that demands max_staleness. */
+/* Whether a replica can compute the request, as far as its kind goes.  Not: one whose grammar has
+ * no source, one without tokens unless it is of embeddings or of logprobs of its prompt, or one
+ * that demands max_staleness 0, which replicas do not keep, or any of a version that it keeps. */
 bool hzp_message_fits(const struct hzp_request *rq);
 
 /* The request with the tokens that it has so far and the version of the last.  Of what it demands
- * of the weights only the mode is sent; min_version stands for all else. */
+ * of the weights only the mode is sent; min_version stands for all else.  Logprobs of its prompt
+ * are asked for unless it has tokens: they came with the first one. */
 void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
                        uint64_t min_version);
 
@@ -86,9 +89,18 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
 struct hzp_message_limits {
     int32_t vocab, positions, width;
 };
-/* Creates the request.  HZP_EFORMAT; HZP_ENOMEM. */
+/* Which tokens a request that was read may draw, and what its grammar is to be made of: rules.
+ * source, if that is set and rules.grammar not.  All of it is owned; zeroed: no limits. */
+struct hzp_sent_rules {
+    struct hzp_token_rules rules;
+};
+void hzp_sent_rules_fini(struct hzp_sent_rules *sent);
+
+/* Creates the request; it borrows *ret_rules, zeroed before, if its tokens are limited.
+ * HZP_EFORMAT; HZP_ENOMEM. */
 int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_limits *limits,
-                     uint64_t *ret_id, struct hzp_request **ret, struct hzp_err_text *reterr);
+                     uint64_t *ret_id, struct hzp_request **ret, struct hzp_sent_rules *ret_rules,
+                     struct hzp_err_text *reterr);
 
 void hzp_cancel_write(struct hzp_message *m, uint64_t id);
 int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp_err_text *reterr);
@@ -128,9 +140,11 @@ struct hzp_news {
     int32_t refused; /* an error code: it was not taken; text says why */
     int32_t stop_token, unmet, changed, recomputes, cached, stale_tokens;
     uint64_t stale_version;
-    uint64_t waited_ns;      /* until it was admitted */
-    int32_t hidden;          /* of a request of embeddings that has ended: so many numbers follow */
-    uint64_t prompt_version; /* then: what computed them */
+    uint64_t waited_ns; /* until it was admitted */
+    int32_t hidden;     /* of a request of embeddings that has ended: so many numbers follow */
+    int32_t prompts;    /* of one that wants logprobs of its prompt, with its first token or end: so
+                      * many tokens it has; those of all but the first follow */
+    uint64_t prompt_version; /* with either: what computed them */
     bool not_finite;
     char text[HZP_NEWS_TEXT];
 };
@@ -151,5 +165,8 @@ bool hzp_news_token(struct hzp_message_reader *reader, const struct hzp_news *ne
                     struct hzp_output *ret, int32_t *top_token, float *top_logprob);
 /* Behind the tokens: its hidden numbers; ret NULL: they are passed over. */
 bool hzp_news_hidden(struct hzp_message_reader *reader, const struct hzp_news *news, float *ret);
+/* Behind these: what is known of its prompt's tokens, into the request; rq NULL: passed over. */
+bool hzp_news_prompt(struct hzp_message_reader *reader, const struct hzp_news *news, int32_t vocab,
+                     struct hzp_request *rq);
 
 #endif

@@ -24,6 +24,12 @@ struct job {
     bool dropped; /* its result is not sent to the front */
     int refused;
     char text[HZP_NEWS_TEXT]; /* why it was refused */
+    struct hzp_sent_rules rules;
+    bool waits; /* for its grammar: it is not submitted */
+    /* Written by the thread that makes the grammar, the last after the others. */
+    int made_code;
+    struct hzp_err_text made_err;
+    _Atomic bool made;
     /* Written by the engine's thread in the request's wake, the first before the second: the
      * request is final; how many tokens it had then.  So tokens that end a request are never sent
      * without its end. */
@@ -47,11 +53,22 @@ struct hzp_replica_rank {
     struct hzp_message out;
     bool full; /* out could not be sent: it is, before anything else */
     struct hzp_front_beat told;
+    pthread_t maker;
+    bool maker_runs;
+    struct hzp_wake wake; /* the maker's */
+    struct job *_Atomic making;
     uint64_t heard_ns, said_ns, turned_ns, began_ns; /* began: to knock */
     int32_t round;
     int result;
     struct hzp_err_text err;
 };
+
+static void free_job(struct job *job)
+{
+    hzp_request_destroy(job->rq); /* waits until the engine has let go of it */
+    hzp_sent_rules_fini(&job->rules);
+    free(job);
+}
 
 /* ---- the end ---- */
 
@@ -71,13 +88,13 @@ static void free_dropped(struct hzp_replica_rank *r)
 {
     for (struct job **at = &r->jobs; *at;) {
         struct job *job = *at;
-        if (!job->dropped || (job->rq && !atomic_load(&job->ended))) {
+        bool runs = job->rq && !job->waits && !atomic_load(&job->ended);
+        if (!job->dropped || runs || job == atomic_load(&r->making)) {
             at = &job->next;
             continue;
         }
         *at = job->next;
-        hzp_request_destroy(job->rq); /* waits until the engine has let go of it */
-        free(job);
+        free_job(job);
     }
 }
 
@@ -119,13 +136,23 @@ static void refuse(struct job *job, int code, const char *why)
     snprintf(job->text, sizeof(job->text), "%.250s", why);
 }
 
+static void submit(struct hzp_replica_rank *r, struct job *job)
+{
+    struct hzp_err_text err = {0};
+    int code = hzp_scheduler_submit(r->config.scheduler, job->rq, &err);
+    if (code < 0)
+        refuse(job, code, err.text);
+    else
+        hzp_loop_poke(r->config.loop);
+}
+
 static void take_request(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     struct hzp_err_text err = {0};
     const struct hzp_hello *own = &r->config.hello;
     struct hzp_message_limits limits = {own->vocab, own->positions, own->width};
     struct job *job = hzp_xcalloc(1, sizeof(*job));
-    int code = hzp_request_read(data, bytes, &limits, &job->id, &job->rq, &err);
+    int code = hzp_request_read(data, bytes, &limits, &job->id, &job->rq, &job->rules, &err);
     if (code == HZP_EFORMAT) {
         free(job);
         leave(r, HZP_EINVAL, "rank 0 has sent a malformed request");
@@ -134,17 +161,71 @@ static void take_request(struct hzp_replica_rank *r, const char *data, size_t by
     job->of = r;
     job->next = r->jobs;
     r->jobs = job;
-    if (code == HZP_OK) {
-        job->sent = atomic_load(&job->rq->out_count);
-        atomic_store(&job->drawn, job->sent);
-        job->rq->wake = wake;
-        job->rq->wake_ctx = job;
-        code = hzp_scheduler_submit(r->config.scheduler, job->rq, &err);
-    }
-    if (code < 0)
+    if (code < 0) {
         refuse(job, code, err.text);
-    else
-        hzp_loop_poke(r->config.loop);
+        return;
+    }
+    job->sent = atomic_load(&job->rq->out_count);
+    atomic_store(&job->drawn, job->sent);
+    job->rq->wake = wake;
+    job->rq->wake_ctx = job;
+    job->waits = job->rules.rules.source != NULL;
+    if (!job->waits)
+        submit(r, job);
+}
+
+/* ---- grammars ---- */
+
+static void *maker_main(void *arg)
+{
+    struct hzp_replica_rank *r = arg;
+    while (hzp_wake_wait(&r->wake, UINT64_MAX) && !atomic_load(&r->closing)) {
+        struct job *job = atomic_load(&r->making);
+        if (!job)
+            continue;
+        job->made_code = r->config.make_rules(r->config.ctx, job->rules.rules.source,
+                                              &job->rules.rules.grammar, &job->made_err);
+        atomic_store(&job->made, true);
+        hzp_pipe_poke(r->pipe);
+    }
+    return NULL;
+}
+
+static bool start_maker(struct hzp_replica_rank *r)
+{
+    if (!r->maker_runs && r->config.make_rules)
+        r->maker_runs = hzp_thread_start(&r->maker, "hzp-rules", maker_main, r) == HZP_OK;
+    return r->maker_runs;
+}
+
+/* Submits the request whose grammar is made, and has the oldest one that waits made. */
+static void make_rules(struct hzp_replica_rank *r)
+{
+    struct job *job = atomic_load(&r->making), *oldest = NULL;
+    if (job && !atomic_load(&job->made))
+        return;
+    atomic_store(&r->making, NULL);
+    if (job) {
+        job->waits = false;
+        if (job->dropped || job->made_code < 0)
+            refuse(job, job->made_code < 0 ? job->made_code : HZP_EBUSY, job->made_err.text);
+        else
+            submit(r, job);
+    }
+    for (job = r->jobs; job; job = job->next) {
+        if (!job->waits || job->dropped)
+            continue;
+        bool canceled = atomic_load(&job->rq->cancel);
+        if (!canceled && start_maker(r)) {
+            oldest = job;
+            continue;
+        }
+        job->waits = false;
+        refuse(job, HZP_EBUSY, canceled ? "it was canceled" : "this rank makes no grammars");
+    }
+    atomic_store(&r->making, oldest);
+    if (oldest)
+        hzp_wake_poke(&r->wake);
 }
 
 static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
@@ -221,6 +302,11 @@ static bool add_news(struct hzp_replica_rank *r, struct job *job, bool *ret_over
     news.cached = rq->cached;
     news.stale_tokens = atomic_load(&rq->stale_tokens);
     news.stale_version = atomic_load(&rq->stale_version);
+    if (rq->prompt_logprobs && !news.from &&
+        (news.count || (ended && atomic_load(&rq->state) == HZP_REQUEST_LENGTH))) {
+        news.prompts = rq->prompt_count;
+        news.prompt_version = news.count ? rq->out[0].prompt_version : rq->prompt_version;
+    }
     if (ended) {
         news.state = atomic_load(&rq->state);
         news.stop_token = rq->stop_token;
@@ -229,7 +315,8 @@ static bool add_news(struct hzp_replica_rank *r, struct job *job, bool *ret_over
         news.recomputes = rq->recomputes;
         news.not_finite = rq->not_finite;
         news.hidden = news.state == HZP_REQUEST_LENGTH ? rq->hidden_cols : 0;
-        news.prompt_version = rq->prompt_version;
+        if (news.hidden)
+            news.prompt_version = rq->prompt_version;
     }
     if (rq->admitted_ns > rq->submitted_ns)
         news.waited_ns = rq->admitted_ns - rq->submitted_ns;
@@ -269,8 +356,7 @@ static void send_news(struct hzp_replica_rank *r)
         add_news(r, job, &over);
         if (over) {
             *at = job->next;
-            hzp_request_destroy(job->rq); /* waits until the engine has let go of it */
-            free(job);
+            free_job(job);
         } else if (!job->rq || job->sent >= atomic_load(&job->drawn)) {
             at = &job->next;
         } /* else it has more, which the message had no room for */
@@ -368,6 +454,7 @@ void hzp_replica_turn(struct hzp_replica_rank *r)
     size_t bytes;
     while (hzp_pipe_receive(r->pipe, NULL, &data, &bytes))
         handle(r, data, bytes);
+    make_rules(r);
     uint64_t now = hzp_now_ns();
     watch(r, now, r->turned_ns);
     if (r->phase == KNOCKS)
@@ -400,9 +487,11 @@ int hzp_replica_start(const struct hzp_replica_config *config, struct hzp_replic
     r->record = hzp_xmalloc(strlen(config->record) + 1);
     memcpy(r->record, config->record, strlen(config->record) + 1);
     r->pipe = pipe;
+    hzp_wake_init(&r->wake);
     r->began_ns = r->heard_ns = r->turned_ns = hzp_now_ns();
     if (hzp_thread_start(&r->thread, "hzp-replica", replica_main, r) < 0) {
         hzp_pipe_close(pipe);
+        hzp_wake_fini(&r->wake);
         free(r->record);
         free(r);
         return hzp_fail(reterr, HZP_ENOMEM, "cannot start the thread of a replica");
@@ -416,6 +505,9 @@ int hzp_replica_end(struct hzp_replica_rank *r, struct hzp_err_text *reterr)
     atomic_store(&r->closing, true);
     hzp_pipe_poke(r->pipe);
     pthread_join(r->thread, NULL);
+    hzp_wake_poke(&r->wake);
+    if (r->maker_runs)
+        pthread_join(r->maker, NULL);
     if (r->phase != OVER)
         leave(r, HZP_OK, "its loop has ended");
     return r->result < 0 ? hzp_fail(reterr, r->result, "%s", r->err.text) : HZP_OK;
@@ -428,9 +520,9 @@ void hzp_replica_destroy(struct hzp_replica_rank *r)
     while (r->jobs) {
         struct job *job = r->jobs;
         r->jobs = job->next;
-        hzp_request_destroy(job->rq);
-        free(job);
+        free_job(job);
     }
+    hzp_wake_fini(&r->wake);
     hzp_pipe_close(r->pipe);
     hzp_message_fini(&r->out);
     free(r->record);

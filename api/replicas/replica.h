@@ -11,7 +11,8 @@
  * front is silent.
  *
  * Thread: start, end and destroy: the engine's.  The thread "hzp-replica" owns the socket; it never
- * waits for the engine, nor the engine for it.
+ * waits for the engine, nor the engine for it.  "hzp-rules" makes grammars; requests wait for
+ * theirs before they are submitted.
  */
 #ifndef HZP_API_REPLICAS_REPLICA_H
 #define HZP_API_REPLICAS_REPLICA_H
@@ -38,6 +39,11 @@ struct hzp_replica_config {
     /* Asked about ten times a second, on the thread: true: this rank leaves, because what it does
      * beside serving has ended.  NULL: it does not. */
     bool (*leaves)(void *ctx);
+    /* Makes the grammar of a request from its source; *ret is owned by the caller.  It may take
+     * seconds, and is called on a thread of its own, "hzp-rules", for one request at a time.  Any
+     * error: rank 0 computes the request.  NULL: so it does in any case. */
+    int (*make_rules)(void *ctx, const char *source, struct hzp_grammar **ret,
+                      struct hzp_err_text *reterr);
     void *ctx;
 };
 

@@ -5,6 +5,8 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@ struct hzp_structures {
     int64_t in_use_max;
     struct hzp_lock lock;
     struct hzp_lexicon *lexicon; /* NULL: not made yet */
+    uint64_t words;              /* a hash of what it was made of */
     struct kept kept[HZP_STRUCTURES_MAX];
     int32_t count;
     int64_t bytes;
@@ -35,6 +38,7 @@ void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_us
     s->tok = tok;
     s->vocab = vocab;
     s->in_use_max = in_use_max;
+    s->words = 0xcbf29ce484222325u;
     hzp_lock_init(&s->lock, HZP_LOCK_GRAMMARS);
     *ret = s;
 }
@@ -58,6 +62,14 @@ void hzp_structures_close(struct hzp_structures *s)
     free(s);
 }
 
+/* FNV-1a. */
+static uint64_t hash(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    return h;
+}
+
 /* Under the lock: the first request makes it, others wait for it. */
 static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
 {
@@ -70,6 +82,9 @@ static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
         text[i].bytes = hzp_tokenizer_token(s->tok, i, &size);
         text[i].size = (int32_t)size;
         text[i].special = hzp_tokenizer_is_special(s->tok, i);
+        s->words = hash(s->words, &text[i].special, sizeof(text[i].special));
+        s->words = hash(s->words, &text[i].size, sizeof(text[i].size));
+        s->words = hash(s->words, text[i].bytes, size);
     }
     hzp_lexicon_create(text, count, &s->lexicon);
     free(text);
@@ -214,4 +229,62 @@ int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *wha
     hzp_grammar_unref(other);
     free(key);
     return HZP_OK;
+}
+
+char *hzp_structures_write(struct hzp_structures *s, const struct hzp_structure *what)
+{
+    enum { DIGITS = 16 };
+    hzp_lock_take(&s->lock);
+    lexicon(s);
+    hzp_lock_release(&s->lock);
+    char *key = key_of(what);
+    size_t size = key ? strlen(key) + DIGITS + 2 : 0;
+    char *ret = key ? hzp_xmalloc(size) : NULL;
+    if (ret)
+        snprintf(ret, size, "%016" PRIx64 " %s", s->words, key);
+    free(key);
+    return ret;
+}
+
+/* The value; NULL: null, or it is not there. */
+static const json_t *value_of(const json_t *json, const char *name)
+{
+    const json_t *value = json_object_get(json, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+int hzp_structures_get_written(struct hzp_structures *s, const char *written,
+                               struct hzp_grammar **ret, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&s->lock);
+    lexicon(s);
+    hzp_lock_release(&s->lock);
+    char *asked = NULL;
+    if (strtoull(written, &asked, 16) != s->words)
+        return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
+    json_t *json = json_loads(asked, 0, NULL);
+    int calls = -1, object, one, reasoning, inside, channels, any;
+    if (json_unpack(json, "{s:i, s:b, s:b, s:b, s:b, s:b, s:b}", "calls", &calls, "object", &object,
+                    "one", &one, "reasoning", &reasoning, "inside", &inside, "channels", &channels,
+                    "free", &any) < 0 ||
+        calls < HZP_CALLS_NONE || calls > HZP_CALLS_CHANNELS) {
+        json_decref(json);
+        return hzp_fail(reterr, HZP_EFORMAT, "what a grammar is made of is malformed");
+    }
+    struct hzp_structure what = {.object = object,
+                                 .schema = value_of(json, "schema"),
+                                 .choice = value_of(json, "choice"),
+                                 .regex = json_string_value(value_of(json, "regex")),
+                                 .gbnf = json_string_value(value_of(json, "gbnf")),
+                                 .tools = value_of(json, "tools"),
+                                 .tool = json_string_value(value_of(json, "tool")),
+                                 .calls = (enum hzp_reply_calls)calls,
+                                 .one_call = one,
+                                 .free = any,
+                                 .reasoning = reasoning,
+                                 .inside = inside,
+                                 .channels = channels};
+    int r = hzp_structures_get(s, &what, ret, reterr);
+    json_decref(json);
+    return r;
 }

@@ -69,4 +69,12 @@ void hzp_structures_close(struct hzp_structures *s); /* all grammars are let go;
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr);
 
+/* What is asked as text, of which another process with the same vocabulary makes the same grammar;
+ * owned by the caller.  NULL: no memory. */
+char *hzp_structures_write(struct hzp_structures *s, const struct hzp_structure *what);
+/* The same as hzp_structures_get of what was written.  Also HZP_EFORMAT: it is something else;
+ * HZP_EUNSUP: it is of another vocabulary. */
+int hzp_structures_get_written(struct hzp_structures *s, const char *written,
+                               struct hzp_grammar **ret, struct hzp_err_text *reterr);
+
 #endif

@@ -34,8 +34,9 @@ static uint64_t take_asking(struct world *w, uint64_t least)
     size_t bytes;
     uint64_t id;
     struct hzp_request *rq;
+    struct hzp_sent_rules rules = {.rules = {.bads = 0}};
     hear(w, 'R', &data, &bytes);
-    MUST(hzp_request_read(data, bytes, &limits, &id, &rq, NULL));
+    MUST(hzp_request_read(data, bytes, &limits, &id, &rq, &rules, NULL));
     assert_int_equal(rq->prompt_count, PROMPT);
     assert_int_equal(rq->max_tokens, TOKENS);
     assert_int_equal(rq->demands.min_version, least);
@@ -631,6 +632,46 @@ static void pinned_trails(void **state)
     close_world(&w);
 }
 
+/* Logprobs of a prompt come with the first token, and are not computed again where the request goes
+ * on; where they are missing, the replica is lost. */
+static void tells_prompt_once(void **state)
+{
+    static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
+    for (int32_t told = 0; told <= PROMPT; told += PROMPT) {
+        struct hzp_output out[PROMPT] = {{.token = 0}};
+        struct hzp_request *rq, written = {.out = out, .prompt_out = out};
+        int32_t tokens[TOKENS];
+        struct world w;
+        open_world(&w, 600);
+        draw(&w, tokens);
+        come_up(&w);
+        MUST(hzp_request_create(prompt, PROMPT, TOKENS, 0, true, &rq));
+        rq->sampling.temperature = 0;
+        rq->ignore_eos = true;
+        MUST(hzp_front_submit(w.front, &rq, 1, NULL));
+        for (int32_t n = 0; n < PROMPT; n++)
+            out[n] = (struct hzp_output){.token = n ? n : tokens[0], .logprob = -99, .version = 1};
+        begin_news(&w);
+        hzp_news_add(
+            &w.out,
+            &(struct hzp_news){
+                .id = take(&w), .count = 1, .stop_token = -1, .prompts = told, .prompt_version = 1},
+            &written);
+        say(&w);
+        if (told) {
+            until_tokens(rq, 1);
+            hzp_message_begin(&w.out, 'G');
+            say(&w);
+        }
+        finish(&w, rq);
+        for (int32_t p = 1; p < PROMPT; p++)
+            assert_int_equal(rq->prompt_out[p].logprob<-98, told> 0);
+        expect(&w, rq, tokens);
+        assert_false(is_up(&w));
+        close_world(&w);
+    }
+}
+
 /* ---- embeddings, policies ---- */
 
 static struct hzp_request *embed(struct world *w, int64_t min_sequence)
@@ -652,8 +693,9 @@ static uint64_t take_embedding(struct world *w)
     size_t bytes;
     uint64_t id;
     struct hzp_request *rq;
+    struct hzp_sent_rules rules = {.rules = {.bads = 0}};
     hear(w, 'R', &data, &bytes);
-    MUST(hzp_request_read(data, bytes, &limits, &id, &rq, NULL));
+    MUST(hzp_request_read(data, bytes, &limits, &id, &rq, &rules, NULL));
     assert_int_equal(rq->pooling, HZP_POOLING_MEAN);
     hzp_request_destroy(rq);
     return id;
@@ -739,13 +781,14 @@ static void passes_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes),    cmocka_unit_test(goes_wrong),
-        cmocka_unit_test(refused),     cmocka_unit_test(silent),
-        cmocka_unit_test(replaced),    cmocka_unit_test(lets_go_last),
-        cmocka_unit_test(goes_back),   cmocka_unit_test(goes_on),
-        cmocka_unit_test(comes_again), cmocka_unit_test(keeps_version),
-        cmocka_unit_test(given_up),    cmocka_unit_test(pinned_trails),
-        cmocka_unit_test(embeds),      cmocka_unit_test(passes_policies),
+        cmocka_unit_test(computes),        cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(refused),         cmocka_unit_test(silent),
+        cmocka_unit_test(replaced),        cmocka_unit_test(lets_go_last),
+        cmocka_unit_test(goes_back),       cmocka_unit_test(goes_on),
+        cmocka_unit_test(comes_again),     cmocka_unit_test(keeps_version),
+        cmocka_unit_test(given_up),        cmocka_unit_test(pinned_trails),
+        cmocka_unit_test(embeds),          cmocka_unit_test(tells_prompt_once),
+        cmocka_unit_test(passes_policies),
     };
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,18 @@
 enum { VOCAB = 100, POSITIONS = 64 };
 static const struct hzp_message_limits limits = {VOCAB, POSITIONS, 8};
 
+static const struct hzp_sent_rules none = {.rules = {.bads = 0}};
+
+/* Limits of all kinds; the grammar itself is not sent, only what it is made of. */
+static const int32_t allowed[] = {3, 20, 21, 22, 99}, banned[] = {4, 5, 6}, bad_at[] = {0, 1, 3};
+static const struct hzp_token_rules limited = {.allowed = allowed,
+                                               .alloweds = 5,
+                                               .bad = banned,
+                                               .bad_at = bad_at,
+                                               .bads = 2,
+                                               .grammar = (struct hzp_grammar *)(uintptr_t)1,
+                                               .source = "{\"regex\": \"a+\"}"};
+
 static struct hzp_request *make(void)
 {
     const int32_t prompt[] = {5, 6, 7, 8};
@@ -41,6 +53,7 @@ static struct hzp_request *make(void)
                                          .top_k = 40,
                                          .seed = 0xdeadbeefcafe,
                                          .choice = 3};
+    rq->tokens = &limited;
     rq->demands.mode = HZP_RECOMPUTE;
     rq->demands.min_version = 17;
     rq->demands.wait_ns = 5;
@@ -54,9 +67,10 @@ static void requests(void **state)
 {
     struct hzp_request *rq = make(), *got = NULL;
     struct hzp_message m = {.data = NULL};
+    struct hzp_sent_rules rules = none;
     uint64_t id = 0;
     hzp_request_write(&m, 42, rq, 17);
-    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, NULL), HZP_OK);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, &rules, NULL), HZP_OK);
     assert_int_equal(id, 42);
     assert_int_equal(got->prompt_count, 4);
     assert_memory_equal(got->prompt, rq->prompt, 4 * sizeof(int32_t));
@@ -81,7 +95,17 @@ static void requests(void **state)
     assert_int_equal(atomic_load(&got->out_count), 3);
     for (int i = 0; i < 3; i++)
         assert_int_equal(got->out[i].token, 20 + i);
+    assert_ptr_equal(got->tokens, &rules.rules);
+    assert_null(got->tokens->grammar);
+    assert_string_equal(got->tokens->source, limited.source);
+    assert_int_equal(got->tokens->alloweds, 5);
+    assert_memory_equal(got->tokens->allowed, allowed, sizeof(allowed));
+    assert_int_equal(got->tokens->bads, 2);
+    assert_memory_equal(got->tokens->bad_at, bad_at, sizeof(bad_at));
+    assert_memory_equal(got->tokens->bad, banned, sizeof(banned));
+    assert_false(got->prompt_logprobs);
     hzp_request_destroy(got);
+    hzp_sent_rules_fini(&rules);
     hzp_request_destroy(rq);
     hzp_message_fini(&m);
 }
@@ -98,19 +122,22 @@ static void cut_requests(void **state)
 {
     struct hzp_request *rq = make(), *got;
     struct hzp_message m = {.data = NULL};
+    struct hzp_sent_rules rules = none;
     uint64_t id;
     hzp_request_write(&m, 42, rq, 17);
     for (size_t n = 1; n < m.bytes; n++) {
         struct hzp_err_text err = {{0}, {0}};
         char *cut = exactly(&m, n);
-        assert_int_equal(hzp_request_read(cut, n, &limits, &id, &got, &err), HZP_EFORMAT);
+        assert_int_equal(hzp_request_read(cut, n, &limits, &id, &got, &rules, &err), HZP_EFORMAT);
         assert_true(err.text[0]);
+        assert_memory_equal(&rules, &none, sizeof(none));
         free(cut);
     }
     /* What follows the end is not ignored either. */
     char *more = hzp_xcalloc(1, m.bytes + 1);
     memcpy(more, m.data, m.bytes);
-    assert_int_equal(hzp_request_read(more, m.bytes + 1, &limits, &id, &got, NULL), HZP_EFORMAT);
+    assert_int_equal(hzp_request_read(more, m.bytes + 1, &limits, &id, &got, &rules, NULL),
+                     HZP_EFORMAT);
     free(more);
     hzp_request_destroy(rq);
     hzp_message_fini(&m);
@@ -121,6 +148,7 @@ static void changed_requests(void **state)
 {
     struct hzp_request *rq = make(), *got;
     struct hzp_message m = {.data = NULL};
+    struct hzp_sent_rules rules = none;
     uint64_t id;
     int refused = 0, taken = 0;
     hzp_request_write(&m, 42, rq, 17);
@@ -128,15 +156,25 @@ static void changed_requests(void **state)
         for (int bit = 0; bit < 8; bit++) {
             char *copy = exactly(&m, m.bytes);
             copy[n] = (char)(copy[n] ^ 1 << bit);
-            if (hzp_request_read(copy, m.bytes, &limits, &id, &got, NULL) == HZP_OK) {
+            if (hzp_request_read(copy, m.bytes, &limits, &id, &got, &rules, NULL) == HZP_OK) {
                 taken++;
                 assert_in_range(got->prompt_count, 1, POSITIONS);
                 assert_in_range(got->max_tokens, 1, POSITIONS - got->prompt_count);
                 assert_in_range(atomic_load(&got->out_count), 0, got->max_tokens - 1);
                 for (int i = 0; i < got->prompt_count; i++)
                     assert_in_range(got->prompt[i], 0, VOCAB - 1);
+                const struct hzp_token_rules *t = got->tokens;
+                for (int32_t i = 0; t && i < t->alloweds; i++)
+                    assert_in_range(t->allowed[i], 0, VOCAB - 1);
+                for (int32_t i = 0; t && i < t->bads; i++)
+                    assert_in_range(t->bad_at[i + 1] - t->bad_at[i], 1, HZP_BAD_TOKENS_MAX);
+                for (int32_t i = 0; t && t->bads && i < t->bad_at[t->bads]; i++)
+                    assert_in_range(t->bad[i], 0, VOCAB - 1);
+                assert_true(!t || !t->source || strlen(t->source) <= HZP_SENT_SOURCE_MAX);
                 hzp_request_destroy(got);
+                hzp_sent_rules_fini(&rules);
             } else {
+                assert_memory_equal(&rules, &none, sizeof(none));
                 refused++;
             }
             free(copy);
@@ -155,6 +193,7 @@ static void embeddings(void **state)
     struct hzp_message m = {.data = NULL};
     struct hzp_message_reader reader;
     struct hzp_request *rq, *got;
+    struct hzp_sent_rules rules = none;
     struct hzp_news news = {.id = 7,
                             .state = HZP_REQUEST_LENGTH,
                             .stop_token = -1,
@@ -168,8 +207,9 @@ static void embeddings(void **state)
     assert_int_equal(hzp_request_pool(rq, HZP_POOLING_LAST, 8), HZP_OK);
     assert_true(hzp_message_fits(rq));
     hzp_request_write(&m, 7, rq, 0);
-    assert_int_equal(hzp_request_read(m.data, m.bytes, &narrow, &id, &got, NULL), HZP_EFORMAT);
-    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, NULL), HZP_OK);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &narrow, &id, &got, &rules, NULL),
+                     HZP_EFORMAT);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, &rules, NULL), HZP_OK);
     assert_int_equal(got->max_tokens, 0);
     assert_int_equal(got->pooling, HZP_POOLING_LAST);
     assert_int_equal(got->hidden_cols, 8);
@@ -199,6 +239,62 @@ static void embeddings(void **state)
     hzp_message_fini(&m);
 }
 
+/* What is known of a prompt's tokens comes with the first one drawn. */
+static void prompts(void **state)
+{
+    static const int32_t prompt[] = {1, 2, 3};
+    struct hzp_replica_load load = {.version = 3};
+    struct hzp_message m = {.data = NULL};
+    struct hzp_message_reader reader;
+    struct hzp_sent_rules rules = none;
+    struct hzp_request *rq, *got;
+    struct hzp_news news = {.id = 7, .count = 1, .tops = 2, .prompts = 3, .prompt_version = 3},
+                    read;
+    struct hzp_output out;
+    int32_t token[2];
+    float logprob[2];
+    uint64_t id;
+    assert_int_equal(hzp_request_create(prompt, 3, 5, 2, true, &rq), HZP_OK);
+    hzp_request_write(&m, 7, rq, 0);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, &rules, NULL), HZP_OK);
+    assert_true(got->prompt_logprobs);
+    for (int p = 1; p < 3; p++) {
+        rq->prompt_out[p] = (struct hzp_output){.token = p + 1, .logprob = -0.5f, .rank = p};
+        for (int t = 0; t < 2; t++) {
+            rq->prompt_top_token[2 * p + t] = 10 * p + t;
+            rq->prompt_top_logprob[2 * p + t] = -(float)t;
+        }
+    }
+    hzp_news_begin(&m, &load);
+    hzp_news_add(&m, &news, rq);
+    for (size_t n = m.bytes; n + 50 > m.bytes; n--) {
+        char *bytes = exactly(&m, n);
+        assert_int_equal(hzp_news_read(bytes, n, &reader, &load, NULL), HZP_OK);
+        bool whole = hzp_news_next(&reader, &read) &&
+                     hzp_news_token(&reader, &read, VOCAB, &out, token, logprob) &&
+                     hzp_news_hidden(&reader, &read, NULL) &&
+                     hzp_news_prompt(&reader, &read, VOCAB, got);
+        assert_int_equal(whole, n == m.bytes);
+        if (whole) {
+            assert_int_equal(read.prompts, 3);
+            assert_false(hzp_news_next(&reader, &read) || reader.bad);
+            assert_int_equal(got->prompt_out[2].token, 3);
+            assert_int_equal(got->prompt_out[2].rank, 2);
+            assert_memory_equal(got->prompt_top_token + 2, rq->prompt_top_token + 2, 16);
+            assert_memory_equal(got->prompt_top_logprob + 2, rq->prompt_top_logprob + 2, 16);
+        }
+        free(bytes);
+    }
+    hzp_request_destroy(got);
+    atomic_store(&rq->out_count, 1); /* they have come */
+    hzp_request_write(&m, 7, rq, 0);
+    assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, &rules, NULL), HZP_OK);
+    assert_false(got->prompt_logprobs);
+    hzp_request_destroy(got);
+    hzp_request_destroy(rq);
+    hzp_message_fini(&m);
+}
+
 static void policies(void **state)
 {
     const struct hzp_policy policy = {.ttft_ns = 5,
@@ -223,18 +319,38 @@ static void policies(void **state)
 static void fits(void **state)
 {
     struct hzp_request *rq = make();
-    struct hzp_token_rules rules = {.bads = 0};
+    struct hzp_token_rules rules = limited;
     assert_true(hzp_message_fits(rq));
     rq->demands.min_sequence = 3; /* the front says it by a version */
     assert_true(hzp_message_fits(rq));
     rq->tokens = &rules;
+    rules.source = NULL;
+    assert_false(hzp_message_fits(rq));
+    char *longest = hzp_xcalloc(HZP_SENT_SOURCE_MAX + 2, 1);
+    memset(longest, 'a', HZP_SENT_SOURCE_MAX);
+    rules.source = longest;
+    assert_true(hzp_message_fits(rq));
+    longest[HZP_SENT_SOURCE_MAX] = 'a';
+    assert_false(hzp_message_fits(rq));
+    free(longest);
+    rules = (struct hzp_token_rules){.bads = HZP_SENT_BADS_MAX + 1, .bad_at = bad_at};
     assert_false(hzp_message_fits(rq));
     rq->tokens = NULL;
-    rq->demands.mode = HZP_PINNED;
-    assert_true(hzp_message_fits(rq));
-    rq->demands.max_staleness = 0;
-    assert_false(hzp_message_fits(rq));
+    for (int mode = HZP_CONTINUE; mode <= HZP_PINNED; mode++)
+        for (int32_t most = -1; most <= 2; most++) {
+            rq->demands.mode = (enum hzp_consistency)mode;
+            rq->demands.max_staleness = most;
+            bool kept = most < 0 || (most > 0 && mode != HZP_PINNED);
+            assert_int_equal(hzp_message_fits(rq), kept);
+        }
     rq->demands.max_staleness = -1;
+    rq->prompt_logprobs = true;
+    assert_true(hzp_message_fits(rq));
+    rq->max_tokens = 0;
+    assert_true(hzp_message_fits(rq));
+    rq->prompt_logprobs = false;
+    assert_false(hzp_message_fits(rq));
+    rq->max_tokens = 10;
     rq->pooling = HZP_POOLING_MEAN;
     assert_false(hzp_message_fits(rq));
     rq->pooling = HZP_POOLING_NONE;
@@ -398,15 +514,11 @@ static void hellos(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests),
-        cmocka_unit_test(cut_requests),
-        cmocka_unit_test(changed_requests),
-        cmocka_unit_test(fits),
-        cmocka_unit_test(embeddings),
-        cmocka_unit_test(policies),
-        cmocka_unit_test(news),
-        cmocka_unit_test(damaged_news),
-        cmocka_unit_test(hellos),
+        cmocka_unit_test(requests),         cmocka_unit_test(cut_requests),
+        cmocka_unit_test(changed_requests), cmocka_unit_test(fits),
+        cmocka_unit_test(embeddings),       cmocka_unit_test(prompts),
+        cmocka_unit_test(policies),         cmocka_unit_test(news),
+        cmocka_unit_test(damaged_news),     cmocka_unit_test(hellos),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,27 @@ struct played {
     int32_t round, drawn;
     uint64_t id;
     bool ended;
+    int32_t refused;
+    int news; /* messages */
     float hidden[32];
 };
+
+/* What makes grammars: none, which limits nothing, or an error. */
+static struct {
+    _Atomic bool held;
+    _Atomic int calls;
+    int code;
+} maker;
+
+static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
+                      struct hzp_err_text *reterr)
+{
+    assert_string_equal(source, "what it is made of");
+    atomic_fetch_add(&maker.calls, 1);
+    while (atomic_load(&maker.held))
+        usleep(1000);
+    return maker.code;
+}
 
 static void start_replica(struct played *p, bool stays, bool embeds)
 {
@@ -36,7 +55,8 @@ static void start_replica(struct played *p, bool stays, bool embeds)
                                         .loop = w->loop,
                                         .weights = w->m.weights,
                                         .split = hzp_loop_split(w->loop),
-                                        .stays = stays};
+                                        .stays = stays,
+                                        .make_rules = make_rules};
     static const int32_t prompt[PROMPT] = {1, 2, 3, 4, 5};
     MUST(hzp_request_create(prompt, PROMPT, embeds ? 0 : TOKENS, 0, false, &p->rq));
     if (embeds)
@@ -95,7 +115,9 @@ static void read_news(struct played *p, const char *data, size_t bytes)
         assert_true(hzp_news_hidden(&reader, &news, p->hidden));
         p->drawn += news.count;
         p->ended = news.state == HZP_REQUEST_LENGTH;
+        p->refused = news.refused;
     }
+    p->news++;
     assert_false(reader.bad);
 }
 
@@ -177,6 +199,51 @@ static void embeds(void **state)
     end_replica(&p, HZP_OK);
 }
 
+/* One turn of all: it hears that the front is alive. */
+static void turn(struct played *p)
+{
+    read_all(p);
+    if (p->round < 0)
+        return;
+    hzp_beat_write(&p->w.out, &(struct hzp_front_beat){.finished = 1});
+    tell(p);
+    hzp_loop_turn(p->w.loop);
+}
+
+/* A request waits for its grammar, and nothing else does; one whose grammar cannot be made here is
+ * refused. */
+static void waits_for_rules(void **state)
+{
+    const struct hzp_token_rules rules = {.grammar = (struct hzp_grammar *)(uintptr_t)1,
+                                          .source = "what it is made of"};
+    for (int code = 0; code < 2; code++) {
+        struct played p;
+        uint64_t end = hzp_now_ns() + HANG_NS;
+        atomic_store(&maker.held, true);
+        atomic_store(&maker.calls, 0);
+        maker.code = code ? HZP_EBUSY : HZP_OK;
+        start_replica(&p, true, false);
+        p.rq->tokens = &rules;
+        while (!atomic_load(&maker.calls) && hzp_now_ns() < end)
+            turn(&p);
+        int before = p.news;
+        while (p.news < before + 3 && hzp_now_ns() < end)
+            turn(&p);
+        assert_true(p.news >= before + 3 && !p.drawn && !p.ended && !p.refused);
+        atomic_store(&maker.held, false);
+        while (!p.ended && !p.refused && hzp_now_ns() < end)
+            turn(&p);
+        assert_int_equal(p.drawn, code ? 0 : TOKENS);
+        assert_int_equal(p.refused, maker.code);
+        assert_int_equal(atomic_load(&maker.calls), 1);
+        hzp_message_begin(&p.w.out, 'G');
+        tell(&p);
+        while (read_all(&p) != 'G' && hzp_now_ns() < end)
+            ;
+        end_replica(&p, HZP_OK);
+    }
+}
+
 /* Over TCP nobody listens or connects without a key, or with one that is none. */
 static void tcp_needs_a_key(void **state)
 {
@@ -196,7 +263,8 @@ static void tcp_needs_a_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves),
-                                       cmocka_unit_test(tcp_needs_a_key), cmocka_unit_test(embeds)};
+                                       cmocka_unit_test(tcp_needs_a_key),
+                                       cmocka_unit_test(waits_for_rules), cmocka_unit_test(embeds)};
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,23 @@ def free_ports(count):
 
 
 embedded = []  # what one process answers to the prompts
+limited = {}  # and with each of these
+TOOL = {"type": "object", "properties": {"house": {"type": "integer"}, "red": {"type": "boolean"}},
+        "required": ["house", "red"], "additionalProperties": False}
+LIMITS = {
+    "choice": {"structured_outputs": {"choice": ["yes", "no", "perhaps not"]}, "ignore_eos": False},
+    "regex": {"structured_outputs": {"regex": "[a-z]{3,9} [0-9]{2}"}, "ignore_eos": False},
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": TOOL}},
+               "ignore_eos": False, "max_tokens": 60},
+    "object": {"response_format": {"type": "json_object"}, "ignore_eos": False},
+    "grammar": {"structured_outputs": {"grammar": 'root ::= "a" root "b" | "ab"'}, "ignore_eos": False},
+    "allowed": {"allowed_token_ids": list(range(100, 400))},
+    "bad": {"bad_words": ["the", "is", "house", "lives"]},
+    "prompt": {"prompt_logprobs": 2, "max_tokens": 4},
+    "only prompt": {"echo": True, "logprobs": 2, "max_tokens": 0},
+    "staleness": {"max_staleness": 1},
+}
+WORDS = {"structured_outputs": {"regex": "([a-z]{2,8} )*~~~~~"}}  # goes on as long as it may
 
 
 def together(server, work, items):
@@ -152,9 +169,37 @@ def alone():
     texts = [server.complete(prompt)["text"] for prompt in PROMPTS]
     embedded.extend(server.embed(prompt) for prompt in PROMPTS)
     long = {prompt: server.complete(prompt, LONG)["text"] for prompt in PROMPTS[:8]}
+    words = {prompt: server.complete(prompt, LONG, **WORDS) for prompt in PROMPTS[:8]}
+    assert all(c["finish_reason"] == "length" for c in words.values()), words
+    limited.update({name: [server.complete(prompt, **limit) for prompt in PROMPTS] for name, limit in LIMITS.items()})
     sampled = server.complete("Who", 40, temperature=1, seed=7, logprobs=2, presence_penalty=0.5)
     server.stop()
-    return texts, long, sampled
+    return texts, long, {prompt: c["text"] for prompt, c in words.items()}, sampled
+
+
+def numbers(choice):
+    """All logprobs of an answer and its prompt, but of the likeliest tokens, where two may be equally likely."""
+    told = [next(iter(token.values()))["logprob"] for token in choice.get("prompt_logprobs") or [] if token]
+    return told + [n for n in (choice.get("logprobs") or {}).get("token_logprobs", []) if n is not None]
+
+
+def same_limited(server):
+    """What is limited, and what is asked of the prompt, is the same from every rank."""
+    for name, limit in LIMITS.items():
+        before = [server.metric("requests_total", rank) for rank in range(server.ranks)]
+
+        def all_compute():
+            got = together(server, lambda s, p: s.complete(p, **limit), PROMPTS)
+            for one, expected in zip(got, limited[name]):
+                assert (one["text"], one["finish_reason"]) == (expected["text"], expected["finish_reason"]), (name, one)
+                pairs = list(zip(numbers(one), numbers(expected), strict=True))
+                assert all(abs(a - b) < 1e-4 for a, b in pairs) and bool(pairs) == ("prompt" in name), (name, pairs)
+                assert (one.get("prompt_logprobs") is None) == (expected.get("prompt_logprobs") is None), name
+            return all(server.metric("requests_total", rank) > n for rank, n in enumerate(before))
+
+        server.until(all_compute)
+    for rank in range(server.ranks):  # none was refused by its rank
+        assert server.metric("moved_total", rank) == 0, rank
 
 
 def same(server, texts, sampled):
@@ -176,9 +221,7 @@ def same(server, texts, sampled):
                                               "ignore_eos": True})
     assert [c["text"] for c in several["choices"]] == [t for t in texts[:4] for _ in range(2)]
     assert several["usage"]["completion_tokens"] == 8 * 24, several["usage"]
-    # What replicas do not know is computed by rank 0.
-    chosen = server.complete("Who", 8, structured_outputs={"choice": ["yes", "no"]}, ignore_eos=False)
-    assert chosen["text"] in ("yes", "no"), chosen
+    same_limited(server)
     before = [server.metric("requests_total", rank) for rank in range(server.ranks)]
 
     def all_embed():
@@ -266,7 +309,7 @@ def leaves(server):
     server.until(leave)
 
 
-def killed(server, long, rounds, comes_back):
+def killed(server, long, rounds, comes_back, **more):
     """A rank is killed while it streams: the same texts, and no error.  False: it had ended them, and is lost."""
     while rounds:
         begun, lock = set(), threading.Lock()
@@ -275,7 +318,7 @@ def killed(server, long, rounds, comes_back):
             def note():
                 with lock:
                     begun.add(prompt)
-            return server.stream(prompt, LONG, note)
+            return server.stream(prompt, LONG, note, **more)
 
         with concurrent.futures.ThreadPoolExecutor(len(long)) as threads:
             streams = {prompt: threads.submit(one, prompt) for prompt in long}
@@ -419,7 +462,7 @@ if "tcp" in CASES:
     print("tcp", flush=True)
     by_tcp()
 if "serves" in CASES:
-    texts_, long_, sampled_ = alone()
+    texts_, long_, words_, sampled_ = alone()
     for count in (2, 4):
         print("serves", count, flush=True)
         server_ = Server(count, "--restart", "1000")
@@ -427,8 +470,9 @@ if "serves" in CASES:
         shares(server_)
         leaves(server_)
         killed(server_, long_, 2, True)
+        killed(server_, words_, 1, True, **WORDS)
         log_ = server_.stop()
-        assert log_.count("replica down rank=") >= 2, log_
+        assert log_.count("replica down rank=") >= 3, log_
     print("not replaced", flush=True)
     server_ = Server(2)
     while not killed(server_, long_, 1, False):

@@ -26,6 +26,8 @@ static void open_engine(struct world *w)
                                      .page_stride = POSITIONS / PAGE_ROWS,
                                      .logits_max = 32,
                                      .hidden_cols = 32,
+                                     .masks_max = 4,
+                                     .mask_words = hzp_mask_words(VOCAB),
                                      .edits_max = 4 * VOCAB};
     struct fixture_config fixture = {
         .device = "ref",

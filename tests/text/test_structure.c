@@ -411,11 +411,61 @@ static void test_large(void **state)
     hzp_structures_close(some);
 }
 
+/* What was written is the same question: it gets the grammar that is kept.  That of another
+ * vocabulary, and anything else, is refused. */
+static void test_written(void **state)
+{
+    json_t *tools = json_loads("[{\"function\": {\"name\": \"f\"}}]", 0, NULL);
+    json_t *schema = json_loads("{\"type\": \"number\", \"multipleOf\": 0.125}", 0, NULL);
+    json_t *choice = json_loads("[\"yes\", \"n\\u00f6\"]", 0, NULL);
+    const struct hzp_structure asked[] = {
+        {.object = true},
+        {.schema = schema},
+        {.schema = json_true()},
+        {.choice = choice},
+        {.regex = "a\\d+\"?"},
+        {.gbnf = "root ::= \"a\" root | \"b\"", .reasoning = true},
+        {.tools = tools, .calls = HZP_CALLS_HERMES, .one_call = true},
+        {.tools = tools,
+         .calls = HZP_CALLS_MISTRAL,
+         .tool = "f",
+         .reasoning = true,
+         .inside = true},
+        {.tools = tools, .calls = HZP_CALLS_HERMES, .free = true},
+        {.tools = tools, .calls = HZP_CALLS_CHANNELS, .channels = true},
+    };
+    struct hzp_grammar *g, *again;
+    char *text = NULL;
+    for (int i = 0; i < HZP_COUNT(asked); i++) {
+        free(text);
+        text = hzp_structures_write(structures, &asked[i]);
+        int r = hzp_structures_get(structures, &asked[i], &g, NULL);
+        assert_int_equal(hzp_structures_get_written(structures, text, &again, NULL), r);
+        if (r < 0)
+            continue; /* a form that needs other tokens than this vocabulary has */
+        assert_ptr_equal(g, again);
+        hzp_grammar_unref(g);
+        hzp_grammar_unref(again);
+    }
+    text[0] = text[0] == '1' ? '2' : '1';
+    assert_int_equal(hzp_structures_get_written(structures, text, &g, NULL), HZP_EUNSUP);
+    text[0] = 0;
+    assert_int_equal(hzp_structures_get_written(structures, text, &g, NULL), HZP_EUNSUP);
+    free(text);
+    text = hzp_structures_write(structures, &asked[0]);
+    text[strlen(text) - 1] = 0;
+    assert_int_equal(hzp_structures_get_written(structures, text, &g, NULL), HZP_EFORMAT);
+    free(text);
+    json_decref(tools);
+    json_decref(schema);
+    json_decref(choice);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),  cmocka_unit_test(test_forms), cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_in_use), cmocka_unit_test(test_large),
+        cmocka_unit_test(test_in_use), cmocka_unit_test(test_large), cmocka_unit_test(test_written),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
