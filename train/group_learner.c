@@ -39,6 +39,7 @@ int hzp_group_learner_create(const struct hzp_group_learner_config *config,
     struct hzp_train_space_config space =
         hzp_trainer_space_config(&config->recipe, model->config, config->quantum_flops);
     int r;
+    space.backup = config->gate;
     l->config = *config;
     hzp_plan_init(&l->chain);
     HZP_TRY_GOTO(hzp_train_space_create(model, &space, &l->space));
@@ -74,11 +75,12 @@ void hzp_group_learner_read_stats(const struct hzp_group_learner *l,
 /* --- Chains ----------------------------------------------------------------------------------- */
 
 /* Builds the chain of l->work.  The version it reads is rank 0's: the draft while that holds
- * updates that are not published. */
+ * updates that are not published; of an evaluation the one that the work names. */
 static int build(struct hzp_group_learner *l, struct hzp_err_text *reterr)
 {
     struct hzp_model *model = l->config.model;
-    struct hzp_version *v = l->draft ? l->draft : hzp_weights_current(model->weights);
+    bool current = !l->draft || (l->work.kind == HZP_CHAIN_EVAL && !l->work.draft);
+    struct hzp_version *v = current ? hzp_weights_current(model->weights) : l->draft;
     bool update = l->work.kind == HZP_CHAIN_UPDATE;
     if (update && !l->draft) {
         int r = hzp_weights_begin(model->weights, &l->draft);
@@ -108,6 +110,19 @@ static int check_gather(const struct hzp_group_learner *l, struct hzp_err_text *
     return HZP_OK;
 }
 
+/* A gate looks at the newest update, and what that has changed was copied before. */
+static int check_gate(const struct hzp_group_learner *l, struct hzp_err_text *reterr)
+{
+    bool update = l->work.kind == HZP_CHAIN_UPDATE;
+    if (!l->config.gate && (!update || l->work.saves))
+        return hzp_fail(reterr, HZP_EINVAL, "rank 0 has --gate, this rank has not");
+    if (!update && l->unpublished != 1)
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "rank 0's gate looks at an update, this rank has %d that are not published",
+                        l->unpublished);
+    return HZP_OK;
+}
+
 /* The next chain, from its work. */
 static int begin(struct hzp_group_learner *l, const struct hzp_step_training *t,
                  struct hzp_err_text *reterr)
@@ -122,6 +137,8 @@ static int begin(struct hzp_group_learner *l, const struct hzp_step_training *t,
                                 &l->work, l->micro, reterr));
     if (l->work.kind == HZP_CHAIN_GATHER)
         HZP_TRY(check_gather(l, reterr));
+    else if (l->work.kind != HZP_CHAIN_MICRO)
+        HZP_TRY(check_gate(l, reterr));
     l->number++;
     return build(l, reterr);
 }
@@ -144,6 +161,13 @@ int hzp_group_learner_chain(void *learner, const struct hzp_step_record *record,
     return HZP_OK;
 }
 
+static void abandon(struct hzp_group_learner *l)
+{
+    hzp_weights_abandon(l->config.model->weights, l->draft);
+    l->draft = NULL;
+    l->unpublished = 0;
+}
+
 /* As the trainer decides, from the same numbers. */
 static void end_update(struct hzp_group_learner *l)
 {
@@ -156,10 +180,8 @@ static void end_update(struct hzp_group_learner *l)
         return;
     }
     l->stats.skipped++;
-    if (l->unpublished)
-        return;
-    hzp_weights_abandon(l->config.model->weights, l->draft);
-    l->draft = NULL;
+    if (!l->unpublished)
+        abandon(l);
 }
 
 void hzp_group_learner_ran(void *learner, const struct hzp_step_record *record,
@@ -176,8 +198,11 @@ void hzp_group_learner_ran(void *learner, const struct hzp_step_record *record,
         return;
     if (l->work.kind == HZP_CHAIN_UPDATE)
         end_update(l);
-    else if (l->work.kind == HZP_CHAIN_MICRO)
-        l->stats.micros++;
+    if (l->work.kind == HZP_CHAIN_RESTORE)
+        abandon(l);
+    l->stats.micros += l->work.kind == HZP_CHAIN_MICRO;
+    l->stats.evaluations += l->work.kind == HZP_CHAIN_EVAL;
+    l->stats.undone += l->work.kind == HZP_CHAIN_RESTORE;
 }
 
 int hzp_group_learner_publish(void *learner, uint64_t id, struct hzp_err_text *reterr)

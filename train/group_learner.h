@@ -5,8 +5,10 @@
  *
  * It decides nothing.  Documents, numbers of AdamW, and when a version is published all come with
  * the records; whether an update counts follows from its result, which the chain reduces over all
- * ranks.  As in the trainer an update that is not published yet stays in the draft, which the next
- * one reads and writes in place.
+ * ranks.  A gate's evaluations are computed here, too, and their losses not looked at: a draft that
+ * rank 0 refuses is given up at the end of the chain that copies moments and residuals back.  As in
+ * the trainer an update that is not published yet stays in the draft, which the next one reads and
+ * writes in place.
  *
  *     record            rank 0's trainer          here
  *     first slice       has built the chain       _chain: builds it from the work
@@ -32,6 +34,7 @@ struct hzp_group_learner_config {
     struct hzp_recipe recipe; /* of it micro_rows and moment_type: as on rank 0 */
     struct hzp_model *model;  /* one slice of several */
     uint64_t quantum_flops;   /* as on rank 0 */
+    bool gate;                /* rank 0 has one: there is room for what a refused draft undoes */
 };
 
 /* Bytes of the longest work of a chain (hzp_step_limits.work_bytes). */
@@ -59,6 +62,7 @@ int hzp_group_learner_publish(void *learner, uint64_t id, struct hzp_err_text *r
 
 struct hzp_group_learner_stats {
     uint64_t micros, updates, skipped; /* skipped: updates that were not finite */
+    uint64_t evaluations, undone;      /* a gate's micro-batches; updates it has refused */
     uint64_t publications;
 };
 void hzp_group_learner_read_stats(const struct hzp_group_learner *l,

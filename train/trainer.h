@@ -137,8 +137,9 @@ struct hzp_trainer_config {
     /* Of gradients and optimizer state; several ranks: link is their connection, this is rank 0,
      * and the others have followers (follower.h).  The model's layout is padded for them.
      * ordered may be set with one rank, too. */
-    const struct hzp_gate *gate; /* borrowed, needs publish_every 1 and one rank; NULL: none */
-    struct hzp_trials *trials;   /* borrowed, the same; NULL: drafts are published at once */
+    const struct hzp_gate *gate; /* borrowed, needs publish_every 1; NULL: none */
+    struct hzp_trials *trials;   /* borrowed, the same, and one rank; NULL: drafts are published at
+                                  * once */
     struct hzp_shards shards;
     struct hzp_link *link;                /* borrowed; NULL: one rank */
     const struct hzp_model_config *whole; /* of which the model is one slice of several; borrowed */
@@ -152,7 +153,7 @@ struct hzp_trainer_config {
 struct hzp_trainer;
 
 /* Allocates all its device memory here, none later.  With ranks: together with all of them.
- * HZP_EUNSUP: the model is one slice of several, and there is a gate, trials, chunks, or
+ * HZP_EUNSUP: the model is one slice of several, and there are trials, chunks, or
  * prepare_behind. */
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
                        struct hzp_err_text *reterr);

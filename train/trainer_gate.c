@@ -92,6 +92,8 @@ static bool build(struct hzp_trainer *t)
         return false;
     hzp_micro_cut(t->micro, 0);
     hzp_eval_build(&t->chain, t->config.model, v, t->micro, t->space);
+    hzp_trainer_note_work(
+        t, &(struct hzp_chain_work){.kind = HZP_CHAIN_EVAL, .draft = t->gate->known});
     return true;
 }
 

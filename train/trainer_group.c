@@ -30,10 +30,10 @@ int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr)
     const struct hzp_trainer_config *c = &t->config;
     if (!c->model->tensor)
         return HZP_OK;
-    if (c->link || c->gate || c->trials || c->chunk_rows || c->prepare_behind)
+    if (c->link || c->trials || c->chunk_rows || c->prepare_behind)
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "ranks that compute each step together learn without followers, gate, "
-                        "trials, riding rows, and memory that is prepared behind");
+                        "ranks that compute each step together learn without followers, trials, "
+                        "riding rows, and memory that is prepared behind");
     t->work.data = hzp_xmalloc(hzp_chain_work_room(c->recipe.micro_rows));
     return HZP_OK;
 }

@@ -74,7 +74,8 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     t->now.lr = hyper.lr;
     hzp_plan_clear(&t->chain);
     t->update_ns = hzp_now_ns();
-    if (t->gate || t->config.trials)
+    bool saves = t->gate || t->config.trials;
+    if (saves)
         hzp_update_save(&t->chain, t->space);
     if (t->collectives) {
         t->ahead = hzp_trainer_draw_ahead(t);
@@ -85,7 +86,8 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
         hzp_update_build(&t->chain, t->config.model, hzp_trainer_version(t), t->draft, &hyper,
                          t->space);
     }
-    hzp_trainer_note_work(t, &(struct hzp_chain_work){.kind = HZP_CHAIN_UPDATE, .hyper = hyper});
+    hzp_trainer_note_work(
+        t, &(struct hzp_chain_work){.kind = HZP_CHAIN_UPDATE, .saves = saves, .hyper = hyper});
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_UPDATE;
     return true;
@@ -294,6 +296,7 @@ void hzp_trainer_begin_undo(struct hzp_trainer *t)
 {
     hzp_plan_clear(&t->chain);
     hzp_update_restore(&t->chain, t->space);
+    hzp_trainer_note_work(t, &(struct hzp_chain_work){.kind = HZP_CHAIN_RESTORE});
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_UNDO;
 }

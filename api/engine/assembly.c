@@ -471,8 +471,10 @@ int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *rete
 
 int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    struct hzp_group_learner_config config = {
-        .recipe = a->plan.recipe, .model = a->model, .quantum_flops = a->plan.train.quantum_flops};
+    struct hzp_group_learner_config config = {.recipe = a->plan.recipe,
+                                              .model = a->model,
+                                              .quantum_flops = a->plan.train.quantum_flops,
+                                              .gate = a->is.gated};
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
     return explain(a, hzp_group_learner_create(&config, &a->group_learner), "training", reterr);
 }

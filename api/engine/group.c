@@ -62,7 +62,6 @@ int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err
         bool given;
         const char *option, *why;
     } bad[] = {
-        {s->learning.gate, "--gate", "cannot be used with --tensor"},
         {s->canary.share > 0, "--canary", "cannot be used with --tensor"},
         {s->split.ride, "--ride",
          "cannot be used with --tensor: training follows serving's rows in each step"},

@@ -17,8 +17,8 @@
 #include <string.h>
 
 struct head {
-    int32_t kind, first, docs, rows, learned, weights;
-    int64_t from; /* GATHER, and the three below */
+    int32_t kind, flag, docs, rows, learned, weights; /* flag: of the kind, flag_of */
+    int64_t from;                                     /* GATHER, and the three below */
     int32_t part, unit, count, none;
     struct hzp_update_hyper hyper;
 };
@@ -36,6 +36,18 @@ size_t hzp_chain_work_room(int32_t rows_max)
         .docs = rows_max, .rows = rows_max, .learned = rows_max, .weights = rows_max});
 }
 
+static bool has_docs(int32_t kind)
+{
+    return kind == HZP_CHAIN_MICRO || kind == HZP_CHAIN_EVAL;
+}
+
+static bool flag_of(const struct hzp_chain_work *work)
+{
+    return work->kind == HZP_CHAIN_MICRO    ? work->first
+           : work->kind == HZP_CHAIN_UPDATE ? work->saves
+                                            : work->kind == HZP_CHAIN_EVAL && work->draft;
+}
+
 static void put(char **at, const void *from, int32_t count)
 {
     if (count)
@@ -46,7 +58,7 @@ static void put(char **at, const void *from, int32_t count)
 size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_micro *m,
                             char *data)
 {
-    struct head h = {.kind = work->kind, .first = work->first};
+    struct head h = {.kind = work->kind, .flag = flag_of(work)};
     char *at = data + sizeof(h);
     if (work->kind == HZP_CHAIN_UPDATE) {
         h.hyper = work->hyper;
@@ -55,7 +67,7 @@ size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_
         h.part = (int32_t)work->gather.part;
         h.unit = work->gather.unit;
         h.count = work->gather.count;
-    } else {
+    } else if (has_docs(work->kind)) {
         HZP_ASSERT(m->chunks == 0 && m->loss.kind == HZP_LOSS_XENT);
         h.docs = m->docs;
         h.rows = m->rows;
@@ -80,12 +92,12 @@ static int bad(struct hzp_err_text *reterr, const char *what, int32_t i)
 static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
                       struct hzp_err_text *reterr)
 {
-    bool micro = h->kind == HZP_CHAIN_MICRO;
+    bool micro = has_docs(h->kind);
     int32_t most = micro ? rows_max : 0;
-    if (h->kind < HZP_CHAIN_MICRO || h->kind > HZP_CHAIN_GATHER)
+    if (h->kind < HZP_CHAIN_MICRO || h->kind > HZP_CHAIN_RESTORE)
         return bad(reterr, "an unknown kind", h->kind);
-    if (h->first < 0 || h->first > micro)
-        return bad(reterr, "an unknown flag", h->first);
+    if (h->flag < 0 || h->flag > (micro || h->kind == HZP_CHAIN_UPDATE))
+        return bad(reterr, "an unknown flag", h->flag);
     if (h->rows < micro || h->rows > most)
         return bad(reterr, "too many rows, or none", h->rows);
     if (h->docs < micro || h->docs > h->rows)
@@ -196,13 +208,14 @@ int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t p
     HZP_TRY(check_head(&h, bytes, micro->rows_max, reterr));
     *ret =
         (struct hzp_chain_work){.kind = (enum hzp_chain_kind)h.kind,
-                                .first = h.first != 0,
+                                .first = h.kind == HZP_CHAIN_MICRO && h.flag,
+                                .saves = h.kind == HZP_CHAIN_UPDATE && h.flag,
+                                .draft = h.kind == HZP_CHAIN_EVAL && h.flag,
                                 .hyper = h.hyper,
                                 .gather = {(enum hzp_state_part)h.part, h.unit, h.from, h.count}};
     if (h.kind == HZP_CHAIN_UPDATE)
         return check_hyper(&h.hyper, reterr);
-    return h.kind == HZP_CHAIN_MICRO ? read_micro(&h, data, vocab, positions, micro, reterr)
-                                     : HZP_OK;
+    return has_docs(h.kind) ? read_micro(&h, data, vocab, positions, micro, reterr) : HZP_OK;
 }
 
 void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *work,
@@ -210,10 +223,16 @@ void hzp_chain_work_build(struct hzp_plan *chain, const struct hzp_chain_work *w
                           struct hzp_version *draft, const struct hzp_micro *micro,
                           struct hzp_train_space *space)
 {
+    if (work->kind == HZP_CHAIN_UPDATE && work->saves)
+        hzp_update_save(chain, space);
     if (work->kind == HZP_CHAIN_MICRO)
         hzp_micro_build(chain, model, v, micro, space, work->first);
     else if (work->kind == HZP_CHAIN_UPDATE)
         hzp_update_build(chain, model, v, draft, &work->hyper, space);
+    else if (work->kind == HZP_CHAIN_EVAL)
+        hzp_eval_build(chain, model, v, micro, space);
+    else if (work->kind == HZP_CHAIN_RESTORE)
+        hzp_update_restore(chain, space);
     else
         hzp_gather_build(chain, model, v, space, &work->gather);
 }

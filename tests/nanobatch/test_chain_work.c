@@ -50,6 +50,11 @@ static void close_world(struct world *w)
     free(w->data);
 }
 
+static bool has_docs(const struct hzp_chain_work *work)
+{
+    return work->kind == HZP_CHAIN_MICRO || work->kind == HZP_CHAIN_EVAL;
+}
+
 static void write_micro(struct world *w)
 {
     bool weighted = pick(w, 2);
@@ -67,6 +72,8 @@ static void write_micro(struct world *w)
             break;
     }
     w->work = (struct hzp_chain_work){.kind = HZP_CHAIN_MICRO, .first = pick(w, 2)};
+    if (pick(w, 2))
+        w->work = (struct hzp_chain_work){.kind = HZP_CHAIN_EVAL, .draft = pick(w, 2)};
     w->bytes = hzp_chain_work_write(&w->work, w->sent, w->data);
     assert_true(w->bytes <= hzp_chain_work_room(ROWS));
 }
@@ -95,8 +102,9 @@ static void what_is_written_is_read(void **state)
         if (read_it(&w, &got) < 0)
             fail_msg("%s", w.err.text);
         const struct hzp_micro *a = w.sent, *b = w.got;
-        assert_int_equal(got.kind, HZP_CHAIN_MICRO);
+        assert_int_equal(got.kind, w.work.kind);
         assert_int_equal(got.first, w.work.first);
+        assert_int_equal(got.draft, w.work.draft);
         assert_int_equal(a->rows, b->rows);
         assert_int_equal(a->docs, b->docs);
         assert_int_equal(a->learned, b->learned);
@@ -126,8 +134,17 @@ static void an_update_is_read(void **state)
     w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
     assert_int_equal(read_it(&w, &got), 0);
     assert_int_equal(got.kind, HZP_CHAIN_UPDATE);
+    assert_false(got.saves);
     assert_memory_equal(&got.hyper, &sent.hyper, sizeof(got.hyper));
-    sent.hyper.t = 0;
+    sent.saves = true;
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), 0);
+    assert_true(got.saves);
+    sent = (struct hzp_chain_work){.kind = HZP_CHAIN_RESTORE};
+    w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), 0);
+    assert_true(got.kind == HZP_CHAIN_RESTORE && !got.saves);
+    sent = (struct hzp_chain_work){.kind = HZP_CHAIN_UPDATE, .hyper = {.t = 0}};
     w.bytes = hzp_chain_work_write(&sent, NULL, w.data);
     assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
     assert_non_null(strstr(w.err.text, "optimizer step"));
@@ -165,7 +182,8 @@ static void one_wrong_field_is_refused(void **state)
         int at;
         int32_t is;
         const char *says;
-    } cases[] = {{0, 3, "kind"},
+    } cases[] = {{0, 5, "kind"},
+                 {0, 4, "rows"},
                  {1, 2, "flag"},
                  {2, 0, "documents"},
                  {2, 4, "documents"},
@@ -253,7 +271,7 @@ static void what_is_damaged_stays_within_limits(void **state)
             refused++;
             continue;
         }
-        if (got.kind != HZP_CHAIN_MICRO)
+        if (!has_docs(&got))
             continue;
         const struct hzp_micro *m = w.got;
         assert_true(m->rows <= ROWS && m->doc_rows_max <= POSITIONS && m->learned <= m->rows);

@@ -3,7 +3,7 @@
 """A server whose ranks compute each step together: the same answers as one process gives, to clients that stream,
 leave and come at once; a rank that dies is named, and the server ends; a signal ends all in order; settings that
 exclude it are refused by name. And a server that learns beside: the same losses as one process, the text that was
-taught, while clients stream.
+taught, while clients stream; a gate that refuses updates.
 
     test_tensor.py HZPSERVE MODEL LINK...    links: mpi, zmq
 """
@@ -269,6 +269,40 @@ def learns(link, expected):
     print(f"{link}: {len(updates)} updates of two ranks as of one process, loss {updates[0][1]} to {updates[-1][1]}")
 
 
+HELD = '{"text": "A dog saw a cat and the cat ran home.", "tag": "pets"}\n{"text": "A bird sang of rain."}\n'
+
+
+def gated(link, expected):
+    """A gate that lets all pass changes nothing; one that refuses an update leaves answers and examples as it must."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
+        held = pathlib.Path(folder) / "held.jsonl"
+        held.write_text(HELD)
+        server = Server(*GROUP, "--link", link, "--check-plans", *LEARNING, "--gate", str(held), "--gate-max-rise", "1000",
+                        learns=True)
+        before, after, updates = teach(server)
+        assert (before, after) == expected[:2], (before, after, expected)
+        assert [u[0] for u in updates] == [u[0] for u in expected[2]], updates
+        weights = json.loads(server.get("/v1/weights"))
+        assert weights["gate"]["evaluations"] == len(updates) and weights["gate"]["rejected"] == 0, weights
+        newest = json.loads(server.get("/v1/weights/current"))
+        assert newest["gate_loss_before"] > 0 and newest["gate_loss_after"] > 0, newest
+        server.end()
+
+        server = Server(*GROUP, "--link", link, "--check-plans", "--passes", "1", "--lr", "0.3", "--gate", str(held),
+                        "--gate-max-rise", "0.5", learns=True)
+        for lesson in (1, 2):
+            status, got = server.post("/v1/fine_tuning/examples?wait=served&timeout=600",
+                                      json.dumps({"text": "The moon is made of green cheese. " * 3}))
+            assert status == 200 and not got["served"] and got["rejected"] == [lesson], got
+            assert [server.complete({"prompt": prompt, "max_tokens": 16, "temperature": 0})
+                    for prompt, _ in LESSONS] == before
+        weights = json.loads(server.get("/v1/weights"))
+        assert weights["gate"]["rejected"] == 2 and len(weights["data"]) == 1, weights
+        log = server.end()
+        assert re.search(r"computed rank=1 steps=\d+ rows=\d+ updates=2 versions=0", log), log
+    print(f"{link}: {len(updates)} updates of two ranks passed the gate, 2 were refused")
+
+
 def learns_under_load(link):
     """Clients stream while versions are swapped; each answer says which version drew which token."""
     server = Server(*GROUP, "--link", link, "--passes", "40", "--train-share", "1", "--itl-stretch", "0", learns=True)
@@ -380,8 +414,7 @@ def hurries(link):
 
 def refused():
     learning = ["--ranks", "2", "--tensor", "2"]
-    cases = [(learning + ["--gate", "x.jsonl"], "--gate cannot be used with --tensor"),
-             (learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
+    cases = [(learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
              (learning + ["--ride", "8"], "--ride cannot be used with --tensor"),
              (learning + ["--train-cores", "1"], "--train-cores cannot be used with --tensor"),
              (learning + ["--ordered"], "--ordered cannot be used with --tensor"),
@@ -456,6 +489,7 @@ if "zmq" in sys.argv[3:]:
 for name in sys.argv[3:]:
     same_answers(name, answers)
     learns(name, taught_alone)
+    gated(name, taught_alone)
     learns_under_load(name)
     keeps(name)
     hurries(name)

@@ -4,7 +4,8 @@
  * updates its slice of the model.
  *
  * Losses, norms, and the weights of every version are those that one rank with the whole model
- * learns, but for rounding, also where updates are not finite; no step reads two versions.  What a
+ * learns, but for rounding, also where updates are not finite, and where a gate refuses some; no
+ * step reads two versions.  What a
  * rank does wrong shows: another plan (less to learn in a micro-batch, micro-batches that are
  * forgotten) ends the group; another learning rate, and a micro-batch that counts nothing, give
  * other weights than one rank's. */
@@ -16,6 +17,7 @@
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/sim/group_links.h"
+#include "tests/sim/group_samples.h"
 #include "train/group_learner.h"
 #include "train/snapshot.h"
 #include "weights/model_dir.h"
@@ -31,7 +33,7 @@ enum { VOCAB = 48, POSITIONS = 64, PAGE_ROWS = 4, PAGES = 64, RUNNING = 4, RANKS
 enum { UPDATES = 64, VERSIONS = UPDATES + 2, REQUESTS = 12, SAVES = 4 };
 
 /* What rank 1 does wrong. */
-enum wrong { NOTHING, LEARNS_LESS, FORGETS, OTHER_RATE, LEARNS_NOTHING };
+enum wrong { NOTHING, LEARNS_LESS, FORGETS, OTHER_RATE, LEARNS_NOTHING, SAVES_LESS };
 
 struct scene {
     int ranks;
@@ -42,7 +44,8 @@ struct scene {
     const struct hzp_plan_shape *shape; /* of steps without training; NULL: sequential */
     bool bursts; /* a sample's weights are so large that its gradient is not finite */
     enum wrong wrong;
-    bool saves; /* what has been learned, while more is, and at the end */
+    bool saves;  /* what has been learned, while more is, and at the end */
+    double gate; /* nats by which a held-out loss may rise; 0: no gate */
 };
 
 /* The elements of a version of a rank's slice, as floats; NULL: not seen. */
@@ -85,6 +88,7 @@ struct world {
     struct hzp_snapshot *saved[SAVES]; /* by the saver: the first ones, and the last */
     uint64_t saved_id[SAVES];
     int saves;
+    struct group_gate gate;
 };
 
 #define MUST(call)                                                                                 \
@@ -250,6 +254,8 @@ static void do_wrong(struct rank *r, struct hzp_step_record *record)
         work.first = true;
     if (work.kind == HZP_CHAIN_MICRO && r->scene->wrong == LEARNS_LESS)
         r->micro->learned = 1;
+    if (work.kind == HZP_CHAIN_UPDATE && r->scene->wrong == SAVES_LESS)
+        work.saves = false;
     if (work.kind == HZP_CHAIN_MICRO && !work.first && r->scene->wrong == LEARNS_NOTHING) {
         memset(r->micro->weight, 0, sizeof(float) * (size_t)r->micro->learned);
         r->micro->loss.weight = r->micro->weight;
@@ -288,8 +294,10 @@ static void *member_main(void *arg)
     struct rank *r = arg;
     struct hzp_member *member;
     open_rank(r);
-    struct hzp_group_learner_config learner = {
-        .recipe = recipe_of(r->scene), .model = r->m.model, .quantum_flops = 20000};
+    struct hzp_group_learner_config learner = {.recipe = recipe_of(r->scene),
+                                               .model = r->m.model,
+                                               .quantum_flops = 20000,
+                                               .gate = r->scene->gate > 0};
     MUST(hzp_group_learner_create(&learner, &r->learner));
     MUST(hzp_micro_create(r->m.dev, learner.recipe.micro_rows, &r->micro));
     r->work = malloc((size_t)hzp_group_work_room(&learner.recipe));
@@ -331,17 +339,9 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
 
 static void push(struct world *w, int64_t s)
 {
-    int32_t token[20], count = 4 + (int32_t)(s * 7 % 16);
-    uint8_t learn[20];
-    float weight[20];
-    for (int32_t i = 0; i < count; i++) {
-        token[i] = (int32_t)((s * 13 + i * i * 5 + i) % VOCAB);
-        learn[i] = i == count - 1 || (s + i) % 4 != 0;
-        weight[i] = w->scene.bursts && s == 20 ? 3e38f : s % 3 ? 1 : 0.5f;
-    }
-    struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, count);
+    struct hzp_sample *sample = group_sample(s, w->scene.bursts && s == 20);
     sample->sequence_number = s;
-    MUST(hzp_sample_queue_reserve(w->queue, 1, count));
+    MUST(hzp_sample_queue_reserve(w->queue, 1, sample->count));
     hzp_sample_queue_push(w->queue, &sample, 1);
 }
 
@@ -392,6 +392,7 @@ static void open_first(struct world *w)
     struct hzp_step_link_config records = {
         .link = r->link[RECORDS], .max = batch_max, .limits = limits_of(scene)};
     open_rank(r);
+    group_gate_open(&w->gate, scene->gate);
     MUST(hzp_sample_queue_create(&queue, &w->queue));
     struct hzp_trainer_config trainer = {.recipe = recipe_of(scene),
                                          .model = r->m.model,
@@ -399,6 +400,7 @@ static void open_first(struct world *w)
                                          .group = r->link[RECORDS],
                                          .queue = w->queue,
                                          .quantum_flops = 20000,
+                                         .gate = scene->gate > 0 ? &w->gate.gate : NULL,
                                          .on_update = on_update,
                                          .ctx = w};
     MUST(hzp_trainer_create(&trainer, &w->trainer, &text));
@@ -437,6 +439,7 @@ static void close_first(struct world *w)
     hzp_scheduler_destroy(w->scheduler);
     for (int i = 0; i < w->submitted; i++)
         hzp_request_destroy(w->live[i]);
+    group_gate_close(&w->gate);
     close_rank(&w->rank[0]);
 }
 
@@ -611,9 +614,21 @@ static void check_saved(const struct world *w)
 
 struct off {
     double loss, norm, weights;
-    int seen; /* versions on ranks */
-    int skipped;
+    int seen;              /* versions on ranks */
+    int skipped, rejected; /* rejected: of the skipped */
 };
+
+/* What a gate made of both. */
+static void compare_gates(const struct hzp_update_report *one, const struct hzp_update_report *w,
+                          struct off *off)
+{
+    CHECK(w->rejected == one->rejected && isfinite(w->gate_after) == isfinite(one->gate_after));
+    off->rejected += w->rejected;
+    if (!isfinite(one->gate_after))
+        return;
+    off->loss = fmax(off->loss, fabs(w->gate_before / one->gate_before - 1));
+    off->loss = fmax(off->loss, fabs(w->gate_after / one->gate_after - 1));
+}
 
 static struct off compare(const struct world *one, const struct world *w)
 {
@@ -624,6 +639,7 @@ static struct off compare(const struct world *one, const struct world *w)
               w->report[k].skipped == one->report[k].skipped &&
               w->report[k].version == one->report[k].version);
         off.skipped += w->report[k].skipped;
+        compare_gates(&one->report[k], &w->report[k], &off);
         if (w->report[k].skipped)
             continue;
         off.loss = fmax(off.loss, fabs(w->report[k].loss / one->report[k].loss - 1));
@@ -646,26 +662,32 @@ static void all_learn(const struct scene *scene, double bound, double weights_bo
     struct off off = compare(&one, &w);
     printf(
         "%d ranks, %s%s, published every %d, %d slots, %s: %d updates, loss %.4f to %.4f, off by "
-        "%.1e, norm %.1e, weights %.1e in %d versions of ranks, %d not finite\n",
+        "%.1e, norm %.1e, weights %.1e in %d versions of ranks, %d not finite, %d rejected\n",
         scene->ranks, scene->type == HZP_F32 ? "f32" : "bf16",
         scene->qk_norm ? ", normed heads" : "", scene->publish_every, scene->slots,
         scene->idle_ns == 1 ? "item by item" : "in slices", w.reports, w.report[0].loss,
-        w.report[w.reports - 1].loss, off.loss, off.norm, off.weights, off.seen, off.skipped);
+        w.report[w.reports - 1].loss, off.loss, off.norm, off.weights, off.seen,
+        off.skipped - off.rejected, off.rejected);
     for (int i = 0; i < scene->ranks; i++) {
         const struct rank *r = &w.rank[i];
         if (r->result < 0)
             fprintf(stderr, "test_group_trainer: rank %d: %s\n", i, r->text.text);
         CHECK(r->result == 0 && r->mixed == 0);
-        CHECK(i == 0 || (r->stats.updates == (uint64_t)(w.reports - off.skipped) &&
-                         r->stats.skipped == (uint64_t)off.skipped));
+        CHECK(i == 0 || (r->stats.updates == (uint64_t)(w.reports - off.skipped + off.rejected) &&
+                         r->stats.skipped == (uint64_t)(off.skipped - off.rejected) &&
+                         r->stats.undone == (uint64_t)off.rejected));
         CHECK(i == 0 || r->stats.micros > 2 * r->stats.updates);
-        CHECK(i == 0 ||
-              r->stats.publications + 1 >= r->stats.updates / (uint64_t)scene->publish_every);
+        CHECK(i == 0 || (r->stats.evaluations > 2 * r->stats.updates) == (scene->gate > 0));
+        CHECK(i == 0 || r->stats.publications + 1 >=
+                            (r->stats.updates - r->stats.undone) / (uint64_t)scene->publish_every);
     }
     CHECK(one.served == REQUESTS && w.served == REQUESTS);
-    CHECK(w.reports >= 10 && w.report[w.reports - 1].loss < 0.9 * w.report[0].loss);
+    CHECK(w.reports >= 10 &&
+          w.report[w.reports - 1].loss < (off.rejected ? 0.98 : 0.9) * w.report[0].loss);
     CHECK(off.seen >= scene->ranks * ((w.reports - off.skipped) / scene->publish_every));
-    CHECK((off.skipped > 0) == scene->bursts);
+    CHECK((off.skipped > off.rejected) == scene->bursts);
+    CHECK(scene->gate > 0 || !off.rejected);
+    CHECK(scene->gate == 0 || scene->gate > 10 || off.rejected);
     CHECK(off.loss < bound && off.norm < 10 * bound && off.weights < weights_bound);
     if (scene->saves)
         check_saved(&w);
@@ -706,7 +728,8 @@ static void is_found_out(enum wrong wrong)
                           .max_staleness = 1,
                           .idle_ns = 1000000000,
                           .wrong = wrong,
-                          .saves = wrong == OTHER_RATE};
+                          .saves = wrong == OTHER_RATE,
+                          .gate = wrong == SAVES_LESS ? 0.01 : 0};
     struct hzp_link_state state;
     struct world w;
     run(&w, &scene);
@@ -724,13 +747,16 @@ int main(void)
     enum { AT_ONCE = 1000000000 };
     const double f32 = 1e-5, bf16 = 2e-2;
     const struct scene scenes[] = {
-        {2, HZP_F32, 1, 2, 1, AT_ONCE, false, NULL, false, NOTHING, true},
-        {4, HZP_F32, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
-        {2, HZP_F32, 3, 2, 4, 1, false, &two_lanes, true, NOTHING, false},
-        {4, HZP_F32, 1, 3, 0, 1, true, NULL, false, NOTHING, false},
-        {8, HZP_F32, 1, 2, 1, AT_ONCE, true, &two_lanes, false, NOTHING, true},
-        {2, HZP_BF16, 1, 2, 1, 1, false, NULL, false, NOTHING, true},
-        {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING, false},
+        {2, HZP_F32, 1, 2, 1, AT_ONCE, false, NULL, false, NOTHING, true, 0},
+        {4, HZP_F32, 1, 2, 1, 1, false, NULL, false, NOTHING, true, 0},
+        {2, HZP_F32, 3, 2, 4, 1, false, &two_lanes, true, NOTHING, false, 0},
+        {4, HZP_F32, 1, 3, 0, 1, true, NULL, false, NOTHING, false, 0},
+        {8, HZP_F32, 1, 2, 1, AT_ONCE, true, &two_lanes, false, NOTHING, true, 0},
+        {2, HZP_BF16, 1, 2, 1, 1, false, NULL, false, NOTHING, true, 0},
+        {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING, false, 0},
+        {2, HZP_F32, 1, 2, 1, 1, false, NULL, true, NOTHING, true, 1000},
+        {2, HZP_F32, 1, 2, 1, AT_ONCE, false, NULL, false, NOTHING, true, 0.03},
+        {4, HZP_F32, 1, 2, 0, 1, true, &two_lanes, false, NOTHING, false, 0.03},
     };
     for (int i = 0; i < HZP_COUNT(scenes); i++)
         all_learn(&scenes[i], scenes[i].type == HZP_F32 ? f32 : bf16,
@@ -739,6 +765,7 @@ int main(void)
     shows(LEARNS_NOTHING, 1e-3);
     is_found_out(LEARNS_LESS);
     is_found_out(FORGETS);
+    is_found_out(SAVES_LESS);
     is_found_out(OTHER_RATE);
     return 0;
 }
