@@ -6,8 +6,9 @@
  * leader thread empties. The leader runs the ops on the queue's own team, whose size is the share
  * and whose threads are pinned to cores that the device assigns.  The first lane with a share is
  * led by the engine thread itself, while it waits for a fence; each of the others has its own
- * leader thread.  A lane for the network is a queue with a thread of its own that is given no core:
- * it waits for the link most of the time, and a device of one thread can have it, too.
+ * leader thread.  A lane for the network is a queue with a thread of its own, which takes no core
+ * from the others: it waits for the link most of the time, and a device of one thread can have it,
+ * too.  It runs on the cores that the other lanes' shares leave; if they leave none, on any.
  *
  * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
  * ended.  A waiting thread polls for some hundred microseconds at most, then sleeps on the counter.
@@ -411,11 +412,13 @@ static int dealt(const struct hzp_cpu_device *dev)
 /* Assigns cores to every lane with a share but those for the network, one lane after another, and
  * sets the size of its team; the engine thread leads the first.  If the shares exceed the cores,
  * cores are assigned more than once: to the first lane from the front, to others from the back, so
- * that ops that are limited to fewer (hzp_lane_limit) can still run on different ones. */
+ * that ops that are limited to fewer (hzp_lane_limit) can still run on different ones.  The cores
+ * that are left are the network's, while some lane has a share: without one it uses them all. */
 static int deal(struct hzp_cpu_device *dev)
 {
     int cpu[HZP_CPU_THREADS_MAX], at = 0, threads = dev->base.threads;
-    bool exceeds = dealt(dev) > threads;
+    int used = dealt(dev), taken = used < threads ? used : 0;
+    bool exceeds = used > threads;
 
     dev->led = NULL;
     for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
@@ -438,8 +441,7 @@ static int deal(struct hzp_cpu_device *dev)
                 return HZP_ENOMEM;
             q->started = true;
         }
-        if (!waits)
-            hzp_cpu_pin(q->thread, cpu[0]);
+        hzp_cpu_pin(q->thread, waits ? dev->cpu + taken : cpu, waits ? threads - taken : 1);
     }
     return HZP_OK;
 }

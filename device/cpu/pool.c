@@ -254,13 +254,14 @@ int hzp_team_threads(const struct hzp_team *team)
     return team->threads;
 }
 
-void hzp_cpu_pin(pthread_t thread, int cpu)
+void hzp_cpu_pin(pthread_t thread, const int *cpus, int count)
 {
     cpu_set_t set;
 
     CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    /* if this is not allowed, the thread is not pinned */
+    for (int i = 0; i < count; i++)
+        CPU_SET(cpus[i], &set);
+    /* if this is not allowed, the thread runs anywhere */
     pthread_setaffinity_np(thread, sizeof(set), &set);
 }
 
@@ -278,7 +279,7 @@ int hzp_team_resize(struct hzp_team *team, int threads, const int *cpus)
         team->started++;
     }
     for (int i = 1; cpus && i < threads; i++)
-        hzp_cpu_pin(team->worker[i].thread, cpus[i]);
+        hzp_cpu_pin(team->worker[i].thread, &cpus[i], 1);
     /* relaxed: a worker reads it after the ticket of the first job of the new size */
     atomic_store_explicit(&team->threads, threads, memory_order_relaxed);
     team->size = threads;

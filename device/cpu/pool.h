@@ -32,8 +32,8 @@ static inline void hzp_cpu_relax(void)
 #endif
 }
 
-/* Pins a thread to one CPU, if that is allowed. */
-void hzp_cpu_pin(pthread_t thread, int cpu);
+/* Lets a thread run on these CPUs only, if that is allowed. */
+void hzp_cpu_pin(pthread_t thread, const int *cpus, int count);
 
 /* Runs one task.  thread is 0 (the caller) .. threads-1. */
 typedef void hzp_task_fn(void *ctx, int task, int thread);

@@ -8,7 +8,9 @@
 #include "device/device.h"
 #include "device/link.h"
 
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -232,13 +234,68 @@ static void test_arguments(void **state)
     hzp_link_close(link[1]);
 }
 
+/* The CPUs that the thread of this name may use. */
+static cpu_set_t cpus_of(const char *name)
+{
+    cpu_set_t set;
+    struct dirent *entry;
+    DIR *dir = opendir("/proc/self/task");
+    CPU_ZERO(&set);
+    assert_non_null(dir);
+    while ((entry = readdir(dir))) {
+        char path[300], is[32] = "";
+        int thread = 0;
+        snprintf(path, sizeof(path), "/proc/self/task/%.200s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file && fgets(is, sizeof(is), file) && sscanf(entry->d_name, "%d", &thread) == 1 &&
+            !strncmp(is, name, strlen(name)))
+            assert_int_equal(sched_getaffinity(thread, sizeof(set), &set), 0);
+        if (file)
+            fclose(file);
+    }
+    closedir(dir);
+    return set;
+}
+
+/* The lane of exchanges has the core that products leave, and any if they leave none. */
+static void test_core(void **state)
+{
+    struct hzp_device_config config = {.name = "cpu", .threads = 2};
+    struct hzp_device *dev;
+    struct hzp_lane *computes, *network;
+    cpu_set_t all, set;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    if (CPU_COUNT(&all) < 2)
+        skip();
+    int second = 0;
+    for (int seen = 0; seen < 2; second++)
+        seen += CPU_ISSET(second, &all) != 0;
+    second--;
+    assert_int_equal(hzp_device_open(&config, &dev, NULL), HZP_OK);
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_NETWORK, &network), HZP_OK);
+    assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &computes), HZP_OK);
+    assert_int_equal(hzp_lane_set_share(network, 1), HZP_OK);
+    for (int i = 0; i < 2; i++) {
+        set = cpus_of("cpu-lane"); /* the products' lane uses all cores */
+        assert_true(CPU_COUNT(&set) == 2);
+        assert_int_equal(hzp_lane_set_share(computes, 1), HZP_OK);
+        set = cpus_of("cpu-lane");
+        assert_true(CPU_COUNT(&set) == 1 && CPU_ISSET(second, &set));
+        assert_int_equal(hzp_lane_set_share(computes, i ? 0 : 2), HZP_OK);
+    }
+    set = cpus_of("cpu-lane");
+    assert_true(CPU_COUNT(&set) == 2);
+    hzp_lane_close(network);
+    hzp_lane_close(computes);
+    hzp_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,36 @@ static void exchanges_overlap_or_not(void **state)
     paper_close(&p);
 }
 
+/* Exchanges that wait where products use all cores: they get one that products leave, where that
+ * costs less than the waiting. */
+static void exchanges_have_a_core(void **state)
+{
+    struct paper p;
+    paper_open_group(&p, "sim", "issue_ns=0");
+    for (int waits = 0; waits < 2; waits++) {
+        struct hzp_tables t;
+        struct hzp_search *s;
+        plant(&t, p.rig, waits ? 1.1 : 2);
+        for (int a = 0; a < HZP_CLASS_COUNT; a++)
+            for (int b = a; b < HZP_CLASS_COUNT; b++)
+                hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, (uint8_t)b, 1, 1, 0.5, 0.5});
+        for (int a = 0; a < HZP_CLASS_NETWORK; a++)
+            for (int cores = 1; cores <= 2; cores++) {
+                double rate = waits && cores == 2 ? 0.5 : 1;
+                hzp_tables_set_rate(&t, &(struct hzp_rate){(uint8_t)a, HZP_CLASS_NETWORK,
+                                                           (uint8_t)cores, 1, rate, rate});
+            }
+        plant_link(&t, 100);
+        struct hzp_plan_entry e = search(&p, &t, 0, 64, 0, &s);
+        assert_int_equal(e.shape.network_lane, HZP_LANE_NETWORK);
+        assert_true(lanes_of(&e.shape) == 1 && e.shape.nanos > 1);
+        assert_int_equal(e.shape.share[HZP_LANE_COMPUTE], waits ? 1 : 0);
+        hzp_search_destroy(s);
+        hzp_tables_fini(&t);
+    }
+    paper_close(&p);
+}
+
 /* An attention that takes as long for few rows as for many: cutting it costs, while products are
  * cut so that exchanges run beside them.  The stages get cuts of their own. */
 static void stages_cut_apart(void **state)
@@ -509,6 +539,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_wins),
         cmocka_unit_test(overlap_loses),
+        cmocka_unit_test(exchanges_have_a_core),
         cmocka_unit_test(exchanges_overlap_or_not),
         cmocka_unit_test(stages_cut_apart),
         cmocka_unit_test(lanes_share_cores),
