@@ -319,7 +319,7 @@ static int read_curve(struct reader *r, const json_t *curve, struct hzp_tables *
     r->points += json_array_size(points);
     if (op < 0 || !json_is_array(points) || r->points > POINTS_MAX)
         return wrong(r, "a curve");
-    HZP_TRY(read_int(r, json_object_get(curve, "flags"), "flags", 0, 15, &flags));
+    HZP_TRY(read_int(r, json_object_get(curve, "flags"), "flags", 0, UINT8_MAX, &flags));
     HZP_TRY(read_int(r, json_object_get(curve, "type"), "type", 0, 15, &type));
     HZP_TRY(read_int(r, json_object_get(curve, "a"), "a", 0, INT32_MAX, &a));
     HZP_TRY(read_int(r, json_object_get(curve, "b"), "b", 0, INT32_MAX, &b));

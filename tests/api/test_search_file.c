@@ -48,7 +48,7 @@ static void fill(struct hzp_tables *t, struct hzp_plan_table *plans)
     t->others_max = 0.125;
     for (int i = 0; i < 20; i++) {
         struct hzp_op_key key = {
-            (uint8_t)(i % HZP_OP_COUNT), (uint8_t)(i % 16), 1, (uint8_t)(i % 2), 100 + i, 7};
+            (uint8_t)(i % HZP_OP_COUNT), (uint8_t)(1 + i * 13), 1, (uint8_t)(i % 2), 100 + i, 7};
         struct hzp_op_size size = {i + 1, 0.5 * i, 1e6 * i};
         hzp_tables_set(t, &key, &size, i % 3, 1000.0 + i);
         hzp_tables_set(t, &key, &size, 2, 10.0 + i);
