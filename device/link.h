@@ -290,6 +290,7 @@ struct hzp_link_streams {
     int (*call)(void *stream, void (*run)(void *ctx), void *ctx);
     int (*device_count)(int *ret);              /* that this process sees */
     int (*device_name)(char *ret, size_t size); /* no two devices have the same */
+    int lane_sms;                               /* of a network lane that has its own */
 };
 
 /* Those of the CUDA runtime; NULL: built without CUDA. */

@@ -373,12 +373,13 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
 }
 
 /* The links of a group's steps, each with an order of its own: records, and one for each tenant's
- * collectives. */
+ * collectives.  Plans say whether serving's have a lane of their own; training's have none. */
 static int open_step_links(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
+    bool own = hzp_plan_table_lanes(&a->plans) >> HZP_LANE_NETWORK & 1;
     HZP_TRY(hzp_link_split(a->is.group, &a->steps, reterr));
-    HZP_TRY(hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false, HZP_RANK_STEPS, &a->tensor,
-                               reterr));
+    HZP_TRY(hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false,
+                               own ? HZP_RANK_LANE : HZP_RANK_STEPS, &a->tensor, reterr));
     a->tensor_train = a->tensor;
     return a->is.training ? hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false,
                                                HZP_RANK_STEPS, &a->tensor_train, reterr)
@@ -399,8 +400,6 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
     if (a->is.group && a->is.rig && !strcmp(hzp_device_backend(a->dev), "cuda"))
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
                               "--tensor: ranks on GPUs are not timed together yet");
-    if (a->is.group && !a->is.rig)
-        return open_step_links(a, reterr);
     return a->is.link ? hzp_rank_link_open(a->is.link, a->dev, a->is.ranks, a->is.untested,
                                            HZP_RANK_TRANSFERS, &a->link, reterr)
                       : HZP_OK;
@@ -413,6 +412,8 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
         HZP_TRY(hzp_selftest_run(a->dev, a->link, a->is.training->slowness_max, reterr));
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
+    if (a->is.group && !a->is.rig)
+        HZP_TRY(open_step_links(a, reterr));
     if (a->is.serving || a->is.training)
         HZP_TRY(plan_memory(a, reterr));
     else

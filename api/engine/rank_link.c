@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 /* Blocks of the device that transfers beside serving may occupy: few, because serving needs the
- * others.  Steps wait for theirs, which take what NCCL likes.  NCCL's own variables
- * (NCCL_MAX_CTAS) come first. */
+ * others.  Steps wait for theirs, which take what NCCL likes; on a lane with SMs of its own, which
+ * run nothing else, no more blocks than it has SMs: others would wait for the first to end.  NCCL's
+ * own variables (NCCL_MAX_CTAS) come first. */
 enum { CTAS = 4, HOST_NAME = 256 };
 
 /* What a rank says of itself. */
@@ -129,11 +130,11 @@ static void pose_as_machine(int rank)
 static int open_nccl(struct hzp_link *host, enum hzp_rank_use use, struct hzp_link **ret,
                      struct hzp_err_text *reterr)
 {
-    bool steps = use == HZP_RANK_STEPS;
-    struct hzp_link_nccl config = {.host = host,
-                                   .streams = hzp_cuda_link_streams(),
-                                   .ctas = steps ? 0 : CTAS,
-                                   .enqueues = steps};
+    const struct hzp_link_streams *streams = hzp_cuda_link_streams();
+    const int ctas[] = {
+        [HZP_RANK_TRANSFERS] = CTAS, [HZP_RANK_STEPS] = 0, [HZP_RANK_LANE] = streams->lane_sms};
+    struct hzp_link_nccl config = {
+        .host = host, .streams = streams, .ctas = ctas[use], .enqueues = use != HZP_RANK_TRANSFERS};
     if (one_gpu_allowed())
         pose_as_machine(hzp_link_rank(host));
     HZP_TRY(hzp_link_open_nccl(&config, ret, reterr));
@@ -176,5 +177,5 @@ int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                               names[settings->link]);
     if (gpu)
         return open_nccl(host, use, ret, reterr);
-    return use == HZP_RANK_STEPS ? hzp_link_split(host, ret, reterr) : HZP_OK;
+    return use == HZP_RANK_TRANSFERS ? HZP_OK : hzp_link_split(host, ret, reterr);
 }

@@ -25,8 +25,9 @@ int hzp_rank_device(struct hzp_link *host, const struct hzp_device_settings *set
                     int *ret_ordinal, struct hzp_err_text *reterr);
 
 /* What a link moves: transfers with tickets (sharded training), or one tenant's collectives of
- * plans that all ranks run together (--tensor; hzp_link_enqueue). */
-enum hzp_rank_use { HZP_RANK_TRANSFERS, HZP_RANK_STEPS };
+ * plans that all ranks run together (--tensor; hzp_link_enqueue), which take what the device has,
+ * or no more than a lane of their own. */
+enum hzp_rank_use { HZP_RANK_TRANSFERS, HZP_RANK_STEPS, HZP_RANK_LANE };
 
 /* The link for dev's memory: for transfers host itself, or a new one over it; for steps always a
  * new one, split off host or over it. The caller closes a new one before dev and host. Two ranks on

@@ -172,6 +172,8 @@ const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size)
 void hzp_cuda_pages_staged(struct hzp_lane *lane, struct hzp_attn_paged_args *a);
 
 /* lane.c */
+/* Of a lane's stream. */
+int hzp_cuda_priority(enum hzp_bound use);
 int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use);
 void hzp_cuda_lane_close(struct hzp_lane *lane);
@@ -199,11 +201,12 @@ bool hzp_cuda_links_work(const struct hzp_cuda_device *dev, struct hzp_err_text 
  * made once per `want`, at the start for the shares in the plans (hzp_cuda_shares_prepare), and
  * kept, because graphs were captured on it.  When the maximum number of splits exists, or the
  * driver has no memory for this one, the nearest one is returned, and that is counted; a split that
- * failed three times is not tried again.  ret_sms: the SMs of each part.  HZP_EUNSUP: this split is
- * not to be had, and no other can stand for it; HZP_ENOENT: the driver has no functions for it. */
+ * failed three times is not tried again.  urgent: which parts' streams have the highest priority.
+ * ret_sms: the SMs of each part.  HZP_EUNSUP: this split is not to be had, and no other can stand
+ * for it; HZP_ENOENT: the driver has no functions for it. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
-int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
-                         cudaStream_t *ret_stream, int *ret_sms);
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
+                         int parts, cudaStream_t *ret_stream, int *ret_sms);
 void hzp_cuda_green_close(struct hzp_cuda_device *dev);
 
 /* time.c.  begin and end enclose an op that lane_time asked to time; read fills the spans of the

@@ -4,8 +4,8 @@
  * The driver's functions are looked up by name, because the program must start without a driver.  A
  * split is cut off the device part by part, each from the remainder of the one before. That takes
  * the driver a few milliseconds, so splits are made at the start, kept for the device's life and
- * looked up by the wanted numbers of SMs.  Each costs a context and a stream per part: there are at
- * most SPLITS.  Those that fail are remembered, too, and tried three times each.
+ * looked up by the wanted numbers of SMs.  Each costs a context and two streams per part: there are
+ * at most SPLITS.  Those that fail are remembered, too, and tried three times each.
  */
 #include "device/cuda/cuda.h"
 
@@ -30,7 +30,7 @@ enum { SPLITS = 24, TRIES_MAX = 3 };
 
 struct part {
     CUgreenCtx context;
-    cudaStream_t stream;
+    cudaStream_t stream, urgent; /* urgent: of the highest priority */
     int sms;
 };
 
@@ -47,7 +47,6 @@ struct refusal {
 
 struct hzp_cuda_green {
     CUdevice device;
-    int priority;
     struct split split[SPLITS];
     int splits;
     struct refusal refusal[SPLITS];
@@ -79,7 +78,7 @@ static int find(const char *name, void **ret)
 static int green_open(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_green *g = calloc(1, sizeof(*g));
-    int low = 0, r = HZP_OK;
+    int r = HZP_OK;
     if (!g)
         return HZP_ENOMEM;
 #define X(name)                                                                                    \
@@ -95,7 +94,6 @@ static int green_open(struct hzp_cuda_device *dev)
         free(g);
         return HZP_ENOENT;
     }
-    cudaDeviceGetStreamPriorityRange(&low, &g->priority);
     dev->green = g;
     return HZP_OK;
 }
@@ -105,6 +103,8 @@ static void split_close(struct hzp_cuda_green *g, struct split *split)
     for (int i = 0; i < split->parts; i++) {
         if (split->part[i].stream)
             cudaStreamDestroy(split->part[i].stream);
+        if (split->part[i].urgent)
+            cudaStreamDestroy(split->part[i].urgent);
         if (split->part[i].context)
             g->cuGreenCtxDestroy(split->part[i].context);
     }
@@ -114,16 +114,17 @@ static void split_close(struct hzp_cuda_green *g, struct split *split)
 static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *ret)
 {
     CUdevResourceDesc desc;
-    CUstream stream;
     CUresult error = g->cuDevResourceGenerateDesc(&desc, sms, 1);
     if (error == CUDA_SUCCESS)
         error = g->cuGreenCtxCreate(&ret->context, desc, g->device, CU_GREEN_CTX_DEFAULT_STREAM);
     if (error == CUDA_SUCCESS)
-        error =
-            g->cuGreenCtxStreamCreate(&stream, ret->context, CU_STREAM_NON_BLOCKING, g->priority);
+        error = g->cuGreenCtxStreamCreate(&ret->stream, ret->context, CU_STREAM_NON_BLOCKING,
+                                          hzp_cuda_priority(HZP_BOUND_COMPUTE));
+    if (error == CUDA_SUCCESS)
+        error = g->cuGreenCtxStreamCreate(&ret->urgent, ret->context, CU_STREAM_NON_BLOCKING,
+                                          hzp_cuda_priority(HZP_BOUND_NETWORK));
     if (error != CUDA_SUCCESS)
         return refused("the driver makes none", error);
-    ret->stream = stream;
     ret->sms = (int)sms->sm.smCount;
     return HZP_OK;
 }
@@ -223,8 +224,8 @@ static int split_try(struct hzp_cuda_green *g, const int *want, int parts, struc
     return r;
 }
 
-int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
-                         cudaStream_t *ret_stream, int *ret_sms)
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
+                         int parts, cudaStream_t *ret_stream, int *ret_sms)
 {
     if (!dev->green)
         HZP_TRY(green_open(dev));
@@ -241,7 +242,7 @@ int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts
                                      : "no memory for a split of the SMs: the nearest is used");
     }
     for (int i = 0; i < parts; i++) {
-        ret_stream[i] = split->part[i].stream;
+        ret_stream[i] = urgent[i] ? split->part[i].urgent : split->part[i].stream;
         ret_sms[i] = split->part[i].sms;
     }
     return HZP_OK;

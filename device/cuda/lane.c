@@ -76,19 +76,24 @@ static cudaError_t lane_memory(struct hzp_cuda_lane *lane)
 
 /* Lanes of copies have the lower priority: the work they wait for was issued early.  What another
  * rank waits for comes before everything. */
+int hzp_cuda_priority(enum hzp_bound use)
+{
+    int low = 0, high = 0;
+    cudaDeviceGetStreamPriorityRange(&low, &high);
+    int middle = high < low ? high + 1 : low; /* the lower number is the higher priority */
+    return use == HZP_BOUND_NETWORK ? high : computes(use) ? middle : low;
+}
+
 int hzp_cuda_lane_open(struct hzp_device *base, enum hzp_bound use, struct hzp_lane **ret)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     struct hzp_cuda_lane *lane = calloc(1, sizeof(*lane));
-    int low = 0, high = 0;
     if (!lane)
         return HZP_ENOMEM;
     lane->base = (struct hzp_lane){.dev = base, .use = use};
     lane->id = ++dev->lane_ids;
-    cudaDeviceGetStreamPriorityRange(&low, &high);
-    int middle = high < low ? high + 1 : low; /* the lower number is the higher priority */
-    int priority = use == HZP_BOUND_NETWORK ? high : computes(use) ? middle : low;
-    cudaError_t error = cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking, priority);
+    cudaError_t error =
+        cudaStreamCreateWithPriority(&lane->own, cudaStreamNonBlocking, hzp_cuda_priority(use));
     if (error == cudaSuccess)
         error = lane_memory(lane);
     if (error != cudaSuccess) {
@@ -183,8 +188,8 @@ void hzp_cuda_say_limits(void)
 
 /* Finds green contexts for the shares, the smallest first.  HZP_EUNSUP: *ret_why says why there are
  * none. */
-static int shares_split(struct hzp_cuda_device *dev, const int *share, int count,
-                        cudaStream_t *ret_stream, int *ret_limit, const char **ret_why)
+static int shares_split(struct hzp_cuda_device *dev, const int *share, const bool *urgent,
+                        int count, cudaStream_t *ret_stream, int *ret_limit, const char **ret_why)
 {
     int want[HZP_CUDA_PARTS_MAX];
     *ret_why = "the driver has no green contexts: shares limit grids";
@@ -196,7 +201,7 @@ static int shares_split(struct hzp_cuda_device *dev, const int *share, int count
     *ret_why = "the driver refuses this split of the SMs: shares limit grids";
     memcpy(want, share, (size_t)count * sizeof(*want));
     shares_fit(dev, want, count, HZP_CUDA_PART_STEP);
-    int r = hzp_cuda_green_split(dev, want, count, ret_stream, ret_limit);
+    int r = hzp_cuda_green_split(dev, want, urgent, count, ret_stream, ret_limit);
     if (r != HZP_ENOENT)
         return r;
     dev->lanes = HZP_CUDA_GRID;
@@ -206,12 +211,12 @@ static int shares_split(struct hzp_cuda_device *dev, const int *share, int count
 }
 
 /* Creates the streams and limits of lanes with these shares, the smallest first. */
-static int shares_make(struct hzp_cuda_device *dev, const int *share, int count,
+static int shares_make(struct hzp_cuda_device *dev, const int *share, const bool *urgent, int count,
                        cudaStream_t *ret_stream, int *ret_limit)
 {
     if (dev->lanes == HZP_CUDA_GREEN || dev->lacks_green) {
         const char *why;
-        int r = shares_split(dev, share, count, ret_stream, ret_limit, &why);
+        int r = shares_split(dev, share, urgent, count, ret_stream, ret_limit, &why);
         if (r != HZP_EUNSUP)
             return r;
         hzp_device_fallback(&dev->base, HZP_FALLBACK_share, count, share[0], 0, why);
@@ -246,11 +251,14 @@ static int shares_apply(struct hzp_cuda_device *dev)
     struct hzp_cuda_lane *lane[HZP_CUDA_PARTS_MAX];
     cudaStream_t stream[HZP_CUDA_PARTS_MAX] = {NULL};
     int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX];
+    bool urgent[HZP_CUDA_PARTS_MAX];
     int count = dev->lanes == HZP_CUDA_PLAIN ? 0 : sharing(dev, lane);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         share[i] = lane[i]->share;
+        urgent[i] = lane[i]->base.use == HZP_BOUND_NETWORK;
+    }
     if (count > 0)
-        HZP_TRY(shares_make(dev, share, count, stream, limit));
+        HZP_TRY(shares_make(dev, share, urgent, count, stream, limit));
     for (struct hzp_cuda_lane *l = dev->lane_list; l; l = l->next) {
         int part = 0;
         while (part < count && lane[part] != l)
@@ -273,12 +281,13 @@ void hzp_cuda_shares_prepare(struct hzp_device *base, const int *cores, int lane
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)base;
     cudaStream_t stream[HZP_CUDA_PARTS_MAX];
     int share[HZP_CUDA_PARTS_MAX], limit[HZP_CUDA_PARTS_MAX], count = 0;
+    static const bool urgent[HZP_CUDA_PARTS_MAX];
     for (int i = 0; i < lanes && count < HZP_CUDA_PARTS_MAX; i++)
         if (cores[i] > 0 && cores[i] < dev->sms)
             share[count++] = cores[i];
     qsort(share, (size_t)count, sizeof(share[0]), by_size);
     if (count > 0 && dev->lanes == HZP_CUDA_GREEN)
-        shares_make(dev, share, count, stream, limit);
+        shares_make(dev, share, urgent, count, stream, limit);
 }
 
 int hzp_cuda_lane_ready(struct hzp_cuda_lane *lane)

@@ -4,6 +4,8 @@
  * The stream has the lowest priority: when cores are short, lanes of the device come first. */
 #include "device/cuda/link.h"
 
+#include "device/cuda/cuda.h"
+
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
@@ -103,6 +105,7 @@ const struct hzp_link_streams *hzp_cuda_link_streams(void)
         .call = call,
         .device_count = device_count,
         .device_name = device_name,
+        .lane_sms = HZP_CUDA_PART_MIN,
     };
     return &streams;
 }

@@ -402,6 +402,7 @@ struct fake_task *fake_put(struct fake_stream *stream, enum fake_kind kind)
     if (stream->capture)
         task->node = stream->capture->nodes.count;
     fake_clock_tick(stream);
+    task->call.priority = stream->priority;
     if (stream->context) {
         task->call.sm_from = stream->context->from;
         task->call.sm_to = stream->context->to;

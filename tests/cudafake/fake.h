@@ -54,6 +54,7 @@ struct fake_call {
     int sm_target, algo; /* of a product: its SM target, and the number of the algorithm it uses */
     bool fast;           /* of a product: its sums may keep fewer bits */
     int sm_from, sm_to;  /* of a green context's stream; 0, 0: an ordinary stream */
+    int priority;        /* of the stream */
     int nodes;           /* of a graph */
 };
 

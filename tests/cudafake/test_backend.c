@@ -368,6 +368,40 @@ static void test_green(void **state)
     rig_close(&g);
 }
 
+/* A lane of what ranks exchange has the highest priority, with SMs of its own, too. */
+static void test_priority(void **state)
+{
+    static const char *const ways[] = {"green", "plain"};
+    for (int way = 0; way < HZP_COUNT(ways); way++) {
+        struct rig g;
+        struct hzp_lane *network;
+        rig_open(&g, 9, ways[way]);
+        assert_int_equal(hzp_lane_open(g.dev, HZP_BOUND_NETWORK, &network), HZP_OK);
+        for (int shared = 0; shared < 3; shared++) {
+            shares(&g, shared == 1 ? 116 : 0, shared == 2 ? 116 : 0);
+            assert_int_equal(hzp_lane_set_share(network, shared > 0), HZP_OK);
+            fill(network, g.x, 1);
+            struct fake_call first = last_kernel();
+            finish(&g, network);
+            fill(g.a, g.x, 1);
+            struct fake_call a = last_kernel();
+            finish(&g, g.a);
+            fill(g.b, g.y, 1);
+            struct fake_call b = last_kernel();
+            finish(&g, g.b);
+            bool green = shared && way == 0;
+            assert_int_equal(first.sm_to - first.sm_from, green ? 16 : 0);
+            assert_int_equal(a.sm_to - a.sm_from, green && shared == 1 ? 116 : 0);
+            assert_int_equal(b.sm_to - b.sm_from, green && shared == 2 ? 116 : 0);
+            assert_int_equal(first.priority, -5); /* the fake's highest */
+            assert_int_equal(a.priority, -4);
+            assert_int_equal(b.priority, -4);
+        }
+        hzp_lane_close(network);
+        rig_close(&g);
+    }
+}
+
 static int contexts(void)
 {
     int count = 0;
@@ -623,7 +657,7 @@ int main(void)
         cmocka_unit_test(test_green),       cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),       cmocka_unit_test(test_early),
-        cmocka_unit_test(test_slow_shares),
+        cmocka_unit_test(test_slow_shares), cmocka_unit_test(test_priority),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,8 +61,8 @@ void hzp_cuda_about(struct hzp_about *ret)
 {
 }
 
-int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, int parts,
-                         cudaStream_t *ret_stream, int *ret_sms)
+int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
+                         int parts, cudaStream_t *ret_stream, int *ret_sms)
 {
     return HZP_EUNSUP;
 }

@@ -154,7 +154,8 @@ static int attach(struct comm *c)
 int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, struct config *config)
 {
     if (config->size != sizeof(*config) || config->magic != 0xcafebeef ||
-        (config->blocking ? config->max_ctas != INT_MIN : config->max_ctas < 1) || ranks > RANKS)
+        (config->max_ctas < 1 && !(config->blocking && config->max_ctas == INT_MIN)) ||
+        ranks > RANKS)
         return INVALID;
     struct comm *c = calloc(1, sizeof(*c));
     snprintf(c->path, sizeof(c->path), "%s", id.bytes);

@@ -26,6 +26,7 @@ FILES = ("checkpoint-1/trainer.safetensors", "checkpoint-1/model.safetensors",
          "checkpoint-2/trainer.safetensors", "model.safetensors")
 HANG = 1500  # seconds; only a hang takes as long
 ONE_GPU = {"HZP_RANKS_ONE_GPU": "1"}
+NETWORK = 2  # HZP_LANE_NETWORK
 TWO_GPUS = {"HZP_FAKE_GPUS": "2"}
 COMMON = ["--device", "cuda", "--rank-slowness", "0", "--rank-timeout", "600", "--ordered"]
 
@@ -174,12 +175,35 @@ def stop(server):
     return server.said()
 
 
+def own_lane(expected):
+    """By a plan in which exchanges have a lane: the same text, with no more of NCCL's blocks than the lane has SMs."""
+    print("tensor parallelism, exchanges on a lane of their own", flush=True)
+    file = os.path.join(top, "plans.json")
+    done = subprocess.run([serve, "search", model, "--no-train", "--device", "cuda", "--max-running", "1", "--step-rows",
+                           "16", "--tries", "1", "--seconds", "2", "--max-others", "1", "--fresh", "--file", file],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with open(file, encoding="utf-8") as found:
+        plans = json.load(found)
+    plans["model"] += ", on 2 ranks"
+    for plan in plans["plans"]:
+        plan.update(nanos=[1], lanes=[[0] * 4], most_cores=[[0] * 4], joined=[0] * 4, reduce=[0], cores=[116, 0, 0, 0, 0],
+                    network_lane=NETWORK)
+        plan["predicted"]["confirmed"] = 2  # else it would not be used
+    with open(file, "w", encoding="utf-8") as found:
+        json.dump(plans, found)
+    server = Server("--tensor", "2", "--no-train", "--plans", file, "--check-plans", name="-none")
+    assert text(server) == expected, server.said()
+    assert re.findall(r"link=nccl .* ctas=(\d+)", stop(server)) == ["16", "16"], server.said()
+
+
 def together():
     """Ranks that compute each step together: what one rank answers, learned and kept; a lost one ends them."""
     print("tensor parallelism", flush=True)
     server = Server("--no-train", ranks=1, name="-none")
     expected = text(server)
     stop(server)
+    own_lane(expected)
     server = Server("--tensor", "2", name="-group", passes=1)
     assert text(server) == expected, server.said()
     with open(data, "rb") as file:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/ncclfake/test_link_nccl.c - the host side of the NCCL backend on a recording library: what
  * is launched when, in which order, on which communicator, and every failure. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -389,7 +390,9 @@ static void test_enqueue(void **state)
     char all[RANKS][RANKS];
     void *stream[RANKS], *event[RANKS];
     enqueues = true;
+    ctas = 16;
     open_links(RANKS);
+    assert_int_equal(fake_max_ctas(), 16); /* of a lane with SMs of its own */
     for (int r = 0; r < RANKS; r++) {
         for (size_t i = 0; i < RANKS * (size_t)N; i++)
             send[r][i] = 1.0f / (float)(1 + (i * 7 + (size_t)r * 13) % 1021);
@@ -445,6 +448,12 @@ static void test_enqueue(void **state)
     }
     assert_int_equal(fake_launched(), 5 * RANKS);
     close_links(RANKS);
+    enqueues = false;
+    ctas = 0;
+    enqueues = true;
+    open_links(2);
+    assert_int_equal(fake_max_ctas(), INT_MIN); /* as many as the library likes */
+    close_links(2);
     enqueues = false;
 }
 
