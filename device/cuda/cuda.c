@@ -69,7 +69,7 @@ static int device_choose(const struct hzp_device_config *config, size_t *ret_fre
     return HZP_OK;
 }
 
-/* before, now: free bytes.  Of a part of a GPU NVML tells what the whole GPU has free: not known. */
+/* before, now: free bytes.  Of a part of a GPU NVML tells what the whole has free: not known. */
 static void note_context(int ordinal, size_t before, size_t now, size_t total)
 {
     size_t unknown = 0, bytes = before > now && before < total + total / 8 ? before - now : 0;
