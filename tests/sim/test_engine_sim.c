@@ -22,6 +22,7 @@ struct totals {
     uint64_t pushes, stalls, publications, good, bad, broken, failures, samples_refused;
     uint64_t ahead_steps, refs, extra_rows, outlived, met, swaps_in_flight, rode, rode_not;
     uint64_t restarts, kept_steps;
+    uint64_t groups, exchanges, exchange_ns, member_steps, group_versions;
 };
 
 /* Runs until nothing is left to do: requests end, updates are published, the loop reports idle. */
@@ -124,6 +125,11 @@ static void add(struct totals *t, const struct sim_world *w)
     t->rode_not += w->rode_not;
     t->restarts += w->restarts;
     t->kept_steps += w->kept_steps;
+    t->groups += w->ranks > 0;
+    t->exchanges += w->exchanges;
+    t->exchange_ns += w->exchange_ns;
+    t->member_steps += w->member_steps;
+    t->group_versions += w->ranks ? w->publications : 0;
     for (int i = 0; i < HZP_COUNT(t->ended); i++)
         t->ended[i] += w->ended[i];
 }
@@ -189,10 +195,16 @@ static int report(const struct totals *t)
         (unsigned long long)t->rode, (unsigned long long)t->rode_not);
     printf("prompts: %llu restarted by a swap, %llu steps kept their version for them\n",
            (unsigned long long)t->restarts, (unsigned long long)t->kept_steps);
-    bool all = t->restarts && t->kept_steps && t->rode && t->rode_not && t->ahead_steps &&
-               t->refs && t->extra_rows && t->swaps_in_flight && t->outlived && t->met &&
-               t->refused && t->swapped && t->bad && t->publications && t->samples_refused &&
-               t->broken && t->failures && t->pushes && t->stalls;
+    printf("groups: %llu worlds of 2, 4 or 8 ranks, %llu versions, %llu steps of members, %llu "
+           "exchanges of %.1f us on average\n",
+           (unsigned long long)t->groups, (unsigned long long)t->group_versions,
+           (unsigned long long)t->member_steps, (unsigned long long)t->exchanges,
+           (double)t->exchange_ns / 1e3 / (double)HZP_MAX(t->exchanges, 1));
+    bool all = t->groups && t->group_versions && t->member_steps && t->exchange_ns && t->restarts &&
+               t->kept_steps && t->rode && t->rode_not && t->ahead_steps && t->refs &&
+               t->extra_rows && t->swaps_in_flight && t->outlived && t->met && t->refused &&
+               t->swapped && t->bad && t->publications && t->samples_refused && t->broken &&
+               t->failures && t->pushes && t->stalls;
     for (int i = HZP_REQUEST_STOPPED; i <= HZP_REQUEST_FAILED; i++) /* test_consistency has two */
         all = all && (t->ended[i] || i == HZP_REQUEST_CHANGED || i == HZP_REQUEST_UNMET);
     if (!all)

@@ -3,6 +3,7 @@
  * the loop, through sources before and behind the engine's own. */
 #include "tests/sim/world.h"
 
+#include "device/collective.h"
 #include "nanobatch/build/train_space_state.h"
 
 #include <math.h>
@@ -201,9 +202,33 @@ static int copy_tokens(struct sim_world *w, struct hzp_lane *lane,
     return w->op[HZP_OP_gather](lane, &of_leg);
 }
 
+void sim_show_tokens(const struct hzp_step_link *records, uint64_t step, int32_t *ret)
+{
+    bool own = here && here->records == records;
+    const struct sim_leg *leg = own ? sim_leg_of(here, step) : NULL;
+    if (leg)
+        memcpy(ret, leg->token, (size_t)leg->tokens * sizeof(*ret));
+}
+
+/* The ranks' exchange takes its time on the link. */
+static int exchange(struct sim_world *w, const struct hzp_collective_args *args)
+{
+    struct hzp_transfer transfer;
+    hzp_ticket ticket;
+    uint64_t before = hzp_device_now_ns(w->dev);
+    hzp_collective_transfer(args, &transfer);
+    HZP_TRY(hzp_link_post(args->link, &transfer, &ticket, NULL));
+    HZP_TRY(hzp_link_wait(args->link, ticket, NULL));
+    w->exchanges++;
+    w->exchange_ns += hzp_device_now_ns(w->dev) - before;
+    return HZP_OK;
+}
+
 static int run(struct sim_world *w, struct hzp_lane *lane, enum hzp_op op, const void *args,
                bool train)
 {
+    if (op == HZP_OP_collective)
+        HZP_TRY(exchange(w, args));
     if (op == HZP_OP_gather && !train && ((const struct hzp_gather_args *)args)->x.type == HZP_I32)
         return copy_tokens(w, lane, args);
     HZP_TRY(w->op[op](lane, args));
@@ -432,6 +457,7 @@ static void begin_leg(struct sim_world *w, const struct hzp_step *step)
     leg->offer = w->offer;
     leg->version = step->version;
     leg->version_id = step->version->record.id;
+    sim_group_note(w, step->number, leg->version_id);
     leg->tokens = 0;
     leg->served = leg->landed = false;
     memset(leg->begin_ns, 0, sizeof(leg->begin_ns));

@@ -41,6 +41,7 @@ static const struct {
     [SIM_RIDE_STALE] = {"ride-stale", "ride"},
     [SIM_MIXED_PROMPT] = {"mixed-prompt", "segment|prompt version"},
     [SIM_SWAP_STORM] = {"swap-storm", "restart"},
+    [SIM_LATE_SWAP] = {"late-swap", "loop|member"},
 };
 
 const char *sim_sabotage_name(enum sim_sabotage sabotage)
@@ -198,28 +199,37 @@ static void choose_riding(struct sim_world *w)
             sim_broken(w, "opening", "%s: %s", #call, hzp_err_name(must_));                        \
     } while (0)
 
+struct hzp_model_config sim_model(const struct sim_world *w)
+{
+    return (struct hzp_model_config){
+        .family = "llama",
+        .layers = 2,
+        .width = 64,
+        .inner = 128,
+        .vocab = SIM_VOCAB,
+        .heads = {.heads = w->ranks ? 8 : 4, .kv_heads = w->ranks ? 8 : 2, .dim = 16},
+        .positions = w->positions,
+        .norm_eps = 1e-5f,
+        .rope_theta = 10000,
+        .tied = w->seed % 2,
+        .disk_type = HZP_F32,
+        .bos = -1,
+        .eos = {SIM_EOS},
+        .eos_count = 1};
+}
+
 static void open_weights(struct sim_world *w)
 {
-    struct hzp_model_config config = {.family = "llama",
-                                      .layers = 2,
-                                      .width = 64,
-                                      .inner = 128,
-                                      .vocab = SIM_VOCAB,
-                                      .heads = {.heads = 4, .kv_heads = 2, .dim = 16},
-                                      .positions = w->positions,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 10000,
-                                      .tied = w->seed % 2,
-                                      .disk_type = HZP_F32,
-                                      .bos = -1,
-                                      .eos = {SIM_EOS},
-                                      .eos_count = 1};
-    struct hzp_weights_config store = {.type = w->seed % 3 ? HZP_F32 : HZP_BF16,
-                                       .fp8 = w->seed % 4 == 2,
+    struct hzp_model_config config = sim_model(w);
+    struct hzp_weights_config store = {.type = w->seed % 3 || w->ranks ? HZP_F32 : HZP_BF16,
+                                       .fp8 = w->seed % 4 == 2 && !w->ranks,
                                        .slots = w->slots,
                                        .max_staleness = w->max_staleness,
                                        .first_id = 1 + w->seed};
-    hzp_layout_make(&config, &w->layout);
+    if (w->ranks)
+        hzp_layout_make_slice(&config, (struct hzp_tensor_slice){0, w->ranks}, &w->layout);
+    else
+        hzp_layout_make(&config, &w->layout);
     w->noting_slots = true;
     MUST(hzp_weights_create(w->dev, &w->layout, &store, &w->weights));
     w->noting_slots = false;
@@ -252,22 +262,39 @@ static void open_engine(struct sim_world *w)
                                          .ctx = w};
     MUST(hzp_trainer_create(&trainer, &w->trainer, NULL));
     sim_watch_loop(w);
+    if (w->ranks)
+        sim_group_open(w);
     struct hzp_loop_config loop = {
         .model = w->model,
         .space = w->space,
         .batch = w->batch,
         .run_ahead = w->ahead ? HZP_AHEAD_AUTO : HZP_AHEAD_NEVER,
         .source = {&w->first, hzp_scheduler_source(w->scheduler), &w->mid,
-                   hzp_trainer_source(w->trainer), &w->last},
+                   w->ranks ? &w->writer : hzp_trainer_source(w->trainer), &w->last},
         .sources = 5,
         .shape = w->shaped ? &w->shape : NULL,
-        .beside = w->rides || (w->shaped && sim_chance(w, 600)) ? &w->beside : NULL,
+        .beside = !w->ranks && (w->rides || (w->shaped && sim_chance(w, 600))) ? &w->beside : NULL,
         .policy = {.train_share = w->train_share * (w->sabotage == SIM_GREEDY_TRAINER ? 4 : 1),
                    .train_max = 1},
         .idle_ns = (uint64_t)between(w, 1, 400000),
         .check_plans = w->seed % 4 == 0,
+        .group = w->records,
     };
     MUST(hzp_loop_create(&loop, &w->loop));
+}
+
+/* Every seventh world has 2, 4 or 8 ranks, and no training. */
+static void choose_group(struct sim_world *w)
+{
+    if (w->sabotage == SIM_LATE_SWAP || (!w->sabotage && w->seed % 7 == 6))
+        w->ranks = 2 << w->seed % 3;
+    if (!w->ranks)
+        return;
+    w->rides = false;
+    w->beside = hzp_plan_sequential;
+    w->bodies_per_mille = 0;
+    w->fail_at = 0;
+    w->shape.network_lane = w->seed % 2 ? HZP_LANE_NETWORK : HZP_LANE_COMPUTE;
 }
 
 void sim_open(struct sim_world *w)
@@ -279,6 +306,7 @@ void sim_open(struct sim_world *w)
     choose_device(w);
     choose_shapes(w);
     choose_riding(w);
+    choose_group(w);
     if (w->sabotage == SIM_SWAP_STORM) { /* updates are short and prompts take many steps */
         w->scheduler_config.prefill_rows_max = 1;
         w->recipe.update_tokens = w->recipe.micro_rows = 16;
@@ -303,6 +331,8 @@ void sim_open(struct sim_world *w)
 
 void sim_close(struct sim_world *w)
 {
+    if (w->ranks)
+        sim_group_end(w);
     hzp_loop_destroy(w->loop);
     hzp_trainer_destroy(w->trainer);
     hzp_scheduler_destroy(w->scheduler);
@@ -315,6 +345,8 @@ void sim_close(struct sim_world *w)
     hzp_batch_destroy(w->batch);
     hzp_serve_space_destroy(w->space);
     hzp_kvpool_destroy(w->pool);
+    if (w->ranks)
+        sim_group_close(w);
     hzp_model_destroy(w->model);
     hzp_weights_destroy(w->weights);
     hzp_layout_free(&w->layout);

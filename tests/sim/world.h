@@ -14,13 +14,16 @@
  * The test keeps its own count of what it checks: the owner of each page, the content of each KV
  * slot, which updates succeeded, how long each op took.
  *
- * Thread: the test's; there is only one.
+ * Some worlds have several ranks, which compute each step together (world_group.c).
+ *
+ * Thread: the test's; there is only one, but for the other ranks'.
  */
 #ifndef HZP_TESTS_SIM_WORLD_H
 #define HZP_TESTS_SIM_WORLD_H
 
 #include "device/backend.h"
 #include "nanobatch/loop.h"
+#include "nanobatch/step_link.h"
 #include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
@@ -60,6 +63,7 @@ enum sim_sabotage {
     SIM_RIDE_STALE,     /* training rides although it reads another version than the step */
     SIM_MIXED_PROMPT,   /* a prompt goes on with the next version's rows */
     SIM_SWAP_STORM,     /* versions are published while a restarted prompt is unfinished */
+    SIM_LATE_SWAP,      /* a member of a group does not take over a version */
     SIM_SABOTAGES,
 };
 const char *sim_sabotage_name(enum sim_sabotage sabotage);
@@ -173,6 +177,13 @@ struct sim_world {
     struct hzp_loop *loop;
     struct hzp_source first, mid, last;
 
+    /* ranks that compute each step together; ranks 0: there is one */
+    int32_t ranks;
+    struct sim_group *group;
+    struct hzp_step_link *records;
+    struct hzp_source writer; /* publishes in the trainer's place */
+    uint64_t exchanges, exchange_ns, member_steps;
+
     /* clients; lives in the order in which they were accepted */
     struct sim_life **life;
     int32_t lives, lives_room;
@@ -256,6 +267,18 @@ static inline bool sim_chance(struct sim_world *w, int32_t per_mille)
 /* world.c: builds an engine from a seed, and takes it down. */
 void sim_open(struct sim_world *w);
 void sim_close(struct sim_world *w);
+
+/* world.c: of the whole model. */
+struct hzp_model_config sim_model(const struct sim_world *w);
+
+/* world_group.c: a world of several ranks.  end: before the loop is destroyed. */
+void sim_group_open(struct sim_world *w);
+void sim_group_end(struct sim_world *w);
+void sim_group_close(struct sim_world *w);
+void sim_group_note(struct sim_world *w, uint64_t step, uint64_t version);
+
+/* watch.c: writes the tokens of a step that is served, if the records are the world's. */
+void sim_show_tokens(const struct hzp_step_link *records, uint64_t step, int32_t *ret);
 
 /* watch.c: the ops on their way to the device, and the two sources. */
 void sim_watch_device(struct sim_world *w); /* NULL: nothing is watched any more */
