@@ -55,9 +55,9 @@ int hzp_cpu_fence_record(struct hzp_fence *fence, struct hzp_lane *lane);
 int hzp_cpu_fence_wait(struct hzp_fence *fence);
 int hzp_cpu_fence_poll(struct hzp_fence *fence);
 
-/* Whether this CPU has many more prefetches under way into its second cache than into its first: so
- * was AMD's Zen 4 measured (dev/kernels/matmul_lab.md).  False of CPUs that were not.  Others, AMD's
- * Zen 3 above all, read faster the more streams there are (up to 16), Zen 4 does not. */
+/* Whether this CPU has many more prefetches under way into its second cache than into its first:
+ * AMD's Zen 4 was measured so (dev/kernels/matmul_lab.md).  False of CPUs that were not measured.
+ * Zen 3 reads faster the more streams there are, up to 16 on a thread; Zen 4 does not. */
 bool hzp_cpu_fetches_far(void);
 
 /* Measures, or reads, dev->choice; the device is open but for it.  At level amx. */

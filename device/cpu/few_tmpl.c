@@ -114,7 +114,8 @@ struct piece {
     bool in_order; /* both are memory without gaps: it is fetched from its beginning on */
 };
 
-/* near: the rows are far from each other, and each is fetched a little ahead of where it is read. */
+/* near: the rows are far from each other, and each is fetched into the first cache, a little ahead
+ * of where it is read. */
 INLINE void row_piece(const struct piece *p, size_t bytes, const float *x, float *sums, bool near,
                       enum hzp_dtype type)
 {
@@ -206,7 +207,7 @@ static void row_streams(const struct hzp_matmul_args *a, struct hzp_stretch now,
 {
     const size_t size = size_of(a->b.type), stride = (size_t)a->b.stride * size;
     const size_t bytes = (size_t)a->a.cols * size;
-    int after = HZP_MAX(stream_cols(next), 1);
+    int after = stream_cols(next);
     struct piece p = {.stride = stride * (size_t)cols};
     float done[ROW_COLS][VL];
 
@@ -215,7 +216,7 @@ static void row_streams(const struct hzp_matmul_args *a, struct hzp_stretch now,
         float sums[ROW_COLS];
         p.w = w_row(a, now.begin + i);
         p.next = ends ? w_row(a, next.begin) : p.w + stride;
-        p.next_stride = ends ? stride * (size_t)after : p.stride;
+        p.next_stride = ends ? stride * (size_t)HZP_MAX(after, 1) : p.stride;
         if (a->b.type == HZP_F32)
             row_piece_near_f32(&p, bytes, x, sums);
         else

@@ -154,8 +154,8 @@ INLINE void dot_kind(const struct hzp_dot *d, enum kind kind, int m0, int m1, in
     }
 }
 
-/* One row of x by columns n .. n + NR * cols: NR streams through W, each `cols` rows long, which CPUs
- * that recognise streams fetch better than neighbouring rows. */
+/* One row of x by columns n .. n + NR * cols: NR streams through W, each `cols` rows long, which
+ * CPUs that recognise streams fetch better than neighbouring rows. */
 INLINE void dot_streams(const struct hzp_dot *d, enum kind kind, int m, int n, int cols)
 {
     enum { AHEAD = 2048, LINE = 64 };
