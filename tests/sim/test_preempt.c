@@ -167,7 +167,8 @@ static void serve(const char *device, int32_t pages, struct hzp_request **rq,
     rig_close(&rig);
 }
 
-/* As a replica's requests begin again elsewhere: what was drawn is all that is known of them. */
+/* As a replica's requests begin again elsewhere: with what was drawn, and what was told of the
+ * prompt with the first token, which is not computed again. */
 static struct hzp_request *continued(int i, const struct hzp_request *from)
 {
     struct hzp_request *rq = make_request(i);
@@ -178,6 +179,9 @@ static struct hzp_request *continued(int i, const struct hzp_request *from)
         memcpy(rq->top_token, from->top_token, n * sizeof(*rq->top_token));
         memcpy(rq->top_logprob, from->top_logprob, n * sizeof(*rq->top_logprob));
     }
+    if (rq->prompt_logprobs && drawn > 0)
+        memcpy(rq->prompt_out, from->prompt_out,
+               (size_t)rq->prompt_count * sizeof(*rq->prompt_out));
     atomic_store(&rq->out_count, drawn);
     rq->again = true;
     return rq;
