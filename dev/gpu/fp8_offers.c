@@ -31,7 +31,8 @@
     X(MatmulPreferenceCreate)                                                                      \
     X(MatmulPreferenceDestroy)                                                                     \
     X(MatmulPreferenceSetAttribute)                                                                \
-    X(MatmulAlgoGetHeuristic)
+    X(MatmulAlgoGetHeuristic)                                                                      \
+    X(GetVersion)
 
 enum { OFFERS = 8, RUNS = 3, ROWS_MAX = 16, OUTPUTS = 3 };
 static const size_t SPACE = (size_t)64 << 20; /* the workspace of a lane that computes */
@@ -65,9 +66,37 @@ static void *memory(cudaStream_t stream, size_t size)
 {
     void *ret;
     GOOD(cudaMalloc(&ret, size));
-    GOOD(cudaMemsetAsync(ret, 0, size, stream)); /* any codes and scales that are finite */
+    GOOD(cudaMemsetAsync(ret, 0, size, stream));
     GOOD(cudaStreamSynchronize(stream));
     return ret;
+}
+
+/* Copies the host's bytes again and again until the memory is full. */
+static void fill(cudaStream_t stream, char *to, size_t size, const void *from, size_t bytes)
+{
+    for (size_t at = 0; at < size; at += bytes)
+        GOOD(cudaMemcpyAsync(to + at, from, HZP_MIN(bytes, size - at), cudaMemcpyHostToDevice,
+                             stream));
+    GOOD(cudaStreamSynchronize(stream));
+}
+
+/* Codes drawn at random, none of them a NaN, and scales of 1: power and clocks, and so times,
+ * depend on the values. */
+static void lab_fill(struct lab *l, size_t a, size_t b, int32_t rows)
+{
+    static unsigned char code[1 << 20];
+    static float ones[1 << 12];
+    uint32_t random = 1;
+    for (int i = 0; i < HZP_COUNT(code); i++) {
+        random = random * 1664525u + 1013904223u;
+        code[i] = (unsigned char)(random >> 24);
+        code[i] ^= (unsigned char)((code[i] & 0x7f) == 0x7f); /* S1111111 is a NaN */
+    }
+    for (int i = 0; i < HZP_COUNT(ones); i++)
+        ones[i] = 1;
+    fill(l->stream, l->a, a, code, sizeof(code));
+    fill(l->stream, l->b, b, code, sizeof(code));
+    fill(l->stream, l->scale, (size_t)rows * sizeof(float), ones, sizeof(ones));
 }
 
 static void skip(const char *why)
@@ -88,6 +117,8 @@ static void lab_open(struct lab *l, size_t a, size_t b, size_t c, int32_t rows)
 #define X(name) *(void **)&l->name = dlsym(library, "cublasLt" #name);
     LT(X)
 #undef X
+    if (l->GetVersion() < 120900)
+        skip("this cuBLASLt has no scales by row");
     GOOD(cudaGetDeviceProperties(&prop, 0));
     GOOD(l->Create(&l->handle));
     GOOD(cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, 0));
@@ -99,6 +130,7 @@ static void lab_open(struct lab *l, size_t a, size_t b, size_t c, int32_t rows)
     l->c = memory(l->stream, c);
     l->scale = memory(l->stream, (size_t)rows * sizeof(float));
     l->space = memory(l->stream, SPACE);
+    lab_fill(l, a, b, rows);
 }
 
 static void lab_close(struct lab *l)
@@ -173,11 +205,17 @@ static void offers(struct lab *l, const char *name, const struct product *p)
     cublasLtMatmulPreference_t wish;
     cublasLtMatmulHeuristicResult_t offer[OFFERS];
     cublasLtMatmulDesc_t desc = describe(l, p, layout);
+    static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    static const uint32_t align = 16;
     int found = 0, usable = 0;
     float best = -1;
     GOOD(l->MatmulPreferenceCreate(&wish));
     GOOD(l->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &SPACE,
                                          sizeof(SPACE)));
+    for (int i = 0; i < HZP_COUNT(aligned); i++)
+        GOOD(l->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)));
     if (l->MatmulAlgoGetHeuristic(l->handle, desc, layout[0], layout[1], layout[2], layout[2], wish,
                                   OFFERS, offer, &found) != CUBLAS_STATUS_SUCCESS)
         found = 0;
@@ -227,7 +265,8 @@ int main(int argc, char **argv)
                  {"o", width, width},
                  {"gate/up", 2 * inner, width},
                  {"down", width, inner}};
-    size_t widest = (size_t)HZP_MAX(2 * inner, qkv), deepest = (size_t)HZP_MAX(inner, width);
+    size_t widest = (size_t)HZP_MAX(HZP_MAX(2 * inner, qkv), width),
+           deepest = (size_t)HZP_MAX(inner, width);
     lab_open(&l, (size_t)most * deepest, widest * (size_t)width,
              (size_t)most * widest * sizeof(float), HZP_MAX((int32_t)widest, most));
     for (int s = 0; s < HZP_COUNT(shape); s++)
