@@ -56,7 +56,7 @@ struct job {
     int32_t page_stride;
     int32_t count[SIZES]; /* of segments, in each class */
     int most;             /* the class with most of the work */
-    bool too_long;        /* that alone is why cuDNN is not asked: a segment has more rows */
+    bool too_long;        /* only a segment longer than the largest class rules cuDNN out */
 };
 
 /* ---- opening ---- */

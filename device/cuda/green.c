@@ -186,8 +186,8 @@ static int split_add(struct hzp_cuda_green *g, const int *want, int parts, struc
     return HZP_OK;
 }
 
-/* The refusal of this split, which is new if it has not failed before; NULL: no more can be
- * remembered. */
+/* The refusal of this split, which is new if it has not failed before; it then replaces the oldest
+ * if there are SPLITS. */
 static struct refusal *refusal_of(struct hzp_cuda_green *g, const int *want, int parts)
 {
     int i = 0;
@@ -195,8 +195,10 @@ static struct refusal *refusal_of(struct hzp_cuda_green *g, const int *want, int
            (g->refusal[i].parts != parts ||
             memcmp(g->refusal[i].want, want, (size_t)parts * sizeof(*want)) != 0))
         i++;
-    if (i == SPLITS)
-        return NULL;
+    if (i == SPLITS) {
+        memmove(g->refusal, g->refusal + 1, (SPLITS - 1) * sizeof(g->refusal[0]));
+        i = --g->refusals;
+    }
     if (i == g->refusals) {
         g->refusals++;
         g->refusal[i] = (struct refusal){.parts = parts};
@@ -210,13 +212,12 @@ static struct refusal *refusal_of(struct hzp_cuda_green *g, const int *want, int
 static int split_try(struct hzp_cuda_green *g, const int *want, int parts, struct split **ret)
 {
     struct refusal *refusal = refusal_of(g, want, parts);
-    if (!refusal)
-        return HZP_EUNSUP;
     if (refusal->times == TRIES_MAX)
         return refusal->code;
     int r = split_add(g, want, parts, ret);
     if (r == HZP_OK) {
-        *refusal = g->refusal[--g->refusals];
+        size_t later = (size_t)(&g->refusal[g->refusals--] - refusal) - 1;
+        memmove(refusal, refusal + 1, later * sizeof(*refusal));
         return r;
     }
     refusal->times++;

@@ -19,7 +19,8 @@
  * has no algorithm, and those of few rows, which are limited by reading the weights.
  *
  * Where an algorithm fails to run, which says nothing about others, the next one that the library
- * advises takes its place, also on disk; a product is given up when three in a row have failed.
+ * advises takes its place until the next start that times; a product is given up when three in a
+ * row have failed.
  */
 #include "device/cuda/cuda.h"
 
@@ -382,7 +383,7 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
     void *to = onto ? lane->scratch : a->c.ptr;
     cudaEvent_t event[2] = {NULL, NULL};
     float best_ms = -1;
-    int best = 0;
+    int best = -1;
     if (onto && bytes > lane->scratch_size) {
         hzp_log(HZP_LOG_INFO, "cuda",
                 "product of %d x %d x %d is not timed: what it adds to has %zu bytes, and a lane's "

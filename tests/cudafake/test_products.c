@@ -570,6 +570,24 @@ static void test_untimed(void **state)
     setenv("HZP_CUDA_TUNE", "0", 1);
 }
 
+/* If no algorithm runs while they are timed, the one advised first is used, and not kept as if it
+ * had been timed. */
+static void test_none_timed(void **state)
+{
+    setenv("HZP_CUDA_TUNE", "", 1);
+    struct rig *g = rig_open(NULL, cache);
+    struct hzp_matmul_args a = product(g, 16, 24, 8, 0, 1, 0);
+    upload(g);
+    fake_fail("cudaEventCreate", 0, cudaErrorMemoryAllocation);
+    assert_int_equal(hzp_op_matmul(g->lane, &a), HZP_OK);
+    fake_fail("", 0, 0);
+    assert_int_equal(last_product().algo, 0);
+    check(g, &a);
+    rig_close(g);
+    assert_false(is_tuned());
+    setenv("HZP_CUDA_TUNE", "0", 1);
+}
+
 /* Runs one product of this many rows; returns the algorithm it used. */
 static int algo_with(struct rig *g, int32_t rows)
 {
@@ -738,6 +756,7 @@ int main(void)
         cmocka_unit_test(test_tune_words),
         cmocka_unit_test_setup_teardown(test_kept, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_untimed, cache_open, cache_close),
+        cmocka_unit_test_setup_teardown(test_none_timed, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_kept_soon, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_foreign_algorithm, cache_open, cache_close),
         cmocka_unit_test_setup_teardown(test_many, cache_open, cache_close),
