@@ -360,7 +360,8 @@ def report(results):
     for s in results["steps"]:
         said = s["said"].splitlines()[-1][:110].replace("|", "/") if s["said"].strip() else ""
         lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {span(s.get('sm_mhz'))} | "
-                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | {s.get('least_free_mib', '-')} | {said} |")
+                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | "
+                     f"{s.get('least_free_mib', '-')} | {said} |")
     for s in results["steps"]:
         if s["rows"] and s["kind"] == "bench":
             plain = [row for row in s["rows"] if not STEPS.fullmatch(str(row.get("name")))]

@@ -2,8 +2,9 @@
 """The steps of dev/gpu/run: their commands, and how their outputs are read and judged.
 
 A step: part, name, kind (check, bench), purpose, command, env, files (that must exist), expected seconds, read
-(turns its output into rows), optional (not a failure where it cannot run), extra (run only on request), odd (it asks
-for shapes that the device is not built for, so slower ways are no fault).  Programs log to standard error.
+(turns its output into rows), optional (not a failure where it cannot run), extra (run only on request),
+fallbacks_allowed (it asks for shapes that the device is not built for, so slower ways are no fault).
+Programs log to standard error.
 Part 1 is the checks, memory, ceilings, attention and steps of the 8B shape; 2 cuDNN beside our attention, plans,
 lanes and steps in fp8; 3 offline loads, what there is for fp8, decode attention by share, co-serving, swaps.
 
@@ -119,7 +120,7 @@ HUNG = 124
 def judge(step, rc, out, err):
     """Returns verdict, rows, the slower ways that were taken, and the text to show."""
     rows, broken = [], False
-    slower = [] if step.get("odd") else slower_ways(err)
+    slower = [] if step.get("fallbacks_allowed") else slower_ways(err)
     try:
         rows = READERS[step.get("read", "none")](out)
     except (ValueError, KeyError, TypeError) as error:
@@ -185,7 +186,7 @@ def checks(folder, size):
     yield {"name": "devices", "what": "the device opens", "command": [p("hzpserve"), "devices"],
            "expect": 2, "same": lambda out: " SMs" in out or size.trial and "cpu" in out}
     yield {"name": "conform", "what": "memory, lanes, copies and fences", "command": [p("test_device")],
-           "expect": 5, "odd": True}
+           "expect": 5, "fallbacks_allowed": True}
     yield {"name": "opcheck", "what": "every op against the reference",
            "command": [p("opcheck"), *size.opcheck], "expect": 12, "read": "last"}
     yield {"name": "opcheck, grid lanes", "what": "attention on lanes limited to 48 SMs by their grids",
@@ -202,13 +203,13 @@ def checks(folder, size):
            "env": {"HZP_CUDA_BULK": "0"}, "expect": 2, "read": "last"}
     yield {"name": "golden", "what": "logits, losses, gradients, ten updates against PyTorch's numbers",
            "command": [p("test_golden"), size.device] + golden[:size.golden], "expect": 4,
-           "read": "last", "odd": True}
+           "read": "last", "fallbacks_allowed": True}
     yield {"name": "greedy equality", "what": "the same text as on the CPU, with and without graphs",
            "command": greedy(folder, size), "files": [p("hzpserve"), p("world/config.json")], "expect": 25, "read": "last"}
     for shape in ("sequential", "overlapped"):
         yield {"name": f"no mixing, {shape}", "what": "no step reads two versions",
                "command": [p("test_no_mixing"), size.device, shape, size.mixing], "expect": 6,
-               "read": "last", "odd": True}
+               "read": "last", "fallbacks_allowed": True}
     yield {"name": "resume", "what": "killed, started again: the same answers; ended by SIGTERM: 0",
            "command": ["python3", p("run_life.py"), p("hzpserve"), p("world"), p("demo/teach.jsonl"),
                        *size.resume],
@@ -413,7 +414,7 @@ def steps(folder, part=None, extra=False, size=FULL):
         for step in which(folder, size):
             step["kind"] = kind
             step.setdefault("part", 1)
-            step.setdefault("odd", folder + "/opcheck" in step["command"])
+            step.setdefault("fallbacks_allowed", folder + "/opcheck" in step["command"])
             step["limit"] = limit_of(step, size)
             if (extra or not step.get("extra")) and step["part"] in ((part,) if part else PARTS):
                 made.append(step)

@@ -43,11 +43,21 @@ def told(log, event):
     return [row for row in rows if row["event"] == event]
 
 
-def ask(url, number):
+def ask(url, number, failures):
+    """Adds what went wrong to failures: it runs in a thread, which cannot end the test."""
+    try:
+        complete(url, number)
+    except Exception as error:  # of any kind: of the connection, the status or the reply
+        failures.append(f"request {number}: {error!r}")
+
+
+def complete(url, number):
     body = {"prompt": "The capital of country " + "x" * number, "max_tokens": 4 + number % 5, "temperature": 0}
     request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=HANG) as reply:
-        check(json.load(reply)["choices"], "an answer")
+        answer = json.load(reply)
+    if not answer["choices"]:
+        raise ValueError(f"no answer: {answer}")
 
 
 def serve(memory, loaded, **more):
@@ -60,16 +70,18 @@ def serve(memory, loaded, **more):
             url = re.search(r"serves \S+ at (http://\S+:\d+)", line)
             if url:
                 break
+        failures = []
         if url:
             threading.Thread(target=server.stdout.read, daemon=True).start()
             for many in (1, 3, 9, 2, 1):
-                load = [threading.Thread(target=ask, args=(url[1], i)) for i in range(many)]
+                load = [threading.Thread(target=ask, args=(url[1], i, failures)) for i in range(many)]
                 for one in load:
                     one.start()
                 for one in load:
                     one.join()
             server.terminate()
         code = server.wait(timeout=HANG)
+        check(not failures, f"{failures}")
         log.seek(0)
         return code, log.read(), url is not None
 
