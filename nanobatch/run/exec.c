@@ -253,9 +253,14 @@ void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape
         }
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             lanes += used[l];
+        bool exchanging = shape->network_lane && !used[shape->network_lane];
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             if (used[l] && lanes > 1)
                 shares[count++] = share_of(dev->threads, shape->share[l], lanes);
+            else if (used[l] && exchanging && shape->share[l] < dev->threads)
+                shares[count++] = shape->share[l];
+        if (exchanging)
+            shares[count++] = 1;
         hzp_device_prepare_shares(dev, shares, count);
     }
 }

@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "device/about.h"
 #include "device/fallback.h"
+#include "nanobatch/run/exec.h"
 #include "tests/cudafake/ops.h"
 
 struct rig {
@@ -410,6 +411,23 @@ static int contexts(void)
     return count;
 }
 
+/* A shape whose collectives have a lane of their own: its split, with the least part for that lane,
+ * is made at the start, too. */
+static void test_prepared_exchange(void **state)
+{
+    struct hzp_plan_shape shape = {.nanos = 1, .weight = {1}, .network_lane = HZP_LANE_NETWORK};
+    struct rig g;
+    shape.share[HZP_LANE_COMPUTE] = 100;
+    rig_open(&g, 9, "green");
+    hzp_exec_prepare(g.dev, &shape);
+    assert_int_equal(contexts(), 2);
+    shares(&g, 100, 1);
+    fill(g.a, g.x, 1);
+    assert_int_equal(contexts(), 2);
+    assert_false(hzp_cuda_by_grid(g.a));
+    rig_close(&g);
+}
+
 /* The splits that plans will need are prepared at the start, and none is made later; after the
  * start, the nearest prepared split is used. */
 static void test_prepared(void **state)
@@ -651,13 +669,21 @@ static void test_about(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lane_memory), cmocka_unit_test(test_lane_refused),
-        cmocka_unit_test(test_chain),       cmocka_unit_test(test_staging),
-        cmocka_unit_test(test_failures),    cmocka_unit_test(test_times),
-        cmocka_unit_test(test_green),       cmocka_unit_test(test_prepared),
-        cmocka_unit_test(test_share_order), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_about),       cmocka_unit_test(test_early),
-        cmocka_unit_test(test_slow_shares), cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_lane_memory),
+        cmocka_unit_test(test_lane_refused),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_staging),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_green),
+        cmocka_unit_test(test_prepared),
+        cmocka_unit_test(test_prepared_exchange),
+        cmocka_unit_test(test_share_order),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_about),
+        cmocka_unit_test(test_early),
+        cmocka_unit_test(test_slow_shares),
+        cmocka_unit_test(test_priority),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
