@@ -19,6 +19,7 @@ struct hzp_fact {
 struct hzp_about_device {
     char name[96];
     int ordinal;
+    char id[40];   /* of this one, whatever its ordinal; "": not known */
     size_t memory; /* bytes */
     int cores;     /* threads, or SMs */
     struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];
@@ -38,6 +39,9 @@ struct hzp_about {
 /* Fills *ret for the i-th backend in order of preference and returns its name; NULL: i is past the
  * last. */
 const char *hzp_device_about(int i, struct hzp_about *ret);
+
+/* Writes a UUID's 16 bytes as text; "" if all are 0. */
+void hzp_device_id_text(const void *uuid, char ret[40]);
 
 /* Appends to a list of facts; no effect if the list is full. */
 void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)

@@ -86,8 +86,9 @@ struct hzp_backend {
     int (*graph_launch)(struct hzp_graph *graph, struct hzp_lane *lane);
     void (*graph_close)(struct hzp_graph *graph);
 
-    /* (optional) NULL: false. */
+    /* (optional, both together) NULL: false. */
     bool (*graphs_cut)(const struct hzp_device *dev);
+    bool (*graph_is_cut)(struct hzp_lane *const *lane, int lanes);
 
     /* (optional) NULL: the backend does not measure limits (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
@@ -95,6 +96,9 @@ struct hzp_backend {
 
     /* (optional) NULL: it has no facts to report (device/about.h).  Opens no device; any thread. */
     void (*about)(struct hzp_about *ret);
+
+    /* (optional) NULL: "".  The device's id, as in about. */
+    const char *(*id)(const struct hzp_device *dev);
 
     /* (optional) NULL: the host's monotonic clock. */
     uint64_t (*now_ns)(struct hzp_device *dev);
@@ -105,7 +109,7 @@ struct hzp_backend {
 extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_ref, hzp_backend_sim;
 
 /* What device/fallback.h counts; owned by the device that hzp_device_open returned. */
-struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal);
+struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal, const char *id);
 void hzp_fallbacks_destroy(struct hzp_fallbacks *fallbacks); /* NULL: no effect */
 
 /* Fills a table with the reference implementation of every op; a host backend then replaces

@@ -268,6 +268,12 @@ bool hzp_device_cuts_graphs(const struct hzp_device *dev)
     return dev->backend->graphs_cut && dev->backend->graphs_cut(dev);
 }
 
+bool hzp_graph_is_cut(struct hzp_lane *const *lane, int lanes)
+{
+    const struct hzp_backend *backend = lane[0]->dev->backend;
+    return backend->graph_is_cut && backend->graph_is_cut(lane, lanes);
+}
+
 int hzp_graph_begin(struct hzp_lane *const *lane, int lanes)
 {
     HZP_ASSERT(lanes >= 1 && lanes <= HZP_GRAPH_LANES_MAX);

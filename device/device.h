@@ -180,8 +180,10 @@ bool hzp_device_has_graphs(const struct hzp_device *dev);
 
 /* Whether a graph captured from several lanes is several graphs to the driver: one for each run of
  * a lane's ops between its waits for fences and its records of them.  This matters only to those
- * who count the driver's memory.  The answer may change when the first shares are applied. */
+ * who count the driver's memory.  The answer may change when the first shares are applied, and is
+ * for any lanes; hzp_graph_is_cut answers it for these lanes, with the shares that they have. */
 bool hzp_device_cuts_graphs(const struct hzp_device *dev);
+bool hzp_graph_is_cut(struct hzp_lane *const *lane, int lanes);
 int hzp_graph_begin(struct hzp_lane *const *lane, int lanes);
 int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);

@@ -57,16 +57,19 @@ const char *hzp_fallback_help(enum hzp_fallback kind)
 /* ---- the file ---- */
 
 /* False: there is no place for it. */
-static bool path_of(const char *backend, int ordinal, char ret[PATH])
+static bool path_of(const char *backend, int ordinal, const char *id, char ret[PATH])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *rest = "";
+    char number[16];
+    snprintf(number, sizeof(number), "%d", ordinal);
     if (!cache || cache[0] != '/') {
         cache = getenv("HOME");
         rest = "/.cache";
     }
-    int n = cache && cache[0] == '/' ? snprintf(ret, PATH, "%s%s/hzpserve/fallbacks-%s-%d", cache,
-                                                rest, backend, ordinal)
-                                     : -1;
+    int n = -1;
+    if (cache && cache[0] == '/')
+        n = snprintf(ret, PATH, "%s%s/hzpserve/fallbacks-%s-%s", cache, rest, backend,
+                     id[0] ? id : number);
     if (n < 0 || n >= PATH)
         ret[0] = 0;
     return ret[0] != 0;
@@ -104,8 +107,12 @@ static void save(struct hzp_fallbacks *f)
     if (changed) {
         folders_make(f->path);
         struct hzp_err_text why; /* what cannot be kept is still counted and logged */
-        if (hzp_file_put(f->path, text, size, &why) < 0)
+        char own[PATH + 16];     /* another process may write at the same time */
+        snprintf(own, sizeof(own), "%s.%ld", f->path, (long)getpid());
+        if (hzp_file_put(own, text, size, &why) < 0)
             hzp_log(HZP_LOG_DEBUG, "engine", "fallbacks are not kept: %s", why.text);
+        else if (rename(own, f->path) < 0)
+            unlink(own);
     }
     free(text);
 }
@@ -133,13 +140,14 @@ static bool kind_of(const char *name, enum hzp_fallback *ret)
     return false;
 }
 
-int hzp_fallbacks_last(const char *backend, int ordinal,
+int hzp_fallbacks_last(const char *backend, int ordinal, const char *id,
                        struct hzp_fallback_shape ret[HZP_FALLBACK_SHAPES_MAX])
 {
     char path[PATH], line[LINE + 1], name[16];
     int shapes = 0, begin;
     struct stat info;
-    int fd = path_of(backend, ordinal, path) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    int fd =
+        path_of(backend, ordinal, id, path) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     FILE *file = fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
     if (!file && fd >= 0)
         close(fd);
@@ -163,12 +171,12 @@ int hzp_fallbacks_last(const char *backend, int ordinal,
 
 /* ---- counting ---- */
 
-struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal)
+struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal, const char *id)
 {
     struct hzp_fallbacks *f = hzp_xcalloc(1, sizeof(*f));
     hzp_lock_init(&f->lock, HZP_LOCK_FALLBACKS);
     hzp_wake_init(&f->wake);
-    if (path_of(backend, ordinal, f->path))
+    if (path_of(backend, ordinal, id, f->path))
         unlink(f->path); /* of the run before, if there is one */
     return f;
 }

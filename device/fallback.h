@@ -8,7 +8,8 @@
  * second, and again when the device is closed.
  *
  * Invariant: counts never decrease; a case is counted whenever it happens, logged or not; counting
- * never waits for a disk.
+ * never waits for a disk.  Ops inside a graph are counted when it is captured, not each time that
+ * it is launched.
  * Thread: engine adds; any thread reads.
  */
 #ifndef HZP_DEVICE_FALLBACK_H
@@ -60,9 +61,9 @@ struct hzp_fallback_shape {
     char reason[HZP_FALLBACK_REASON];
 };
 
-/* Those of the last run on this device of the backend, as its file has them; returns how many. A
- * line that is not as written is left out.  Thread: any. */
-int hzp_fallbacks_last(const char *backend, int ordinal,
+/* Those of the last run on this device of the backend, as its file has them; returns how many.  id:
+ * the device's; "": it is known by its ordinal only, which CUDA_VISIBLE_DEVICES changes.  A line that is not as written is left out.  Thread: any. */
+int hzp_fallbacks_last(const char *backend, int ordinal, const char *id,
                        struct hzp_fallback_shape ret[HZP_FALLBACK_SHAPES_MAX]);
 
 #ifdef __cplusplus

@@ -39,7 +39,8 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
 {
     struct hzp_device *dev;
     HZP_TRY(backend->open(config, &dev, reterr));
-    dev->fallbacks = hzp_fallbacks_create(backend->name, config->ordinal);
+    dev->fallbacks =
+        hzp_fallbacks_create(backend->name, config->ordinal, backend->id ? backend->id(dev) : "");
     int r = table_check(dev, reterr);
     if (r >= 0 && hzp_trace_wanted())
         r = hzp_trace_open(dev, &dev, reterr);
@@ -106,6 +107,15 @@ const char *hzp_device_about(int i, struct hzp_about *ret)
     if (backends[i]->about)
         backends[i]->about(ret);
     return backends[i]->name;
+}
+
+void hzp_device_id_text(const void *uuid, char ret[40])
+{
+    static const unsigned char none[16];
+    for (int i = 0; i < 16; i++)
+        snprintf(ret + (size_t)(2 * i), 3, "%02x", ((const unsigned char *)uuid)[i]);
+    if (memcmp(uuid, none, sizeof(none)) == 0)
+        ret[0] = 0;
 }
 
 void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)

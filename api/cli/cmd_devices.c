@@ -22,10 +22,10 @@ static const char *device_name(const char *backend, int ordinal, char text[32])
 
 /* ---- as text ---- */
 
-static void print_slower(const char *backend, int ordinal)
+static void print_slower(const char *backend, const struct hzp_about_device *d)
 {
     struct hzp_fallback_shape shape[HZP_FALLBACK_SHAPES_MAX];
-    int shapes = hzp_fallbacks_last(backend, ordinal, shape);
+    int shapes = hzp_fallbacks_last(backend, d->ordinal, d->id, shape);
     if (shapes)
         printf("    slower ways taken in the last run:\n");
     for (int i = 0; i < shapes; i++) {
@@ -57,7 +57,7 @@ static void print_backend(const char *name, const struct hzp_about *about)
         for (int k = 0; k < d->facts; k++)
             printf(", %s %s", d->fact[k].name, d->fact[k].value);
         printf("\n");
-        print_slower(name, d->ordinal);
+        print_slower(name, d);
     }
 }
 
@@ -77,10 +77,10 @@ static json_t *facts_json(const struct hzp_fact *fact, int facts)
     return object;
 }
 
-static json_t *slower_json(const char *backend, int ordinal)
+static json_t *slower_json(const char *backend, const struct hzp_about_device *d)
 {
     struct hzp_fallback_shape shape[HZP_FALLBACK_SHAPES_MAX];
-    int shapes = hzp_fallbacks_last(backend, ordinal, shape);
+    int shapes = hzp_fallbacks_last(backend, d->ordinal, d->id, shape);
     json_t *ret = json_array();
     for (int i = 0; i < shapes; i++) {
         const struct hzp_fallback_shape *s = &shape[i];
@@ -103,7 +103,7 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
         json_object_set_new(one, "name", json_string(d->name));
         json_object_set_new(one, "memory_bytes", json_integer((json_int_t)d->memory));
         json_object_set_new(one, "cores", json_integer(d->cores));
-        json_object_set_new(one, "slower_ways", slower_json(name, d->ordinal));
+        json_object_set_new(one, "fallbacks", slower_json(name, d));
         json_array_append_new(devices, one);
     }
     json_t *ret = json_object();

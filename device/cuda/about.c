@@ -44,6 +44,7 @@ static void add_device(struct hzp_about *ret, int ordinal)
     struct hzp_about_device *d = &ret->device[ret->devices++];
     d->ordinal = ordinal;
     snprintf(d->name, sizeof(d->name), "%.90s", prop.name);
+    hzp_device_id_text(&prop.uuid, d->id);
     d->memory = prop.totalGlobalMem;
     d->cores = prop.multiProcessorCount;
     hzp_fact_add(d->fact, &d->facts, "compute capability", "%d.%d%s", prop.major, prop.minor,

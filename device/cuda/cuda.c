@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "device/about.h"
 #include "device/cuda/nvml.h"
 #include "device/fallback.h"
 #include "device/limits.h"
@@ -111,6 +112,7 @@ static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hz
         prop.major >= 9 && dev->shared_max >= BULK_SHARED && !(bulk && strcmp(bulk, "0") == 0);
     dev->base.threads = dev->sms;
     dev->base.mem_total = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
+    hzp_device_id_text(&prop.uuid, dev->id);
     snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name,
              dev->sms, prop.major, prop.minor);
     return HZP_OK;
@@ -351,6 +353,11 @@ static bool cuda_has_codes(const struct hzp_device *dev)
     return ((const struct hzp_cuda_device *)dev)->fuses;
 }
 
+static const char *cuda_id(const struct hzp_device *base)
+{
+    return ((const struct hzp_cuda_device *)base)->id;
+}
+
 const struct hzp_backend hzp_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -382,7 +389,9 @@ const struct hzp_backend hzp_backend_cuda = {
     .graph_end = hzp_cuda_graph_end,
     .graph_launch = hzp_cuda_graph_launch,
     .graph_close = hzp_cuda_graph_close,
+    .id = cuda_id,
     .graphs_cut = hzp_cuda_graphs_cut,
+    .graph_is_cut = hzp_cuda_graph_is_cut,
     .limits = hzp_cuda_limits,
     .about = hzp_cuda_about,
 };

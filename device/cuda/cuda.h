@@ -77,6 +77,7 @@ struct hzp_cuda_device {
         double offset_ns;   /* host clock - event time */
         uint64_t offset_at; /* host clock when offset_ns was measured */
     } clock;
+    char id[40];              /* its UUID */
     bool graph_a_lane;        /* wanted: green lanes have graphs of their own (HZP_CUDA_GRAPHS) */
     struct hzp_graph *making; /* one that is being captured lane by lane; NULL: none */
 };
@@ -202,8 +203,8 @@ bool hzp_cuda_links_work(const struct hzp_cuda_device *dev, struct hzp_err_text 
  * kept, because graphs were captured on it.  When the maximum number of splits exists, or the
  * driver has no memory for this one, the nearest one is returned, and that is counted; a split that
  * failed three times is not tried again.  urgent: which parts' streams have the highest priority.
- * ret_sms: the SMs of each part.  HZP_EUNSUP: this split is not to be had, and no other can stand
- * for it; HZP_ENOENT: the driver has no functions for it. */
+ * ret_sms: the SMs of each part.  HZP_EUNSUP: this split cannot be made, and there is no other to
+ * use; HZP_ENOENT: the driver has no functions for it. */
 enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
                          int parts, cudaStream_t *ret_stream, int *ret_sms);
@@ -224,6 +225,7 @@ int hzp_cuda_graph_end(struct hzp_lane *lane, struct hzp_graph **ret);
 int hzp_cuda_graph_launch(struct hzp_graph *graph, struct hzp_lane *lane);
 void hzp_cuda_graph_close(struct hzp_graph *graph);
 bool hzp_cuda_graphs_cut(const struct hzp_device *dev);
+bool hzp_cuda_graph_is_cut(struct hzp_lane *const *lane, int lanes);
 /* While a graph is captured lane by lane: op begins a piece on the lane, if none is begun; record
  * and wait end it, and note that the event is recorded or waited for there.  At other times op has
  * no effect, and record and wait may not be called. */

@@ -88,11 +88,23 @@ static cudaError_t join_in(struct hzp_cuda_device *dev, struct hzp_cuda_lane *co
 
 /* ---- a graph a lane ---- */
 
-/* The lanes of a graph all have shares, or it is of one lane. */
 bool hzp_cuda_graphs_cut(const struct hzp_device *base)
 {
     const struct hzp_cuda_device *dev = (const struct hzp_cuda_device *)base;
     return dev->graph_a_lane && dev->lanes == HZP_CUDA_GREEN;
+}
+
+/* Lanes whose split of the SMs was refused have streams of their own, and one graph. */
+bool hzp_cuda_graph_is_cut(struct hzp_lane *const *base, int lanes)
+{
+    bool green = false;
+    for (int i = 0; i < lanes; i++) {
+        struct hzp_cuda_lane *lane = hzp_cuda_lane(base[i]);
+        if (hzp_cuda_lane_ready(lane) < 0)
+            return false; /* beginning the graph fails, too */
+        green |= lane->stream != lane->own;
+    }
+    return lanes > 1 && green && hzp_cuda_graphs_cut(base[0]->dev);
 }
 
 static int pieces_begin(struct hzp_cuda_device *dev, int lanes)
@@ -230,7 +242,7 @@ int hzp_cuda_graph_begin(struct hzp_lane *const *base, int lanes)
         dev->capture[i] = hzp_cuda_lane(base[i]);
         HZP_TRY(hzp_cuda_lane_ready(dev->capture[i]));
     }
-    if (lanes > 1 && hzp_cuda_graphs_cut(&dev->base))
+    if (hzp_cuda_graph_is_cut(base, lanes))
         return pieces_begin(dev, lanes);
     cudaError_t error =
         cudaStreamBeginCapture(dev->capture[0]->stream, cudaStreamCaptureModeThreadLocal);

@@ -358,13 +358,30 @@ static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
     return open_fences(g, count);
 }
 
-/* The driver's graphs that a capture of this part makes (hzp_device_cuts_graphs). */
-static int32_t count_pieces(const struct hzp_graphs *g, const struct hzp_plan *plan,
-                            const struct hzp_graph_part *part)
+/* The lanes that a part uses, in the order of their first items; returns how many. */
+static int lanes_of(const struct hzp_plan *plan, const struct hzp_graph_part *part,
+                    struct hzp_lane *const lane[HZP_LANE_COUNT],
+                    struct hzp_lane *ret[HZP_LANE_COUNT])
 {
+    bool seen[HZP_LANE_COUNT] = {false};
+    int lanes = 0;
+    for (int32_t i = part->from; i < part->to; i++)
+        if (!seen[plan->item[i].lane]) {
+            seen[plan->item[i].lane] = true;
+            ret[lanes++] = lane[plan->item[i].lane];
+        }
+    return lanes;
+}
+
+/* The driver's graphs that a capture of this part makes (hzp_graph_is_cut). */
+static int32_t count_pieces(const struct hzp_graphs *g, const struct hzp_plan *plan,
+                            const struct hzp_graph_part *part,
+                            struct hzp_lane *const lane[HZP_LANE_COUNT])
+{
+    struct hzp_lane *used[HZP_LANE_COUNT];
     bool begun[HZP_LANE_COUNT] = {false};
     int32_t pieces = 0;
-    if (!hzp_device_cuts_graphs(g->dev) || !spreads(plan, part))
+    if (!hzp_graph_is_cut(used, lanes_of(plan, part, lane, used)))
         return 1;
     for (int32_t i = part->from; i < part->to; i++) {
         const struct hzp_item *item = &plan->item[i];
@@ -402,13 +419,7 @@ static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
                    struct hzp_graph **ret)
 {
     struct hzp_lane *used[HZP_LANE_COUNT];
-    bool seen[HZP_LANE_COUNT] = {false};
-    int lanes = 0;
-    for (int32_t i = part->from; i < part->to; i++)
-        if (!seen[plan->item[i].lane]) {
-            seen[plan->item[i].lane] = true;
-            used[lanes++] = lane[plan->item[i].lane];
-        }
+    int lanes = lanes_of(plan, part, lane, used);
     _Static_assert((int)HZP_LANE_COUNT <= (int)HZP_GRAPH_LANES_MAX, "a plan's lanes are a graph's");
     HZP_TRY(hzp_graph_begin(used, lanes));
     int r = HZP_OK;
@@ -467,19 +478,21 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
     int32_t fences;
     if (is_refused(g, h) || assign_fences(g, plan, part, &fences) < 0)
         return NULL;
-    int32_t pieces = count_pieces(g, plan, part);
+    int32_t pieces = count_pieces(g, plan, part, lane);
     size_t bytes = (size_t)pieces * g->limits.graph + (size_t)nodes * g->limits.node;
     struct kept *k = place(g, bytes, lead); /* before the capture takes memory */
     if (!k) {
-        if (!lead) /* more than there is for all graphs: that does not change */
+        if (!lead) { /* more than there is for all graphs: that does not change */
             refuse(g, h, REFUSALS_MAX);
-        count_slow(g, plan, part, "no room in the driver's memory for its graph");
+            count_slow(g, plan, part, "no room in the driver's memory for its graph");
+        }
         return NULL;
     }
     if (capture(g, plan, part, lane, &graph) < 0) {
         refuse(g, h, 1);
         g->stats.refusals[spreads(plan, part)]++;
-        count_slow(g, plan, part, "it could not be captured");
+        if (!lead) /* a variant is counted when its step comes; this step has its graph */
+            count_slow(g, plan, part, "it could not be captured");
         return NULL;
     }
     k->graph = graph;

@@ -321,6 +321,29 @@ static void test_order(void **state)
     }
 }
 
+/* Lanes whose split of the SMs is refused have streams of their own: a step is one graph, and is
+ * counted as one. */
+static void test_refused_split(void **state)
+{
+    struct world w;
+    struct hzp_plan_shape shape = shape_of(0);
+    shape.share[HZP_LANE_COMPUTE] = 16;
+    shape.share[HZP_LANE_MEMORY] = shape.share[HZP_LANE_NETWORK] = 12;
+    fake_set_sms(40); /* too few for three green contexts */
+    world_open(&w, open_noted(1, "lanes"));
+    world_build(&w, 1, 6, tokens, 0, &shape);
+    assert_int_equal(hzp_exec_capture(w.exec, &w.plan), HZP_OK);
+    struct hzp_graphs_stats stats = hzp_exec_graphs(w.exec);
+    assert_int_equal(stats.captures, 1);
+    assert_int_equal(stats.graphs, 1);
+    world_run(&w);
+    assert_int_equal(fake_count(FAKE_GRAPH), 1);
+    struct hzp_device *dev = w.m.dev;
+    world_close(&w);
+    fake_close(dev);
+    fake_set_sms(132);
+}
+
 static void set(struct hzp_lane *lane, float *x)
 {
     struct hzp_fill_args args = {.y = {x, 1, 1, 1, HZP_F32}};
@@ -619,10 +642,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_around),
-        cmocka_unit_test(test_lost_wait), cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_shares),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_most),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_around),
+        cmocka_unit_test(test_lost_wait),     cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_shares),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_most),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refused_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -281,7 +281,7 @@ static void test_bytes(void **state)
         step(&s, i, 6, 0, NULL);
     assert_int_equal(hzp_graphs_read_stats(s.graphs).captures, 1);
     assert_int_equal(s.graph_steps, 4);
-    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 1);
+    assert_int_equal(hzp_device_fallbacks(s.real.m.dev, HZP_FALLBACK_graph), 0);
     steps_close(&s);
 }
 
