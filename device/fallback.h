@@ -62,7 +62,8 @@ struct hzp_fallback_shape {
 };
 
 /* Those of the last run on this device of the backend, as its file has them; returns how many.  id:
- * the device's; "": it is known by its ordinal only, which CUDA_VISIBLE_DEVICES changes.  A line that is not as written is left out.  Thread: any. */
+ * the device's; "": it is known by its ordinal only, which CUDA_VISIBLE_DEVICES changes.  A line
+ * that is not as written is left out.  Thread: any. */
 int hzp_fallbacks_last(const char *backend, int ordinal, const char *id,
                        struct hzp_fallback_shape ret[HZP_FALLBACK_SHAPES_MAX]);
 
