@@ -29,6 +29,7 @@ struct hzp_cpu_device {
     struct hzp_cpu_lane *lanes;
     struct hzp_cpu_queue *led; /* the queue that the engine thread runs; NULL: none */
     _Atomic int failed;        /* HZP_OK, or the first failure of a queued op */
+    cpu_set_t allowed;         /* the CPUs this process could use when the device was opened */
 };
 
 struct hzp_cpu_lane {

@@ -413,12 +413,13 @@ static int dealt(const struct hzp_cpu_device *dev)
  * sets the size of its team; the engine thread leads the first.  If the shares exceed the cores,
  * cores are assigned more than once: to the first lane from the front, to others from the back, so
  * that ops that are limited to fewer (hzp_lane_limit) can still run on different ones.  The cores
- * that are left are the network's, while some lane has a share: without one it uses them all. */
+ * that the shares leave are the network's.  If no share is dealt, or they leave none, its thread
+ * runs wherever this process may: an earlier deal may have pinned it. */
 static int deal(struct hzp_cpu_device *dev)
 {
     int cpu[HZP_CPU_THREADS_MAX], at = 0, threads = dev->base.threads;
-    int used = dealt(dev), taken = used < threads ? used : 0;
-    bool exceeds = used > threads;
+    int used = dealt(dev);
+    bool exceeds = used > threads, leaves = 0 < used && used < threads;
 
     dev->led = NULL;
     for (struct hzp_cpu_lane *lane = dev->lanes; lane; lane = lane->next) {
@@ -441,7 +442,12 @@ static int deal(struct hzp_cpu_device *dev)
                 return HZP_ENOMEM;
             q->started = true;
         }
-        hzp_cpu_pin(q->thread, waits ? dev->cpu + taken : cpu, waits ? threads - taken : 1);
+        if (!waits)
+            hzp_cpu_pin(q->thread, cpu, 1);
+        else if (leaves)
+            hzp_cpu_pin(q->thread, dev->cpu + used, threads - used);
+        else /* if this is not allowed, it stays where it is */
+            pthread_setaffinity_np(q->thread, sizeof(dev->allowed), &dev->allowed);
     }
     return HZP_OK;
 }

@@ -128,20 +128,21 @@ static int threads_usable(void)
     return online > 0 ? (int)online : 1;
 }
 
-/* The CPUs this process may use; starts over with the first if there are more threads. */
-static void cpus_find(int *ret, int threads)
+/* The CPUs this process may use; cpu starts over with the first if there are more threads. */
+static void cpus_find(struct hzp_cpu_device *dev, int threads)
 {
-    cpu_set_t set;
     int found = 0;
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+    if (sched_getaffinity(0, sizeof(dev->allowed), &dev->allowed) == 0)
         for (int i = 0; i < CPU_SETSIZE && found < threads; i++)
-            if (CPU_ISSET(i, &set))
-                ret[found++] = i;
-    if (!found)
-        ret[found++] = 0;
+            if (CPU_ISSET(i, &dev->allowed))
+                dev->cpu[found++] = i;
+    if (!found) {
+        dev->cpu[found++] = 0;
+        memset(&dev->allowed, 0xff, sizeof(dev->allowed)); /* not known: any */
+    }
     for (int i = found; i < threads; i++)
-        ret[i] = ret[i % found];
+        dev->cpu[i] = dev->cpu[i % found];
 }
 
 /* The processor's name with runs of blanks reduced to one, the threads and the instruction set. */
@@ -240,7 +241,7 @@ static int cpu_open(const struct hzp_device_config *config, struct hzp_device **
     dev->base.threads = threads;
     table_fill(dev->kernel, isa);
     hzp_cpu_fill_issue(dev->base.op);
-    cpus_find(dev->cpu, threads);
+    cpus_find(dev, threads);
     label_make(dev->base.label, sizeof(dev->base.label), threads, isa);
     if (isa == HZP_CPU_AMX)
         hzp_cpu_choose(dev);
