@@ -71,8 +71,7 @@ bool hzp_demands_lost(const struct hzp_demands *d, struct hzp_weights *w,
 
 uint64_t hzp_demands_oldest(const struct hzp_demands *d, uint64_t current)
 {
-    bool any = d->mode == HZP_CONTINUE && !d->min_sequence && !d->through && d->max_staleness < 0;
-    return any ? HZP_MIN(d->min_version, current) : current;
+    return hzp_demands_fresh(d) ? current : HZP_MIN(d->min_version, current);
 }
 
 enum hzp_at_swap hzp_demands_at_swap(const struct hzp_demands *d, struct hzp_weights *w,

@@ -45,6 +45,7 @@ struct hzp_demands {
     int64_t min_sequence;  /* an example that the version must have learned; 0: none */
     int64_t through;       /* every example up to it has been learned or has failed; 0: none */
     int32_t max_staleness; /* in optimizer steps; -1: the operator's bound alone */
+    bool fresh;            /* it takes over no rows of older versions, whatever else it asks for */
     uint64_t wait_ns;      /* how long it may wait for such weights */
     uint64_t draw_key;     /* those with the same are on one side of trials: weights/trials.h */
 };
@@ -71,6 +72,13 @@ int hzp_demands_check(const struct hzp_demands *d, const struct hzp_weights *w, 
 static inline bool hzp_demands_wait(const struct hzp_demands *d)
 {
     return d->min_version || d->min_sequence || d->through || d->max_staleness >= 0;
+}
+
+/* True: it takes over no rows that an older version than the current one has computed. */
+static inline bool hzp_demands_fresh(const struct hzp_demands *d)
+{
+    return d->fresh || d->mode != HZP_CONTINUE || d->min_sequence || d->through ||
+           d->max_staleness >= 0;
 }
 
 enum hzp_met { HZP_MET, HZP_MET_NOT_YET, HZP_MET_NEVER };

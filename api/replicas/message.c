@@ -236,6 +236,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put32(m, (int32_t)rq->demands.mode);
     put64(m, min_version);
     put64(m, rq->demands.wait_ns);
+    put32(m, hzp_demands_fresh(&rq->demands));
     put_rules(m, rq->tokens);
 }
 
@@ -315,6 +316,7 @@ static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp
     rq->demands.mode = get32(r, HZP_CONTINUE, HZP_PINNED);
     rq->demands.min_version = get64(r);
     rq->demands.wait_ns = get64(r);
+    rq->demands.fresh = get_bool(r);
     if (get_rules(r, vocab, &rules->rules))
         rq->tokens = &rules->rules;
     r->bad |= r->at != r->end;

@@ -76,12 +76,14 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 
 /* Whether a replica can compute the request, as far as its kind goes.  Not: one whose grammar has
  * no source, one without tokens unless it is of embeddings or of logprobs of its prompt, or one
- * that demands max_staleness 0, which replicas do not keep, or any of a version that it keeps. */
+ * that demands max_staleness 0, which replicas do not keep, or any max_staleness together with
+ * consistency pinned. */
 bool hzp_message_fits(const struct hzp_request *rq);
 
 /* The request with the tokens that it has so far and the version of the last.  Of what it demands
- * of the weights only the mode is sent; min_version stands for all else.  Logprobs of its prompt
- * are asked for unless it has tokens: they came with the first one. */
+ * of the weights only the mode is sent, and whether rows of older versions may be reused for it;
+ * min_version stands for all else.  Logprobs of its prompt are asked for unless it has tokens: they
+ * came with the first one. */
 void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
                        uint64_t min_version);
 

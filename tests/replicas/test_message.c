@@ -295,6 +295,32 @@ static void prompts(void **state)
     hzp_message_fini(&m);
 }
 
+/* A replica reuses rows of older versions only for requests for which rank 0 would, too. */
+static void fresh_rows(void **state)
+{
+    const struct hzp_demands plain = {.max_staleness = -1};
+    struct hzp_demands asks[] = {plain, plain, plain, plain, plain};
+    struct hzp_request *rq = make(), *got;
+    struct hzp_message m = {.data = NULL};
+    rq->tokens = NULL;
+    asks[1].max_staleness = 1;
+    asks[2].min_sequence = 3;
+    asks[3].through = 3;
+    asks[4].fresh = true;
+    for (int i = 0; i < HZP_COUNT(asks); i++) {
+        struct hzp_sent_rules rules = none;
+        uint64_t id;
+        rq->demands = asks[i];
+        hzp_request_write(&m, 7, rq, 17);
+        assert_int_equal(hzp_request_read(m.data, m.bytes, &limits, &id, &got, &rules, NULL),
+                         HZP_OK);
+        assert_int_equal(hzp_demands_oldest(&got->demands, 20), i ? 20 : 17);
+        hzp_request_destroy(got);
+    }
+    hzp_request_destroy(rq);
+    hzp_message_fini(&m);
+}
+
 static void policies(void **state)
 {
     const struct hzp_policy policy = {.ttft_ns = 5,
@@ -514,11 +540,17 @@ static void hellos(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests),         cmocka_unit_test(cut_requests),
-        cmocka_unit_test(changed_requests), cmocka_unit_test(fits),
-        cmocka_unit_test(embeddings),       cmocka_unit_test(prompts),
-        cmocka_unit_test(policies),         cmocka_unit_test(news),
-        cmocka_unit_test(damaged_news),     cmocka_unit_test(hellos),
+        cmocka_unit_test(requests),
+        cmocka_unit_test(cut_requests),
+        cmocka_unit_test(changed_requests),
+        cmocka_unit_test(fits),
+        cmocka_unit_test(embeddings),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(fresh_rows),
+        cmocka_unit_test(policies),
+        cmocka_unit_test(news),
+        cmocka_unit_test(damaged_news),
+        cmocka_unit_test(hellos),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
