@@ -198,22 +198,25 @@ static bool start_maker(struct hzp_replica_rank *r)
     return r->maker_runs;
 }
 
-/* Submits the request whose grammar is made, and has the oldest one that waits made. */
+/* Submits the request whose grammar is made, refuses those that were cancelled while they waited,
+ * and has the oldest one that waits made. */
 static void make_rules(struct hzp_replica_rank *r)
 {
-    struct job *job = atomic_load(&r->making), *oldest = NULL;
-    if (job && !atomic_load(&job->made))
-        return;
-    atomic_store(&r->making, NULL);
-    if (job) {
-        job->waits = false;
-        if (job->dropped || job->made_code < 0)
-            refuse(job, job->made_code < 0 ? job->made_code : HZP_EBUSY, job->made_err.text);
-        else
-            submit(r, job);
+    struct job *made = atomic_load(&r->making), *making = NULL, *oldest = NULL;
+    if (made && !atomic_load(&made->made)) {
+        making = made;
+        made = NULL;
     }
-    for (job = r->jobs; job; job = job->next) {
-        if (!job->waits || job->dropped)
+    if (made) {
+        atomic_store(&r->making, NULL);
+        made->waits = false;
+        if (made->dropped || made->made_code < 0)
+            refuse(made, made->made_code < 0 ? made->made_code : HZP_EBUSY, made->made_err.text);
+        else
+            submit(r, made);
+    }
+    for (struct job *job = r->jobs; job; job = job->next) {
+        if (!job->waits || job->dropped || job == making)
             continue;
         bool canceled = atomic_load(&job->rq->cancel);
         if (!canceled && start_maker(r)) {
@@ -223,9 +226,10 @@ static void make_rules(struct hzp_replica_rank *r)
         job->waits = false;
         refuse(job, HZP_EBUSY, canceled ? "it was canceled" : "this rank makes no grammars");
     }
+    if (making || !oldest)
+        return;
     atomic_store(&r->making, oldest);
-    if (oldest)
-        hzp_wake_poke(&r->wake);
+    hzp_wake_poke(&r->wake);
 }
 
 static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
@@ -505,11 +509,11 @@ int hzp_replica_end(struct hzp_replica_rank *r, struct hzp_err_text *reterr)
     atomic_store(&r->closing, true);
     hzp_pipe_poke(r->pipe);
     pthread_join(r->thread, NULL);
+    if (r->phase != OVER) /* before the wait for a grammar, which can be long */
+        leave(r, HZP_OK, "its loop has ended");
     hzp_wake_poke(&r->wake);
     if (r->maker_runs)
         pthread_join(r->maker, NULL);
-    if (r->phase != OVER)
-        leave(r, HZP_OK, "its loop has ended");
     return r->result < 0 ? hzp_fail(reterr, r->result, "%s", r->err.text) : HZP_OK;
 }
 

@@ -65,15 +65,20 @@ static void start_replica(struct played *p, bool stays, bool embeds)
     MUST(hzp_replica_start(&config, &p->replica, NULL));
 }
 
-static void end_replica(struct played *p, int result)
+static void close_replica(struct played *p)
 {
-    assert_int_equal(hzp_replica_end(p->replica, NULL), result);
     hzp_scheduler_abort(p->w.scheduler);
     hzp_replica_destroy(p->replica);
     hzp_pipe_close(p->front);
     hzp_request_destroy(p->rq);
     unlink(p->at.endpoint + strlen("ipc://"));
     close_world(&p->w);
+}
+
+static void end_replica(struct played *p, int result)
+{
+    assert_int_equal(hzp_replica_end(p->replica, NULL), result);
+    close_replica(p);
 }
 
 static void tell(struct played *p)
@@ -244,6 +249,48 @@ static void waits_for_rules(void **state)
     }
 }
 
+static void *release_maker(void *arg)
+{
+    struct played *p = arg;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    while (read_all(p) != 'G' && hzp_now_ns() < end)
+        ;
+    p->ended = hzp_now_ns() < end;
+    atomic_store(&maker.held, false);
+    return NULL;
+}
+
+/* While a grammar is made, a request that is cancelled does not wait for it, and the end is told at
+ * once. */
+static void waits_no_longer(void **state)
+{
+    const struct hzp_token_rules rules = {.grammar = (struct hzp_grammar *)(uintptr_t)1,
+                                          .source = "what it is made of"};
+    struct played p;
+    pthread_t thread;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    atomic_store(&maker.held, true);
+    atomic_store(&maker.calls, 0);
+    maker.code = HZP_OK;
+    start_replica(&p, true, false);
+    p.rq->tokens = &rules;
+    while (!atomic_load(&maker.calls) && hzp_now_ns() < end)
+        turn(&p);
+    hzp_request_write(&p.w.out, ++p.id, p.rq, 0);
+    tell(&p);
+    hzp_cancel_write(&p.w.out, p.id);
+    tell(&p);
+    while (!p.refused && hzp_now_ns() < end)
+        turn(&p);
+    assert_int_equal(p.refused, HZP_EBUSY);
+    assert_int_equal(atomic_load(&maker.calls), 1);
+    MUST(hzp_thread_start(&thread, "front", release_maker, &p));
+    MUST(hzp_replica_end(p.replica, NULL));
+    pthread_join(thread, NULL);
+    assert_true(p.ended);
+    close_replica(&p);
+}
+
 /* Over TCP nobody listens or connects without a key, or with one that is none. */
 static void tcp_needs_a_key(void **state)
 {
@@ -262,9 +309,10 @@ static void tcp_needs_a_key(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(knocks_again), cmocka_unit_test(leaves),
-                                       cmocka_unit_test(tcp_needs_a_key),
-                                       cmocka_unit_test(waits_for_rules), cmocka_unit_test(embeds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(knocks_again),    cmocka_unit_test(leaves),
+        cmocka_unit_test(tcp_needs_a_key), cmocka_unit_test(waits_for_rules),
+        cmocka_unit_test(waits_no_longer), cmocka_unit_test(embeds)};
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
