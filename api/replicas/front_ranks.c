@@ -292,6 +292,8 @@ static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_
     m->recalled = shown.count < news->count ||
                   (!rq->max_tokens && news->prompt_version && !meets(f, m, news->prompt_version));
     take_first(rq, &shown);
+    if (m->recalled) /* what is computed again does not count */
+        shown.prompts = shown.hidden = 0;
     note_staleness(f, m->rank, &shown, rq);
     /* release: a thread that sees the new count also sees the output */
     atomic_store_explicit(&rq->out_count, shown.from + shown.count, memory_order_release);

@@ -50,13 +50,13 @@ struct hzp_front {
     struct hzp_message out;
     uint64_t beat_ns;
     struct hzp_front_beat said; /* with the last beat */
-    uint64_t line; /* since this version each has learned one update more than the one before */
-    struct hzp_request **news; /* [news_room] whose wake is due */
-    bool *news_final;          /* [news_room] */
+    struct hzp_request **news;  /* [news_room] whose wake is due */
+    bool *news_final;           /* [news_room] */
     int32_t news_count, news_room;
 
     struct hzp_lock lock; /* of what follows */
     bool stopping, hurry, closing;
+    uint64_t line; /* since this version each has learned one update more than the one before */
     struct hzp_place place[HZP_DISPATCH_RANKS_MAX];
     struct hzp_dispatch *dispatch;
     struct hzp_remote *remote; /* [room]; rq NULL: free */

@@ -78,8 +78,8 @@ static void beat(struct hzp_front *f, bool due)
             send_to(f, r, f->out.data, f->out.bytes);
 }
 
-/* Finds the ranks that are silent.  If this thread itself was held up,
- * the time in which it could not hear does not count. */
+/* Finds the ranks that are silent.  If this thread itself was held up, the time in which it could
+ * not hear does not count. */
 static void watch(struct hzp_front *f)
 {
     uint64_t now = hzp_now_ns(), limit = (uint64_t)(f->silent_s * 1e9);

@@ -665,7 +665,7 @@ static void tells_prompt_once(void **state)
         }
         finish(&w, rq);
         for (int32_t p = 1; p < PROMPT; p++)
-            assert_int_equal(rq->prompt_out[p].logprob<-98, told> 0);
+            assert_int_equal((rq->prompt_out[p].logprob < -98), (told > 0));
         expect(&w, rq, tokens);
         assert_false(is_up(&w));
         close_world(&w);
@@ -738,6 +738,7 @@ static void embeds(void **state)
     publish(&w, LEARNED);
     finish(&w, rq);
     assert_int_equal(rq->prompt_version, 3);
+    assert_int_equal(atomic_load(&rq->staleness), 0); /* version 2 is not counted */
     hzp_request_destroy(rq);
     /* Of another width: the rank is not heard any more. */
     assert_true(is_up(&w));
