@@ -50,6 +50,9 @@ struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;
     size_t sharedMemPerBlockOptin;
+    struct {
+        char bytes[16];
+    } uuid;
 };
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;
