@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/train/state_server.h - a learning server without HTTP: the whole engine beside the file
- * thread, on a state in the scratch directory.  Linked with --wrap of hzp_sample_log_open,
- * hzp_sample_log_version and hzp_snapshot_save.
+ * thread, on a state in the scratch directory.  Linked with --wrap of hzp_sample_log_open_later,
+ * hzp_sample_log_version, hzp_snapshot_save and hzp_thread_start.
  *
  * Thread: the test's.
  */
@@ -112,6 +112,20 @@ int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, cons
     while (atomic_load(&disk_is_slow))
         usleep(1000);
     return __real_hzp_snapshot_save(s, dir, note, reterr);
+}
+
+/* Wraps the start of threads, so that a test can make one end before its starter goes on. */
+int __real_hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg);
+int __wrap_hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg);
+
+static atomic_int start_returns_late;
+
+int __wrap_hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), void *arg)
+{
+    int r = __real_hzp_thread_start(ret, name, run, arg);
+    if (atomic_load(&start_returns_late))
+        usleep(50000);
+    return r;
 }
 
 /* Wraps the audit of drafts, so that a test can make one not finite: training stops then. */

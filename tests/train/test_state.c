@@ -404,17 +404,26 @@ static void test_strange_tokens(void **state)
     }
 }
 
+/* A file where the directory of a checkpoint must be created. */
+static void block_checkpoints(bool block)
+{
+    for (int i = 1; i < 200; i++) {
+        if (block)
+            scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
+        else
+            remove(scratch_path("state/checkpoint-%d.tmp", i));
+    }
+}
+
 /* While the disk does not accept a checkpoint the server continues, and tries again with the
    last one. */
 static void test_failed_checkpoint(void **state)
 {
-    enum { IDS = 200 };
     struct server s;
     struct hzp_state_stats stats = {0};
     hzp_log_set_level(HZP_LOG_ERROR);
     open_server(&s, 1);
-    for (int i = 1; i < IDS; i++) /* a file where the directory must be created */
-        scratch_write_text(scratch_path("state/checkpoint-%d.tmp", i), "");
+    block_checkpoints(true);
     accept(&s, 1);
     while (hzp_loop_turn(s.loop) > 0)
         ;
@@ -429,10 +438,31 @@ static void test_failed_checkpoint(void **state)
     assert_true(stats.checkpoint_failures > 0);
     uint64_t id = hzp_weights_current(s.weights)->record.id;
     assert_int_equal(hzp_checkpoint_newest(scratch_path("state")), 0);
-    for (int i = 1; i < IDS; i++)
-        remove(scratch_path("state/checkpoint-%d.tmp", i));
+    block_checkpoints(false);
     close_server(&s, true);
     assert_true(hzp_checkpoint_newest(scratch_path("state")) >= id);
+}
+
+/* One that fails before the file thread has taken note of the thread that writes it. */
+static void test_failed_at_once(void **state)
+{
+    struct server s;
+    struct hzp_state_stats stats = {0};
+    hzp_log_set_level(HZP_LOG_ERROR);
+    open_server(&s, 1);
+    block_checkpoints(true);
+    atomic_store(&start_returns_late, 1);
+    accept(&s, 1);
+    while (stats.checkpoint_failures + stats.checkpoints == 0) {
+        if (hzp_loop_turn(s.loop) == 0)
+            usleep(1000);
+        hzp_state_read_stats(s.state, &stats);
+    }
+    atomic_store(&start_returns_late, 0);
+    assert_int_equal(stats.checkpoints, 0);
+    block_checkpoints(false);
+    close_server(&s, true);
+    assert_true(hzp_checkpoint_newest(scratch_path("state")) > 0);
 }
 
 static void test_default_dir(void **state)
@@ -465,6 +495,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_provisional, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_strange_tokens, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_failed_checkpoint, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_failed_at_once, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_default_dir, make_model, scratch_teardown),
     };
     return cmocka_run_group_tests_name("state", tests, NULL, NULL);
