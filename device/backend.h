@@ -92,7 +92,7 @@ struct hzp_backend {
 
     /* (optional) NULL: the backend does not measure limits (device/limits.h). */
     int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
-    int (*read_rate)(struct hzp_device *dev, double *ret);
+    int (*read_rate)(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
 
     /* (optional) NULL: it has no facts to report (device/about.h).  Opens no device; any thread. */
     void (*about)(struct hzp_about *ret);

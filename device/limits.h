@@ -36,10 +36,13 @@ struct hzp_overhead {
 };
 void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
 
-/* The rate of reads now, in bytes per second: the best of a few runs, a fraction of a second.
- * Where it varies from one second to the next, what binds a figure is the rate taken in turns with
- * it; read_bytes_per_s is the best moment of the whole measurement.  HZP_EUNSUP: the rate does not
- * vary (reads_vary), or the backend does not measure. */
-int hzp_device_read_rate(struct hzp_device *dev, double *ret);
+/* The rate now, in bytes per second, of reading this memory of the device, which should be far
+ * larger than the caches: the mean of a few runs in the fastest way, a fraction of a second.  Where
+ * the rate varies from one second to the next, and from one place in memory to another (the second
+ * processor's, or another virtual machine's neighbour), what binds a figure is the rate of the
+ * memory that it reads, taken in turns with it; read_bytes_per_s is the best moment of the whole
+ * measurement.  HZP_EUNSUP: the rate does not vary (reads_vary), or the backend does not
+ * measure. */
+int hzp_device_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
 
 #endif

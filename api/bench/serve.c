@@ -24,19 +24,23 @@ static int decode_once(struct hzp_bench *b, struct hzp_bench_client *client, dou
 }
 
 /* Decoding one sequence reads every weight once per token; its keys and values are small in
- * comparison.  Where the rate of reads varies, it is taken in turns with the decoding. */
+ * comparison.  Where the rate of reads varies, that of the weights' memory is taken in turns with
+ * the decoding. */
 static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
                         struct hzp_err_text *reterr)
 {
     const int rounds = b->quick ? 1 : ROUNDS;
     double *itl = hzp_xmalloc(ITLS_MAX * sizeof(*itl)), reads[ROUNDS];
     struct hzp_device *reader = NULL;
+    const struct hzp_weights *w = b->engine->parts.weights;
+    const struct hzp_units *units = hzp_version_units(w, hzp_weights_slot(w, 0));
+    size_t size = hzp_units_bytes(units->layout, units->type);
     int64_t n = 0;
     int r = HZP_OK;
     if (b->limits.reads_vary)
         r = hzp_settings_device(&b->started->device, 0, &reader, reterr);
     for (int round = 0; round < rounds && r >= 0; round++) {
-        if (reader && (r = hzp_device_read_rate(reader, &reads[round])) < 0)
+        if (reader && (r = hzp_device_read_rate(reader, units->base[0], size, &reads[round])) < 0)
             hzp_fail(reterr, r, "bench: the rate of memory reads cannot be measured");
         else
             r = decode_once(b, client, itl, &n, reterr);
@@ -46,8 +50,8 @@ static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
     double bytes = hzp_bench_weight_bytes(b->engine);
     if (r >= 0 && reader) {
         hzp_bench_figure(b, "decode, one sequence", 1 / hzp_bench_quantile(itl, n, 0.5), "tokens/s",
-                         HZP_BENCH_OTHER, rate / bytes, "read bandwidth in turns / weight bytes");
-        hzp_bench_plain(b, "read bandwidth in turns with it", rate * 1e-9, "GB/s");
+                         HZP_BENCH_OTHER, rate / bytes, "reads of the weights in turns / weight bytes");
+        hzp_bench_plain(b, "reads of the weights in turns with it", rate * 1e-9, "GB/s");
     } else if (r >= 0) {
         hzp_bench_figure(b, "decode, one sequence", 1 / hzp_bench_quantile(itl, n, 0.5), "tokens/s",
                          HZP_BENCH_READS, 1 / bytes, "read bandwidth / weight bytes");
