@@ -50,7 +50,8 @@ static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
     double bytes = hzp_bench_weight_bytes(b->engine);
     if (r >= 0 && reader) {
         hzp_bench_figure(b, "decode, one sequence", 1 / hzp_bench_quantile(itl, n, 0.5), "tokens/s",
-                         HZP_BENCH_OTHER, rate / bytes, "reads of the weights in turns / weight bytes");
+                         HZP_BENCH_OTHER, rate / bytes,
+                         "reads of the weights in turns / weight bytes");
         hzp_bench_plain(b, "reads of the weights in turns with it", rate * 1e-9, "GB/s");
     } else if (r >= 0) {
         hzp_bench_figure(b, "decode, one sequence", 1 / hzp_bench_quantile(itl, n, 0.5), "tokens/s",
