@@ -375,6 +375,15 @@ static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
     refuse(f, &peer, why);
 }
 
+/* Whether one is not there: another process in its place need not be displaced. */
+static bool misses_one(const struct hzp_front *f)
+{
+    bool all = true;
+    for (int r = 1; r < f->ranks; r++)
+        all &= f->place[r].is.up;
+    return !all;
+}
+
 void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,
                       size_t bytes)
 {
@@ -393,4 +402,6 @@ void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, con
             hzp_front_lose(f, r, "it has said goodbye");
         return;
     }
+    if (data[0] == 'N' && !f->stopping && misses_one(f))
+        hzp_pipe_send(f->pipe, peer, "K", 1);
 }

@@ -397,6 +397,18 @@ static void knock(struct hzp_replica_rank *r, uint64_t now)
     r->said_ns = now;
 }
 
+/* Rank 0 is silent, or does not listen to this rank: it asks to be taken in again. */
+static void come_again(struct hzp_replica_rank *r, uint64_t now, const char *why)
+{
+    r->phase = KNOCKS;
+    r->round++;
+    r->began_ns = now;
+    r->said_ns = 0;
+    r->full = false;
+    hzp_log(HZP_LOG_WARN, "ranks", "replica knocks again rank=%d: %s", r->config.hello.rank, why);
+    drop_jobs(r);
+}
+
 static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     r->heard_ns = hzp_now_ns();
@@ -406,6 +418,8 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
         r->phase = SERVES;
         r->said_ns = 0;
         hzp_log(HZP_LOG_INFO, "ranks", "replica serves rank=%d", r->config.hello.rank);
+    } else if (data[0] == 'K' && r->phase == SERVES) {
+        come_again(r, r->heard_ns, "rank 0 does not know it");
     } else if (data[0] == 'X') {
         char why[HZP_NEWS_TEXT];
         snprintf(why, sizeof(why), "rank 0 refuses this replica: %.*s",
@@ -424,20 +438,6 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
     }
 }
 
-/* Rank 0 is silent, or has stopped listening to this rank, whose training goes on: it asks to be
- * taken in again. */
-static void come_again(struct hzp_replica_rank *r, uint64_t now)
-{
-    r->phase = KNOCKS;
-    r->round++;
-    r->began_ns = now;
-    r->said_ns = 0;
-    r->full = false;
-    hzp_log(HZP_LOG_WARN, "ranks", "replica knocks again rank=%d: rank 0 is silent",
-            r->config.hello.rank);
-    drop_jobs(r);
-}
-
 /* If this thread itself was held up, the time in which it could not hear does not count. */
 static void watch(struct hzp_replica_rank *r, uint64_t now, uint64_t before)
 {
@@ -445,7 +445,7 @@ static void watch(struct hzp_replica_rank *r, uint64_t now, uint64_t before)
     r->heard_ns = HZP_MIN(r->heard_ns + late, now);
     bool silent = r->phase == SERVES && (double)(now - r->heard_ns) * 1e-9 > r->config.silent_s;
     if (silent && r->config.stays)
-        come_again(r, now);
+        come_again(r, now, "rank 0 is silent");
     else if (silent)
         leave(r, HZP_EIO, "rank 0 is silent: it has died, or hangs");
     if (r->phase != OVER && r->config.leaves && r->config.leaves(r->config.ctx))

@@ -39,6 +39,8 @@ static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
     return maker.code;
 }
 
+static double silent_s = 0.2;
+
 static void start_replica(struct played *p, bool stays, bool embeds)
 {
     struct world *w = &p->w;
@@ -48,7 +50,7 @@ static void start_replica(struct played *p, bool stays, bool embeds)
     MUST(hzp_pipe_listen(&p->at, HZP_MESSAGE_MAX, &p->front, NULL));
     struct hzp_replica_config config = {.at = &p->at,
                                         .record = RECORD,
-                                        .silent_s = 0.2,
+                                        .silent_s = silent_s,
                                         .meet_s = (double)HANG_NS * 1e-9,
                                         .hello = w->hello,
                                         .scheduler = w->scheduler,
@@ -160,6 +162,34 @@ static void knocks_again(void **state)
     hzp_scheduler_read_stats(p.w.scheduler, &stats);
     assert_int_equal(stats.finished[HZP_REQUEST_CANCELED], p.round); /* of the rounds before */
     assert_int_equal(stats.finished[HZP_REQUEST_LENGTH], 1);
+    hzp_message_begin(&p.w.out, 'G');
+    tell(&p);
+    while (read_all(&p) != 'G' && hzp_now_ns() < end)
+        ;
+    end_replica(&p, HZP_OK);
+}
+
+/* Another rank 0 has begun, which does not know it: it comes again at once. */
+static void is_unknown(void **state)
+{
+    struct played p;
+    uint64_t end = hzp_now_ns() + HANG_NS;
+    silent_s = (double)HANG_NS * 1e-9;
+    start_replica(&p, false, false);
+    silent_s = 0.2;
+    while (!p.ended && hzp_now_ns() < end) {
+        read_all(&p);
+        if (p.round == 0 && p.news) {
+            hzp_message_begin(&p.w.out, 'K');
+            for (int i = 0; i < 3; i++) /* it may have sent more news meanwhile */
+                tell(&p);
+        } else if (p.round == 1) {
+            hzp_loop_turn(p.w.loop);
+        }
+    }
+    assert_true(p.ended);
+    assert_int_equal(p.round, 1);
+    assert_int_equal(p.drawn, TOKENS);
     hzp_message_begin(&p.w.out, 'G');
     tell(&p);
     while (read_all(&p) != 'G' && hzp_now_ns() < end)
@@ -310,9 +340,10 @@ static void tcp_needs_a_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(knocks_again),    cmocka_unit_test(leaves),
-        cmocka_unit_test(tcp_needs_a_key), cmocka_unit_test(waits_for_rules),
-        cmocka_unit_test(waits_no_longer), cmocka_unit_test(embeds)};
+        cmocka_unit_test(knocks_again),    cmocka_unit_test(is_unknown),
+        cmocka_unit_test(leaves),          cmocka_unit_test(tcp_needs_a_key),
+        cmocka_unit_test(waits_for_rules), cmocka_unit_test(waits_no_longer),
+        cmocka_unit_test(embeds)};
     hzp_log_set_level(HZP_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
