@@ -40,7 +40,7 @@ static int bench_link(const struct hzp_options *options)
     struct hzp_err_text err = {0};
     struct hzp_ranks ranks;
     settings.json = options->json;
-    int status = hzp_cmd_ranks_start(options);
+    int status = hzp_cmd_ranks_start(options, NULL);
     if (status >= 0)
         return status;
     status = hzp_cmd_ranks_open(options, NULL, NULL, NULL, &ranks);

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-int hzp_cmd_ranks_start(const struct hzp_options *options)
+int hzp_cmd_ranks_start(const struct hzp_options *options, const struct hzp_launch_keep *keep)
 {
     struct hzp_err_text err = {0};
     int status = 0;
-    int r = hzp_ranks_start(&options->engine.ranks, options->argv, &status, &err);
+    int r = hzp_ranks_start(&options->engine.ranks, options->argv, keep, &status, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     return r > 0 ? status : r == HZP_OK ? -1 : r == HZP_EINVAL ? 2 : 1;

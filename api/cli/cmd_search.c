@@ -675,7 +675,7 @@ static int search_on_ranks(const struct hzp_options *options)
     struct hzp_engine_settings engine = options->engine;
     struct hzp_err_text err = {0};
     struct hzp_ranks ranks;
-    int status = hzp_cmd_ranks_start(options);
+    int status = hzp_cmd_ranks_start(options, NULL);
     if (status >= 0)
         return status;
     catch_signals();

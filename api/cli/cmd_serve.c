@@ -288,6 +288,25 @@ static int start_rejoin(const struct hzp_options *options, struct hzp_engine *en
     return r;
 }
 
+/* The launcher of several ranks keeps the port, over restarts of rank 0. */
+static int keep_port(void *ctx, int *ret_fd, struct hzp_err_text *reterr)
+{
+    struct hzp_port port;
+    int r = hzp_port_open(ctx, &port, reterr);
+    *ret_fd = port.fd;
+    return r;
+}
+
+static int open_port(const struct hzp_http_settings *settings, struct hzp_port *ret,
+                     struct hzp_err_text *reterr)
+{
+    int kept = hzp_launch_kept();
+    if (kept < 0)
+        return hzp_port_open(settings, ret, reterr);
+    hzp_port_take(settings, kept, ret);
+    return HZP_OK;
+}
+
 /* Rank 0, or the only rank. */
 static int lead(const struct hzp_options *options, const struct hzp_engine_settings *settings,
                 struct hzp_ranks *ranks, const struct replicas *replicas,
@@ -314,7 +333,7 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     struct hzp_port listener;
     struct hzp_err_text err = {0};
     int status;
-    int r = hzp_port_open(&options->http, &listener, &err);
+    int r = open_port(&options->http, &listener, &err);
     if (r == HZP_OK)
         r = hzp_engine_start(&config, &engine, &err);
     if (r == HZP_OK && outlives(settings, ranks))
@@ -501,7 +520,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
         return 2;
     /* No other user may read examples, checkpoints and logs. */
     umask(077);
-    int status = hzp_cmd_ranks_start(options);
+    struct hzp_http_settings http = options->http;
+    int status = hzp_cmd_ranks_start(options, &(struct hzp_launch_keep){keep_port, &http});
     if (status >= 0)
         return status;
     struct hzp_signals signals;

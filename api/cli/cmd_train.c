@@ -698,7 +698,7 @@ int hzp_cmd_train(const struct hzp_options *options)
         return 2;
     }
     struct hzp_ranks ranks;
-    int status = hzp_cmd_ranks_start(options);
+    int status = hzp_cmd_ranks_start(options, NULL);
     if (status >= 0)
         return status;
     catch_signals();

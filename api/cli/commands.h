@@ -33,9 +33,10 @@ int hzp_cmd_search(const struct hzp_options *options);
 
 /* For commands that run on several ranks; errors are printed.  start: where --ranks says so and no
  * launcher has started the ranks, runs them and returns the exit status; -1: this process is a
- * rank.  open: waits for the other ranks and checks that all agree on build, model and options
- * (lost, stop, ctx: see struct hzp_ranks_config; NULL: none); 0, or the exit status. */
-int hzp_cmd_ranks_start(const struct hzp_options *options);
+ * rank (keep: see hzp_ranks_start).  open: waits for the other ranks and checks that all agree on
+ * build, model and options (lost, stop, ctx: see struct hzp_ranks_config; NULL: none); 0, or the
+ * exit status. */
+int hzp_cmd_ranks_start(const struct hzp_options *options, const struct hzp_launch_keep *keep);
 int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), bool (*stop)(void *ctx),
                        void *ctx, struct hzp_ranks *ret);

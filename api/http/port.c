@@ -35,22 +35,12 @@ static int bind_socket(const struct addrinfo *at)
     return -1;
 }
 
-static int port_of(int fd)
-{
-    struct sockaddr_storage at;
-    socklen_t size = sizeof(at);
-    if (getsockname(fd, (struct sockaddr *)&at, &size) < 0)
-        return 0;
-    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                          : ((struct sockaddr_in *)&at)->sin_port);
-}
-
 /* All addresses of the machine: a client uses the loopback address. */
-static bool is_any(const struct addrinfo *at)
+static bool is_any(const struct sockaddr_storage *at)
 {
-    if (at->ai_family == AF_INET6)
-        return IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)at->ai_addr)->sin6_addr);
-    return ((struct sockaddr_in *)at->ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+    if (at->ss_family == AF_INET6)
+        return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)at)->sin6_addr);
+    return ((const struct sockaddr_in *)at)->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
 static void write_url(struct hzp_port *l, const char *host, bool any, bool v6)
@@ -65,6 +55,18 @@ static void write_url(struct hzp_port *l, const char *host, bool any, bool v6)
     bool bare = strchr(name, ':') != NULL;
     snprintf(l->url, sizeof(l->url), "http://%s%s%s:%d", bare ? "[" : "", name, bare ? "]" : "",
              l->port);
+}
+
+void hzp_port_take(const struct hzp_http_settings *settings, int fd, struct hzp_port *ret)
+{
+    struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof(at);
+    getsockname(fd, (struct sockaddr *)&at, &size);
+    bool v6 = at.ss_family == AF_INET6;
+    *ret = (struct hzp_port){.fd = fd};
+    ret->port =
+        ntohs(v6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    write_url(ret, settings->host, is_any(&at), v6);
 }
 
 static int explain(int error, const char *host, int port, struct hzp_err_text *reterr)
@@ -93,18 +95,16 @@ int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret
     int r = getaddrinfo(host, service, &hints, &list);
     if (r)
         return hzp_fail_param(reterr, HZP_EINVAL, "--host", "--host %s: %s", host, gai_strerror(r));
-    int error = 0;
-    for (const struct addrinfo *at = list; at && ret->fd < 0 && error != EADDRINUSE;
-         at = at->ai_next) {
-        ret->fd = bind_socket(at);
+    int error = 0, fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0 && error != EADDRINUSE; at = at->ai_next) {
+        fd = bind_socket(at);
         error = errno;
-        if (ret->fd < 0)
-            continue;
-        ret->port = port_of(ret->fd);
-        write_url(ret, host, is_any(at), at->ai_family == AF_INET6);
     }
     freeaddrinfo(list);
-    return ret->fd < 0 ? explain(error, host, (int)settings->port, reterr) : HZP_OK;
+    if (fd < 0)
+        return explain(error, host, (int)settings->port, reterr);
+    hzp_port_take(settings, fd, ret);
+    return HZP_OK;
 }
 
 int hzp_port_listen(struct hzp_port *l, int backlog, struct hzp_err_text *reterr)

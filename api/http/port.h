@@ -3,7 +3,9 @@
  *
  * A start may load weights for minutes; it must not find out afterwards that its port is taken.
  * The port is bound alone, so a second server that starts meanwhile is refused it too.  Clients are
- * refused until the socket listens, which the server's start does when it can answer.
+ * refused until the socket listens, which the server's start does when it can answer.  Where the
+ * launcher of several ranks keeps the socket (api/ranks/launch.h), the next rank 0 goes on with it:
+ * clients that connect meanwhile wait.
  *
  * Thread: main.
  */
@@ -23,6 +25,10 @@ struct hzp_port {
  * is not this machine's, or the port is taken or not permitted. */
 int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret,
                   struct hzp_err_text *reterr);
+
+/* The same with a socket that was bound by such a call in another process, with the same settings.
+ */
+void hzp_port_take(const struct hzp_http_settings *settings, int fd, struct hzp_port *ret);
 
 /* Lets clients connect; at most `backlog` of them wait to be accepted.  HZP_EIO. */
 int hzp_port_listen(struct hzp_port *port, int backlog, struct hzp_err_text *reterr);

@@ -11,6 +11,12 @@
 
 #include <signal.h>
 
+/* Opens what the launcher keeps for rank 0: a socket that is bound, and does not listen yet. */
+struct hzp_launch_keep {
+    int (*open)(void *ctx, int *ret_fd, struct hzp_err_text *reterr);
+    void *ctx;
+};
+
 /* A process without a launcher is rank 0 of 1. */
 struct hzp_launch {
     int rank, ranks;
@@ -52,9 +58,16 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * from a second to half a minute where it ends within a minute again and again.  One that ends with
  * another status is not, because it would end so again; the log names it.
  * together: no rank goes on without each of the others.  One that still runs half a minute after
- * another was lost hangs: it is killed, and so started again, too. */
-int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together, int *status,
+ * another was lost hangs: it is killed, and so started again, too.
+ * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
+ * a rank 0, so once one has listened, connections that come while there is none wait for the next.
+ * NULL: nothing is kept. */
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
+                         const struct hzp_launch_keep *keep, int *status,
                          struct hzp_err_text *reterr);
+
+/* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none. */
+int hzp_launch_kept(void);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
  * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */

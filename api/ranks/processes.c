@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor, for rank 0 */
 static const uint64_t second_ns = 1000000000u;
 
 struct team {
@@ -31,6 +32,7 @@ struct team {
     bool together;      /* without one of them, all others must end */
     uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
+    int kept;           /* rank 0's socket; -1: none */
     int status;         /* of rank 0 */
     sigset_t mask;      /* before the launcher's */
 };
@@ -56,6 +58,10 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
     set_number("LOCAL_RANK", rank);
     set_number("LOCAL_WORLD_SIZE", team->ranks);
     setenv("HZP_RANKS_DIR", team->folder, 1);
+    if (rank == 0 && team->kept >= 0) {
+        fcntl(team->kept, F_SETFD, 0); /* the others do not inherit it */
+        set_number(kept_variable, team->kept);
+    }
     sigprocmask(SIG_SETMASK, &team->mask, NULL);
     execv(team->program, team->argv);
     _exit(127);
@@ -71,6 +77,22 @@ static int start(struct team *team, int rank, struct hzp_err_text *reterr)
         return HZP_OK;
     team->pid[rank] = 0;
     return hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
+}
+
+int hzp_launch_kept(void)
+{
+    const char *text = getenv(kept_variable);
+    int fd = text ? (int)strtol(text, NULL, 10) : -1;
+    unsetenv(kept_variable);
+    return fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+}
+
+/* Nothing answers there any more: those who wait at the socket are to know it. */
+static void let_go(struct team *team)
+{
+    if (team->kept >= 0)
+        close(team->kept);
+    team->kept = -1;
 }
 
 /* How many run, or will. */
@@ -168,6 +190,8 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     struct timespec second = {.tv_sec = 1};
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
+        if (team->asked || !(team->pid[0] || team->due_ns[0]))
+            let_go(team);
         start_due(team);
         kill_hanging(team);
         int number = sigtimedwait(set, NULL, &second);
@@ -187,13 +211,15 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     }
 }
 
-int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together, int *status,
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
+                         const struct hzp_launch_keep *keep, int *status,
                          struct hzp_err_text *reterr)
 {
     struct team team = {.ranks = ranks,
                         .argv = argv,
                         .together = together,
                         .folder = "/tmp/hzpserve-ranks-XXXXXX",
+                        .kept = -1,
                         .status = HZP_LAUNCH_LOST};
     ssize_t length = readlink("/proc/self/exe", team.program, sizeof(team.program) - 1);
     if (length <= 0 || !mkdtemp(team.folder))
@@ -210,7 +236,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
-    int r = HZP_OK;
+    int r = keep ? keep->open(keep->ctx, &team.kept, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);
     team.asked = r < 0;
@@ -218,6 +244,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
         kill_all(&team);
     wait_for_ranks(&team, &set, terminal);
     sigprocmask(SIG_SETMASK, &team.mask, NULL);
+    let_go(&team);
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
     free(team.pid);
     free(team.left);

@@ -41,8 +41,8 @@ static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, int
     }
 }
 
-int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int *status,
-                    struct hzp_err_text *reterr)
+int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
+                    const struct hzp_launch_keep *keep, int *status, struct hzp_err_text *reterr)
 {
     struct hzp_launch launch;
     if (settings->ranks <= 1)
@@ -60,7 +60,7 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv, int 
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
     HZP_TRY(mpi ? run_ranks(settings, argv, status, reterr)
                 : hzp_launch_processes((int)settings->ranks, argv, settings->restarts,
-                                       settings->tensor > 1, status, reterr));
+                                       settings->tensor > 1, keep, status, reterr));
     return 1;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's socket: a port that is taken is noticed before either server listens, and the
- * printed address can be used. */
+/* The server's socket: a port that is taken is noticed before either server listens, the
+ * printed address can be used, and the socket of a process that has died goes on. */
 #include "api/http/port.h"
 #include "base/base.h"
 
@@ -25,14 +25,18 @@ static int open_at(struct hzp_port *l, const char *host, int port)
     return hzp_port_open(&settings, l, &err);
 }
 
-static int connect_to(int port)
+static int connect_to(int port, bool v6)
 {
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in6 to6 = {.sin6_family = AF_INET6,
+                               .sin6_port = htons((uint16_t)port),
+                               .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
-    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+    if ((v6 ? connect(fd, (struct sockaddr *)&to6, sizeof(to6))
+            : connect(fd, (struct sockaddr *)&to, sizeof(to))) == 0)
         return fd;
     close(fd);
     return -1;
@@ -49,13 +53,13 @@ static bool close_and_reopen(void)
     assert_string_equal(err.param, "--port");
     assert_non_null(strstr(err.text, "the port is in use"));
     assert_int_equal(second.fd, -1);
-    assert_int_equal(connect_to(first.port), -1);
+    assert_int_equal(connect_to(first.port, false), -1);
 
     assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
     assert_int_equal(open_at(&second, "127.0.0.1", first.port), HZP_EIO);
 
     /* An old connection, which its server has closed first, does not keep the next server off. */
-    int client = connect_to(first.port), server = accept(first.fd, NULL, NULL);
+    int client = connect_to(first.port, false), server = accept(first.fd, NULL, NULL);
     assert_true(client >= 0 && server >= 0);
     close(server);
     close(client);
@@ -97,6 +101,42 @@ static void the_address_can_be_used(void **state)
     }
 }
 
+/* Clients that come while the process that listened is gone wait for the next one. */
+static void a_socket_is_taken_over(void **state)
+{
+    static const char *const host[] = {"127.0.0.1", "0.0.0.0", "::1", "::"};
+    for (int i = 0; i < HZP_COUNT(host); i++) {
+        struct hzp_http_settings settings = {.host = host[i]};
+        struct hzp_port kept;
+        int r = open_at(&kept, host[i], 0);
+        if (r == HZP_EIO && strchr(host[i], ':'))
+            continue; /* a machine without IPv6 */
+        assert_int_equal(r, HZP_OK);
+        int client = -1;
+        for (int turn = 0; turn < 3; turn++) {
+            hzp_port_take(&settings, dup(kept.fd), &first);
+            assert_int_equal(first.port, kept.port);
+            assert_string_equal(first.url, kept.url);
+            assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
+            if (client >= 0) {
+                char text[8] = "";
+                int server = accept(first.fd, NULL, NULL);
+                assert_int_equal(read(server, text, sizeof(text)), 5);
+                assert_string_equal(text, "hello");
+                close(server);
+                close(client);
+            }
+            hzp_port_close(&first);
+            client = connect_to(kept.port, strchr(host[i], ':') != NULL);
+            assert_true(client >= 0);
+            assert_int_equal(write(client, "hello", 5), 5);
+        }
+        close(client);
+        hzp_port_close(&kept);
+        assert_int_equal(connect_to(kept.port, false), -1);
+    }
+}
+
 static void bad_addresses_are_named(void **state)
 {
     assert_int_equal(open_at(&first, "192.0.2.1", 0), HZP_EINVAL);
@@ -110,8 +150,8 @@ static void bad_addresses_are_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_port_is_one_servers),
-                                       cmocka_unit_test(the_address_can_be_used),
-                                       cmocka_unit_test(bad_addresses_are_named)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_port_is_one_servers), cmocka_unit_test(the_address_can_be_used),
+        cmocka_unit_test(a_socket_is_taken_over), cmocka_unit_test(bad_addresses_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
