@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every rank serves (--replicas): the same texts as from one process, whatever rank computes them; a client that
-leaves frees its rank; a rank that is killed costs no request; what cannot be is refused by name.
+leaves frees its rank; a rank that is killed costs no request; rank 0's death cuts off the clients that it had, and no
+others; what cannot be is refused by name.
 
     test_replicas.py HZPSERVE MODEL [CASE ..]
 """
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -347,6 +349,128 @@ def killed(server, long, rounds, comes_back, **more):
     return True
 
 
+def again(server, work, broken):
+    """What a client does whose connection breaks: it sends its request again."""
+    while True:
+        try:
+            got = work()
+            if not isinstance(got, tuple) or got[1]:  # else the stream has no end
+                return got
+            broken.append("no end")
+        except urllib.error.HTTPError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            broken.append(repr(error))
+        assert server.process.poll() is None, server.log.read_text()
+        time.sleep(0.05)
+
+
+def states(pid):
+    """Of the threads of a process: T is stopped, Z has ended."""
+    found = set()
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.add(path.read_text().rsplit(")", 1)[1].split()[0])
+    return found
+
+
+def end(server, pid):
+    server.process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def front_killed(server, streams, requests):
+    """Rank 0 is killed while it streams: the streams' answers, and those to two requests that it never had.  One client
+    has connected, but was not accepted; the other connects while no rank 0 runs.  Neither sees an error."""
+    port, pid, begun, broken = int(server.url.rsplit(":", 1)[1]), server.pid(0), set(), []
+    ask = [http.client.HTTPConnection("127.0.0.1", port, timeout=HANG) for _ in requests]
+    with concurrent.futures.ThreadPoolExecutor(len(streams)) as threads, contextlib.ExitStack() as failed:
+        failed.callback(end, server, pid)
+        answers = [threads.submit(again, server, lambda p=p: server.stream(p, LONG, lambda: begun.add(p)), broken)
+                   for p in streams]
+        server.until(lambda: len(begun) == len(streams))
+        server.process.send_signal(signal.SIGSTOP)  # it does not start another rank 0 yet
+        os.kill(pid, signal.SIGSTOP)
+        server.until(lambda: states(pid) == {"T"})
+        ask[0].connect()
+        os.kill(pid, signal.SIGKILL)
+        server.until(lambda: states(pid) == {"Z"})
+        ask[1].connect()
+        for connection, (path, body, headers) in zip(ask, requests):
+            data = body if isinstance(body, bytes) else json.dumps(body)
+            connection.request("POST", path, data, {"Content-Type": "application/json", **headers})
+        server.process.send_signal(signal.SIGCONT)
+        got = [json.loads(connection.getresponse().read()) for connection in ask]
+        answers = [answer.result() for answer in answers]
+        failed.pop_all()
+    assert server.pid(0) != pid
+    return answers, got, len(broken)
+
+
+def front(long):
+    """Rank 0 is killed: the same texts in the end, from the same port."""
+    server, cut = Server(2, "--restart", "1000"), 0
+    while not cut:  # it may have ended them
+        prompts = list(long)
+        ask = {"max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+        answers, got, cut = front_killed(server, prompts, [("/v1/completions", {"prompt": p, **ask}, {}) for p in prompts[:2]])
+        assert [text for text, _, _ in answers] == [long[p] for p in prompts], answers
+        assert [one["choices"][0]["text"] for one in got] == [long[p] for p in prompts[:2]], got
+    server.until(lambda: server.up() == 2)
+    assert server.call("/health") == {"status": "ok"}
+    server.stop()
+
+
+def front_learns():
+    """Rank 0 is killed while it learns, and examples are posted: each is accepted once and, in the line of the version
+    that serves in the end, learned once.  Versions only grow, and none is staler than the bound."""
+    server, last = Server(3, "--restart", "1000", "--passes", "1", "--replay-ratio", "0", "--checkpoint-every", "3", train=True), 0
+
+    def body(first):
+        lines = b"".join(json.dumps({"prompt": f"Who lives in house {first + i}?", "completion": f" Number {i}."}).encode()
+                         + b"\n" for i in range(24))
+        return "/v1/fine_tuning/examples", lines, {"Idempotency-Key": f"from {first}"}
+
+    def check(got, first):
+        assert (got["first"], got["last"]) == (first, first + 23), (got, first)
+
+    def post(first, query=""):
+        path, lines, headers = body(first)
+        check(server.call(path + query, lines, **headers), first)
+
+    post(1, f"?wait=served&timeout={HANG}")
+    last, cut = 24, 0
+    while not cut:
+        serving = server.call("/v1/weights?limit=1")["serving"]
+        post(last + 1)
+        answers, got, cut = front_killed(server, PROMPTS[:6], [body(last + 1), body(last + 25)])
+        check(got[0], last + 1)  # as of a client that has not had its answer
+        check(got[1], last + 25)
+        post(last + 25)
+        last += 48
+        for text, end, spans in answers:
+            versions, at = [span["version"] for span in spans["spans"]], 0
+            assert text and end == "length" and spans["staleness"] <= 1, spans
+            for span in spans["spans"]:
+                assert span["start"] == at, spans
+                at = span["end"]
+            assert at == LONG and versions == sorted(versions), spans
+        weights = server.call("/v1/weights?limit=1")
+        assert weights["serving"] > serving and weights["staleness"] <= 1, (serving, weights)
+    server.until(lambda: (server.call("/v1/weights?limit=1")["learned_through"] or 0) >= last)
+    server.until(lambda: server.up() == 3)
+    assert server.call("/health") == {"status": "ok"}
+    examples, weights = server.call("/v1/fine_tuning/examples"), server.call("/v1/weights")
+    assert examples["last"] == examples["learned_through"] == last, examples
+    of, at, learned = {version["id"]: version for version in weights["data"]}, weights["serving"], []
+    while at in of:
+        learned += [n for begin, end in of[at]["learned"] for n in range(begin, end + 1)]
+        at = of[at]["parent"]
+    assert sorted(learned) == list(range(1, last + 1)), sorted(learned)
+    server.stop()
+
+
 def refused():
     """What --replicas cannot be used with is named."""
     for more, what in (
@@ -482,6 +606,10 @@ if "serves" in CASES:
     server_.stop()
     print("ends", flush=True)
     ends(Server(2), long_)
+    print("front", flush=True)
+    front(long_)
 if "learns" in CASES:
     print("learns", flush=True)
     learns()
+    print("front learns", flush=True)
+    front_learns()
