@@ -7,6 +7,7 @@
  *
  * Every rank checks its own part and exits with 0, or says what differs and exits with 1. */
 #include "base/thread.h"
+#include "device/link_backend.h"
 #include "tests/mpi/connect.h"
 
 #include <signal.h>
@@ -445,7 +446,19 @@ static void split_throttled(void)
     free(all[1]);
 }
 
-/* Rank 0 fails one link while all others wait for the other one. */
+/* What the last wake of the first link saw: whether the other one had failed. */
+static struct {
+    struct hzp_link *other;
+    atomic_bool failed;
+} woken;
+
+static void see(void *ctx)
+{
+    atomic_store(&woken.failed, atomic_load(&woken.other->failed));
+}
+
+/* Rank 0 fails one link while all others wait for the other one.  Who is woken by the first link,
+ * and looks at the other one, learns of it. */
 static void split_fails(void)
 {
     struct hzp_link *link[2] = {rank_link}, *first = rank_link;
@@ -454,8 +467,12 @@ static void split_fails(void)
     rank_link = link[1];
     attempt(sum_of_four(0)); /* all have both, and perhaps rank 0 has failed one already */
     int aborted = ranks > 2; /* which of them: one with two ranks, the other with four */
-    if (me == 0)
+    woken.other = link[1];
+    hzp_link_set_wake(link[0], see, NULL);
+    if (me == 0) {
         hzp_link_abort(link[aborted], 1, "sent no heartbeat");
+        check(atomic_load(&woken.failed), "woken too early");
+    }
     rank_link = link[!aborted];
     expect(sum_of_four(0), 1, "rank 1: sent no heartbeat");
     for (int i = 0; i < 2; i++) {
@@ -463,6 +480,7 @@ static void split_fails(void)
         check(state.failed && state.failed_rank == 1 && strstr(state.why, "heartbeat"),
               "link %d: %s", i, state.why);
     }
+    hzp_link_set_wake(link[0], NULL, NULL);
     hzp_link_close(link[1]);
     rank_link = first;
 }
