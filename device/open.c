@@ -155,6 +155,5 @@ void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret)
 
 int hzp_device_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret)
 {
-    return dev->backend->read_rate ? dev->backend->read_rate(dev, memory, bytes, ret)
-                                   : HZP_EUNSUP;
+    return dev->backend->read_rate ? dev->backend->read_rate(dev, memory, bytes, ret) : HZP_EUNSUP;
 }
