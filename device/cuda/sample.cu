@@ -3,19 +3,22 @@
  * log-probabilities.
  *
  * Logits are only read.  A row is divided into parts of SLICE tokens, a block each, so that a draw
- * uses many SMs; what the parts find is in the lane's scratch memory.  Four kernels:
+ * uses many SMs; what the parts find is in the lane's scratch memory.  Five kernels:
  *
- *   sample_survey  of each part the largest logit and the sum of exponentials; the winner of a draw
- *                  without cuts
+ *   sample_survey  of each part the largest logit, the sum of exponentials, and the likeliest
+ *                  candidate; the winner of a draw without cuts
  *   sample_weigh   draws with cuts: how many candidates, and of what weight, are how far below the
- *                  row's largest logit; with min_p alone the winner
+ *                  row's likeliest; with min_p alone the winner
  *   sample_list    top_k and top_p: the row's candidates that these can keep
- *   sample_settle  one block per row: the token from all that, its log-probability and rank
+ *   sample_settle  one block per row: the token from all that, and its log-probability
+ *   sample_rank    the token's rank, where it is not the likeliest
  *
  * What is launched depends on rows and vocabulary only, so it can be captured; a block that a row
- * does not need ends at once.  Rows with edits or a mask are drawn by sample_settle alone: a bitmap
- * in shared memory has the candidates without an edit; a pass over the candidates visits these
- * among the logits and then the others through the edit list.
+ * does not need ends at once.  Of a row with edits or a mask, each part has its candidates' logits
+ * in shared memory, with the edits that fall into it.  Only where top_k and top_p keep more than a
+ * list holds does sample_settle visit the whole vocabulary: a bitmap in shared memory has the
+ * candidates without an edit; a pass visits these among the logits and then the others through the
+ * edit list.
  */
 #include "device/cuda/sample.cuh"
 
@@ -23,10 +26,17 @@ enum { PER = 16, SLICE = THREADS * PER };
 
 /* What a part of a row found. */
 struct part {
-    double mass;  /* sum of exp(logit - top) */
-    double score; /* of the part's winner; -INFINITY: it has none */
-    float top;
-    int top_token, winner, odd; /* odd: logits that are not finite */
+    double mass;          /* sum of exp(logit - top) */
+    double score;         /* of the part's winner; -INFINITY: it has none */
+    float top, likeliest; /* the largest logit, and the largest of a candidate */
+    int top_token, likeliest_token, winner;
+    int odd; /* logits that are not finite */
+};
+
+/* How a token that is not the likeliest is ranked. */
+struct ranking {
+    int token; /* -1: it is the likeliest */
+    int above, parts;
 };
 
 /* Arrays of the rows of one launch, in the lane's scratch memory. */
@@ -35,8 +45,18 @@ struct sample_args {
     struct part *part; /* [rows][parts] */
     struct levels *levels;
     struct shortlist *list;
+    struct ranking *ranking;
     int parts;
 };
+
+static __device__ __forceinline__ row_state state_of(const struct hzp_sample_args &a, int r)
+{
+    const struct hzp_sample_row *row = a.row + r;
+    int vocab = a.logits.cols;
+    const uint32_t *mask =
+        row->mask ? a.mask + (int64_t)(row->mask - 1) * hzp_mask_words(vocab) : nullptr;
+    return {row_of<float>(a.logits, r), nullptr, mask, row, a.edit, vocab, nullptr};
+}
 
 /* Makes the bitmap of candidates without an edit, if it is needed. */
 static __device__ void plain_make(row_state &s, uint32_t *plain)
@@ -52,20 +72,6 @@ static __device__ void plain_make(row_state &s, uint32_t *plain)
     }
     __syncthreads();
     s.plain = plain;
-}
-
-/* The token of a row whose candidates one block visits. */
-static __device__ int draw(row_state s, shortlist *list)
-{
-    const struct hzp_sample_row *row = s.row;
-    best top = NO_TOKEN;
-    each_candidate(s, [&](float logit, int token) { best_take(top, logit, token); });
-    top = block_best(top);
-    if (!isfinite(top.value) || !(row->temperature > 0)) /* ties by the lower token */
-        return top.token < s.vocab ? top.token : 0;
-    weigher weight = {top.value, 1.0 / (double)row->temperature};
-    unsigned long long total = cuts_some(row, s.vocab) ? list_make(s, weight, list) : 0;
-    return draw_kept(s, weight, top, total);
 }
 
 /* The likeliest tokens by the raw logits, in descending order. */
@@ -95,38 +101,89 @@ static __device__ void report_tops(const row_state &s, double lse, int32_t *toke
 
 /* ---- a part of a row ---- */
 
-/* A row that is drawn by parts. */
-static __device__ __forceinline__ bool by_parts(const struct hzp_sample_row *row)
+/* A row whose token is drawn at random. */
+static __device__ __forceinline__ bool is_drawn(const struct hzp_sample_row *row)
 {
-    return row->given < 0 && row->temperature > 0 && row->edits == 0 && !row->mask;
+    return row->given < 0 && row->temperature > 0;
 }
 
-/* The block's part: its logits, token `first` + i THREADS at i; -INFINITY where there is none. */
+/* A row whose candidates are not its logits. */
+static __device__ __forceinline__ bool is_edited(const struct hzp_sample_row *row)
+{
+    return row->given < 0 && (row->edits > 0 || row->mask);
+}
+
+/* The block's part: the logits of its candidates, token `first` + i THREADS at i; -INFINITY or NaN
+ * where there is none. */
 struct slice {
     float x[PER];
-    int first, odd; /* odd: of this thread's, how many are not finite */
+    const float *value; /* the same in memory, [i THREADS] */
+    int first, odd;     /* odd: of this thread's logits, how many are not finite */
 };
 
+/* Every token is a candidate, without edits. */
 static __device__ __forceinline__ void slice_load(const struct hzp_mat &logits, slice &ret)
 {
-    const float *logit = row_of<float>(logits, blockIdx.y);
     ret.first = blockIdx.x * SLICE + threadIdx.x;
+    ret.value = row_of<float>(logits, blockIdx.y) + ret.first;
     ret.odd = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        int token = ret.first + i * THREADS;
-        float x = token < logits.cols ? logit[token] : 0;
+        bool there = ret.first + i * THREADS < logits.cols;
+        float x = there ? ret.value[i * THREADS] : 0;
         ret.odd += !isfinite(x);
-        ret.x[i] = token < logits.cols ? sane(x) : -INFINITY;
+        ret.x[i] = there ? sane(x) : -INFINITY;
     }
 }
 
+/* Takes the row's mask and edits into account. */
+static __device__ void slice_edit(const struct hzp_sample_args &a, slice &x)
+{
+    HZP_SHARED(float, value, [SLICE]);
+    row_state s = state_of(a, blockIdx.y);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        int token = x.first + i * THREADS;
+        bool candidate = token < s.vocab && (!s.mask || has(s.mask, token));
+        value[threadIdx.x + i * THREADS] = candidate ? x.x[i] : NAN;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < s.row->edits; i += THREADS) {
+        const struct hzp_logit_edit &e = s.edit[s.row->edit0 + i];
+        int at = e.token - (int)blockIdx.x * SLICE;
+        if (at >= 0 && at < SLICE && !isnan(value[at]))
+            value[at] = edited_logit(s, e);
+    }
+    __syncthreads();
+    x.value = value + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        x.x[i] = x.value[i * THREADS];
+}
+
+/* The part of the row's candidates. */
+static __device__ __forceinline__ void slice_candidates(const struct hzp_sample_args &a, slice &ret)
+{
+    slice_load(a.logits, ret);
+    if (is_edited(a.row + blockIdx.y))
+        slice_edit(a, ret);
+}
+
+/* The part's token with the largest logit. */
+static __device__ best slice_best(const slice &x)
+{
+    best top = NO_TOKEN;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        best_take(top, x.x[i], x.first + i * THREADS);
+    return block_best(top);
+}
+
 /* The winner among the part's tokens that min_p keeps. */
-static __device__ best slice_draw(const struct hzp_mat &logits, const slice &s,
-                                  const struct hzp_sample_row *row, const weigher &weight)
+static __device__ best slice_draw(const slice &s, const struct hzp_sample_row *row,
+                                  const weigher &weight)
 {
     double least = least_of(row);
-    const float *logit = row_of<float>(logits, blockIdx.y);
     float rough[PER], most = -INFINITY;
     unsigned close = 0;
 #pragma unroll
@@ -144,19 +201,29 @@ static __device__ best slice_draw(const struct hzp_mat &logits, const slice &s,
     for (int i = 0; i < PER; i++)
         close |= (unsigned)(rough[i] > -INFINITY && rough[i] >= most - MARGIN) << i;
     for (; close; close &= close - 1) {
-        int token = s.first + (__ffs((int)close) - 1) * THREADS;
-        best_take(winner, score_of(row, logit[token], token), token);
+        int at = (__ffs((int)close) - 1) * THREADS, token = s.first + at;
+        best_take(winner, score_of(row, s.value[at], token), token);
     }
     return block_best(winner);
 }
 
-/* The likeliest token of the whole row. */
+/* The token with the largest logit of the whole row. */
 static __device__ best row_top(const struct sample_args &s, int r)
 {
     const struct part *part = s.part + (int64_t)r * s.parts;
     best top = NO_TOKEN;
     for (int i = 0; i < s.parts; i++)
         best_take(top, part[i].top, part[i].top_token);
+    return top;
+}
+
+/* The row's likeliest candidate. */
+static __device__ best row_likeliest(const struct sample_args &s, int r)
+{
+    const struct part *part = s.part + (int64_t)r * s.parts;
+    best top = NO_TOKEN;
+    for (int i = 0; i < s.parts; i++)
+        best_take(top, part[i].likeliest, part[i].likeliest_token);
     return top;
 }
 
@@ -168,27 +235,30 @@ static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_ar
     const struct hzp_sample_row *row = s.a.row + r;
     slice x;
     slice_load(s.a.logits, x);
-    best top = NO_TOKEN, winner = NO_TOKEN;
-#pragma unroll
-    for (int i = 0; i < PER; i++)
-        best_take(top, x.x[i], x.first + i * THREADS);
-    top = block_best(top);
+    best top = slice_best(x), likeliest = top, winner = NO_TOKEN;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++)
         sum += x.x[i] > -INFINITY ? expf(x.x[i] - (float)top.value) : 0;
     double mass = block_sum((double)sum);
     int odd = block_sum(x.odd);
-    if (by_parts(row) && isfinite(top.value) && !cuts_some(row, s.a.logits.cols) &&
+    if (is_edited(row)) {
+        slice_edit(s.a, x);
+        likeliest = slice_best(x);
+    }
+    if (is_drawn(row) && isfinite(likeliest.value) && !cuts_some(row, s.a.logits.cols) &&
         !(row->min_p > 0))
-        winner = slice_draw(s.a.logits, x, row, weigher{top.value, 1.0 / (double)row->temperature});
+        winner = slice_draw(x, row, weigher{likeliest.value, 1.0 / (double)row->temperature});
     if (threadIdx.x == 0)
-        s.part[(int64_t)r * s.parts + blockIdx.x] = {mass,      winner.value, (float)top.value,
-                                                     top.token, winner.token, odd};
+        s.part[(int64_t)r * s.parts + blockIdx.x] = {
+            mass,      winner.value,    (float)top.value, (float)likeliest.value,
+            top.token, likeliest.token, winner.token,     odd};
     if (blockIdx.x == 0)
         levels_clear(s.levels[r]);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
         s.list[r].count = 0;
+        s.ranking[r] = {-1, 0, 0};
+    }
 }
 
 static __global__ void __launch_bounds__(THREADS) sample_weigh(struct sample_args s)
@@ -199,16 +269,16 @@ static __global__ void __launch_bounds__(THREADS) sample_weigh(struct sample_arg
     int r = blockIdx.y;
     const struct hzp_sample_row *row = s.a.row + r;
     bool cuts = cuts_some(row, s.a.logits.cols);
-    if (!by_parts(row) || !(cuts || row->min_p > 0))
+    if (!is_drawn(row) || !(cuts || row->min_p > 0))
         return;
-    best top = row_top(s, r);
+    best top = row_likeliest(s, r);
     if (!isfinite(top.value))
         return;
     weigher weight = {top.value, 1.0 / (double)row->temperature};
     slice x;
-    slice_load(s.a.logits, x);
+    slice_candidates(s.a, x);
     if (!cuts) {
-        best winner = slice_draw(s.a.logits, x, row, weight);
+        best winner = slice_draw(x, row, weight);
         struct part *part = s.part + (int64_t)r * s.parts + blockIdx.x;
         if (threadIdx.x == 0) {
             part->score = winner.value;
@@ -233,16 +303,16 @@ static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args
     let_next_begin();
     int r = blockIdx.y, vocab = s.a.logits.cols;
     const struct hzp_sample_row *row = s.a.row + r;
-    if (!by_parts(row) || !cuts_some(row, vocab))
+    if (!is_drawn(row) || !cuts_some(row, vocab))
         return;
-    best top = row_top(s, r);
+    best top = row_likeliest(s, r);
     float floor;
     if (!isfinite(top.value) || !level_find(row, vocab, s.levels[r], &floor))
         return;
     weigher weight = {top.value, 1.0 / (double)row->temperature};
     shortlist &list = s.list[r];
     slice x;
-    slice_load(s.a.logits, x);
+    slice_candidates(s.a, x);
 #pragma unroll
     for (int i = 0; i < PER; i++)
         if (depth(weight, x.x[i]) <= floor) {
@@ -254,13 +324,14 @@ static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args
 
 /* ---- a row ---- */
 
-/* The token of a row that was surveyed by parts. */
-static __device__ int draw_by_parts(row_state s, const struct sample_args &all, const best &top,
-                                    shortlist *list)
+/* The token of a row for which none is given.  plain: room for a bitmap. */
+static __device__ int draw(row_state s, const struct sample_args &all, uint32_t *plain,
+                           shortlist *list)
 {
     const struct hzp_sample_row *row = s.row;
     int r = blockIdx.x;
-    if (!isfinite(top.value))
+    best top = row_likeliest(all, r);
+    if (!isfinite(top.value) || !(row->temperature > 0)) /* ties by the lower token */
         return top.token < s.vocab ? top.token : 0;
     if (!cuts_some(row, s.vocab)) {
         const struct part *part = all.part + (int64_t)r * all.parts;
@@ -280,6 +351,8 @@ static __device__ int draw_by_parts(row_state s, const struct sample_args &all, 
     __syncthreads();
     if (count > 0)
         s.list = list;
+    else
+        plain_make(s, plain);
     return draw_kept(s, weigher{top.value, 1.0 / (double)row->temperature}, top, all.levels[r].all);
 }
 
@@ -303,36 +376,50 @@ static __global__ void __launch_bounds__(THREADS) sample_settle(struct sample_ar
     HZP_SHARED_DYNAMIC(uint32_t, plain);
     HZP_SHARED(shortlist, list);
     const struct hzp_sample_args &a = all.a;
-    int r = blockIdx.x, vocab = a.logits.cols;
-    const struct hzp_sample_row *row = a.row + r;
-    const uint32_t *mask =
-        row->mask ? a.mask + (int64_t)(row->mask - 1) * hzp_mask_words(vocab) : nullptr;
-    row_state s = {row_of<float>(a.logits, r), nullptr, mask, row, a.edit, vocab, nullptr};
+    int r = blockIdx.x;
+    row_state s = state_of(a, r);
     best top = row_top(all, r);
-    int token = row->given, above = 0;
-    if (by_parts(row)) {
-        token = draw_by_parts(s, all, top, &list);
-    } else if (token < 0 && row->edits == 0 && !mask) {
-        token = top.token < vocab ? top.token : 0;
-    } else if (token < 0) {
-        plain_make(s, plain);
-        token = draw(s, &list);
-    }
+    int token = s.row->given < 0 ? draw(s, all, plain, &list) : s.row->given;
     double lse = raw_lse(all, r, top.value);
     float logit = sane(s.logit[token]);
-    if ((double)logit < top.value) {
-        for (int i = threadIdx.x; i < vocab; i += THREADS)
-            above += sane(s.logit[i]) > logit;
-        above = block_sum(above);
-    }
     if (threadIdx.x == 0) {
         a.token[r] = token;
         a.logprob[r] = (float)((double)logit - lse);
-        a.rank[r] = 1 + above;
+        if ((double)logit < top.value)
+            all.ranking[r].token = token;
+        else
+            a.rank[r] = 1;
     }
-    if (row->tops > 0)
+    if (s.row->tops > 0)
         report_tops(s, lse, a.top_token + (int64_t)r * HZP_TOPS_MAX,
                     a.top_logprob + (int64_t)r * HZP_TOPS_MAX);
+}
+
+/* The last of a row's blocks knows the sum. */
+static __global__ void __launch_bounds__(THREADS) sample_rank(struct sample_args s)
+{
+    wait_for_earlier();
+    let_next_begin();
+    int r = blockIdx.y, above = 0;
+    struct ranking *ranking = s.ranking + r;
+    int token = ranking->token;
+    if (token < 0)
+        return;
+    slice x;
+    slice_load(s.a.logits, x);
+    float logit = sane(row_of<float>(s.a.logits, r)[token]);
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        above += x.x[i] > logit;
+    above = block_sum(above);
+    if (threadIdx.x > 0)
+        return;
+    atomicAdd(&ranking->above, above);
+    __threadfence();
+    if (atomicAdd(&ranking->parts, 1) == s.parts - 1) {
+        __threadfence();
+        s.a.rank[r] = 1 + atomicAdd(&ranking->above, 0);
+    }
 }
 
 /* ---- launching ---- */
@@ -359,7 +446,8 @@ static int raise_shared(struct hzp_lane *lane)
 /* Rows that the scratch memory has room for at a time. */
 static int rows_at_once(const struct hzp_cuda_lane *lane, int parts)
 {
-    size_t row = (size_t)parts * sizeof(struct part) + sizeof(struct levels) + sizeof(shortlist);
+    size_t row = (size_t)parts * sizeof(struct part) + sizeof(struct levels) + sizeof(shortlist) +
+                 sizeof(struct ranking);
     return (int)HZP_MIN(lane->scratch_size / row, (size_t)32768);
 }
 
@@ -372,6 +460,7 @@ static int launch(struct hzp_lane *lane, const struct sample_args &s)
     start_few(lane, rows, grid, THREADS, 0, sample_list, s);
     start_few(lane, rows, (unsigned)rows, THREADS,
               (size_t)hzp_mask_words(s.a.logits.cols) * sizeof(uint32_t), sample_settle, s);
+    start_few(lane, rows, grid, THREADS, 0, sample_rank, s);
     return hzp_cuda_launched(lane, "sample");
 }
 
@@ -388,6 +477,7 @@ extern "C" int hzp_cuda_sample(struct hzp_lane *lane, const void *args)
     s.levels = (struct levels *)hzp_cuda_lane(lane)->scratch;
     s.part = (struct part *)(s.levels + at_once);
     s.list = (shortlist *)(s.part + (size_t)at_once * (size_t)s.parts);
+    s.ranking = (struct ranking *)(s.list + at_once);
     const struct hzp_sample_row *row = (const struct hzp_sample_row *)hzp_cuda_staged(
         lane, all.row, (size_t)all.logits.rows * sizeof(*all.row));
     for (int32_t r = 0; r < all.logits.rows; r += at_once) {

@@ -287,36 +287,6 @@ static __device__ bool level_find(const struct hzp_sample_row *row, int vocab,
     return false;
 }
 
-/* Lists the candidates that can be kept, so that the search for the key need not scan the whole
- * vocabulary repeatedly. One pass counts and weighs the candidates down to each of several depths;
- * the first depth that suffices decides.  If that would be more than LIST candidates, s stays
- * unchanged.  Returns the weight of the whole vocabulary. */
-static __device__ unsigned long long list_make(row_state &s, const weigher &weight, shortlist *list)
-{
-    HZP_SHARED(struct levels, found);
-    counted mine = {};
-    each_candidate(s, [&](float logit, int token) { mine.add(weight, logit); });
-    levels_clear(found);
-    if (threadIdx.x == 0)
-        list->count = 0;
-    __syncthreads();
-    levels_add(found, mine);
-    __syncthreads();
-    float floor;
-    if (!level_find(s.row, s.vocab, found, &floor))
-        return found.all;
-    each_candidate(s, [&](float logit, int token) {
-        if (depth(weight, logit) <= floor) {
-            int at = atomicAdd(&list->count, 1);
-            list->logit[at] = logit;
-            list->token[at] = token;
-        }
-    });
-    __syncthreads();
-    s.list = list;
-    return found.all;
-}
-
 /* The least key that top_k and top_p keep.  total: the weight of the whole vocabulary. */
 static __device__ uint64_t cut_key(const row_state &s, const weigher &weight,
                                    unsigned long long total)

@@ -54,6 +54,7 @@ static inline void touch(const void *ptr, size_t size, bool write, bool atomic, 
     if (!emu_now)
         return;
     if (byte < EMU_GLOBAL_ROOM - EMU_PAGE) {
+        emu_block.counted.touches += at - emu_block.counted.from < emu_block.counted.size;
         emu_global_touch(at, size, write, atomic, pc);
         return;
     }

@@ -19,7 +19,7 @@ static struct {
     const void *kernel[KERNELS]; /* kernels seen so far */
     size_t room[KERNELS];        /* dynamic shared memory allowed for each */
     int kernels;
-    uint64_t launches;
+    uint64_t launches, busiest;
 } seen;
 
 /* Writes the kernel's address in the program to the file that tests/emu/coverage.py asked for. */
@@ -59,6 +59,15 @@ void hzp_emu_counts(uint64_t *ret_launches, int *ret_kernels)
 {
     *ret_launches = seen.launches;
     *ret_kernels = seen.kernels;
+}
+
+uint64_t hzp_emu_busiest(const void *ptr, size_t size)
+{
+    uint64_t ret = seen.busiest;
+    seen.busiest = 0;
+    emu_block.counted.from = (uintptr_t)ptr;
+    emu_block.counted.size = size;
+    return ret;
 }
 
 unsigned hzp_emu_index(int which)
@@ -235,6 +244,7 @@ static void block_run(struct hzp_emu_dim at, unsigned order)
 {
     struct emu_block *b = &emu_block;
     block_begin(at);
+    b->counted.touches = 0;
     while (!emu_faulted()) {
         bool any = false;
         for (int w = 0; w < b->warps && !emu_faulted(); w++)
@@ -296,6 +306,7 @@ bool hzp_emu_run(const struct hzp_emu_launch *launch)
                                  (unsigned)(n / launch->grid.x % launch->grid.y),
                                  (unsigned)(n / launch->grid.x / launch->grid.y)};
         block_run(at, order);
+        seen.busiest = HZP_MAX(seen.busiest, b->counted.touches);
     }
     b->launch = NULL;
     emu_now = NULL;

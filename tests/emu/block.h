@@ -100,6 +100,11 @@ struct emu_block {
     int threads, warps;
     uint32_t clock, launched, began, ticked; /* now, the start of the launch, of the block, the last
                                               * barrier */
+    struct {
+        uintptr_t from;
+        size_t size;
+        uint64_t touches; /* by this block */
+    } counted;
     struct hzp_emu_votes votes;
     struct emu_warp warp[EMU_WARPS];
     struct emu_fiber fiber[EMU_THREADS];

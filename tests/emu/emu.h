@@ -65,6 +65,9 @@ void hzp_emu_unwatch(const void *ptr, size_t size);
 
 /* The number of launches so far, and of different kernels among them. */
 void hzp_emu_counts(uint64_t *ret_launches, int *ret_kernels);
+/* Returns the most accesses that one block has made to the counted range since the last call, and
+ * from here on counts those to [ptr, ptr + size). */
+uint64_t hzp_emu_busiest(const void *ptr, size_t size);
 
 /* ---- memory (memory.c) ---- */
 

@@ -6,10 +6,17 @@
 #include "device/bf16.h"
 #include "tests/opcheck/opcheck.h"
 
-enum kind { GREEDY, EDITS, DRAW, CUTS, FLAT, ODD, TIES, ALL, MASKS };
-static const char *const kinds[] = {"greedy",        "greedy, edits", "draw",
-                                    "cuts",          "flat, cuts",    "odd logits",
-                                    "ties by edits", "all at once",   "all, and the mask"};
+enum kind { GREEDY, EDITS, DRAW, CUTS, FLAT, ODD, TIES, ALL, MASKS, FLAT_MASKS };
+static const char *const kinds[] = {"greedy",
+                                    "greedy, edits",
+                                    "draw",
+                                    "cuts",
+                                    "flat, cuts",
+                                    "odd logits",
+                                    "ties by edits",
+                                    "all at once",
+                                    "all, and the mask",
+                                    "flat, all, and the mask"};
 
 /* Every edit of a row has a token of its own. */
 static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
@@ -45,7 +52,7 @@ static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
         row->presence = 0.25f;
         row->frequency = -0.5f;
     }
-    if (kind == FLAT)
+    if ((kind == FLAT || kind == FLAT_MASKS) && row->temperature > 0)
         row->temperature = 30;
     if (any && r % 5 == 2)
         row->given = r % 2 ? vocab - 1 : 0;
@@ -116,7 +123,7 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         oc_bytes(io, "edit", (size_t)rows * EDITS_MOST * sizeof(*edit), OC_IN);
     int32_t words = hzp_mask_words(vocab), masks = 0;
     uint32_t *mask = NULL;
-    if (kind == MASKS)
+    if (kind >= MASKS)
         mask = oc_bytes(io, "mask", (size_t)(rows * words) * sizeof(*mask), OC_IN);
 
     a.logits = oc_mat(io, "logits", rows, vocab, HZP_F32, OC_SCRATCH);
@@ -144,7 +151,7 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
             odd_make(io, r, &a.logits, &row[r]);
         if (kind == TIES)
             row[r].edits = tie_make(r, &a.logits, &row[r], edit + used);
-        if (kind == MASKS && r % 7) {
+        if (kind >= MASKS && r % 7) {
             uint32_t *own = mask + masks * words;
             mask_make(io, r, vocab, own);
             row[r].mask = ++masks;
@@ -190,9 +197,11 @@ const struct oc_case oc_cases_sample[] = {
     SAMPLE(OC_GAPS, 64, 97, MASKS, 20),
     SAMPLE(OC_GAPS, 33, 96, MASKS, 0),
     SAMPLE(0, 26, 32001, MASKS, 20),
+    SAMPLE(OC_GAPS, 16, 16385, FLAT_MASKS, 0),
     SAMPLE(OC_BENCH, 16, 128256, GREEDY, 0),
     SAMPLE(OC_BENCH, 16, 128256, DRAW, 0),
     SAMPLE(OC_BENCH, 16, 128256, CUTS, 0),
+    SAMPLE(OC_BENCH, 16, 128256, EDITS, 0),
     SAMPLE(OC_BENCH, 16, 128256, MASKS, 0),
     {0},
 };
