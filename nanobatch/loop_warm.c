@@ -103,23 +103,44 @@ static int warm_decode(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with
  * decode steps. */
 enum { MIXED_MIN = 128 };
 
-static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with)
+/* Sizes of the head that steps with prompts of one shape have run with. */
+struct heads {
+    const struct hzp_plan_shape *shape;
+    int32_t most;
+};
+
+/* Runs a step with prompts, several times if there are sizes of the head that are new with its
+ * shape: the shape says how many SMs the product has. */
+static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with,
+                        struct heads *heads)
 {
-    hzp_warm_prompts(loop->active[0].batch, loop->active[0].offer.kv, rows);
-    if (with == HZP_TENANT_TRAIN && !differs(loop, loop->active[0].batch))
+    struct hzp_active_step *active = &loop->active[0];
+    const struct hzp_batch_config *max = &active->batch->max;
+    hzp_warm_prompts(active->batch, active->offer.kv, rows, 1);
+    const struct hzp_plan_shape *shape = hzp_loop_shape(loop, active->batch, with);
+    if (with == HZP_TENANT_TRAIN && !differs(loop, active->batch))
         return HZP_OK;
-    return warm_run(loop, &loop->active[0], with);
+    if (shape != heads->shape)
+        *heads = (struct heads){.shape = shape};
+    int32_t logits = HZP_MIN(active->batch->rows, max->logits_max);
+    do {
+        heads->most = hzp_batch_head_rows(max, HZP_MIN(heads->most + 1, logits));
+        hzp_warm_prompts(active->batch, active->offer.kv, rows, heads->most);
+        HZP_TRY(warm_run(loop, active, with));
+    } while (heads->most < logits);
+    return HZP_OK;
 }
 
 /* Runs every size of step, as it is alone or with training. */
 static int warm_sizes(struct hzp_loop *loop, enum hzp_tenant with)
 {
     const struct hzp_batch_config *max = &loop->config.batch->max;
-    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int32_t most = hzp_batch_decodes_max(max);
+    struct heads heads = {0};
     for (int32_t rows = hzp_batch_size(1); rows < max->rows_max; rows = hzp_batch_size(rows + 1))
         if (rows >= MIXED_MIN || rows > most)
-            HZP_TRY(warm_prompts(loop, rows, with));
-    HZP_TRY(warm_prompts(loop, max->rows_max, with));
+            HZP_TRY(warm_prompts(loop, rows, with, &heads));
+    HZP_TRY(warm_prompts(loop, max->rows_max, with, &heads));
     for (int32_t rows = 1, bucket; rows <= most; rows = bucket + 1) {
         bucket = hzp_batch_bucket(rows);
         HZP_TRY(warm_decode(loop, HZP_MIN(bucket, most), with));

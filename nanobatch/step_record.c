@@ -146,7 +146,7 @@ static void put_segments(char **at, const struct hzp_batch *b, const struct hzp_
 static void put_batch(char **at, const struct hzp_batch *b, const struct hzp_step_limits *is,
                       struct hzp_step_pages *pages, struct head *h)
 {
-    h->padded = b->pads > 0;
+    h->padded = b->pads > 0 || b->pad_logits > 0;
     h->tops = b->tops_wanted;
     h->rows = b->rows;
     h->refs = b->refs;
@@ -483,7 +483,8 @@ int hzp_step_record_read(const char *data, size_t bytes, const struct hzp_step_l
     HZP_TRY(read_draws(&r));
     if (h.padded)
         hzp_batch_pad(batch);
-    REQUIRE(&r, (batch->pads > 0) == h.padded, "it is padded, and this rank does not pad", 0);
+    REQUIRE(&r, (batch->pads > 0 || batch->pad_logits > 0) == h.padded,
+            "it is padded, and this rank does not pad", 0);
     *ret = (struct hzp_step_record){.step = h.step,
                                     .version = h.version,
                                     .current = h.current,

@@ -81,8 +81,8 @@ void hzp_batch_destroy(struct hzp_batch *b)
 
 void hzp_batch_clear(struct hzp_batch *b)
 {
-    b->rows = b->pads = b->pad_segs = b->segs = b->decode_segs = b->logits = b->edits = b->masks =
-        b->hiddens = 0;
+    b->rows = b->pads = b->pad_segs = b->pad_logits = b->segs = b->decode_segs = b->logits =
+        b->edits = b->masks = b->hiddens = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
     b->refs = b->changes = 0;
@@ -200,6 +200,14 @@ int32_t hzp_batch_bucket(int32_t rows)
     return (int32_t)HZP_MIN(HZP_ROUND_UP((int64_t)rows, (int64_t)step), (int64_t)INT32_MAX);
 }
 
+/* A draw that is not read, of this row's logits. */
+static void add_pad_logits(struct hzp_batch *b, int32_t row)
+{
+    int32_t at = b->logits + b->pad_logits++;
+    b->logit_row[at] = row;
+    b->sample[at] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
+}
+
 /* It attends to the first token of the last row's sequence: that was stored in an earlier step, and
  * no row is stored there while the sequence runs. */
 static void add_pad(struct hzp_batch *b, int32_t r)
@@ -211,8 +219,7 @@ static void add_pad(struct hzp_batch *b, int32_t r)
     b->row0[r + 1] = r + 1;
     b->page[(size_t)r * (size_t)b->max.page_stride] = page[0];
     b->line[r] = b->line[b->rows - 1];
-    b->logit_row[r] = r;
-    b->sample[r] = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
+    add_pad_logits(b, r);
 }
 
 /* A padding row that nothing attends to and that attends to nothing. */
@@ -233,6 +240,17 @@ int32_t hzp_batch_size(int32_t rows)
     return (int32_t)HZP_MIN(HZP_ROUND_UP((int64_t)rows, (int64_t)step), (int64_t)INT32_MAX);
 }
 
+int32_t hzp_batch_decodes_max(const struct hzp_batch_config *max)
+{
+    return HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+}
+
+int32_t hzp_batch_head_rows(const struct hzp_batch_config *max, int32_t logits)
+{
+    int32_t size = hzp_batch_bucket(logits), most = hzp_batch_decodes_max(max);
+    return HZP_MIN(size, logits <= most ? most : max->logits_max);
+}
+
 void hzp_batch_pad(struct hzp_batch *b)
 {
     const struct hzp_batch_config *max = &b->max;
@@ -241,7 +259,7 @@ void hzp_batch_pad(struct hzp_batch *b)
     if (b->pads > 0 || (decodes && b->pos0[rows - 1] < 1))
         return;
     if (decodes) {
-        int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+        int32_t most = hzp_batch_decodes_max(max);
         int32_t bucket = hzp_batch_bucket(rows), to = HZP_MIN(bucket, most);
         for (; rows + b->pads < to; b->pads++)
             add_pad(b, rows + b->pads);
@@ -250,6 +268,9 @@ void hzp_batch_pad(struct hzp_batch *b)
         int32_t size = hzp_batch_size(rows), to = HZP_MIN(size, max->rows_max);
         for (; rows + b->pads < to; b->pads++)
             add_bare(b, rows + b->pads);
+        int32_t head = b->logits ? hzp_batch_head_rows(max, b->logits) : 0;
+        while (b->logits + b->pad_logits < head)
+            add_pad_logits(b, 0);
     }
 }
 

@@ -13,8 +13,9 @@
  * (hzp_batch_pad) with padding rows behind its own.  Padding rows are embedded, normed and
  * multiplied like others and store nothing.  In a step that only decodes each has a segment, which
  * attends to a token already stored for the last row's sequence, and a draw, which is not read. In
- * a step with prompts they have neither: attention leaves them out.  `rows`, `segs` and `logits` do
- * not count padding rows; `pads` does.
+ * a step with prompts they have neither: attention leaves them out.  There the rows of the head are
+ * filled up separately (`pad_logits`), to sizes that decode steps have, with draws that are not
+ * read.  `rows`, `segs` and `logits` do not count padding rows; `pads` does.
  *
  * Where the device keeps a table of page numbers (page_table.h), the batch says which line each
  * segment's are in and carries the changes; its own page numbers are then only for the checker.
@@ -70,7 +71,8 @@ struct hzp_batch {
     /* rows */
     int32_t rows;
     int32_t pads;             /* padding rows behind them */
-    int32_t pad_segs;         /* of these with a segment and logits of their own: all or none */
+    int32_t pad_segs;         /* of these with a segment of their own: all or none */
+    int32_t pad_logits;       /* padding rows of the head, behind the logits */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
     /* tokens that the step before draws */
@@ -138,7 +140,8 @@ int32_t hzp_batch_add_drawn(struct hzp_batch *batch, const struct hzp_batch *fro
                             int32_t slot);
 
 /* Pads a batch that only decodes, and wants the logits of every row, up to hzp_batch_bucket(rows),
- * one with prompts up to hzp_batch_size(rows), as far as there is room.  Again: no effect. */
+ * one with prompts up to hzp_batch_size(rows) and the logits that it wants up to
+ * hzp_batch_head_rows, as far as there is room.  Again: no effect. */
 void hzp_batch_pad(struct hzp_batch *batch);
 
 /* The size up to which so many rows of a step with prompts are padded: up to 128 as a bucket, then
@@ -149,6 +152,13 @@ int32_t hzp_batch_size(int32_t rows);
 /* The size up to which so many decode rows are padded: 1, 2, 4, 8, 16, 24, 32, 40 ..., above 64 by
  * steps of a quarter of the power of two below. */
 int32_t hzp_batch_bucket(int32_t rows);
+
+/* The rows that a decode step has at most. */
+int32_t hzp_batch_decodes_max(const struct hzp_batch_config *max);
+
+/* The size up to which so many logits of a step with prompts are padded: that of a decode step,
+ * where there is one. */
+int32_t hzp_batch_head_rows(const struct hzp_batch_config *max, int32_t logits);
 
 /* Cuts the rows, padding rows too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
  * nano-batches without rows are left out.  Returns how many there are.  Overwrites what an earlier

@@ -96,7 +96,7 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
     struct hzp_plan *plan = f->plan;
     const struct hzp_batch *batch = f->batch;
     struct hzp_layer layer = {f->model, f->version, NULL, -1};
-    int32_t count = batch->logits + batch->pad_segs;
+    int32_t count = batch->logits + batch->pad_logits;
     struct hzp_head_space head = {
         .picked = hzp_mat_rows(f->space->picked, 0, count),
         .normed = hzp_mat_rows(f->space->picked_normed, 0, count),

@@ -168,7 +168,7 @@ static int32_t ctx_most(const struct hzp_attn_paged_args *a)
 int32_t hzp_graphs_count(const struct hzp_batch_config *max, int32_t slots, int32_t batches,
                          int32_t shapes)
 {
-    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int32_t most = hzp_batch_decodes_max(max);
     int64_t sizes = 0;
     for (int32_t rows = 1; rows <= most; rows = hzp_batch_bucket(rows) + 1)
         sizes++;

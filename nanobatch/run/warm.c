@@ -23,9 +23,9 @@ static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t ro
     int64_t room = HZP_MIN((int64_t)kv->pages, (int64_t)b->max.page_stride);
     int64_t longest = room * kv->page_rows;
     int32_t page0 = 0;
-    while (rows > 0 && b->segs < b->max.segs_max && b->logits < b->max.logits_max) {
+    while (rows > 0 && b->segs < b->max.segs_max) {
         int32_t count = (int32_t)HZP_MIN((int64_t)rows, longest);
-        int32_t pages = HZP_DIV_UP(count, kv->page_rows), row = 0;
+        int32_t pages = HZP_DIV_UP(count, kv->page_rows);
         if (pages > kv->pages - page0)
             return; /* each prompt has its own pages */
         int32_t *page = hzp_batch_add_segment(b, 0, false);
@@ -33,8 +33,7 @@ static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t ro
             page[i] = page0 + i;
         hzp_batch_set_pages(b, b->segs - 1, page, pages);
         for (int32_t i = 0; i < count; i++)
-            row = hzp_batch_add_row(b, 0, page0 * kv->page_rows + i);
-        want_logits(b, row);
+            hzp_batch_add_row(b, 0, page0 * kv->page_rows + i);
         page0 += pages;
         rows -= count;
     }
@@ -53,16 +52,19 @@ void hzp_warm_decode(struct hzp_batch *b, int32_t rows)
     add_decodes(b, rows);
 }
 
-void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows)
+void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows, int32_t logits)
 {
     begin(b);
     add_prompts(b, kv, HZP_MIN(rows, b->max.rows_max));
+    logits = HZP_MIN(logits, HZP_MIN(b->rows, b->max.logits_max));
+    for (int32_t i = 0; i < logits; i++)
+        want_logits(b, b->rows - 1 - i);
 }
 
 void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
 {
     const struct hzp_batch_config *max = &b->max;
-    int32_t most = HZP_MIN(max->rows_max, HZP_MIN(max->segs_max, max->logits_max));
+    int32_t most = hzp_batch_decodes_max(max);
     begin(b);
     add_decodes(b, most / 2);
     add_prompts(b, kv, max->rows_max - most / 2);

@@ -15,9 +15,10 @@
 /* Fills the batch with `rows` decode rows, one per sequence; at most the batch's sizes. */
 void hzp_warm_decode(struct hzp_batch *batch, int32_t rows);
 
-/* Fills the batch with so many prompt rows, as far as the batch and the pages have room for them.
- */
-void hzp_warm_prompts(struct hzp_batch *batch, const struct hzp_kv *kv, int32_t rows);
+/* Fills the batch with so many prompt rows, as far as the batch and the pages have room for them,
+ * and wants the logits of so many of them. */
+void hzp_warm_prompts(struct hzp_batch *batch, const struct hzp_kv *kv, int32_t rows,
+                      int32_t logits);
 
 /* Fills the batch with both kinds of rows, so that a plan for them can be built. Do not run it: the
  * rows race for the same pages. */

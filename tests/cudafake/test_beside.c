@@ -16,6 +16,7 @@
 #include "tests/cudafake/world.h"
 
 enum { STEPS = 50, TRAIN_SMS = 48, SERVE_SMS = 84, PROMPT_ROWS = 40 };
+enum { MIXED_TRAIN_SMS = 64, MIXED_SMS = 68 }; /* in a table, of steps with prompts */
 
 /* A source of serving: each step has decode rows, and some have a piece of a prompt, too. */
 struct serving {
@@ -29,7 +30,8 @@ static bool serving_offer(struct hzp_source *source, const struct hzp_step *step
 {
     struct serving *s = HZP_CONTAINER_OF(source, struct serving, source);
     struct hzp_batch *b = offer->batch;
-    int32_t decodes = 1 << s->steps % 3, prompts = s->steps % 2 ? PROMPT_ROWS : 0;
+    int32_t prompts = s->steps % 2 ? PROMPT_ROWS : 0;
+    int32_t decodes = prompts ? 5 + s->steps % 3 : 1 << s->steps % 3; /* no size of decode steps */
     if (s->steps++ >= STEPS)
         return false;
     for (int32_t i = 0; i < decodes; i++) {
@@ -121,6 +123,8 @@ static void table_make(struct hzp_plan_table *table)
         entry.shape = train ? beside_make() : hzp_plan_sequential;
         assert_int_equal(hzp_plan_table_set(table, &entry, NULL), HZP_OK);
         entry.prefill = PROMPT_ROWS;
+        entry.shape.share[HZP_LANE_TRAIN] = train ? MIXED_TRAIN_SMS : 0;
+        entry.shape.share[HZP_LANE_COMPUTE] = train ? MIXED_SMS : 0;
         assert_int_equal(hzp_plan_table_set(table, &entry, NULL), HZP_OK);
     }
     hzp_plan_table_index(table);
@@ -133,10 +137,11 @@ static void check_products(int from, int *ret)
     *ret = 0;
     for (int i = from; i < fake_calls(); i++) {
         const struct fake_call *call = fake_call_at(i);
-        if (call->kind != FAKE_PRODUCT || call->sm_target == TRAIN_SMS)
+        if (call->kind != FAKE_PRODUCT || call->sm_target == TRAIN_SMS ||
+            call->sm_target == MIXED_TRAIN_SMS)
             continue;
         assert_int_not_equal(call->algo, 0); /* the one advised */
-        *ret += call->sm_target == SERVE_SMS;
+        *ret += call->sm_target == SERVE_SMS || call->sm_target == MIXED_SMS;
     }
 }
 

@@ -69,6 +69,20 @@ static void issue_items(struct steps *s, const struct hzp_plan *plan, int32_t fr
         assert_int_equal(hzp_lane_issue(s->lane[0], plan->item[i].op, plan->item[i].args), HZP_OK);
 }
 
+/* The rows of the product that makes the logits. */
+static int32_t head_rows(const struct hzp_plan *plan)
+{
+    for (int32_t i = plan->items - 1; i >= 0; i--) {
+        const struct hzp_project_args *project = plan->item[i].args;
+        const struct hzp_matmul_args *product = plan->item[i].args;
+        if (plan->item[i].op == HZP_OP_project)
+            return project->product.c.rows;
+        if (plan->item[i].op == HZP_OP_matmul)
+            return product->c.rows;
+    }
+    return 0;
+}
+
 static void step(struct steps *s, int number, int segs, int slot, struct hzp_span *span)
 {
     s->slot = slot;
@@ -83,6 +97,8 @@ static void step(struct steps *s, int number, int segs, int slot, struct hzp_spa
         assert_int_equal(s->real.batch->pads,
                          hzp_batch_size(s->real.batch->rows) - s->real.batch->rows);
         assert_int_equal(s->real.batch->pad_segs, 0);
+        assert_int_equal(s->real.batch->logits, segs);
+        assert_int_equal(head_rows(plan), hzp_batch_bucket(segs));
     }
     /* what changes the table of pages is not in the graph */
     int32_t from = plan->item[0].op == HZP_OP_scatter;
@@ -116,6 +132,16 @@ static void test_graphs(void **state)
     assert_int_equal(s.graph_steps, 27);
     assert_int_equal(fake_count(FAKE_GRAPH), 27);
     assert_int_equal(stats.refusals[0] + stats.refusals[1], 0);
+    steps_close(&s);
+}
+
+/* The head of a step with prompts is padded to a decode step's size; no draw changes. */
+static void test_head(void **state)
+{
+    struct steps s;
+    steps_open(&s, 3);
+    for (int segs = 1; segs <= SEGS; segs++)
+        step(&s, 0, segs, 0, NULL);
     steps_close(&s);
 }
 
@@ -610,15 +636,15 @@ static void test_few_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graphs),       cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_contexts),     cmocka_unit_test(test_many),
-        cmocka_unit_test(test_swaps),        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_count),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_driver),
-        cmocka_unit_test(test_rationed),     cmocka_unit_test(test_executor),
-        cmocka_unit_test(test_lanes),        cmocka_unit_test(test_many_nanos),
-        cmocka_unit_test(test_missing_wait), cmocka_unit_test(test_few_launches),
-        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_graphs),       cmocka_unit_test(test_head),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_many),         cmocka_unit_test(test_swaps),
+        cmocka_unit_test(test_room),         cmocka_unit_test(test_count),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_driver),       cmocka_unit_test(test_rationed),
+        cmocka_unit_test(test_executor),     cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_many_nanos),   cmocka_unit_test(test_missing_wait),
+        cmocka_unit_test(test_few_launches), cmocka_unit_test(test_few_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,6 +208,7 @@ static void check_same(const struct hzp_batch *a, const struct hzp_batch *b)
     assert_int_equal(a->rows, b->rows);
     assert_int_equal(a->pads, b->pads);
     assert_int_equal(a->pad_segs, b->pad_segs);
+    assert_int_equal(a->pad_logits, b->pad_logits);
     assert_int_equal(a->refs, b->refs);
     assert_int_equal(a->segs, b->segs);
     assert_int_equal(a->decode_segs, b->decode_segs);
@@ -226,7 +227,7 @@ static void check_same(const struct hzp_batch *a, const struct hzp_batch *b)
     SAME(row0, a->segs + a->pad_segs + 1);
     SAME(pos0, a->segs + a->pad_segs);
     SAME(line, a->segs + a->pad_segs);
-    SAME(logit_row, a->logits + a->pad_segs);
+    SAME(logit_row, a->logits + a->pad_logits);
     SAME(edit, a->edits);
     SAME(mask, a->masks * WORDS);
     SAME(hidden_logit, a->hiddens);
@@ -400,7 +401,7 @@ static void check_sound(const struct hzp_batch *b, const struct hzp_batch *befor
 {
     assert_in_range(b->rows + b->pads, 0, max.rows_max);
     assert_in_range(b->segs + b->pad_segs, 0, max.segs_max);
-    assert_in_range(b->logits + b->pad_segs, 0, max.logits_max);
+    assert_in_range(b->logits + b->pad_logits, 0, max.logits_max);
     assert_int_equal(b->row0[b->segs], b->rows);
     for (int32_t r = 0; r < b->rows; r++) {
         assert_true(b->id[r] < VOCAB && (b->id[r] >= 0 || (b->id[r] == -1 && r < b->refs)));
