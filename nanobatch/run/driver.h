@@ -21,7 +21,8 @@ struct hzp_driver_memory {
     size_t splits; /* bytes of the partitions that were prepared */
     int64_t cuts;  /* the graph of one step is this + 1 graphs of the driver at most */
     size_t graph,
-        node; /* bytes of a graph without nodes, and of each node; 0: none, or no graphs */
+        node; /* bytes of a graph without nodes, and of each node; 0: none, or no graphs.  Where
+               * graphs cannot be made, what small ones take, or an assumption: the log says so */
 };
 
 /* Prepares the partitions of the SMs for these shapes (plans, shape NULL: none), and measures them

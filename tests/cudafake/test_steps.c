@@ -337,7 +337,22 @@ static void test_driver(void **state)
         fake_close(dev);
         fake_set_driver(0, 0, 0, 1);
     }
-    struct hzp_device *dev = fake_open(3, NULL, NULL); /* a driver that takes nothing */
+    struct hzp_device *dev = fake_open(3, NULL, NULL);
+    size_t lane = hzp_lane_bytes(dev, HZP_BOUND_COMPUTE);
+    fake_set_driver(0, 20000, 3000, 1);
+    /* memory for small graphs alone, then for none: there is a budget all the same */
+    for (int i = 0; i < 2; i++) {
+        size_t all = (size_t)64 << 30, used = all - hzp_device_bytes_free(dev);
+        fake_set_memory(used + lane + (i ? 300000 : 3000000));
+        assert_int_equal(hzp_driver_measure(dev, NULL, NULL, LAYERS, &driver), HZP_OK);
+        assert_int_equal(driver.node, i ? 65536 : (20000 + 32 * 3000) / 32);
+        assert_int_equal(driver.graph, i ? 65536 : 0);
+        fake_set_memory(all);
+        assert_int_equal(all - hzp_device_bytes_free(dev), used); /* all is given back */
+    }
+    fake_set_driver(0, 0, 0, 1);
+    fake_close(dev);
+    dev = fake_open(3, NULL, NULL); /* a driver that takes nothing */
     assert_int_equal(hzp_driver_measure(dev, NULL, NULL, LAYERS, &driver), HZP_OK);
     assert_int_equal(driver.splits + driver.graph + driver.node, 0);
     fake_close(dev);
