@@ -83,11 +83,13 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
  * with training, where that has another shape or other shares.  So algorithms are chosen, graphs of
  * every slot of weights captured, and events made, before a request arrives. kv:
  * of the pool, all of whose pages must be free.  Then, on every device, it calls
- * hzp_device_steady().  Call it before the first turn.
+ * hzp_device_steady().  Call it before the first turn.  products: of training (NULL: none), each
+ * run once with each share of the device that training has in some shape.
  *
  * In a group on such a device nothing runs here, because members run only steps that records tell
  * of: algorithms are chosen, and events made, by the first steps of each size. */
-int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv);
+int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv,
+                     const struct hzp_plan *products);
 
 /* Runs until stopped and no source is busy, or until the device fails (HZP_EDEVICE), or another
  * rank of the group (HZP_EIO).  The group is told of the end. */

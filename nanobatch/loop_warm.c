@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "nanobatch/run/warm.h"
 
+#include <string.h>
+
 /* Plans the active step's batch in the same way as a real step. */
 static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
                        const struct hzp_plan_shape *shape)
@@ -161,7 +163,55 @@ static int warm_all(struct hzp_loop *loop)
     return warm_sizes(loop, HZP_TENANT_SERVE); /* last: these graphs are evicted last */
 }
 
-int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
+/* ---- training's products ---- */
+
+/* shape NULL: in turn, with the whole device. */
+static int warm_products_with(struct hzp_loop *loop, const struct hzp_plan *products,
+                              const struct hzp_plan_shape *shape)
+{
+    struct hzp_active_step *active = &loop->active[0];
+    struct hzp_exec_times times;
+    hzp_batch_clear(active->batch);
+    active->shape = shape;
+    struct hzp_step_plan what = hzp_step_serving(loop, active);
+    what.chain = products;
+    what.to = products->items;
+    what.in_turn = !shape;
+    hzp_plan_clear(&active->plan);
+    hzp_step_build(&active->plan, &what);
+    for (int kind = 0; kind < HZP_KIND_COUNT && shape; kind++) /* serving takes lanes, too */
+        active->plan.computing |= 1u << shape->lane[0][kind];
+    HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
+    return hzp_exec_land(active->flight, NULL, &times);
+}
+
+/* Whether training has the same lanes and shares in both. */
+static bool same_shares(const struct hzp_plan_shape *a, const struct hzp_plan_shape *b)
+{
+    return memcmp(a->share, b->share, sizeof(a->share)) == 0 &&
+           memcmp(a->train_lane, b->train_lane, sizeof(a->train_lane)) == 0 &&
+           memcmp(a->lane[0], b->lane[0], sizeof(a->lane[0])) == 0;
+}
+
+static int warm_products(struct hzp_loop *loop, const struct hzp_plan *products)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    const struct hzp_plan_entry *entry = c->plans ? c->plans->entry : NULL;
+    HZP_TRY(warm_products_with(loop, products, NULL));
+    if (c->beside && hzp_plan_shape_beside(c->beside))
+        HZP_TRY(warm_products_with(loop, products, c->beside));
+    for (int32_t i = 0; entry && i < c->plans->entries; i++) {
+        bool known = !entry[i].train || !hzp_plan_shape_beside(&entry[i].shape);
+        for (int32_t k = 0; k < i && !known; k++)
+            known = entry[k].train && same_shares(&entry[i].shape, &entry[k].shape);
+        if (!known)
+            HZP_TRY(warm_products_with(loop, products, &entry[i].shape));
+    }
+    return HZP_OK;
+}
+
+int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv,
+                     const struct hzp_plan *products)
 {
     struct hzp_device *dev = loop->config.model->dev;
     struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
@@ -176,6 +226,8 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv)
             loop->active[i].offer.kv = kv;
         }
         r = warm_all(loop);
+        if (r == HZP_OK && products)
+            r = warm_products(loop, products);
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {
             hzp_batch_clear(loop->active[i].batch);
             hzp_plan_clear(&loop->active[i].plan);

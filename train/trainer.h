@@ -158,6 +158,11 @@ struct hzp_trainer;
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
                        struct hzp_err_text *reterr);
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */
+/* Appends the matrix products of micro-batches of several sizes, each shape once, for
+ * hzp_loop_warm_up.  Call it before the loop runs; nothing else may have been computed in the
+ * trainer's memory.  HZP_ENOMEM. */
+int hzp_trainer_products(struct hzp_trainer *t, struct hzp_plan *chain);
+
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
 /* Thread: any.  A paused trainer finishes nothing and offers nothing; but its memory is prepared if

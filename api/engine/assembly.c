@@ -7,6 +7,7 @@
 #include "api/engine/search_file.h"
 #include "api/engine/selftest.h"
 #include "api/engine/shards.h"
+#include "api/engine/warm.h"
 #include "base/log.h"
 #include "device/account.h"
 #include "weights/fp8.h"
@@ -708,7 +709,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
     if (r == HZP_OK && a->tier)
         hzp_tier_set_wake(a->tier, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->pool)
-        r = hzp_loop_warm_up(a->loop, hzp_kvpool_layers(a->pool));
+        r = hzp_warm_up(a->loop, a->pool, a->trainer, a->dev);
     if (r == HZP_OK)
         note_memory(a);
     int64_t ready = 1;

@@ -181,6 +181,36 @@ const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *a, 
     return i ? &a->entry[i - 1] : NULL;
 }
 
+static int32_t number_at(const unsigned char *key, size_t at)
+{
+    int32_t number;
+    memcpy(&number, key + at, sizeof(number));
+    return number;
+}
+
+const struct hzp_cuda_algo *hzp_cuda_algos_near(const struct hzp_cuda_algos *a, const void *key,
+                                                size_t size, size_t at)
+{
+    unsigned char full[HZP_CUDA_ALGO_KEY];
+    const struct hzp_cuda_algo *ret = NULL;
+    double least = 2;
+    key_fill(full, key, size);
+    double wanted = (double)number_at(full, at);
+    for (int i = 0; i < a->count; i++) {
+        const struct hzp_cuda_algo *entry = &a->entry[i];
+        double has = (double)number_at(entry->key, at);
+        if (!entry->tuned || !(has > 0) || memcmp(entry->key, full, at) != 0 ||
+            memcmp(entry->key + at + 4, full + at + 4, HZP_CUDA_ALGO_KEY - at - 4) != 0)
+            continue;
+        double ratio = has > wanted ? has / wanted : wanted / has;
+        if (ratio <= least) {
+            least = ratio;
+            ret = entry;
+        }
+    }
+    return ret;
+}
+
 static void *writer_main(void *arg);
 
 /* Frees a slot, and moves back the later entries of its run that would no longer be found. */

@@ -36,6 +36,12 @@ struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity);
 const struct hzp_cuda_algo *hzp_cuda_algos_find(const struct hzp_cuda_algos *algos, const void *key,
                                                 size_t size);
 
+/* The measured entry whose key differs from this one in nothing but the 4-byte number at byte `at`,
+ * where it has the nearest number, at most twice as large or half; NULL: there is none.  Looks at
+ * all entries. */
+const struct hzp_cuda_algo *hzp_cuda_algos_near(const struct hzp_cuda_algos *algos, const void *key,
+                                                size_t size, size_t at);
+
 /* Adds or replaces an entry; if the table is full, the oldest entry is evicted.  Never waits for a
  * disk. */
 void hzp_cuda_algos_add(struct hzp_cuda_algos *algos, const void *key, size_t size,

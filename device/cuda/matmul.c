@@ -9,10 +9,11 @@
  * table of fixed size and on disk (algos.h).  When a shape occurs for the first time outside of a
  * capture, the library's best algorithms are timed on the current operands, until the device is
  * steady (hzp_device_steady).  A server runs every size of its decode steps at its start; commands
- * that serve no requests are never steady.  A shape that a server meets later, of a prompt's last
- * piece or of a micro-batch, is not timed, because requests would wait for that: the library's
- * advice is used until a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed;
- * =1: every shape is, also later.  A lane with a share tells the library how many SMs it has.
+ * that serve no requests are never steady.  A shape that a server meets later, of a micro-batch, is
+ * not timed, because requests would wait for that: it gets the timed algorithm of the shape with
+ * the nearest number of rows, where the library accepts it, else the library's advice, until a
+ * start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape is, also
+ * later.  A lane with a share tells the library how many SMs it has.
  *
  * E4M3 with a scale for each row of either side is supported by the library from sm_90 and 12.9 on,
  * and not for all shapes, nor always into F32 (by_half); fp8.cu computes the products for which it
@@ -408,19 +409,31 @@ static int tune(struct hzp_cuda_products *p, struct product *product,
     return best;
 }
 
-/* Takes the kept algorithm, if the library still accepts it. */
-static bool kept(struct hzp_cuda_products *p, struct product *product, bool tunes)
+/* Takes this algorithm, if the library accepts it for the product.  NULL: there is none. */
+static bool take(struct hzp_cuda_products *p, struct product *product,
+                 const struct hzp_cuda_algo *entry)
 {
-    const struct hzp_cuda_algo *entry =
-        hzp_cuda_algos_find(p->algos, &product->key, sizeof(product->key));
     cublasLtMatmulHeuristicResult_t result;
-    if (!entry || (tunes && !entry->tuned))
+    if (!entry)
         return false;
     _Static_assert(sizeof(product->algo) == sizeof(entry->algo), "as it is kept");
     memcpy(&product->algo, entry->algo, sizeof(product->algo));
     return p->MatmulAlgoCheck(p->handle, product->desc, product->a, product->b, product->c,
                               product->c, &product->algo, &result) == CUBLAS_STATUS_SUCCESS &&
            result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= product->key.space;
+}
+
+/* Takes the kept algorithm.  One that was not timed only where none will be, and where none was
+ * timed for nearly as many rows (which are the sum's length in a gradient of weights). */
+static bool kept(struct hzp_cuda_products *p, struct product *product, bool tunes)
+{
+    const struct key *key = &product->key;
+    const struct hzp_cuda_algo *own = hzp_cuda_algos_find(p->algos, key, sizeof(*key));
+    if (own && own->tuned && take(p, product, own))
+        return true;
+    size_t rows = key->trans_a ? offsetof(struct key, k) : offsetof(struct key, m);
+    return !tunes && (take(p, product, hzp_cuda_algos_near(p->algos, key, sizeof(*key), rows)) ||
+                      take(p, product, own));
 }
 
 static bool choose(struct hzp_cuda_products *p, struct product *product,

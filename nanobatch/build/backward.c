@@ -220,6 +220,46 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
     hzp_micro_backward(chain, model, v, micro, s, &all);
 }
 
+/* --- Products alone --------------------------------------------------------------------------- */
+
+static bool same_layout(const struct hzp_mat *a, const struct hzp_mat *b)
+{
+    return a->rows == b->rows && a->cols == b->cols && a->stride == b->stride && a->type == b->type;
+}
+
+static bool same_shape(const struct hzp_matmul_args *a, const struct hzp_matmul_args *b)
+{
+    return same_layout(&a->a, &b->a) && same_layout(&a->b, &b->b) && same_layout(&a->c, &b->c) &&
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && !a->bias.ptr == !b->bias.ptr;
+}
+
+static void add_new(struct hzp_plan *chain, struct hzp_matmul_args product)
+{
+    for (int32_t i = 0; i < chain->items; i++)
+        if (same_shape(chain->item[i].args, &product))
+            return;
+    product.accumulate = 0;
+    product.from = (struct hzp_mat){0};
+    hzp_plan_next(chain, HZP_OP_matmul, &product);
+}
+
+void hzp_micro_products(struct hzp_plan *chain, const struct hzp_model *model,
+                        const struct hzp_version *v, const struct hzp_micro *micro,
+                        struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_plan whole;
+    hzp_plan_init(&whole);
+    hzp_micro_forward(&whole, model, v, micro, s, &all);
+    hzp_micro_backward(&whole, model, v, micro, s, &all);
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t i = 0; i < whole.items; i++)
+        if (whole.item[i].op == HZP_OP_matmul)
+            add_new(chain, *(const struct hzp_matmul_args *)whole.item[i].args);
+    hzp_plan_fini(&whole);
+}
+
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *s)

@@ -60,6 +60,12 @@ void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *space,
 /* Zeroes this rank's sums of the gradients of all units. */
 void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *space);
 
+/* The matrix products of the above, one of each shape, as a chain that times them: each sets what
+ * it would add to.  Overwrites the activations of a micro-batch, and gradients. */
+void hzp_micro_products(struct hzp_plan *chain, const struct hzp_model *model,
+                        const struct hzp_version *v, const struct hzp_micro *micro,
+                        struct hzp_train_space *space);
+
 /* Forward and loss only: fills micro->loss.value.  A space that is not forward_only must have no
  * micro-batch in progress. */
 void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,

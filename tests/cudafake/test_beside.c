@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/cudafake/test_beside.c - the start of a loop whose training has SMs of its own: steps of
  * serving are prepared as they are alone and as they are beside training, so that no request waits
- * for a capture, and every product of serving has a timed algorithm, whatever its lane's share.
+ * for a capture, and every product, of serving and of training, has a timed algorithm, whatever its
+ * lane's share.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,15 +131,13 @@ static void table_make(struct hzp_plan_table *table)
     hzp_plan_table_index(table);
 }
 
-/* Every product of serving since `from` has a timed algorithm; *ret: how many had a part of the
- * SMs. */
+/* Every product since `from` has a timed algorithm; *ret: how many had a part of the SMs. */
 static void check_products(int from, int *ret)
 {
     *ret = 0;
     for (int i = from; i < fake_calls(); i++) {
         const struct fake_call *call = fake_call_at(i);
-        if (call->kind != FAKE_PRODUCT || call->sm_target == TRAIN_SMS ||
-            call->sm_target == MIXED_TRAIN_SMS)
+        if (call->kind != FAKE_PRODUCT)
             continue;
         assert_int_not_equal(call->algo, 0); /* the one advised */
         *ret += call->sm_target == SERVE_SMS || call->sm_target == MIXED_SMS;
@@ -171,7 +170,7 @@ static void run(unsigned seed, bool table, const char *cache)
                                      .plans = table ? &plans : NULL,
                                      .check_plans = true};
     assert_int_equal(hzp_loop_create(&config, &loop), HZP_OK);
-    assert_int_equal(hzp_loop_warm_up(loop, w.kv), HZP_OK);
+    assert_int_equal(hzp_loop_warm_up(loop, w.kv, &t.chain), HZP_OK);
     fake_steady(true);
     struct hzp_graphs_stats start = hzp_loop_graphs(loop);
     /* 1, 2, 4, 8 rows; two slots, two batches, with training and without */

@@ -60,19 +60,26 @@ static void world_close(struct world *w)
     fake_close(dev);
 }
 
-/* Runs a micro-batch of one document, of which more rows are learned than the head takes at
- * once. */
-static void run_micro(struct world *w)
+/* One document. */
+static void fill_micro(struct world *w, int32_t tokens)
 {
-    struct hzp_exec_times times;
-    int32_t token[ROWS];
-    uint8_t learn[ROWS];
-    for (int32_t i = 0; i < ROWS; i++) {
+    int32_t token[ROWS + 1];
+    uint8_t learn[ROWS + 1];
+    for (int32_t i = 0; i < tokens; i++) {
         token[i] = i;
         learn[i] = 1;
     }
     hzp_micro_clear(w->micro);
-    assert_int_equal(hzp_micro_add(w->micro, token, learn, ROWS), HZP_OK);
+    assert_int_equal(hzp_micro_add(w->micro, token, learn, tokens), HZP_OK);
+}
+
+/* Runs a micro-batch of one document, of which more rows are learned than the head takes at
+ * once. */
+static void run_micro(struct world *w, int32_t tokens)
+{
+    struct hzp_exec_times times;
+    fill_micro(w, tokens);
+    hzp_plan_clear(&w->plan);
     hzp_micro_build(&w->plan, w->m.model, w->version, w->micro, w->space, true);
     assert_int_equal(hzp_exec_run(w->exec, &w->plan, NULL, &times), HZP_OK);
 }
@@ -133,7 +140,7 @@ static void check(enum hzp_dtype type, int casts)
     struct world w;
     world_open(&w, type);
     first = fake_calls();
-    run_micro(&w);
+    run_micro(&w, ROWS);
     print_launches();
     assert_int_equal(copies(&w.plan), 0);
     assert_int_equal(launches("cast"), casts);
@@ -151,8 +158,59 @@ static void test_f32(void **state)
     check(HZP_F32, 0);
 }
 
+/* Products that the library runs from call `from` on, and of these those with the algorithm that it
+ * advises first, which is not the quickest here. */
+static int products(int from, int *ret_advised)
+{
+    int count = 0;
+    *ret_advised = 0;
+    for (int i = from; i < fake_calls(); i++)
+        if (fake_call_at(i)->kind == FAKE_PRODUCT) {
+            count++;
+            *ret_advised += fake_call_at(i)->algo == 0;
+        }
+    return count;
+}
+
+/* The start's chain has each shape of product once: four of a layer forward and eight backward, and
+ * three of each size of the head's chunks.  A micro-batch of another number of rows, which comes
+ * when nothing is timed any more, gets their algorithms; one of far fewer rows does not. */
+static void test_products(void **state)
+{
+    static const int times[] = {9000, 2000};
+    struct hzp_exec_times ran;
+    struct hzp_plan chain;
+    struct world w;
+    int advised;
+    setenv("HZP_CUDA_TUNE", "", 1);
+    fake_set_algo_times(times, HZP_COUNT(times));
+    world_open(&w, HZP_BF16);
+    hzp_plan_init(&chain);
+    fill_micro(&w, ROWS + 1);
+    hzp_micro_products(&chain, w.m.model, w.version, w.micro, w.space);
+    assert_int_equal(chain.items, 12 + 3);
+    for (int32_t i = 0; i < chain.items; i++)
+        assert_int_equal(((const struct hzp_matmul_args *)chain.item[i].args)->accumulate, 0);
+    assert_int_equal(hzp_exec_run(w.exec, &chain, NULL, &ran), HZP_OK);
+    hzp_device_steady(w.m.dev);
+    for (int32_t rows = ROWS; rows > 4; rows -= 5) {
+        int from = fake_calls();
+        run_micro(&w, rows + 1);
+        int count = products(from, &advised);
+        assert_true(count >= 12 * LAYERS + 3);
+        if (rows >= ROWS / 2 + 2) /* the head's chunks have half as many rows, rounded up */
+            assert_int_equal(advised, 0);
+        else
+            assert_true(advised > 0);
+    }
+    hzp_plan_fini(&chain);
+    world_close(&w);
+    setenv("HZP_CUDA_TUNE", "0", 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f32)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bf16), cmocka_unit_test(test_f32),
+                                       cmocka_unit_test(test_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -419,7 +419,7 @@ static void open_first(struct world *w)
         .check_plans = true,
         .group = w->records};
     MUST(hzp_loop_create(&loop, &w->loop));
-    MUST(hzp_loop_warm_up(w->loop, hzp_kvpool_layers(r->pool)));
+    MUST(hzp_loop_warm_up(w->loop, hzp_kvpool_layers(r->pool), NULL));
     keep(r, hzp_weights_current(r->m.weights));
     if (!scene->saves)
         return;

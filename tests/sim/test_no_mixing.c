@@ -261,7 +261,7 @@ static void set_up(struct bench *b, const char *backend, uint32_t seed)
         .check_plans = true,
     };
     MUST(hzp_loop_create(&loop, &b->loop));
-    MUST(hzp_loop_warm_up(b->loop, hzp_kvpool_layers(b->pool)));
+    MUST(hzp_loop_warm_up(b->loop, hzp_kvpool_layers(b->pool), NULL));
     b->captures = hzp_loop_graphs(b->loop).captures;
 }
 

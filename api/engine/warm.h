@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/warm.h - the last phase of a server's start: steps of serving and products of training
+ * are run once, before a request arrives.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_API_ENGINE_WARM_H
+#define HZP_API_ENGINE_WARM_H
+
+#include "nanobatch/loop.h"
+#include "serve/kvpool.h"
+#include "train/trainer.h"
+
+/* hzp_loop_warm_up, with the products of the trainer's micro-batches where the device chooses
+ * algorithms for them; trainer NULL: with none. */
+int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_trainer *trainer,
+                const struct hzp_device *dev);
+
+#endif

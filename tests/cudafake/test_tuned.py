@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A server that learns has timed the products of its micro-batches when it is ready.
+
+    test_tuned.py FAKE_HZPSERVE MODEL
+
+Read from the file that keeps algorithms (device/cuda/algos.h): each matrix of a layer, and the head, forward and
+backward.
+"""
+import glob
+import importlib.util
+import os
+import signal
+import struct
+import sys
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+spec = importlib.util.spec_from_file_location("run_life", os.path.join(ROOT, "dev", "gpu", "run_life.py"))
+run_life = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run_life)
+
+ROWS = 256  # of a micro-batch; half of it, too, are timed
+WIDTH, INNER, QKV, HEADS, VOCAB = 128, 384, 512, 256, 1024  # of models/world
+MATRICES = {(QKV, WIDTH), (WIDTH, HEADS), (2 * INNER, WIDTH), (WIDTH, INNER), (VOCAB, WIDTH)}
+
+
+def timed(folder):
+    """{(m, n, k, first operand transposed, second)} of the entries that were timed."""
+    (path,) = glob.glob(folder + "/hzpserve/cublaslt-*.algos")
+    with open(path, "rb") as file:
+        data = file.read()
+    entry_bytes, count = struct.unpack_from("<II", data, 8)
+    found = set()
+    for i in range(count):
+        at = len(data) - (count - i) * entry_bytes
+        m, n, k = struct.unpack_from("<iii", data, at)
+        trans_a, trans_b = data[at + 30], data[at + 31]
+        if struct.unpack_from("<Q", data, at + 56)[0]:
+            found.add((m, n, k, trans_a, trans_b))
+    return found
+
+
+with tempfile.TemporaryDirectory() as folder, open(folder + "/log", "w", encoding="utf-8") as log:
+    os.environ.update(XDG_CACHE_HOME=folder, HZP_CUDA_TUNE="")
+    server = run_life.Server(sys.argv[1], sys.argv[2], folder + "/state", log,
+                             ["--max-running", "2", "--step-rows", "8", "--micro-rows", str(ROWS)])
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=run_life.HANG) == 0
+    found = timed(folder)
+wanted = set()
+for rows in (ROWS, ROWS // 2):
+    for out, of in MATRICES:
+        wanted |= {(rows, out, of, 0, 1), (rows, of, out, 0, 0), (out, of, rows, 1, 0)}
+assert wanted <= found, f"not timed: {sorted(wanted - found)} of {sorted(found)}"
+print("ok")
