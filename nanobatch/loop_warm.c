@@ -171,7 +171,8 @@ static int warm_products_with(struct hzp_loop *loop, const struct hzp_plan *prod
 {
     struct hzp_active_step *active = &loop->active[0];
     struct hzp_exec_times times;
-    hzp_batch_clear(active->batch);
+    if (active->batch)
+        hzp_batch_clear(active->batch);
     active->shape = shape;
     struct hzp_step_plan what = hzp_step_serving(loop, active);
     what.chain = products;
@@ -219,20 +220,22 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv,
     HZP_ASSERT(loop->number == 0);
     if (hzp_device_has_graphs(dev) && loop->config.group)
         return HZP_OK; /* see nanobatch/loop.h */
-    if (hzp_device_has_graphs(dev) && loop->config.batch && version) {
+    if (hzp_device_has_graphs(dev) && (loop->config.batch || products) && version) {
         uint64_t begin = hzp_now_ns();
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {
             loop->active[i].step.version = version;
             loop->active[i].offer.kv = kv;
         }
-        r = warm_all(loop);
-        if (r == HZP_OK && products)
+        r = loop->config.batch ? warm_all(loop) : warm_times(loop, 0);
+        if (r == HZP_OK && products && products->items)
             r = warm_products(loop, products);
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {
-            hzp_batch_clear(loop->active[i].batch);
+            if (loop->active[i].batch)
+                hzp_batch_clear(loop->active[i].batch);
             hzp_plan_clear(&loop->active[i].plan);
         }
-        hzp_page_table_forget(loop->config.batch->max.table); /* some of those steps never ran */
+        if (loop->config.batch) /* some of those steps never ran */
+            hzp_page_table_forget(loop->config.batch->max.table);
         hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu",
                 (double)(hzp_now_ns() - begin) / 1e6,
                 (unsigned long long)hzp_exec_graphs(loop->exec).captures);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "nanobatch/build/ride.h"
+#include "nanobatch/run/warm.h"
 #include "train/deal.h"
 #include "train/collectives.h"
 #include "train/start_state.h"
@@ -118,6 +119,11 @@ struct hzp_source *hzp_follower_source(struct hzp_follower *f)
 struct hzp_train_space *hzp_follower_space(struct hzp_follower *f)
 {
     return f->space;
+}
+
+int hzp_follower_products(struct hzp_follower *f, struct hzp_plan *chain)
+{
+    return hzp_warm_micros(chain, f->config.model, f->micro, f->space);
 }
 
 int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,

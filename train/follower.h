@@ -41,6 +41,8 @@ int hzp_follower_create(const struct hzp_follower_config *config, struct hzp_fol
 void hzp_follower_destroy(struct hzp_follower *f); /* NULL: no effect */
 struct hzp_source *hzp_follower_source(struct hzp_follower *f);
 struct hzp_train_space *hzp_follower_space(struct hzp_follower *f);
+/* As hzp_trainer_products. */
+int hzp_follower_products(struct hzp_follower *f, struct hzp_plan *chain);
 
 /* As hzp_trainer_load: this rank's shards of the state in dir, which belongs to version v. */
 int hzp_follower_load(struct hzp_follower *f, struct hzp_version *v, const char *dir,

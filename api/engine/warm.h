@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/engine/warm.h - the last phase of a server's start: steps of serving and products of training
- * are run once, before a request arrives.
+/* api/engine/warm.h - the last phase of the start: steps of serving and products of training
+ * are run once, before a request arrives, or the first update begins.
  *
  * Thread: engine.
  */
@@ -9,11 +9,12 @@
 
 #include "nanobatch/loop.h"
 #include "serve/kvpool.h"
-#include "train/trainer.h"
+#include "train/follower.h"
 
-/* hzp_loop_warm_up, with the products of the trainer's micro-batches where the device chooses
- * algorithms for them; trainer NULL: with none. */
+/* hzp_loop_warm_up, with the products of the trainer's or the follower's micro-batches where the
+ * device chooses algorithms for them.  pool NULL: nothing serves; trainer and follower NULL:
+ * nothing is learned. */
 int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_trainer *trainer,
-                const struct hzp_device *dev);
+                struct hzp_follower *follower, const struct hzp_device *dev);
 
 #endif

@@ -9,11 +9,11 @@
  * table of fixed size and on disk (algos.h).  When a shape occurs for the first time outside of a
  * capture, the library's best algorithms are timed on the current operands, until the device is
  * steady (hzp_device_steady).  A server runs every size of its decode steps at its start; commands
- * that serve no requests are never steady.  A shape that a server meets later, of a micro-batch, is
- * not timed, because requests would wait for that: it gets the timed algorithm of the shape with
- * the nearest number of rows, where the library accepts it, else the library's advice, until a
- * start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed; =1: every shape is, also
- * later.  A lane with a share tells the library how many SMs it has.
+ * that neither serve nor learn are never steady.  A shape that comes later, of a micro-batch, is
+ * not timed, because requests or the update would wait for that: it gets the timed algorithm of
+ * the shape with the nearest number of rows, where the library accepts it, else the library's
+ * advice, until a start or a command meets the shape.  HZP_CUDA_TUNE=0: nothing is timed; =1:
+ * every shape is, also later.  A lane with a share tells the library how many SMs it has.
  *
  * E4M3 with a scale for each row of either side is supported by the library from sm_90 and 12.9 on,
  * and not for all shapes, nor always into F32 (by_half); fp8.cu computes the products for which it

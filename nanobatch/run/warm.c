@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/warm.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static void want_logits(struct hzp_batch *b, int32_t row)
 {
     b->sample[hzp_batch_add_logits(b, row)] =
@@ -68,4 +71,43 @@ void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
     begin(b);
     add_decodes(b, most / 2);
     add_prompts(b, kv, max->rows_max - most / 2);
+}
+
+/* ---- training ---- */
+
+/* One document of so many rows, all learned. */
+static int fill_micro(struct hzp_micro *micro, int32_t rows)
+{
+    int32_t count = rows + 1;
+    int32_t *token = calloc((size_t)count, sizeof(*token));
+    uint8_t *learn = malloc((size_t)count);
+    int r = HZP_ENOMEM;
+    hzp_micro_clear(micro);
+    if (token && learn) {
+        memset(learn, 1, (size_t)count);
+        r = hzp_micro_add(micro, token, learn, count);
+    }
+    free(token);
+    free(learn);
+    return r;
+}
+
+/* Micro-batches have any number of rows: the algorithm of a size serves those that are nearest to
+ * it (device/cuda/matmul.c), so halves are enough. */
+int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
+                    struct hzp_train_space *space)
+{
+    enum { LEAST = 128 };
+    const struct hzp_version *v = hzp_weights_current(model->weights);
+    int32_t rows = micro->rows_max, r = HZP_OK;
+    if (!v)
+        return HZP_OK;
+    do {
+        r = fill_micro(micro, rows);
+        if (r == HZP_OK)
+            hzp_micro_products(chain, model, v, micro, space);
+        rows /= 2;
+    } while (r == HZP_OK && rows >= LEAST);
+    hzp_micro_clear(micro);
+    return r;
 }

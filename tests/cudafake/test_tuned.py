@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server that learns has timed the products of its micro-batches when it is ready.
+"""A server that learns has timed the products of its micro-batches when it is ready, and `train` times no others.
 
-    test_tuned.py FAKE_HZPSERVE MODEL
+    test_tuned.py FAKE_HZPSERVE MODEL EXAMPLES
 
 Read from the file that keeps algorithms (device/cuda/algos.h): each matrix of a layer, and the head, forward and
 backward.
@@ -12,6 +12,7 @@ import importlib.util
 import os
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -41,6 +42,11 @@ def timed(folder):
     return found
 
 
+def learnt(found):
+    """The rows of the gradients of weights among them: serving has none."""
+    return {k for m, n, k, trans_a, trans_b in found if trans_a}
+
+
 with tempfile.TemporaryDirectory() as folder, open(folder + "/log", "w", encoding="utf-8") as log:
     os.environ.update(XDG_CACHE_HOME=folder, HZP_CUDA_TUNE="")
     server = run_life.Server(sys.argv[1], sys.argv[2], folder + "/state", log,
@@ -53,4 +59,13 @@ for rows in (ROWS, ROWS // 2):
     for out, of in MATRICES:
         wanted |= {(rows, out, of, 0, 1), (rows, of, out, 0, 0), (out, of, rows, 1, 0)}
 assert wanted <= found, f"not timed: {sorted(wanted - found)} of {sorted(found)}"
+assert learnt(found) == {ROWS, ROWS // 2}, learnt(found)
+
+with tempfile.TemporaryDirectory() as folder:
+    os.environ.update(XDG_CACHE_HOME=folder)
+    with open(sys.argv[3], encoding="utf-8") as file, open(folder + "/some", "w", encoding="utf-8") as some:
+        some.writelines(file.readlines()[:3])
+    subprocess.run([sys.argv[1], "train", sys.argv[2], "--data", folder + "/some", "--out", folder + "/out", "--device",
+                    "cuda", "--micro-rows", "128"], check=True, timeout=run_life.HANG)
+    assert learnt(timed(folder)) == {128}, learnt(timed(folder))
 print("ok")
