@@ -83,8 +83,8 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
  * with training, where that has another shape or other shares.  So algorithms are chosen, graphs of
  * every slot of weights captured, and events made, before a request arrives.  kv: of the pool, all
  * of whose pages must be free; NULL: nothing serves.  products: of training (NULL: none), each run
- * once with each share of the device that training has in some shape.  Then, on every device, it
- * calls hzp_device_steady().  Call it before the first turn.
+ * once with the whole device, and with each share that training has on lanes where nothing serves.
+ * Then, on every device, it calls hzp_device_steady().  Call it before the first turn.
  *
  * In a group on such a device nothing runs here, because members run only steps that records tell
  * of: algorithms are chosen, and events made, by the first steps of each size. */

@@ -182,8 +182,14 @@ static int warm_products_with(struct hzp_loop *loop, const struct hzp_plan *prod
     hzp_step_build(&active->plan, &what);
     for (int kind = 0; kind < HZP_KIND_COUNT && shape; kind++) /* serving takes lanes, too */
         active->plan.computing |= 1u << shape->lane[0][kind];
-    HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
-    return hzp_exec_land(active->flight, NULL, &times);
+    int r = hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL);
+    if (r == HZP_OK)
+        r = hzp_exec_land(active->flight, NULL, &times);
+    if (r != HZP_ENOMEM && r != HZP_EUNSUP)
+        return r;
+    hzp_log(HZP_LOG_WARN, "loop", "products of training cannot be tried: %s, ignoring",
+            hzp_err_name(r));
+    return HZP_OK;
 }
 
 /* Whether training has the same lanes and shares in both. */

@@ -159,8 +159,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
                        struct hzp_err_text *reterr);
 void hzp_trainer_destroy(struct hzp_trainer *t); /* NULL: no effect */
 /* Appends the matrix products of micro-batches of several sizes, each shape once, for
- * hzp_loop_warm_up.  Call it before the loop runs; nothing else may have been computed in the
- * trainer's memory.  HZP_ENOMEM. */
+ * hzp_loop_warm_up.  Call it before the loop runs: they overwrite gradients and activations.
+ * HZP_ENOMEM. */
 int hzp_trainer_products(struct hzp_trainer *t, struct hzp_plan *chain);
 
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);

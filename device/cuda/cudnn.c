@@ -15,7 +15,6 @@
 
 enum { PLANS_MAX = 64, SIZES = 4, TIMED_RUNS = 3 };
 enum mode { CHOOSE, ALWAYS, NEVER };
-enum verdict { UNKNOWN, OURS, THEIRS };
 
 static const int32_t size_of[SIZES] = {256, 1024, 4096, 16384};
 
@@ -24,7 +23,7 @@ static const size_t LAY_BYTES = HZP_ATTN_LAY_LISTS * HZP_ATTN_LAY_ROW * sizeof(i
 struct entry {
     struct hzp_cudnn_class class;
     struct hzp_cudnn_plan plan; /* plan.plan NULL: refused */
-    enum verdict verdict;
+    enum hzp_cudnn_choice verdict;
 };
 
 struct hzp_cudnn {
@@ -285,16 +284,17 @@ static struct kept kept_of(const struct hzp_cudnn *dnn, const struct hzp_cudnn_c
 }
 
 /* Who computes a class, if that was decided in this process or is kept. */
-static enum verdict verdict_of(struct hzp_cudnn *dnn, const struct hzp_cudnn_class *c)
+static enum hzp_cudnn_choice verdict_of(struct hzp_cudnn *dnn, const struct hzp_cudnn_class *c)
 {
     const struct entry *e = entry_find(dnn, c);
     struct kept kept = kept_of(dnn, c);
     if (dnn->mode == ALWAYS)
-        return THEIRS;
-    if (e && e->verdict != UNKNOWN)
+        return HZP_CUDNN_THEIRS;
+    if (e && e->verdict != HZP_CUDNN_UNKNOWN)
         return e->verdict;
     const struct hzp_cuda_algo *known = hzp_cuda_algos_find(dnn->algos, &kept, sizeof(kept));
-    return known && known->algo[0] <= THEIRS ? (enum verdict)known->algo[0] : UNKNOWN;
+    return known && known->algo[0] <= HZP_CUDNN_THEIRS ? (enum hzp_cudnn_choice)known->algo[0]
+                                                       : HZP_CUDNN_UNKNOWN;
 }
 
 /* ---- running ---- */
@@ -656,19 +656,19 @@ static void decide(struct hzp_cudnn *dnn, struct hzp_lane *lane, const struct jo
 {
     struct entry *e = ready->entry[job->most];
     struct kept kept = kept_of(dnn, &e->class);
-    uint64_t choice[8] = {OURS};
+    uint64_t choice[8] = {HZP_CUDNN_OURS};
     float ms[2] = {-1, -1};
-    e->verdict = OURS;
+    e->verdict = HZP_CUDNN_OURS;
     if (!compare(dnn, lane, job, ready, own, ms)) {
         count(lane->dev, &e->class, "its results are not ours, or it does not run");
         hzp_cudnn_plan_free(&dnn->lib, &e->plan);
         return;
     }
-    e->verdict = ms[1] < ms[0] ? THEIRS : OURS;
+    e->verdict = ms[1] < ms[0] ? HZP_CUDNN_THEIRS : HZP_CUDNN_OURS;
     hzp_log(HZP_LOG_INFO, "cuda",
             "attention=%s class=%d rows=%d segments=%d own_ms=%.4f cudnn_ms=%.4f by=%s",
             kind_name[job->kind], e->class.rows, job->out.rows, job->segs.count, (double)ms[0],
-            (double)ms[1], e->verdict == THEIRS ? "cudnn" : "own");
+            (double)ms[1], e->verdict == HZP_CUDNN_THEIRS ? "cudnn" : "own");
     choice[0] = (uint64_t)e->verdict;
     hzp_cuda_algos_add(dnn->algos, &kept, sizeof(kept), choice, true);
 }
@@ -692,17 +692,17 @@ int hzp_cudnn_attention(struct hzp_lane *lane, enum hzp_op op, const void *args,
         count(lane->dev, &most, dnn->why);
         return own(lane, args);
     }
-    enum verdict verdict = verdict_of(dnn, &most);
-    bool late = verdict == UNKNOWN && dnn->steady;
+    enum hzp_cudnn_choice verdict = verdict_of(dnn, &most);
+    bool late = verdict == HZP_CUDNN_UNKNOWN && dnn->steady;
     if (late)
         count(lane->dev, &most, "it was not timed before the end of the start");
-    if (late || verdict == OURS || !ready_make(dnn, lane, &job, &ready))
+    if (late || verdict == HZP_CUDNN_OURS || !ready_make(dnn, lane, &job, &ready))
         return own(lane, args);
-    if (verdict == UNKNOWN) {
+    if (verdict == HZP_CUDNN_UNKNOWN) {
         decide(dnn, lane, &job, &ready, own);
         verdict = ready.entry[job.most]->verdict;
     }
-    if (verdict != THEIRS)
+    if (verdict != HZP_CUDNN_THEIRS)
         return own(lane, args);
     int r = run(dnn, lane, &job, &ready);
     return r == HZP_EUNSUP ? own(lane, args) : r;
@@ -733,17 +733,29 @@ size_t hzp_cudnn_gradient_room(struct hzp_device *dev, const struct hzp_attn_pac
     if (!job_fits(dnn, &job))
         return 0;
     struct hzp_cudnn_class c = class_of(dnn, &job, job.most);
-    const struct entry *e = verdict_of(dnn, &c) == OURS ? NULL : entry_of(dnn, dev, &c);
+    const struct entry *e = entry_of(dnn, dev, &c);
     return e && e->plan.plan ? room_of(&job, e, NULL).need : 0;
 }
 
-bool hzp_cudnn_gradient_chosen(struct hzp_device *dev, const struct hzp_attn_packed_bwd_args *args)
+enum hzp_cudnn_choice hzp_cudnn_choice(struct hzp_device *dev, enum hzp_op op, const void *args)
 {
     struct hzp_cudnn *dnn = ((struct hzp_cuda_device *)dev)->cudnn;
     struct job job;
-    job_fill(&job, HZP_OP_attn_packed_bwd, args);
+    job_fill(&job, op, args);
     if (!job_fits(dnn, &job))
-        return false;
+        return HZP_CUDNN_OURS;
     struct hzp_cudnn_class c = class_of(dnn, &job, job.most);
-    return verdict_of(dnn, &c) == THEIRS;
+    return verdict_of(dnn, &c);
+}
+
+void hzp_cudnn_plans_make(struct hzp_device *dev, enum hzp_op op, const void *args)
+{
+    struct hzp_cudnn *dnn = ((struct hzp_cuda_device *)dev)->cudnn;
+    struct job job;
+    job_fill(&job, op, args);
+    for (int i = 0; job_fits(dnn, &job) && i < SIZES; i++) {
+        struct hzp_cudnn_class c = class_of(dnn, &job, i);
+        if (job.count[i])
+            entry_of(dnn, dev, &c);
+    }
 }

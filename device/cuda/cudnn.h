@@ -34,12 +34,14 @@ size_t hzp_cudnn_version(char *why, size_t room);
 
 /* For cudnn_prepare.c.  class_rows: of the i-th class, 0 past the last.  trains: what a training is
  * like, NULL: none is prepared; false: there is no cuDNN, or it is too late.  gradient_room: bytes
- * of workspace that the op needs, whose plan is made; 0: it is not cuDNN's.  gradient_chosen:
- * cuDNN computes the op. */
+ * of workspace that the op needs, whose plan is made; 0: there is no plan.  choice: who computes
+ * the op.  plans_make: makes the plans of the op's classes that are not there yet. */
+enum hzp_cudnn_choice { HZP_CUDNN_UNKNOWN, HZP_CUDNN_OURS, HZP_CUDNN_THEIRS };
 int32_t hzp_cudnn_class_rows(int i);
 bool hzp_cudnn_trains(struct hzp_cudnn *dnn, const struct hzp_attention_use *use);
 size_t hzp_cudnn_gradient_room(struct hzp_device *dev, const struct hzp_attn_packed_bwd_args *args);
-bool hzp_cudnn_gradient_chosen(struct hzp_device *dev, const struct hzp_attn_packed_bwd_args *args);
+enum hzp_cudnn_choice hzp_cudnn_choice(struct hzp_device *dev, enum hzp_op op, const void *args);
+void hzp_cudnn_plans_make(struct hzp_device *dev, enum hzp_op op, const void *args);
 
 /* ---- attn_lay.cu ---- */
 

@@ -91,22 +91,34 @@ static bool class_is(int i, int32_t rows)
     return hzp_cudnn_class_rows(i) && (i == 0 || hzp_cudnn_class_rows(i - 1) < rows);
 }
 
-static struct hzp_attn_packed_bwd_args made_bwd(const struct made *m,
-                                                const struct hzp_attention_use *use)
+/* Micro-batches of the i-th class, forward and backward. */
+struct both {
+    struct hzp_attn_packed_args to;
+    struct hzp_attn_packed_bwd_args from;
+};
+
+static struct both made_both(struct made *m, const struct hzp_attention_use *use, int i)
 {
-    return (struct hzp_attn_packed_bwd_args){m->qkv, m->out,  m->dout,    m->dqkv,
-                                             m->lse, m->segs, use->heads, use->scale};
+    made_divide(m, hzp_cudnn_class_rows(i), use->rows);
+    return (struct both){
+        {m->qkv, m->out, m->lse, m->segs, use->heads, use->scale},
+        {m->qkv, m->out, m->dout, m->dqkv, m->lse, m->segs, use->heads, use->scale}};
 }
 
 /* The workspace that gradients of a full micro-batch need; 0: what a lane has anyway, or too much
- * of the device's memory. */
+ * of the device's memory.  A micro-batch may have documents of classes that ours compute when they
+ * are alone. */
 static size_t attn_bytes(struct made *m, const struct hzp_attention_use *use)
 {
+    bool ours = true;
     size_t most = 0;
     for (int i = 0; class_is(i, use->rows); i++) {
-        made_divide(m, hzp_cudnn_class_rows(i), use->rows);
-        struct hzp_attn_packed_bwd_args args = made_bwd(m, use);
-        size_t room = hzp_cudnn_gradient_room(m->dev, &args);
+        struct both b = made_both(m, use, i);
+        ours &= hzp_cudnn_choice(m->dev, HZP_OP_attn_packed_bwd, &b.from) == HZP_CUDNN_OURS;
+    }
+    for (int i = 0; class_is(i, use->rows) && !ours; i++) {
+        struct both b = made_both(m, use, i);
+        size_t room = hzp_cudnn_gradient_room(m->dev, &b.from);
         most = HZP_MAX(most, room);
     }
     return most > HZP_CUDA_SPACE && most < m->dev->mem_total / 32 ? most : 0;
@@ -117,18 +129,26 @@ static int made_run(struct made *m, const struct hzp_attention_use *use, struct 
                     bool *ret)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)m->dev;
-    *ret = false;
+    bool to = false, from = false;
     for (int i = 0; class_is(i, use->rows); i++) {
-        made_divide(m, hzp_cudnn_class_rows(i), use->rows);
-        struct hzp_attn_packed_args to = {m->qkv, m->out, m->lse, m->segs, use->heads, use->scale};
-        struct hzp_attn_packed_bwd_args from = made_bwd(m, use);
-        HZP_TRY(hzp_op_attn_packed(lane, &to));
-        HZP_TRY(hzp_op_attn_packed_bwd(lane, &from));
+        struct both b = made_both(m, use, i);
+        HZP_TRY(hzp_op_attn_packed(lane, &b.to));
+        HZP_TRY(hzp_op_attn_packed_bwd(lane, &b.from));
         HZP_TRY(hzp_cuda_check(dev, cudaStreamSynchronize(hzp_cuda_lane(lane)->stream),
                                "trying attention"));
         dev->epoch++; /* the lists are written again */
-        *ret |= hzp_cudnn_gradient_chosen(m->dev, &from);
+        to |= hzp_cudnn_choice(m->dev, HZP_OP_attn_packed, &b.to) == HZP_CUDNN_THEIRS;
+        from |= hzp_cudnn_choice(m->dev, HZP_OP_attn_packed_bwd, &b.from) == HZP_CUDNN_THEIRS;
     }
+    /* An op is computed by the class with most of its work, and needs the plans of the others. */
+    for (int i = 0; class_is(i, use->rows); i++) {
+        struct both b = made_both(m, use, i);
+        if (to)
+            hzp_cudnn_plans_make(m->dev, HZP_OP_attn_packed, &b.to);
+        if (from)
+            hzp_cudnn_plans_make(m->dev, HZP_OP_attn_packed_bwd, &b.from);
+    }
+    *ret = from;
     return HZP_OK;
 }
 

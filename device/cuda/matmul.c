@@ -423,17 +423,17 @@ static bool take(struct hzp_cuda_products *p, struct product *product,
            result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= product->key.space;
 }
 
-/* Takes the kept algorithm.  One that was not timed only where none will be, and where none was
- * timed for nearly as many rows (which are the sum's length in a gradient of weights). */
+/* Takes an algorithm that is kept: first one timed for this shape.  Where nothing will be timed:
+ * one advised for this shape (it may stand for one that failed), else one timed for nearly as many
+ * rows.  Rows are k in a gradient of weights, else m. */
 static bool kept(struct hzp_cuda_products *p, struct product *product, bool tunes)
 {
     const struct key *key = &product->key;
     const struct hzp_cuda_algo *own = hzp_cuda_algos_find(p->algos, key, sizeof(*key));
-    if (own && own->tuned && take(p, product, own))
+    if (own && (own->tuned || !tunes) && take(p, product, own))
         return true;
     size_t rows = key->trans_a ? offsetof(struct key, k) : offsetof(struct key, m);
-    return !tunes && (take(p, product, hzp_cuda_algos_near(p->algos, key, sizeof(*key), rows)) ||
-                      take(p, product, own));
+    return !tunes && take(p, product, hzp_cuda_algos_near(p->algos, key, sizeof(*key), rows));
 }
 
 static bool choose(struct hzp_cuda_products *p, struct product *product,

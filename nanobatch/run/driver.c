@@ -44,15 +44,15 @@ static int measure(struct hzp_device *dev, struct hzp_lane *lane, float *x, int 
 }
 
 /* Where graphs could not be measured there must be a budget all the same.  few: bytes of GRAPHS
- * graphs of FEW nodes; 0: these could not be measured either. */
+ * graphs of FEW nodes; 0: these could not be made, or nothing was seen to be taken. */
 static void assume_graphs(size_t few, struct hzp_driver_memory *ret)
 {
     ret->node = few ? HZP_DIV_UP(few, (size_t)GRAPHS * FEW) : NODE_MOST;
     ret->graph = few ? 0 : NODE_MOST;
     hzp_log(HZP_LOG_WARN, "engine",
-            "memory driver: graphs of %d nodes cannot be made, for lack of memory or because the "
-            "driver refuses; %zu bytes a node are planned, which is %s",
-            few ? MANY : FEW, ret->node, few ? "what small graphs take" : "assumed, not measured");
+            "memory driver: graphs cannot be measured, for lack of memory or because the driver "
+            "refuses; %zu bytes a node are planned, which is %s",
+            ret->node, few ? "what small graphs take" : "assumed");
 }
 
 static int measure_graphs(struct hzp_device *dev, struct hzp_driver_memory *ret)

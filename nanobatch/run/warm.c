@@ -75,8 +75,8 @@ void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
 
 /* ---- training ---- */
 
-/* One document of so many rows, all learned. */
-static int fill_micro(struct hzp_micro *micro, int32_t rows)
+/* One document of so many rows; the last `learned` are learned. */
+static int fill_micro(struct hzp_micro *micro, int32_t rows, int32_t learned)
 {
     int32_t count = rows + 1;
     int32_t *token = calloc((size_t)count, sizeof(*token));
@@ -84,7 +84,8 @@ static int fill_micro(struct hzp_micro *micro, int32_t rows)
     int r = HZP_ENOMEM;
     hzp_micro_clear(micro);
     if (token && learn) {
-        memset(learn, 1, (size_t)count);
+        memset(learn, 0, (size_t)count);
+        memset(learn + count - learned, 1, (size_t)learned);
         r = hzp_micro_add(micro, token, learn, count);
     }
     free(token);
@@ -92,22 +93,28 @@ static int fill_micro(struct hzp_micro *micro, int32_t rows)
     return r;
 }
 
-/* Micro-batches have any number of rows: the algorithm of a size serves those that are nearest to
- * it (device/cuda/matmul.c), so halves are enough. */
+static int add_micro(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
+                     struct hzp_train_space *space, int32_t rows, int32_t learned)
+{
+    HZP_TRY(fill_micro(micro, rows, learned));
+    hzp_micro_products(chain, model, hzp_weights_current(model->weights), micro, space);
+    return HZP_OK;
+}
+
+/* Micro-batches have any number of rows, and their heads those that are learned: the algorithm of a
+ * size serves those that are nearest to it (device/cuda/matmul.c), so halves are enough. */
 int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
                     struct hzp_train_space *space)
 {
-    enum { LEAST = 128 };
-    const struct hzp_version *v = hzp_weights_current(model->weights);
-    int32_t rows = micro->rows_max, r = HZP_OK;
-    if (!v)
+    enum { ROWS_LEAST = 128, LEARNED_LEAST = 8 };
+    int32_t most = micro->rows_max, r = HZP_OK;
+    if (!hzp_weights_current(model->weights))
         return HZP_OK;
-    do {
-        r = fill_micro(micro, rows);
-        if (r == HZP_OK)
-            hzp_micro_products(chain, model, v, micro, space);
-        rows /= 2;
-    } while (r == HZP_OK && rows >= LEAST);
+    for (int32_t rows = most; r == HZP_OK && (rows == most || rows >= ROWS_LEAST); rows /= 2)
+        r = add_micro(chain, model, micro, space, rows, rows);
+    for (int32_t learned = ROWS_LEAST / 2; r == HZP_OK && learned >= LEARNED_LEAST; learned /= 2)
+        if (learned < most)
+            r = add_micro(chain, model, micro, space, most, learned);
     hzp_micro_clear(micro);
     return r;
 }

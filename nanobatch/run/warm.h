@@ -26,8 +26,8 @@ void hzp_warm_prompts(struct hzp_batch *batch, const struct hzp_kv *kv, int32_t 
 void hzp_warm_mixed(struct hzp_batch *batch, const struct hzp_kv *kv);
 
 /* Appends the products (hzp_micro_products) of a micro-batch of all rows that there is room for, of
- * half as many, and so on down to 128, each shape once; micro is empty afterwards.  Without
- * a version: none.  HZP_ENOMEM. */
+ * half as many, and so on down to 128, and the head's of fewer learned rows, down to 8, each shape
+ * once; micro is empty afterwards.  Without a version: none.  HZP_ENOMEM. */
 int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
                     struct hzp_train_space *space);
 

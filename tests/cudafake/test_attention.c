@@ -509,6 +509,26 @@ static int forward_of(int count, const int32_t *rows)
     return fake_count(FAKE_ATTENTION) - before;
 }
 
+/* Documents of two classes, the shorter of which goes by our kernels when it is alone, as an
+ * earlier start found: the plans of both are there. */
+static void test_kept_ours_among_theirs(void **state)
+{
+    static const int32_t mixed[] = {300, 200};
+    char cache[] = "/tmp/hzp-attention-XXXXXX", command[80];
+    assert_non_null(mkdtemp(cache));
+    fake_dnn.own_microseconds = 100;
+    fake_dnn.microseconds = 5000;
+    rig_open(NULL, cache);
+    hzp_device_prepare_attention(rig.dev, &(struct hzp_attention_use){heads, 200, 0.125f, false});
+    rig_close();
+    start_with(5000, 100, cache);
+    assert_true(forward_of(2, mixed) > 0);
+    assert_int_equal(fallbacks(), 0);
+    rig_close();
+    snprintf(command, sizeof(command), "rm -r %s", cache);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_nothing_is_built_later(void **state)
 {
     static const int32_t longer[] = {600}, mixed_later[] = {230, 230, 230, 290};
@@ -746,6 +766,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_wrong_results),
         cmocka_unit_test(test_compared),
+        cmocka_unit_test(test_kept_ours_among_theirs),
         cmocka_unit_test(test_nothing_is_built_later),
         cmocka_unit_test(test_nothing_is_timed_later),
         cmocka_unit_test(test_failing_run),
