@@ -38,8 +38,8 @@ void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
 
 /* The rate now, in bytes per second, of reading this memory of the device, which should be far
  * larger than the caches: the mean of a few runs in the fastest way, a fraction of a second.  Where
- * the rate varies from one second to the next, and from one place in memory to another (the second
- * processor's, or another virtual machine's neighbour), what binds a figure is the rate of the
+ * the rate varies from one second to the next, and from one place in memory to another (a virtual
+ * machine does not know which memory it has), what binds a figure is the rate of the
  * memory that it reads, taken in turns with it; read_bytes_per_s is the best moment of the whole
  * measurement.  HZP_EUNSUP: the rate does not vary (reads_vary), or the backend does not
  * measure. */

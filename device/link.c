@@ -165,7 +165,8 @@ static void fail_family(struct hzp_link *first)
     for (int i = 0; i < HZP_LINK_SPLITS_MAX; i++)
         fail_with(root->split[i], first);
     hzp_lock_release(&root->all);
-    hzp_link_wake(root); /* again: before, it may have looked at a link that had not failed yet */
+    hzp_link_wake(
+        root); /* again: what the first link woke may have looked at one that had not failed yet */
 }
 
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why)

@@ -24,8 +24,8 @@ static int decode_once(struct hzp_bench *b, struct hzp_bench_client *client, dou
 }
 
 /* Decoding one sequence reads every weight once per token; its keys and values are small in
- * comparison.  Where the rate of reads varies, that of the weights' memory is taken in turns with
- * the decoding. */
+ * comparison.  Where the rate of reads varies, that of the weights' memory (of the published type,
+ * also where E4M3 copies are read) is taken in turns with the decoding. */
 static int decode_alone(struct hzp_bench *b, struct hzp_bench_client *client,
                         struct hzp_err_text *reterr)
 {

@@ -41,7 +41,8 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v)
     atomic_store(&s->saver_ended, false);
     s->saver_result = hzp_snapshot_take(s->copy, s->trainer, v, &s->saver_why);
     if (s->saver_result >= 0) {
-        int r = hzp_thread_start(&s->saver, "hzp-saver", saver_main, s); /* it sets saver_result */
+        int r = hzp_thread_start(&s->saver, "hzp-saver", saver_main,
+                                 s); /* the saver sets saver_result */
         if (r >= 0)
             return;
         s->saver_result = hzp_fail(&s->saver_why, r, "cannot start a thread");

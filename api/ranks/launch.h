@@ -2,7 +2,7 @@
 /* api/ranks/launch.h - what the launcher of several ranks says in the environment, and starting
  * one.
  *
- * Thread: main, before other threads start.
+ * Thread: main, before other threads start, but for hzp_launch_kept.
  */
 #ifndef HZP_API_RANKS_LAUNCH_H
 #define HZP_API_RANKS_LAUNCH_H
@@ -66,7 +66,8 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
                          const struct hzp_launch_keep *keep, int *status,
                          struct hzp_err_text *reterr);
 
-/* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none. */
+/* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none.
+ * Call it once; any thread. */
 int hzp_launch_kept(void);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of

@@ -9,15 +9,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor, for rank 0 */
+enum { KEPT_LEAST = 3 };                               /* those below are replaced, or written to */
 static const uint64_t second_ns = 1000000000u;
 
 struct team {
@@ -81,10 +84,27 @@ static int start(struct team *team, int rank, struct hzp_err_text *reterr)
 
 int hzp_launch_kept(void)
 {
-    const char *text = getenv(kept_variable);
-    int fd = text ? (int)strtol(text, NULL, 10) : -1;
-    unsetenv(kept_variable);
-    return fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+    const char *text = getenv("HZP_RANKS_DIR") ? getenv(kept_variable) : NULL;
+    char *end = NULL;
+    long fd = text ? strtol(text, &end, 10) : -1;
+    bool whole = text && *text && !*end && fd >= KEPT_LEAST && fd <= INT_MAX;
+    struct sockaddr_storage at;
+    socklen_t size = sizeof(at);
+    if (!whole || getsockname((int)fd, (struct sockaddr *)&at, &size) < 0)
+        return -1;
+    return fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0 ? (int)fd : -1;
+}
+
+static int keep_socket(struct team *team, const struct hzp_launch_keep *keep,
+                       struct hzp_err_text *reterr)
+{
+    int fd;
+    HZP_TRY(keep->open(keep->ctx, &fd, reterr));
+    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
+    close(fd);
+    if (team->kept < 0)
+        return hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s", strerror(errno));
+    return HZP_OK;
 }
 
 /* Nothing answers there any more: those who wait at the socket are to know it. */
@@ -236,7 +256,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
-    int r = keep ? keep->open(keep->ctx, &team.kept, reterr) : HZP_OK;
+    int r = keep ? keep_socket(&team, keep, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);
     team.asked = r < 0;

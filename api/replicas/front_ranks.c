@@ -17,6 +17,7 @@ void hzp_front_lose(struct hzp_front *f, int rank, const char *why)
     if (!at->is.up)
         return;
     at->is.up = false;
+    at->former = at->peer;
     at->peer.size = 0;
     snprintf(at->is.why, sizeof(at->is.why), "%s", why);
     hzp_dispatch_forget(f->dispatch, rank);
@@ -375,13 +376,16 @@ static void news(struct hzp_front *f, int rank, const char *data, size_t bytes)
     refuse(f, &peer, why);
 }
 
-/* Whether one is not there: another process in its place need not be displaced. */
-static bool misses_one(const struct hzp_front *f)
+/* Whether a sender that is not known may come again: some rank has no replica, and no other process
+ * has come in the sender's place, which it would displace. */
+static bool may_come_again(const struct hzp_front *f, const struct hzp_pipe_peer *peer)
 {
-    bool all = true;
-    for (int r = 1; r < f->ranks; r++)
+    bool all = true, replaced = false;
+    for (int r = 1; r < f->ranks; r++) {
         all &= f->place[r].is.up;
-    return !all;
+        replaced |= f->place[r].is.up && hzp_pipe_same(&f->place[r].former, peer);
+    }
+    return !all && !replaced;
 }
 
 void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, const char *data,
@@ -402,6 +406,6 @@ void hzp_front_handle(struct hzp_front *f, const struct hzp_pipe_peer *peer, con
             hzp_front_lose(f, r, "it has said goodbye");
         return;
     }
-    if (data[0] == 'N' && !f->stopping && misses_one(f))
+    if (data[0] == 'N' && !f->stopping && may_come_again(f, peer))
         hzp_pipe_send(f->pipe, peer, "K", 1);
 }

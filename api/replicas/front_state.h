@@ -28,6 +28,7 @@ struct hzp_remote {
 struct hzp_place {
     struct hzp_front_rank is; /* silent_s and staleness are set when it is asked for */
     struct hzp_pipe_peer peer;
+    struct hzp_pipe_peer former; /* the one before, which was lost or displaced */
     uint64_t heard_ns, since_ns;
     int32_t pages;    /* of its requests, as expected when they were sent */
     uint64_t told;    /* of the front's policies */

@@ -7,8 +7,8 @@
  *     H record    hello, of a replica: struct hzp_hello and the lines that all ranks agree on
  *     W           welcome: the front takes it in
  *     X text      refused, and why
- *     K           the front does not know it, because it was lost, or rank 0 has been: it may come
- *                 again
+ *     K           the front does not know it, having taken it for lost or being of a new rank 0: it
+ *                 may come again
  *     R request   a request for the replica
  *     C id        cancel it
  *     P policy    how much the replica trains beside its requests

@@ -17,6 +17,7 @@
 #include <string.h>
 
 enum { RUNS = 7, RUNS_NOW = 2, READ_TASKS = 256, SIDE = 1024, PRODUCTS = 2, LINE_WORDS = 64 / 8 };
+enum { WORDS = 8 * LINE_WORDS }; /* a task reads a multiple: a line of each of eight streams */
 
 struct reading {
     const uint64_t *words;
@@ -53,8 +54,8 @@ static int measure_reads(struct hzp_lane *lane, const void *memory, size_t bytes
 {
     static const int streams[] = {1, 2, 4, 8};
     struct hzp_team *team = hzp_cpu_team(lane);
-    const size_t each = bytes / READ_TASKS / sizeof(uint64_t);
-    double rate, mean[HZP_COUNT(streams)] = {0};
+    const size_t words = bytes / READ_TASKS / sizeof(uint64_t), each = words / WORDS * WORDS;
+    double rate, all[HZP_COUNT(streams)] = {0};
     uint64_t *sum = calloc((size_t)hzp_team_threads(team), sizeof(*sum));
     if (!sum)
         return HZP_ENOMEM;
@@ -67,10 +68,10 @@ static int measure_reads(struct hzp_lane *lane, const void *memory, size_t bytes
         double seconds = (double)(hzp_now_ns() - begin) * 1e-9;
         rate = (double)(each * sizeof(uint64_t) * READ_TASKS) / seconds;
         *ret_best = HZP_MAX(*ret_best, rate);
-        mean[way] += seconds;
+        all[way] += seconds;
     }
     for (int way = 0; way < HZP_COUNT(streams); way++) {
-        rate = (double)(each * sizeof(uint64_t) * READ_TASKS) * runs / mean[way];
+        rate = (double)(each * sizeof(uint64_t) * READ_TASKS) * runs / all[way];
         *ret_mean = HZP_MAX(*ret_mean, rate);
     }
     free(sum);

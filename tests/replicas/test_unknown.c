@@ -28,11 +28,12 @@ static void may_come_again(void **state)
     close_world(&w);
 }
 
-/* One in whose place another has come is not told: it would displace that one, and be displaced. */
-static void is_replaced(void **state)
+/* One in whose place another has come is not told, also while a third rank is missing: it would
+ * displace that one, and be displaced. */
+static void check_replaced(int ranks)
 {
     struct world w;
-    open_world(&w, 600);
+    open_world_of(&w, ranks, 600);
     come_up(&w);
     struct hzp_pipe *first = w.pipe, *second;
     MUST(hzp_pipe_connect(&w.at, HZP_MESSAGE_MAX, &second, NULL));
@@ -55,6 +56,12 @@ static void is_replaced(void **state)
     assert_int_equal(heard, 'X');
     hzp_pipe_close(second);
     close_world(&w);
+}
+
+static void is_replaced(void **state)
+{
+    check_replaced(2);
+    check_replaced(3);
 }
 
 int main(void)

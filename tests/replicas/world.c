@@ -47,13 +47,18 @@ static void open_engine(struct world *w)
 
 void open_world(struct world *w, double silent_s)
 {
+    open_world_of(w, 2, silent_s);
+}
+
+void open_world_of(struct world *w, int ranks, double silent_s)
+{
     memset(w, 0, sizeof(*w));
     open_engine(w);
     snprintf(w->folder, sizeof(w->folder), "/tmp/hzpserve-front-XXXXXX");
     assert_non_null(mkdtemp(w->folder));
     snprintf(w->at.endpoint, sizeof(w->at.endpoint), "ipc://%s/replicas", w->folder);
     struct hzp_front_config config = {
-        .at = &w->at, .record = RECORD, .ranks = 2, .silent_s = silent_s};
+        .at = &w->at, .record = RECORD, .ranks = ranks, .silent_s = silent_s};
     MUST(hzp_front_create(&config, &w->front, NULL));
     struct hzp_loop_config loop = {
         .model = w->m.model,
@@ -62,7 +67,7 @@ void open_world(struct world *w, double silent_s)
         .source = {hzp_scheduler_source(w->scheduler), hzp_front_source(w->front)},
         .sources = 2};
     MUST(hzp_loop_create(&loop, &w->loop));
-    w->hello = (struct hzp_hello){.ranks = 2,
+    w->hello = (struct hzp_hello){.ranks = ranks,
                                   .vocab = VOCAB,
                                   .positions = POSITIONS,
                                   .width = 32,

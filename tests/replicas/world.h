@@ -46,8 +46,9 @@ struct world {
 
 #define MUST(call) assert_true((call) >= 0)
 
-/* silent_s: after which the front takes a replica for lost. */
-void open_world(struct world *w, double silent_s);
+/* Of so many ranks.  silent_s: after which the front takes a replica for lost. */
+void open_world_of(struct world *w, int ranks, double silent_s);
+void open_world(struct world *w, double silent_s); /* of two */
 void close_world(struct world *w);
 
 /* The same weights, as a version that has learned so much, after so many updates more. */
