@@ -305,14 +305,14 @@ static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args
     const struct hzp_sample_row *row = s.a.row + r;
     if (!is_drawn(row) || !cuts_some(row, vocab))
         return;
+    slice x;
+    slice_candidates(s.a, x);
     best top = row_likeliest(s, r);
     float floor;
     if (!isfinite(top.value) || !level_find(row, vocab, s.levels[r], &floor))
         return;
     weigher weight = {top.value, 1.0 / (double)row->temperature};
     shortlist &list = s.list[r];
-    slice x;
-    slice_candidates(s.a, x);
 #pragma unroll
     for (int i = 0; i < PER; i++)
         if (depth(weight, x.x[i]) <= floor) {
@@ -378,8 +378,8 @@ static __global__ void __launch_bounds__(THREADS) sample_settle(struct sample_ar
     const struct hzp_sample_args &a = all.a;
     int r = blockIdx.x;
     row_state s = state_of(a, r);
-    best top = row_top(all, r);
     int token = s.row->given < 0 ? draw(s, all, plain, &list) : s.row->given;
+    best top = row_top(all, r);
     double lse = raw_lse(all, r, top.value);
     float logit = sane(s.logit[token]);
     if (threadIdx.x == 0) {

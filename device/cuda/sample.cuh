@@ -33,8 +33,9 @@ struct levels {
 
 struct row_state {
     const float *logit;
-    const uint32_t *plain; /* bitmap: candidates without an edit; NULL: every token is one */
-    const uint32_t *mask;  /* the row's; NULL: every token is a candidate */
+    const uint32_t
+        *plain; /* bitmap: candidates without an edit; NULL: not made, or every token is one */
+    const uint32_t *mask; /* the row's; NULL: every token is a candidate */
     const struct hzp_sample_row *row;
     const struct hzp_logit_edit *edit;
     int vocab;

@@ -513,7 +513,7 @@ static int forward_of(int count, const int32_t *rows)
  * earlier start found: the plans of both are there. */
 static void test_kept_ours_among_theirs(void **state)
 {
-    static const int32_t mixed[] = {300, 200};
+    static const int32_t two_classes[] = {300, 200};
     char cache[] = "/tmp/hzp-attention-XXXXXX", command[80];
     assert_non_null(mkdtemp(cache));
     fake_dnn.own_microseconds = 100;
@@ -522,7 +522,7 @@ static void test_kept_ours_among_theirs(void **state)
     hzp_device_prepare_attention(rig.dev, &(struct hzp_attention_use){heads, 200, 0.125f, false});
     rig_close();
     start_with(5000, 100, cache);
-    assert_true(forward_of(2, mixed) > 0);
+    assert_true(forward_of(2, two_classes) > 0);
     assert_int_equal(fallbacks(), 0);
     rig_close();
     snprintf(command, sizeof(command), "rm -r %s", cache);
