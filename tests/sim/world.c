@@ -41,7 +41,8 @@ static const struct {
     [SIM_RIDE_STALE] = {"ride-stale", "ride"},
     [SIM_MIXED_PROMPT] = {"mixed-prompt", "segment|prompt version"},
     [SIM_SWAP_STORM] = {"swap-storm", "restart"},
-    [SIM_LATE_SWAP] = {"late-swap", "loop|member"},
+    /* the member's refusal reaches rank 0 as it runs a step, or as it ends one */
+    [SIM_LATE_SWAP] = {"late-swap", "loop|member|failure"},
 };
 
 const char *sim_sabotage_name(enum sim_sabotage sabotage)
