@@ -113,6 +113,8 @@ uint64_t hzp_op_wire(enum hzp_op op, const void *args)
     if (op != HZP_OP_collective)
         return 0;
     const struct hzp_collective_args *a = args;
+    if (a->part == HZP_COLLECTIVE_END)
+        return 0;
     int ranks = hzp_link_ranks(a->link);
     enum hzp_transfer_op kind = (enum hzp_transfer_op)a->kind;
     uint64_t bytes = mat_bytes(&a->recv);

@@ -441,6 +441,28 @@ int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
     }
 }
 
+int hzp_link_begin_transfer(struct hzp_link *link, const struct hzp_transfer *transfer,
+                            struct hzp_err_text *reterr)
+{
+    if (link->begun_count == HZP_LINK_BEGUN_MAX)
+        return hzp_fail(reterr, HZP_EBUSY, "%s: %d transfers were begun and not ended",
+                        op_name[transfer->op], HZP_LINK_BEGUN_MAX);
+    HZP_TRY(hzp_link_post(link, transfer, &link->begun[link->begun_count], reterr));
+    link->begun_count++;
+    return HZP_OK;
+}
+
+int hzp_link_end_transfer(struct hzp_link *link, struct hzp_err_text *reterr)
+{
+    if (link->begun_count == 0)
+        return hzp_fail(reterr, HZP_EINVAL, "the end of a transfer that was not begun");
+    hzp_ticket oldest = link->begun[0];
+    link->begun_count--;
+    for (int i = 0; i < link->begun_count; i++)
+        link->begun[i] = link->begun[i + 1];
+    return hzp_link_wait(link, oldest, reterr);
+}
+
 void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx)
 {
     hzp_lock_take(&link->lock);

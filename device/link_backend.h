@@ -73,6 +73,8 @@ struct hzp_link {
     int groups;
     struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* of ticket t: [t % HZP_LINK_TICKETS_MAX] */
     _Atomic(uint64_t) posted, done, wire_bytes;
+    hzp_ticket begun[HZP_LINK_BEGUN_MAX]; /* and not ended, oldest first */
+    int begun_count;
     uint64_t counted;     /* bytes that the transfer in progress has sent; 0: hzp_transfer_cost */
     struct hzp_lock lock; /* of wake and of the failure's text */
     void (*wake)(void *ctx);

@@ -302,10 +302,18 @@ struct hzp_sample_args {
     float *top_logprob;
 };
 
+enum hzp_collective_part { HZP_COLLECTIVE_WHOLE, HZP_COLLECTIVE_BEGIN, HZP_COLLECTIVE_END };
+
 /* A transfer among all ranks of a link (device/link.h, which has the formulas), posted by the lane
  * that runs the op and waited for: the op ends when this rank's data have arrived.  Every rank runs
  * the same collectives on a link in the same order; the plan checker sees the link as memory that
  * each of them writes, so it proves that they are ordered.
+ *
+ * It may be two ops instead, between which a lane computes something else: BEGIN posts the
+ * transfer; END, of the same arguments, waits for the oldest that was begun on the link, of at most
+ * HZP_LINK_BEGUN_MAX.  No item between them touches recv or send, which the checker proves, too.
+ * Where the device's streams order transfers, BEGIN is all of it.
+ *
  *   all-reduce      recv [rows][cols] F32 = the sum of all ranks' send, in rank order
  *   all-gather      recv [ranks rows][cols] = all ranks' send [rows][cols], one behind the other
  *   reduce-scatter  recv [rows][cols] F32 (+)= this rank's rows of the sum of all ranks' send
@@ -320,6 +328,7 @@ struct hzp_collective_args {
     int32_t accumulate;
     int32_t wide; /* all-reduce: 0, or the enum hzp_wire of 8 bytes that two columns make */
     int32_t tag;  /* all ranks name the same, or the link fails */
+    int32_t part; /* enum hzp_collective_part */
 };
 
 /* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
@@ -482,7 +491,7 @@ struct hzp_cost {
 };
 struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args);
 
-/* Bytes that a rank sends for a collective; 0 for every other op. */
+/* Bytes that a rank sends for a collective, of which END sends none; 0 for every other op. */
 uint64_t hzp_op_wire(enum hzp_op op, const void *args);
 
 /* For the plan checker: the memory that an op reads and writes, at most HZP_ACCESS_MAX pieces, each

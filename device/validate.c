@@ -343,6 +343,7 @@ static const char *check_collective(const struct hzp_collective_args *a)
     int64_t ranks = hzp_link_ranks(a->link), recv = a->recv.rows, send = a->send.rows;
     bool sums = a->kind == HZP_ALL_REDUCE || a->kind == HZP_REDUCE_SCATTER;
     RULE(sums || a->kind == HZP_ALL_GATHER, "is none of its kinds");
+    RULE(a->part >= HZP_COLLECTIVE_WHOLE && a->part <= HZP_COLLECTIVE_END, "is none of its parts");
     RULE(!sums || a->recv.type == HZP_F32, "sums of another type than F32");
     RULE(!a->wide || (a->kind == HZP_ALL_REDUCE && a->recv.cols % 2 == 0 &&
                       (a->wide == HZP_WIRE_F64 || a->wide == HZP_WIRE_U64)),

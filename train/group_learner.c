@@ -201,6 +201,7 @@ void hzp_group_learner_ran(void *learner, const struct hzp_step_record *record,
     if (l->work.kind == HZP_CHAIN_RESTORE)
         abandon(l);
     l->stats.micros += l->work.kind == HZP_CHAIN_MICRO;
+    l->stats.halved += l->work.halved;
     l->stats.evaluations += l->work.kind == HZP_CHAIN_EVAL;
     l->stats.undone += l->work.kind == HZP_CHAIN_RESTORE;
 }

@@ -61,8 +61,9 @@ void hzp_group_learner_ran(void *learner, const struct hzp_step_record *record,
 int hzp_group_learner_publish(void *learner, uint64_t id, struct hzp_err_text *reterr);
 
 struct hzp_group_learner_stats {
-    uint64_t micros, updates, skipped; /* skipped: updates that were not finite */
-    uint64_t evaluations, undone;      /* a gate's micro-batches; updates it has refused */
+    uint64_t micros, halved;      /* halved: of the micro-batches, those whose halves take turns */
+    uint64_t updates, skipped;    /* skipped: updates that were not finite */
+    uint64_t evaluations, undone; /* a gate's micro-batches; updates it has refused */
     uint64_t publications;
 };
 void hzp_group_learner_read_stats(const struct hzp_group_learner *l,

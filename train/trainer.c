@@ -264,6 +264,9 @@ void hzp_trainer_build_micro(struct hzp_trainer *t)
     /* Cutting into chunks costs time and only pays off when training rides in serving's products,
      * so the forward pass is not cut while no request runs. */
     hzp_micro_cut(micro, t->carried ? t->config.chunk_rows : 0);
+    bool halved = hzp_trainer_halves(t, micro);
+    if (halved)
+        hzp_micro_halve(micro);
     t->rider = (struct hzp_rider){hzp_trainer_version(t), micro, t->space};
     hzp_plan_clear(&t->chain);
     t->chain_ns = hzp_now_ns();
@@ -273,8 +276,8 @@ void hzp_trainer_build_micro(struct hzp_trainer *t)
     else
         hzp_micro_build(&t->chain, t->config.model, hzp_trainer_version(t), micro, t->space,
                         t->bin == 0);
-    hzp_trainer_note_work(t,
-                          &(struct hzp_chain_work){.kind = HZP_CHAIN_MICRO, .first = t->bin == 0});
+    hzp_trainer_note_work(t, &(struct hzp_chain_work){
+                                 .kind = HZP_CHAIN_MICRO, .first = t->bin == 0, .halved = halved});
     t->at = t->to = 0;
 }
 
@@ -487,6 +490,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     t->flush = false;
     t->tail_step = 0;
     t->carried = room->ride_rows > 0;
+    t->op_times = room->op_times;
     hzp_trainer_serve_part(t);
     if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
         return true;

@@ -130,6 +130,9 @@ struct hzp_trainer_config {
     /* While requests run, the forward pass is cut into chunks of about this many rows; 0: not
      * cut. */
     int32_t chunk_rows;
+    /* Of a group that computes each step together: halves of a micro-batch, which take turns where
+     * sums between ranks take long, have at least so many rows.  0: 128. */
+    int32_t half_rows;
     /* Memory is zeroed by slices of the first steps instead of at create, so that a server can
      * answer before: on a CPU it takes seconds per GB.  Samples wait for it. */
     bool prepare_behind;

@@ -48,7 +48,8 @@ int hzp_cuda_collective(struct hzp_lane *lane, const void *args)
     if (dev->capturing)
         return HZP_EUNSUP;
     hzp_collective_transfer(a, &t);
-    if (t.count == 0 || (hzp_link_ranks(a->link) == 1 && !a->send.ptr))
+    if (t.count == 0 || a->part == HZP_COLLECTIVE_END ||
+        (hzp_link_ranks(a->link) == 1 && !a->send.ptr))
         return HZP_OK;
     note_link(dev, a->link);
     int r = hzp_link_enqueue(a->link, &t, hzp_cuda_lane(lane)->stream, &why);

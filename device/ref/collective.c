@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/collective.c - the collective op of backends whose memory is the host's: the thread of
- * the lane posts the transfer and waits for its ticket. */
+ * the lane posts the transfer and waits for its ticket, at once or in a later op. */
 #include "base/log.h"
 #include "device/collective.h"
 #include "device/ref/ref.h"
+
+static int run_part(const struct hzp_collective_args *a, const struct hzp_transfer *t,
+                    struct hzp_err_text *why)
+{
+    hzp_ticket ticket;
+    if (a->part == HZP_COLLECTIVE_BEGIN)
+        return hzp_link_begin_transfer(a->link, t, why);
+    if (a->part == HZP_COLLECTIVE_END)
+        return hzp_link_end_transfer(a->link, why);
+    HZP_TRY(hzp_link_post(a->link, t, &ticket, why));
+    return hzp_link_wait(a->link, ticket, why);
+}
 
 static int ref_collective(struct hzp_lane *lane, const void *args)
 {
@@ -13,10 +25,7 @@ static int ref_collective(struct hzp_lane *lane, const void *args)
     if (t.count == 0)
         return HZP_OK;
     struct hzp_err_text why = {0};
-    hzp_ticket ticket;
-    int r = hzp_link_post(a->link, &t, &ticket, &why);
-    if (r >= 0)
-        r = hzp_link_wait(a->link, ticket, &why);
+    int r = run_part(a, &t, &why);
     if (r >= 0)
         return HZP_OK;
     hzp_log(HZP_LOG_ERROR, "device", "%s between ranks failed: %s", hzp_transfer_name(t.op),

@@ -134,8 +134,8 @@ void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
     if (config->qkv_bias)
         HZP_PLAN_NEXT(plan, colsum, .x = g->dqkv, .y = hzp_layer_grad(layer, HZP_QKV_BIAS));
     HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_in, .w = norm, .y = g->normed, .eps = config->norm_eps);
-    hzp_product_backward(plan, layer, HZP_QKV, g->quantum_flops, g->dqkv, g->normed, g->dnormed);
-    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_D_QKV, g->dnormed);
+    hzp_product_backward_summed(plan, layer, HZP_QKV, HZP_TENSOR_D_QKV, g->quantum_flops, g->dqkv,
+                                g->normed, g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_in, .w = norm, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, HZP_ATTN_NORM), .rstd = k->rstd_attn);
 }

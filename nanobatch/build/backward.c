@@ -3,6 +3,7 @@
 
 #include "base/thread.h"
 #include "nanobatch/build/ends.h"
+#include "nanobatch/build/tensor.h"
 #include "nanobatch/build/train_space_state.h"
 #include "nanobatch/build/update.h"
 
@@ -59,16 +60,74 @@ static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
     }
 }
 
+static void forward_chunks(struct hzp_plan *chain, const struct hzp_model *model,
+                           const struct hzp_version *v, const struct hzp_micro *micro,
+                           struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        forward_chunk(chain, model, v, micro->id, &chunk, s, range);
+    }
+}
+
+/* One layer's rows of all chunks.  The sums of O and Down of one chunk run beside the products of
+ * the others. */
+static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer *layer,
+                                 const struct hzp_micro *micro, struct hzp_train_space *s,
+                                 const struct hzp_layer_range *range)
+{
+    const struct hzp_model *model = layer->model;
+    struct hzp_layer_space space[HZP_LINK_BEGUN_MAX];
+    for (int32_t i = 0; i < micro->chunks; i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        space[i] = hzp_train_layer_space(s, layer->index, chunk.row0, chunk.rows);
+        space[i].sums_apart = true;
+        chain->row0 = chunk.row0;
+        chain->rows = chunk.rows;
+        if (layer->index > range->first) {
+            chain->layer = (int16_t)(layer->index - 1);
+            hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_in);
+        }
+        hzp_layer_attend(chain, layer, &space[i], &chunk);
+        chain->layer = (int16_t)layer->index;
+        hzp_attn_output(chain, layer, &space[i]);
+        hzp_tensor_begin(chain, model, HZP_TENSOR_O, space[i].x_mid);
+    }
+    for (int32_t i = 0; i < micro->chunks; i++) {
+        chain->row0 = micro->chunk[i].row0;
+        chain->rows = micro->chunk[i].rows;
+        hzp_tensor_end(chain, model, HZP_TENSOR_O, space[i].x_mid);
+        hzp_mlp_forward(chain, layer, &space[i]);
+        hzp_tensor_begin(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
+    }
+    for (int32_t i = 0; i < micro->chunks && layer->index == range->last - 1; i++)
+        hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
+    chain->layer = -1;
+}
+
+/* The forward pass of a tensor-parallel group's micro-batch that is cut. */
+static void forward_beside(struct hzp_plan *chain, const struct hzp_model *model,
+                           const struct hzp_version *v, const struct hzp_micro *micro,
+                           struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    struct hzp_layer layer = {model, v, NULL, -1};
+    HZP_ASSERT(micro->chunks <= HZP_LINK_BEGUN_MAX);
+    if (range->embed)
+        hzp_embed_forward(chain, &layer, micro->id, hzp_mat_rows(s->kept[0].x_in, 0, micro->rows));
+    for (layer.index = range->first; layer.index < range->last; layer.index++)
+        forward_layer_beside(chain, &layer, micro, s, range);
+}
+
 void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
                        const struct hzp_version *v, const struct hzp_micro *micro,
                        struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
     hzp_assert_engine_thread();
     begin(chain, micro, s);
-    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
-        struct hzp_packed chunk = hzp_micro_packed(micro, i);
-        forward_chunk(chain, model, v, micro->id, &chunk, s, range);
-    }
+    if (model->tensor && micro->chunks > 1)
+        forward_beside(chain, model, v, micro, s, range);
+    else
+        forward_chunks(chain, model, v, micro, s, range);
     begin(chain, micro, s);
     s->forward_end = chain->items;
 }

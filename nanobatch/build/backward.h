@@ -18,7 +18,10 @@
  *
  * The forward pass goes chunk by chunk: one chunk's rows through all layers, then the next one's,
  * whose attention finds the keys and values of a document's earlier chunks in their rows.  So while
- * a chunk is computed, the rows behind it in the buffers are free, and ride.h uses them.
+ * a chunk is computed, the rows behind it in the buffers are free, and ride.h uses them.  In a
+ * tensor-parallel group chunks take turns at each layer instead, two pieces of a layer that each
+ * end with a product whose parts the ranks add up (tensor.h): one chunk's sum runs beside the
+ * other's products.
  *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * the trainer can give way to serving between two items.

@@ -18,8 +18,8 @@
 
 struct head {
     int32_t kind, flag, docs, rows, learned, weights; /* flag: of the kind, flag_of */
-    int64_t from;                                     /* GATHER, and the three below */
-    int32_t part, unit, count, none;
+    int64_t from;                                     /* GATHER; and part, unit, count */
+    int32_t part, unit, count, halved;
     struct hzp_update_hyper hyper;
 };
 _Static_assert(sizeof(struct head) == 48 + 8 * 4, "the head has no padding");
@@ -58,7 +58,7 @@ static void put(char **at, const void *from, int32_t count)
 size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_micro *m,
                             char *data)
 {
-    struct head h = {.kind = work->kind, .flag = flag_of(work)};
+    struct head h = {.kind = work->kind, .flag = flag_of(work), .halved = work->halved};
     char *at = data + sizeof(h);
     if (work->kind == HZP_CHAIN_UPDATE) {
         h.hyper = work->hyper;
@@ -68,7 +68,7 @@ size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_
         h.unit = work->gather.unit;
         h.count = work->gather.count;
     } else if (has_docs(work->kind)) {
-        HZP_ASSERT(m->chunks == 0 && m->loss.kind == HZP_LOSS_XENT);
+        HZP_ASSERT(m->loss.kind == HZP_LOSS_XENT);
         h.docs = m->docs;
         h.rows = m->rows;
         h.learned = m->learned;
@@ -98,6 +98,8 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
         return bad(reterr, "an unknown kind", h->kind);
     if (h->flag < 0 || h->flag > (micro || h->kind == HZP_CHAIN_UPDATE))
         return bad(reterr, "an unknown flag", h->flag);
+    if (h->halved < 0 || h->halved > (h->kind == HZP_CHAIN_MICRO && h->rows > 1))
+        return bad(reterr, "halves of what has none", h->halved);
     if (h->rows < micro || h->rows > most)
         return bad(reterr, "too many rows, or none", h->rows);
     if (h->docs < micro || h->docs > h->rows)
@@ -174,6 +176,8 @@ static int read_docs(const struct head *h, const struct arrays *a, struct hzp_mi
     }
     if (row != h->rows || at != h->learned)
         return bad(reterr, "rows of no document", h->rows - row);
+    if (h->halved)
+        hzp_micro_halve(micro);
     return HZP_OK;
 }
 
@@ -211,6 +215,7 @@ int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t p
                                 .first = h.kind == HZP_CHAIN_MICRO && h.flag,
                                 .saves = h.kind == HZP_CHAIN_UPDATE && h.flag,
                                 .draft = h.kind == HZP_CHAIN_EVAL && h.flag,
+                                .halved = h.halved,
                                 .hyper = h.hyper,
                                 .gather = {(enum hzp_state_part)h.part, h.unit, h.from, h.count}};
     if (h.kind == HZP_CHAIN_UPDATE)

@@ -34,6 +34,7 @@ struct hzp_chain_work {
     bool first;                    /* MICRO: of its update */
     bool saves;                    /* UPDATE: it may be undone */
     bool draft;                    /* EVAL: of the draft, not of the current version */
+    bool halved;                   /* MICRO: its halves take turns (hzp_micro_halve) */
     struct hzp_update_hyper hyper; /* UPDATE */
     struct hzp_gather gather;      /* GATHER; what is read is not compared with the model */
 };
@@ -42,12 +43,13 @@ struct hzp_chain_work {
 size_t hzp_chain_work_room(int32_t rows_max);
 
 /* Writes it into data, which has room for the longest; returns its bytes.  MICRO, EVAL: of this
- * micro-batch, which is not cut into chunks; others: micro is not used. */
+ * micro-batch, cut or not; others: micro is not used. */
 size_t hzp_chain_work_write(const struct hzp_chain_work *work, const struct hzp_micro *micro,
                             char *data);
 
-/* Reads it; MICRO, EVAL: into micro, which is cleared first.  Tokens are below vocab, documents
- * have at most `positions` rows.  HZP_EFORMAT says what is wrong; micro is then undefined. */
+/* Reads it; MICRO, EVAL: into micro, which is cleared first, and cut into halves where the work
+ * says so.  Tokens are below vocab, documents have at most `positions` rows.  HZP_EFORMAT says what
+ * is wrong; micro is then undefined. */
 int hzp_chain_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positions,
                         struct hzp_chain_work *ret, struct hzp_micro *micro,
                         struct hzp_err_text *reterr);

@@ -48,9 +48,9 @@ void hzp_head_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *row,
                        const struct hzp_head_space *s, struct hzp_mat dx)
 {
-    hzp_product_backward(plan, layer, HZP_HEAD, s->quantum_flops,
-                         hzp_tensor_own_cols(layer->model, s->dlogits), s->normed, s->dnormed);
-    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_D_HEAD, s->dnormed);
+    hzp_product_backward_summed(plan, layer, HZP_HEAD, HZP_TENSOR_D_HEAD, s->quantum_flops,
+                                hzp_tensor_own_cols(layer->model, s->dlogits), s->normed,
+                                s->dnormed);
     HZP_PLAN_NEXT(plan, fill, .y = s->dpicked);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = s->dnormed, .x = s->picked,
                   .w = hzp_layer_weight(layer, HZP_FINAL_NORM), .dx = s->dpicked,

@@ -81,6 +81,11 @@ void hzp_micro_cut(struct hzp_micro *m, int32_t chunk_rows)
         add_chunk(m, (int32_t)(m->rows * i / n), (int32_t)(m->rows * (i + 1) / n), &doc, &at);
 }
 
+void hzp_micro_halve(struct hzp_micro *m)
+{
+    hzp_micro_cut(m, HZP_DIV_UP(m->rows, 2));
+}
+
 struct hzp_packed hzp_micro_whole(const struct hzp_micro *m)
 {
     return (struct hzp_packed){

@@ -64,6 +64,10 @@ int hzp_micro_add_weighted(struct hzp_micro *micro, const int32_t *token, const 
 /* Cuts what was added into equal chunks of about so many rows; 0: into one. */
 void hzp_micro_cut(struct hzp_micro *micro, int32_t chunk_rows);
 
+/* Cuts what was added, at least two rows, into two halves: a tensor-parallel group's sums of one
+ * half run beside the products of the other. */
+void hzp_micro_halve(struct hzp_micro *micro);
+
 /* Chunk `chunk` as attention sees it; chunk 0 of a micro-batch that was not cut is all of it. */
 struct hzp_packed hzp_micro_packed(const struct hzp_micro *micro, int32_t chunk);
 

@@ -38,9 +38,8 @@ void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
     HZP_PLAN_NEXT(plan, swiglu_bwd, .x = use.gate_up, .dy = grad.inner, .dx = grad.gate_up);
     HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_mid, .w = norm, .y = g->normed,
                   .eps = layer->model->config->norm_eps);
-    hzp_product_backward(plan, layer, HZP_GATE_UP, g->quantum_flops, grad.gate_up, g->normed,
-                         g->dnormed);
-    hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_D_GATE_UP, g->dnormed);
+    hzp_product_backward_summed(plan, layer, HZP_GATE_UP, HZP_TENSOR_D_GATE_UP, g->quantum_flops,
+                                grad.gate_up, g->normed, g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_mid, .w = norm, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, HZP_MLP_NORM), .rstd = k->rstd_mlp);
 }

@@ -98,15 +98,39 @@ bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
     return true;
 }
 
+static void add_weight_grad(struct hzp_plan *plan, const struct hzp_layer *layer,
+                            enum hzp_role role, uint64_t quantum_flops, struct hzp_mat dy,
+                            struct hzp_mat x)
+{
+    struct hzp_matmul_args dw = {
+        .a = dy, .b = x, .c = hzp_layer_grad(layer, role), .trans_a = 1, .accumulate = 1};
+    hzp_plan_add_matmul(plan, quantum_flops, &dw);
+}
+
+static void add_input_grad(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                           uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat dx)
+{
+    struct hzp_matmul_args input = {.a = dy, .b = hzp_layer_weight(layer, role), .c = dx};
+    hzp_plan_add_matmul(plan, quantum_flops, &input);
+}
+
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                           uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
                           struct hzp_mat dx)
 {
-    struct hzp_matmul_args dw = {
-        .a = dy, .b = x, .c = hzp_layer_grad(layer, role), .trans_a = 1, .accumulate = 1};
-    struct hzp_matmul_args input = {.a = dy, .b = hzp_layer_weight(layer, role), .c = dx};
-    hzp_plan_add_matmul(plan, quantum_flops, &dw);
-    hzp_plan_add_matmul(plan, quantum_flops, &input);
+    add_weight_grad(plan, layer, role, quantum_flops, dy, x);
+    add_input_grad(plan, layer, role, quantum_flops, dy, dx);
+}
+
+void hzp_product_backward_summed(struct hzp_plan *plan, const struct hzp_layer *layer,
+                                 enum hzp_role role, enum hzp_tensor_place place,
+                                 uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                                 struct hzp_mat dx)
+{
+    add_input_grad(plan, layer, role, quantum_flops, dy, dx);
+    hzp_tensor_begin(plan, layer->model, place, dx);
+    add_weight_grad(plan, layer, role, quantum_flops, dy, x);
+    hzp_tensor_end(plan, layer->model, place, dx);
 }
 
 /* This rank's rows of x, normed, go to all ranks. */

@@ -16,6 +16,7 @@
 
 #include "nanobatch/build/model.h"
 #include "nanobatch/build/space.h"
+#include "nanobatch/build/tensor.h"
 #include "nanobatch/plan/plan.h"
 #include "weights/units.h"
 
@@ -80,6 +81,12 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
 void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                           uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
                           struct hzp_mat dx);
+/* The same of a product whose input all ranks have: dx becomes the sum of theirs.  It is computed
+ * first, so that it is added up while dW is computed.  dx is none of the other memory. */
+void hzp_product_backward_summed(struct hzp_plan *plan, const struct hzp_layer *layer,
+                                 enum hzp_role role, enum hzp_tensor_place place,
+                                 uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                                 struct hzp_mat dx);
 
 /* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
  * cast. */

@@ -29,12 +29,30 @@ static int32_t tag_of(const struct hzp_plan *plan, enum hzp_tensor_place place)
     return (plan->layer + 1) * HZP_TENSOR_PLACE_COUNT + (int32_t)place;
 }
 
-void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
-                       enum hzp_tensor_place place, struct hzp_mat mat)
+static void reduce(struct hzp_plan *plan, const struct hzp_model *model,
+                   enum hzp_tensor_place place, struct hzp_mat mat, enum hzp_collective_part part)
 {
     if (model->tensor)
         HZP_PLAN_NEXT(plan, collective, .link = link_of(plan, model), .recv = mat,
-                      .kind = HZP_ALL_REDUCE, .tag = tag_of(plan, place));
+                      .kind = HZP_ALL_REDUCE, .tag = tag_of(plan, place), .part = (int32_t)part);
+}
+
+void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
+                       enum hzp_tensor_place place, struct hzp_mat mat)
+{
+    reduce(plan, model, place, mat, HZP_COLLECTIVE_WHOLE);
+}
+
+void hzp_tensor_begin(struct hzp_plan *plan, const struct hzp_model *model,
+                      enum hzp_tensor_place place, struct hzp_mat mat)
+{
+    reduce(plan, model, place, mat, HZP_COLLECTIVE_BEGIN);
+}
+
+void hzp_tensor_end(struct hzp_plan *plan, const struct hzp_model *model,
+                    enum hzp_tensor_place place, struct hzp_mat mat)
+{
+    reduce(plan, model, place, mat, HZP_COLLECTIVE_END);
 }
 
 struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat)

@@ -17,6 +17,9 @@
  * So the residual stream and its gradient, which norms read, have the same bits on every rank: sums
  * are in rank order.  Plans of all ranks differ in pointers, and in whether O and Down accumulate.
  *
+ * Training's sums run beside its products: those of the backward pass beside the weights'
+ * gradients, those of the forward pass beside the other half of the micro-batch (backward.h).
+ *
  * Collectives of one link are in one order on all ranks; the plan checker proves that a plan orders
  * them, as it does for memory that two items write.
  *
@@ -56,6 +59,13 @@ int32_t hzp_tensor_vocab_first(const struct hzp_model *model);
 /* mat, F32 without gaps between rows, becomes its sum over all ranks. */
 void hzp_tensor_reduce(struct hzp_plan *plan, const struct hzp_model *model,
                        enum hzp_tensor_place place, struct hzp_mat mat);
+
+/* The same in two items, for a chain that computes something else between them: what they name as
+ * mat is not touched there.  Those that are begun end in the same order. */
+void hzp_tensor_begin(struct hzp_plan *plan, const struct hzp_model *model,
+                      enum hzp_tensor_place place, struct hzp_mat mat);
+void hzp_tensor_end(struct hzp_plan *plan, const struct hzp_model *model,
+                    enum hzp_tensor_place place, struct hzp_mat mat);
 
 /* This rank's rows of those that the ranks divide among them: they are a multiple of the ranks. */
 struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat);

@@ -301,6 +301,41 @@ static bool touch(const struct hzp_access *a, int as, const struct hzp_access *b
     return false;
 }
 
+/* Whether the item is that part of a transfer of the link; a: whose memory it is, NULL: any. */
+static bool is_part(const struct hzp_item *item, enum hzp_collective_part part,
+                    const struct hzp_link *link, const struct hzp_collective_args *a)
+{
+    const struct hzp_collective_args *own = item->args;
+    return item->op == HZP_OP_collective && own->part == (int32_t)part && own->link == link &&
+           (!a || own->recv.ptr == a->recv.ptr);
+}
+
+/* From the item that begins a transfer to the one that ends it no other touches its memory, and no
+ * transfer that began later ends.  A slice of a chain may have only one of the two. */
+static int check_begun(const struct hzp_plan *plan, int32_t begin, struct hzp_err_text *reterr)
+{
+    const struct hzp_collective_args *a = plan->item[begin].args;
+    struct hzp_access moved[HZP_ACCESS_MAX], other[HZP_ACCESS_MAX];
+    if (plan->item[begin].op != HZP_OP_collective || a->part != HZP_COLLECTIVE_BEGIN)
+        return HZP_OK;
+    int count = hzp_op_access(HZP_OP_collective, a, moved) - 1; /* but for the link */
+    for (int32_t i = begin + 1; i < plan->items; i++) {
+        const struct hzp_item *item = &plan->item[i];
+        if (is_part(item, HZP_COLLECTIVE_END, a->link, a))
+            return HZP_OK;
+        for (int32_t k = begin + 1; k < i && is_part(item, HZP_COLLECTIVE_END, a->link, NULL); k++)
+            if (is_part(&plan->item[k], HZP_COLLECTIVE_BEGIN, a->link, item->args))
+                return hzp_fail(reterr, HZP_EINVAL,
+                                "plan: item %d ends the transfer of item %d before that of %d", i,
+                                k, begin);
+        if (touch(moved, count, other, hzp_op_access(item->op, item->args, other)))
+            return hzp_fail(reterr, HZP_EINVAL,
+                            "plan: item %d (%s) touches what item %d exchanges until it ends", i,
+                            hzp_op_name(item->op), begin);
+    }
+    return HZP_OK;
+}
+
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
 {
     struct before *of = hzp_xcalloc((size_t)plan->items, sizeof(*of));
@@ -309,6 +344,7 @@ int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
     int r;
     HZP_TRY_GOTO(order(plan, of, reterr));
     for (int32_t j = 0; j < plan->items; j++) {
+        HZP_TRY_GOTO(check_begun(plan, j, reterr));
         accs[j] = hzp_op_access(plan->item[j].op, plan->item[j].args, acc[j]);
         for (int32_t i = 0; i < j; i++)
             if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j])) {

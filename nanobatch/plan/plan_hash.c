@@ -13,8 +13,8 @@ uint64_t hzp_hash_numbers(uint64_t hash, const int32_t *number, int32_t count)
 /* What all ranks must exchange alike. */
 static uint64_t hash_collective(uint64_t hash, const struct hzp_collective_args *a)
 {
-    const int32_t is[] = {a->kind,      a->wide,      a->accumulate, a->tag,
-                          a->recv.rows, a->recv.cols, a->recv.type,  a->send.ptr != NULL};
+    const int32_t is[] = {a->kind,      a->wide,      a->accumulate,       a->tag, a->recv.rows,
+                          a->recv.cols, a->recv.type, a->send.ptr != NULL, a->part};
     return hzp_hash_numbers(hash, is, HZP_COUNT(is));
 }
 

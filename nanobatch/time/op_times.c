@@ -9,8 +9,16 @@ void hzp_op_times_init(struct hzp_op_times *times, const struct hzp_rates *rates
     times->rates = *rates;
 }
 
-static int class_of(struct hzp_cost cost)
+static int part_of_collective(enum hzp_op op, const void *args)
 {
+    return op == HZP_OP_collective ? ((const struct hzp_collective_args *)args)->part : 0;
+}
+
+static int class_of(enum hzp_op op, const void *args, struct hzp_cost cost)
+{
+    int part = part_of_collective(op, args);
+    if (part)
+        return HZP_OP_TIMES_CLASSES - part;
     uint64_t size = HZP_MAX(cost.flops, HZP_FLOPS_PER_BYTE * cost.bytes);
     return size < 1000000 ? 0 : size < 100000000 ? 1 : size < 10000000000u ? 2 : 3;
 }
@@ -21,7 +29,7 @@ static uint64_t key_of(enum hzp_op op, const void *args)
     if (hzp_op_kind(op) == HZP_KIND_DECODE)
         return 0;
     struct hzp_cost cost = hzp_op_cost(op, args);
-    uint64_t part[] = {op, cost.flops, cost.bytes, 0, 0, 0};
+    uint64_t part[] = {op, cost.flops, cost.bytes, 0, (uint64_t)part_of_collective(op, args), 0};
     if (op == HZP_OP_matmul) {
         const struct hzp_matmul_args *m = args;
         part[3] = (uint64_t)m->c.rows << 32 | (uint32_t)m->c.cols;
@@ -96,10 +104,10 @@ double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *a
     if (table > 0)
         return table;
     struct hzp_cost cost = hzp_op_cost(op, args);
-    double factor = times->factor[op][class_of(cost)];
+    double factor = times->factor[op][class_of(op, args, cost)];
     double ns = hzp_rates_ns(&times->rates, cost) * (factor > 0 ? factor : 1);
     /* One run says little: were it believed, a cold one could keep the next from ever coming. */
-    bool known = times->runs[op][class_of(cost)] > 3;
+    bool known = times->runs[op][class_of(op, args, cost)] > 3;
     return shape ? HZP_MIN(shape->ns, known ? 2 * ns : shape->ns) : ns;
 }
 
@@ -108,11 +116,11 @@ void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, 
     if (!(ns > 0))
         return; /* shorter than the clock can tell; from 0 no estimate would ever rise again */
     struct hzp_cost cost = hzp_op_cost(op, args);
-    double *factor = &times->factor[op][class_of(cost)];
+    double *factor = &times->factor[op][class_of(op, args, cost)];
     uint64_t key = key_of(op, args);
     if (key)
         learn_shape(times, key, ns);
-    uint8_t *runs = &times->runs[op][class_of(cost)];
+    uint8_t *runs = &times->runs[op][class_of(op, args, cost)];
     double seen = ns / hzp_rates_ns(&times->rates, cost);
     /* The first runs may be cold; one descheduled op must not halve the trainer's slices for the
      * next fifty. */

@@ -27,7 +27,8 @@
 #include "nanobatch/time/rates.h"
 #include "nanobatch/time/tables.h"
 
-enum { HZP_OP_TIMES_CLASSES = 4 };  /* by flops, or bytes x HZP_FLOPS_PER_BYTE: 1e6, 1e8, 1e10 */
+/* Four by flops, or bytes x HZP_FLOPS_PER_BYTE: 1e6, 1e8, 1e10; two for parts of collectives. */
+enum { HZP_OP_TIMES_CLASSES = 6 };
 enum { HZP_OP_TIMES_SHAPES = 512 }; /* shapes kept; one that comes seldom is replaced */
 
 struct hzp_op_times {

@@ -19,7 +19,7 @@ enum { RANKS = 3, ROWS = 2, COLS = 5, N = ROWS * COLS };
 struct rank {
     const char *device;
     struct hzp_link *link;
-    float sum[N], all[RANKS * N], piece[N], place[RANKS * N];
+    float sum[N], later[2][N], all[RANKS * N], piece[N], place[RANKS * N];
     uint16_t half[RANKS * N];
     double squares[2];
     int code;
@@ -45,6 +45,34 @@ static int issue(struct rank *r, struct hzp_lane *lane, struct hzp_collective_ar
     return broken ? HZP_EINVAL : hzp_op_collective(lane, &a);
 }
 
+/* Two sums that are begun, another transfer, and their ends. */
+static int in_two_parts(struct rank *r, struct hzp_lane *lane)
+{
+    struct hzp_collective_args part[2], none;
+    int ok = 0;
+    for (int k = 0; k < 2; k++) {
+        part[k] = (struct hzp_collective_args){.recv = mat(r->later[k], ROWS, HZP_F32),
+                                               .kind = HZP_ALL_REDUCE,
+                                               .part = HZP_COLLECTIVE_BEGIN,
+                                               .tag = k};
+        ok |= issue(r, lane, part[k]);
+    }
+    none = part[0];
+    none.recv.rows = 0;
+    ok |= issue(r, lane, none);
+    ok |= issue(r, lane,
+                (struct hzp_collective_args){.recv = {r->squares, 1, 4, 4, HZP_F32},
+                                             .wide = HZP_WIRE_F64,
+                                             .kind = HZP_ALL_REDUCE});
+    none.part = HZP_COLLECTIVE_END;
+    ok |= issue(r, lane, none);
+    for (int k = 0; k < 2; k++) {
+        part[k].part = HZP_COLLECTIVE_END;
+        ok |= issue(r, lane, part[k]);
+    }
+    return ok;
+}
+
 static void *run(void *arg)
 {
     struct rank *r = arg;
@@ -56,6 +84,9 @@ static void *run(void *arg)
     for (int i = 0; i < RANKS * N; i++)
         send[i] = value(me, i);
     memcpy(r->sum, send, sizeof(r->sum));
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < N; i++)
+            r->later[k][i] = value(me, i) + (float)k;
     memcpy(r->place + me * N, send, N * sizeof(float));
     memset(r->piece, 0, sizeof(r->piece));
     for (int i = 0; i < N; i++) {
@@ -92,6 +123,7 @@ static void *run(void *arg)
     ok |= issue(
         r, lane,
         (struct hzp_collective_args){.recv = mat(r->sum, 0, HZP_F32), .kind = HZP_ALL_REDUCE});
+    ok |= in_two_parts(r, lane);
     r->code = ok;
     hzp_lane_close(lane);
     hzp_device_close(dev);
@@ -130,6 +162,12 @@ static void test_results(void **state)
                 for (int m = 0; m < RANKS; m++)
                     piece += value(m, r * N + i);
                 assert_true(rank[r].sum[i] == sum); /* the same bits on all ranks */
+                for (int k = 0; k < 2; k++) {
+                    float later = value(0, i) + (float)k;
+                    for (int m = 1; m < RANKS; m++)
+                        later += value(m, i) + (float)k;
+                    assert_true(rank[r].later[k][i] == later);
+                }
                 assert_true(rank[r].piece[i] == piece);
                 for (int m = 0; m < RANKS; m++) {
                     assert_true(rank[r].all[m * N + i] == value(m, i));
@@ -137,7 +175,7 @@ static void test_results(void **state)
                     assert_int_equal(rank[r].half[m * N + i], 1000 * m + i);
                 }
             }
-            assert_true(rank[r].squares[0] == 3 + 3 * 0x1p-40 && rank[r].squares[1] == -3);
+            assert_true(rank[r].squares[0] == 9 + 9 * 0x1p-40 && rank[r].squares[1] == -9);
         }
     }
 }
@@ -181,6 +219,24 @@ static bool meet(const struct hzp_collective_args *a, const struct hzp_collectiv
     return ret;
 }
 
+/* The end of what was not begun, and more begun than may be. */
+static void test_parts(void **state)
+{
+    struct hzp_link *link[2];
+    struct hzp_err_text text;
+    float x[HZP_LINK_BEGUN_MAX + 1] = {0};
+    assert_int_equal(hzp_link_open_local(2, 0, 1, link, NULL), HZP_OK);
+    assert_int_equal(hzp_link_end_transfer(link[0], &text), HZP_EINVAL);
+    for (int i = 0; i <= HZP_LINK_BEGUN_MAX; i++) {
+        struct hzp_transfer t = {
+            .op = HZP_ALL_REDUCE, .type = HZP_WIRE_F32, .send = &x[i], .recv = &x[i], .count = 1};
+        assert_int_equal(hzp_link_begin_transfer(link[0], &t, &text),
+                         i < HZP_LINK_BEGUN_MAX ? HZP_OK : HZP_EBUSY);
+    }
+    hzp_link_close(link[0]);
+    hzp_link_close(link[1]);
+}
+
 /* The checker wants two collectives of one link to be ordered, whatever their memory is. */
 static void test_order(void **state)
 {
@@ -221,6 +277,7 @@ static void test_arguments(void **state)
             fail_msg("%s: %s", #change, why ? why : "accepted");                                   \
     } while (0)
     WRONG(a.kind = HZP_BROADCAST, "kinds");
+    WRONG(a.part = HZP_COLLECTIVE_END + 1, "parts");
     WRONG(a.recv.type = HZP_BF16, "F32");
     WRONG(a.recv.stride = COLS + 1, "gaps");
     WRONG(a.accumulate = 1, "accumulates");
@@ -301,9 +358,9 @@ static void test_core(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results), cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_order),   cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_core),
+        cmocka_unit_test(test_results),   cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_order),     cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_arguments), cmocka_unit_test(test_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

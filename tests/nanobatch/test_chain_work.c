@@ -71,7 +71,10 @@ static void write_micro(struct world *w)
         if (hzp_micro_add_weighted(w->sent, token, learn, weighted ? weight : NULL, count) < 0)
             break;
     }
-    w->work = (struct hzp_chain_work){.kind = HZP_CHAIN_MICRO, .first = pick(w, 2)};
+    w->work = (struct hzp_chain_work){
+        .kind = HZP_CHAIN_MICRO, .first = pick(w, 2), .halved = w->sent->rows > 1 && pick(w, 2)};
+    if (w->work.halved)
+        hzp_micro_halve(w->sent);
     if (pick(w, 2))
         w->work = (struct hzp_chain_work){.kind = HZP_CHAIN_EVAL, .draft = pick(w, 2)};
     w->bytes = hzp_chain_work_write(&w->work, w->sent, w->data);
@@ -109,6 +112,8 @@ static void what_is_written_is_read(void **state)
         assert_int_equal(a->docs, b->docs);
         assert_int_equal(a->learned, b->learned);
         assert_int_equal(a->doc_rows_max, b->doc_rows_max);
+        assert_int_equal(got.halved, w.work.halved);
+        assert_int_equal(b->chunks, got.halved ? 2 : 0);
         assert_true(a->weight_sum == b->weight_sum);
         assert_int_equal(a->loss.weight != NULL, b->loss.weight != NULL);
         SAME(id, a->rows);
@@ -192,6 +197,8 @@ static void one_wrong_field_is_refused(void **state)
                  {4, 4, "learned"},
                  {4, -1, "learned"},
                  {5, 1, "weights"},
+                 {11, 2, "halves"},
+                 {11, -1, "halves"},
                  {2, 2, "size"},
                  {HEAD, 2, "no document"},
                  {HEAD, 4, "too long"},

@@ -4,6 +4,7 @@
 #include "nanobatch/plan/plan.h"
 
 #include "base/err.h"
+#include "device/link.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -189,13 +190,62 @@ static void two_plans(void **state)
     hzp_plan_fini(&loose);
 }
 
+/* Two transfers in two parts each, and a cast between the begins and the ends: items 0 to 4. */
+static void begin_and_end(struct hzp_plan *plan, struct hzp_link *link, int reads, int writes,
+                          bool in_order)
+{
+    hzp_plan_clear(plan);
+    for (int i = 0; i < 2; i++)
+        HZP_PLAN_ADD(plan, collective, HZP_LANE_COMPUTE, .link = link, .recv = buffer(i),
+                     .kind = HZP_ALL_REDUCE, .part = HZP_COLLECTIVE_BEGIN);
+    HZP_PLAN_ADD(plan, cast, HZP_LANE_COMPUTE, .x = buffer(reads), .y = buffer(writes));
+    for (int i = 0; i < 2; i++)
+        HZP_PLAN_ADD(plan, collective, HZP_LANE_COMPUTE, .link = link,
+                     .recv = buffer(in_order ? i : 1 - i), .kind = HZP_ALL_REDUCE,
+                     .part = HZP_COLLECTIVE_END);
+    HZP_PLAN_ADD(plan, cast, HZP_LANE_COMPUTE, .x = buffer(0), .y = buffer(1));
+}
+
+/* What a transfer moves is not touched until it ends, also in slices that have only one end. */
+static void transfers_in_two_parts(void **state)
+{
+    struct hzp_link *link[2];
+    struct hzp_plan plan, slice;
+    struct hzp_err_text text;
+    hzp_plan_init(&plan);
+    hzp_plan_init(&slice);
+    assert_int_equal(hzp_link_open_local(2, 0, 1, link, NULL), HZP_OK);
+    begin_and_end(&plan, link[0], 2, 3, true);
+    assert_int_equal(hzp_plan_check(&plan, &text), HZP_OK);
+    for (int32_t from = 0; from < plan.items; from++)
+        for (int32_t to = from; to <= plan.items; to++) {
+            hzp_plan_clear(&slice);
+            hzp_plan_take(&slice, &plan, from, to);
+            assert_int_equal(hzp_plan_check(&slice, &text), HZP_OK);
+        }
+    for (int i = 0; i < 2; i++) {
+        begin_and_end(&plan, link[0], i, 3, true);
+        assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
+        assert_non_null(strstr(text.text, "item 2 (cast) touches"));
+        begin_and_end(&plan, link[0], 2, i, true);
+        assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
+        assert_non_null(strstr(text.text, "item 2 (cast) touches"));
+    }
+    begin_and_end(&plan, link[0], 2, 3, false);
+    assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
+    assert_non_null(strstr(text.text, "before"));
+    hzp_plan_fini(&plan);
+    hzp_plan_fini(&slice);
+    hzp_link_close(link[0]);
+    hzp_link_close(link[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_plans),
-        cmocka_unit_test(one_lane_needs_no_waits),
-        cmocka_unit_test(taking_a_range),
-        cmocka_unit_test(two_plans),
+        cmocka_unit_test(random_plans),           cmocka_unit_test(one_lane_needs_no_waits),
+        cmocka_unit_test(taking_a_range),         cmocka_unit_test(two_plans),
+        cmocka_unit_test(transfers_in_two_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,7 @@ static void fill(struct learner *l)
         }
         MUST(hzp_micro_add_weighted(l->micro, token, learn, weight, count));
     }
+    hzp_micro_halve(l->micro); /* its sums go beside the products of the other half */
 }
 
 /* Makes the chain of l->work. */
@@ -86,7 +87,8 @@ static bool begin(struct learner *l)
         return false;
     l->number++;
     l->work = (struct hzp_chain_work){.kind = update ? HZP_CHAIN_UPDATE : HZP_CHAIN_MICRO,
-                                      .first = l->number % CHAINS == 1};
+                                      .first = l->number % CHAINS == 1,
+                                      .halved = !update};
     if (update)
         l->work.hyper = (struct hzp_update_hyper){.lr = l->lr,
                                                   .beta1 = 0.9f,
