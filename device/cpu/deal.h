@@ -14,7 +14,6 @@
 struct hzp_deal {
     int cols, threads;
     int least, round;  /* columns of a stretch: at least, and a multiple of (but for the last) */
-    bool odd;          /* an odd multiple */
     _Atomic int taken; /* columns */
 };
 
@@ -23,6 +22,11 @@ struct hzp_stretch {
     int begin, end;
 };
 
+static inline bool hzp_deal_empty(const struct hzp_deal *deal)
+{
+    return atomic_load_explicit(&deal->taken, memory_order_relaxed) >= deal->cols;
+}
+
 /* The next columns: a part of what is left. */
 static inline struct hzp_stretch hzp_deal_take(struct hzp_deal *deal)
 {
@@ -30,7 +34,7 @@ static inline struct hzp_stretch hzp_deal_take(struct hzp_deal *deal)
 
     do {
         int want = HZP_MAX((deal->cols - begin) / (2 * deal->threads), deal->least);
-        int rounds = HZP_DIV_UP(want, deal->round) | deal->odd;
+        int rounds = HZP_DIV_UP(want, deal->round);
         end = begin + HZP_MIN(rounds * deal->round, deal->cols - begin);
     } while (!atomic_compare_exchange_weak_explicit(&deal->taken, &begin, end, memory_order_relaxed,
                                                     memory_order_relaxed));

@@ -190,57 +190,45 @@ static void row_near(const struct hzp_matmul_args *a, struct hzp_stretch now,
     }
 }
 
-/* How many columns each of ROW_COLS streams has in a stretch: an odd number, so that few of the
- * lines that are read at once belong to one set of the nearest cache. */
-INLINE int stream_cols(struct hzp_stretch stretch)
+/* The steps of a range, each a column of each of ROW_COLS streams through W: a CPU that recognises
+ * streams fetches them far better than rows side by side, which begin anew every few lines. */
+static void streams_run(const struct hzp_few *few, struct hzp_range *range, const void *own)
 {
-    int cols = (stretch.end - stretch.begin) / ROW_COLS;
-
-    return cols - (cols > 0 && cols % 2 == 0);
-}
-
-/* The columns now.begin .. now.begin + ROW_COLS * cols, as ROW_COLS streams through W, one in each
- * part of the stretch: a CPU that recognises streams fetches them far better than rows side by
- * side, which begin anew every few lines. */
-static void row_streams(const struct hzp_matmul_args *a, struct hzp_stretch now, int cols,
-                        struct hzp_stretch next, const float *x)
-{
+    const struct hzp_matmul_args *a = few->args;
     const size_t size = size_of(a->b.type), stride = (size_t)a->b.stride * size;
     const size_t bytes = (size_t)a->a.cols * size;
-    int after = stream_cols(next);
-    struct piece p = {.stride = stride * (size_t)cols};
+    int step = hzp_range_next(range), count = 0;
     float done[ROW_COLS][VL];
 
-    for (int i = 0; i < cols; i++) {
-        bool ends = i + 1 == cols;
+    if (step < 0)
+        return;
+    /* the thread whose streams these are: the first ones' are longer */
+    int border = hzp_few_step(few, few->longer);
+    int thread =
+        step < border ? step / (few->streams + 2) : few->longer + (step - border) / few->streams;
+    int cols = few->streams + 2 * (thread < few->longer), begin = hzp_few_step(few, thread);
+    int n = begin * ROW_COLS + step - begin;
+    struct piece p = {.stride = stride * (size_t)cols, .next_stride = stride * (size_t)cols};
+
+    do {
         float sums[ROW_COLS];
-        p.w = w_row(a, now.begin + i);
-        p.next = ends ? w_row(a, next.begin) : p.w + stride;
-        p.next_stride = ends ? stride * (size_t)HZP_MAX(after, 1) : p.stride;
+        p.w = w_row(a, n + count);
+        p.next = p.w + stride;
         if (a->b.type == HZP_F32)
-            row_piece_near_f32(&p, bytes, x, sums);
+            row_piece_near_f32(&p, bytes, own, sums);
         else
-            row_piece_near_bf16(&p, bytes, x, sums);
+            row_piece_near_bf16(&p, bytes, own, sums);
         for (int s = 0; s < ROW_COLS; s++)
-            done[s][i % VL] = sums[s];
-        if (i % VL < VL - 1 && !ends)
+            done[s][count] = sums[s];
+        count++;
+        step = hzp_range_next(range);
+        if (step >= 0 && count < VL)
             continue;
-        for (int s = 0, n = now.begin + i - i % VL; s < ROW_COLS; s++, n += cols)
-            store(a, 0, n, n + i % VL + 1, VL, done[s]);
-    }
-}
-
-static void row_run(const struct hzp_few *few, struct hzp_stretch now, struct hzp_stretch next,
-                    const float *x)
-{
-    int cols = few->streams ? stream_cols(now) : 0;
-
-    if (cols > 0) {
-        struct hzp_stretch rest = {now.begin + cols * ROW_COLS, now.end};
-        row_streams(few->args, now, cols, rest.begin < rest.end ? rest : next, x);
-        now = rest;
-    }
-    row_near(few->args, now, next, x);
+        for (int s = 0; s < ROW_COLS; s++)
+            store(a, 0, n + s * cols, n + s * cols + count, VL, done[s]);
+        n += count;
+        count = 0;
+    } while (step >= 0);
 }
 
 /* What one tile reads.  x: [k][nv * VL]; the lines of memory that are read next are `apart` bytes
@@ -456,7 +444,7 @@ static void few_run(const struct hzp_few *few, struct hzp_stretch now, struct hz
     if (few->vectors)
         rows_run(few, now, next, own);
     else
-        row_run(few, now, next, own);
+        row_near(few->args, now, next, own);
 }
 
 const struct hzp_few_kernels HZP_ISA_NAME(hzp_cpu_few) = {
@@ -467,5 +455,7 @@ const struct hzp_few_kernels HZP_ISA_NAME(hzp_cpu_few) = {
 #elif LANES == 16
     .least = {[1] = 10, [2] = 24, [3] = 44}, /* with AVX-512 on AMD's Zen 4 */
 #endif
+    .streams = ROW_COLS,
     .start = few_start,
-    .run = few_run};
+    .run = few_run,
+    .run_streams = streams_run};

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "device/cpu/pool.h"
+#include "device/cpu/ranges.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -36,6 +37,68 @@ static void range_count(void *ctx, int begin, int end, int thread)
 {
     for (int i = begin; i < end; i++)
         task_count(ctx, i, thread);
+}
+
+/* Half of the longest range, its end, goes to the one that asks. */
+static void a_range_is_halved(void **state)
+{
+    struct hzp_range range[3];
+
+    hzp_range_set(&range[0], 0, 3);
+    hzp_range_set(&range[1], 3, 3);
+    hzp_range_set(&range[2], 3, 10);
+    assert_int_equal(hzp_range_next(&range[1]), -1);
+    assert_true(hzp_range_steal(range, 3, 1));
+    for (int i = 6; i < 10; i++)
+        assert_int_equal(hzp_range_next(&range[1]), i);
+    assert_int_equal(hzp_range_next(&range[1]), -1);
+    assert_int_equal(hzp_range_next(&range[2]), 3);
+    assert_true(hzp_range_steal(range, 3, 1)); /* of the first, which now is the longest */
+    assert_int_equal(hzp_range_next(&range[1]), 1);
+    for (int i = 4; i < 6; i++)
+        assert_int_equal(hzp_range_next(&range[2]), i);
+    assert_int_equal(hzp_range_next(&range[2]), -1);
+    assert_true(hzp_range_steal(range, 3, 2)); /* the last step of a range, too */
+    assert_int_equal(hzp_range_next(&range[0]), -1);
+    assert_int_equal(hzp_range_next(&range[2]), 0);
+    assert_int_equal(hzp_range_next(&range[1]), 2);
+    assert_false(hzp_range_steal(range, 3, 0));
+}
+
+struct steps {
+    struct hzp_range range[5];
+    int threads;
+    _Atomic int done[TASKS_MAX];
+};
+
+static void steps_run(void *ctx, int task, int thread)
+{
+    struct steps *steps = ctx;
+
+    do {
+        for (int i; (i = hzp_range_next(&steps->range[task])) >= 0;)
+            atomic_fetch_add(&steps->done[i], 1);
+    } while (hzp_range_steal(steps->range, steps->threads, task));
+}
+
+static void every_step_runs_once(void **state)
+{
+    static struct steps steps;
+
+    for (int threads = 1; threads <= 5; threads++) {
+        struct hzp_team *team;
+        steps.threads = threads;
+        assert_int_equal(hzp_team_open(threads, threads, &team), 0);
+        for (int run = 0; run < 200; run++) {
+            memset(steps.done, 0, sizeof(steps.done));
+            for (int t = 0; t < threads; t++) /* the last has all but one each */
+                hzp_range_set(&steps.range[t], t, t == threads - 1 ? TASKS_MAX : t + 1);
+            hzp_team_run(team, threads, steps_run, &steps);
+            for (int i = 0; i < TASKS_MAX; i++)
+                assert_int_equal(steps.done[i], 1);
+        }
+        hzp_team_close(team);
+    }
 }
 
 static void every_task_runs_once(void **state)
@@ -191,6 +254,8 @@ static void caller_sleeps_while_a_worker_is_held_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_range_is_halved),
+        cmocka_unit_test(every_step_runs_once),
         cmocka_unit_test(every_task_runs_once),
         cmocka_unit_test(runs_follow_each_other),
         cmocka_unit_test(memory_grows_and_is_per_thread),

@@ -232,8 +232,9 @@ static void few_rows_the_same_bits(void **state)
     static const struct hzp_few_kernels *const few[] = {&hzp_cpu_few_lanes16, &hzp_cpu_few_lanes8,
                                                         &hzp_cpu_few_lanes4};
     static const struct shape some[] = {{1, 32, 1},    {1, 70, 45},  {1, 131, 600}, {1, 50, 64},
-                                        {2, 48, 33},   {8, 100, 64}, {12, 50, 129}, {3, 97, 257},
-                                        {16, 61, 600}, {23, 51, 45}, {24, 96, 200}, {5, 49, 2}};
+                                        {1, 150, 70},  {1, 400, 40}, {2, 48, 33},   {8, 100, 64},
+                                        {12, 50, 129}, {3, 97, 257}, {16, 61, 600}, {23, 51, 45},
+                                        {24, 96, 200}, {5, 49, 2}};
     struct hzp_team *team[2];
 
     for (int t = 0; t < 2; t++)
