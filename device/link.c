@@ -463,6 +463,13 @@ int hzp_link_end_transfer(struct hzp_link *link, struct hzp_err_text *reterr)
     return hzp_link_wait(link, oldest, reterr);
 }
 
+int hzp_link_end_all(struct hzp_link *link, struct hzp_err_text *reterr)
+{
+    while (link && link->begun_count > 0)
+        HZP_TRY(hzp_link_end_transfer(link, reterr));
+    return HZP_OK;
+}
+
 void hzp_link_set_wake(struct hzp_link *link, void (*wake)(void *ctx), void *ctx)
 {
     hzp_lock_take(&link->lock);

@@ -127,14 +127,17 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
  * ranks of one thread.  HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
-/* For the collective op in two parts: posts a transfer and remembers its ticket; waits for the
- * oldest that was begun and not ended.  Between the two the thread may post and wait for others,
- * but the same thread ends what it began.  begin: as of post; HZP_EBUSY: HZP_LINK_BEGUN_MAX have
- * not been ended.  end: as of wait; HZP_EINVAL: none was begun. */
+/* For the collective op in two parts, on the thread that uses the link: begin posts a transfer and
+ * remembers its ticket, end waits for the oldest that was begun and not ended; other transfers may
+ * be posted and waited for between the two.  begin: as of post; HZP_EBUSY: HZP_LINK_BEGUN_MAX have
+ * not been ended.  end: as of wait; HZP_EINVAL: none was begun.  end_all: of those that a chain
+ * leaves that is given up between two items, so that the link can close in good order; link NULL:
+ * none. */
 enum { HZP_LINK_BEGUN_MAX = 4 };
 int hzp_link_begin_transfer(struct hzp_link *link, const struct hzp_transfer *transfer,
                             struct hzp_err_text *reterr);
 int hzp_link_end_transfer(struct hzp_link *link, struct hzp_err_text *reterr);
+int hzp_link_end_all(struct hzp_link *link, struct hzp_err_text *reterr);
 
 /* Puts a transfer of device memory among all ranks on a stream of the device's runtime: it begins
  * when what is on the stream has ended, and what is put there later begins behind it.  It has no

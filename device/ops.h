@@ -311,7 +311,7 @@ enum hzp_collective_part { HZP_COLLECTIVE_WHOLE, HZP_COLLECTIVE_BEGIN, HZP_COLLE
  *
  * It may be two ops instead, between which a lane computes something else: BEGIN posts the
  * transfer; END, of the same arguments, waits for the oldest that was begun on the link, of at most
- * HZP_LINK_BEGUN_MAX.  No item between them touches recv or send, which the checker proves, too.
+ * HZP_LINK_BEGUN_MAX.  No item between them touches recv or send: the checker proves it of a plan.
  * Where the device's streams order transfers, BEGIN is all of it.
  *
  *   all-reduce      recv [rows][cols] F32 = the sum of all ranks' send, in rank order

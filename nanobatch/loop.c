@@ -304,11 +304,14 @@ static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *activ
     return hzp_step_link_send(c->group, &record, active->batch, NULL);
 }
 
+/* Training's chain may end here between two items, with sums that all ranks have begun. */
 static int end_group(struct hzp_loop *loop)
 {
     struct hzp_step_record record = {.step = loop->number + 1, .shape = -1, .end = true};
-    return loop->config.group ? hzp_step_link_send(loop->config.group, &record, NULL, NULL)
-                              : HZP_OK;
+    if (!loop->config.group)
+        return HZP_OK;
+    HZP_TRY(hzp_step_link_send(loop->config.group, &record, NULL, NULL));
+    return hzp_link_end_all(loop->config.model->tensor_train, NULL);
 }
 
 /* Delivers the failure of every step in flight to every source, even if it already had the

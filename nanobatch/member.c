@@ -259,8 +259,8 @@ static int turn(struct hzp_member *m, struct hzp_err_text *reterr)
     HZP_TRY(hzp_step_link_receive(m->records, before, &step->record, step->batch, reterr));
     if (m->runs && needs_end(m, &step->record))
         HZP_TRY(land(m, reterr));
-    if (step->record.end)
-        return 0;
+    if (step->record.end) /* as rank 0 does (end_group in loop.c) */
+        return hzp_link_end_all(m->config.model->tensor_train, reterr);
     HZP_TRY(hzp_step_link_compare(m->records, &step->record, reterr));
     HZP_TRY(run_step(m, step, reterr));
     return 1;

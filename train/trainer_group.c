@@ -38,8 +38,8 @@ int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* The part of a chain that sums which nothing hides take, above which halves pay: products of half
- * the rows make a chain slower by a few per cent. */
+/* Halves pay where the sums of the forward pass take more than this part of a chain that is not
+ * cut: products of half the rows are slower, which costs a few per cent of it. */
 static const double halves_pay = 0.05;
 
 bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro)
@@ -47,7 +47,7 @@ bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro)
     const struct hzp_model *model = t->config.model;
     int32_t least = t->config.half_rows ? t->config.half_rows : 128;
     double sums = 0, all = 0;
-    if (!model->tensor || micro->rows < 2 * least || !t->op_times)
+    if (!model->tensor || micro->rows < 2 * least || !hzp_device_host_memory(model->dev))
         return false;
     hzp_plan_clear(&t->chain);
     hzp_micro_build(&t->chain, model, hzp_trainer_version(t), micro, t->space, false);

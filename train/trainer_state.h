@@ -76,7 +76,7 @@ struct hzp_trainer {
         char *data;      /* NULL: there is no such group */
         size_t bytes;
     } work;
-    const struct hzp_op_times *op_times; /* of the newest offer; NULL: none so far */
+    const struct hzp_op_times *op_times; /* of the newest offer, without which no chain begins */
     struct hzp_group_gather *group; /* of such a group, once it keeps checkpoints; NULL: none */
     struct hzp_track *track;        /* micro-batches, updates, versions */
     uint64_t chain_ns, update_ns;   /* when the micro-batch's chain was built, and the update's */
@@ -262,11 +262,13 @@ void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 /* The model is one slice of several: whether the settings can be used then, and room for the work.
  * No effect with a whole model.  HZP_EUNSUP. */
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
+/* Before the chain of a micro-batch is built: whether to cut it into halves, so that the sums of each
+ * run beside products of the other, which are slower for that.  It is where sums take long, by the
+ * times that items took before, and never where the device's streams order transfers, because
+ * nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
+bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro);
 /* t->chain has been built from this, and for a micro-batch from t->micro: the next slice is the
  * first of it.  No effect with a whole model. */
-/* Whether the sums of the micro-batch's forward pass take so long that each half's go beside the
- * products of the other, which are slower for that.  Overwrites t->chain. */
-bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro);
 void hzp_trainer_note_work(struct hzp_trainer *t, const struct hzp_chain_work *work);
 /* Completes the slice of t->chain: number and, of the first with items, work. */
 void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice);

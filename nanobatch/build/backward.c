@@ -100,8 +100,11 @@ static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer 
         hzp_mlp_forward(chain, layer, &space[i]);
         hzp_tensor_begin(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
     }
-    for (int32_t i = 0; i < micro->chunks && layer->index == range->last - 1; i++)
+    for (int32_t i = 0; i < micro->chunks && layer->index == range->last - 1; i++) {
+        chain->row0 = micro->chunk[i].row0;
+        chain->rows = micro->chunk[i].rows;
         hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
+    }
     chain->layer = -1;
 }
 

@@ -21,7 +21,7 @@
  * a chunk is computed, the rows behind it in the buffers are free, and ride.h uses them.  In a
  * tensor-parallel group chunks take turns at each layer instead, two pieces of a layer that each
  * end with a product whose parts the ranks add up (tensor.h): one chunk's sum runs beside the
- * other's products.
+ * other's products.  They are at most HZP_LINK_BEGUN_MAX there.
  *
  * Big matrix products are cut by output rows so that no item costs much more than `quantum_flops`:
  * the trainer can give way to serving between two items.

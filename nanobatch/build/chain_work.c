@@ -99,7 +99,7 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
     if (h->flag < 0 || h->flag > (micro || h->kind == HZP_CHAIN_UPDATE))
         return bad(reterr, "an unknown flag", h->flag);
     if (h->halved < 0 || h->halved > (h->kind == HZP_CHAIN_MICRO && h->rows > 1))
-        return bad(reterr, "halves of what has none", h->halved);
+        return bad(reterr, "halves of a chain that is not cut", h->halved);
     if (h->rows < micro || h->rows > most)
         return bad(reterr, "too many rows, or none", h->rows);
     if (h->docs < micro || h->docs > h->rows)

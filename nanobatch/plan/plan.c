@@ -310,15 +310,24 @@ static bool is_part(const struct hzp_item *item, enum hzp_collective_part part,
            (!a || own->recv.ptr == a->recv.ptr);
 }
 
+static int touches(const struct hzp_plan *plan, int32_t i, int32_t part,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_access moved[HZP_ACCESS_MAX], other[HZP_ACCESS_MAX];
+    const struct hzp_item *item = &plan->item[i];
+    int count = hzp_op_access(HZP_OP_collective, plan->item[part].args, moved) - 1; /* no link */
+    if (!touch(moved, count, other, hzp_op_access(item->op, item->args, other)))
+        return HZP_OK;
+    return hzp_fail(reterr, HZP_EINVAL,
+                    "plan: item %d (%s) touches what is exchanged from or until item %d", i,
+                    hzp_op_name(item->op), part);
+}
+
 /* From the item that begins a transfer to the one that ends it no other touches its memory, and no
  * transfer that began later ends.  A slice of a chain may have only one of the two. */
 static int check_begun(const struct hzp_plan *plan, int32_t begin, struct hzp_err_text *reterr)
 {
     const struct hzp_collective_args *a = plan->item[begin].args;
-    struct hzp_access moved[HZP_ACCESS_MAX], other[HZP_ACCESS_MAX];
-    if (plan->item[begin].op != HZP_OP_collective || a->part != HZP_COLLECTIVE_BEGIN)
-        return HZP_OK;
-    int count = hzp_op_access(HZP_OP_collective, a, moved) - 1; /* but for the link */
     for (int32_t i = begin + 1; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
         if (is_part(item, HZP_COLLECTIVE_END, a->link, a))
@@ -328,12 +337,30 @@ static int check_begun(const struct hzp_plan *plan, int32_t begin, struct hzp_er
                 return hzp_fail(reterr, HZP_EINVAL,
                                 "plan: item %d ends the transfer of item %d before that of %d", i,
                                 k, begin);
-        if (touch(moved, count, other, hzp_op_access(item->op, item->args, other)))
-            return hzp_fail(reterr, HZP_EINVAL,
-                            "plan: item %d (%s) touches what item %d exchanges until it ends", i,
-                            hzp_op_name(item->op), begin);
+        HZP_TRY(touches(plan, i, begin, reterr));
     }
     return HZP_OK;
+}
+
+/* The same before the end of a transfer that the plan does not begin. */
+static int check_ended(const struct hzp_plan *plan, int32_t end, struct hzp_err_text *reterr)
+{
+    const struct hzp_collective_args *a = plan->item[end].args;
+    for (int32_t i = end - 1; i >= 0; i--) {
+        if (is_part(&plan->item[i], HZP_COLLECTIVE_BEGIN, a->link, a))
+            return HZP_OK; /* check_begun has seen it */
+        HZP_TRY(touches(plan, i, end, reterr));
+    }
+    return HZP_OK;
+}
+
+static int check_part(const struct hzp_plan *plan, int32_t i, struct hzp_err_text *reterr)
+{
+    const struct hzp_collective_args *a = plan->item[i].args;
+    if (plan->item[i].op != HZP_OP_collective || a->part == HZP_COLLECTIVE_WHOLE)
+        return HZP_OK;
+    return a->part == HZP_COLLECTIVE_BEGIN ? check_begun(plan, i, reterr)
+                                           : check_ended(plan, i, reterr);
 }
 
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
@@ -344,7 +371,7 @@ int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
     int r;
     HZP_TRY_GOTO(order(plan, of, reterr));
     for (int32_t j = 0; j < plan->items; j++) {
-        HZP_TRY_GOTO(check_begun(plan, j, reterr));
+        HZP_TRY_GOTO(check_part(plan, j, reterr));
         accs[j] = hzp_op_access(plan->item[j].op, plan->item[j].args, acc[j]);
         for (int32_t i = 0; i < j; i++)
             if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j])) {

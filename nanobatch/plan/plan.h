@@ -173,8 +173,9 @@ void hzp_plan_lasts(const struct hzp_plan *plan, struct hzp_plan_ends *ret);
 void hzp_plan_join(struct hzp_plan *ret, const struct hzp_plan *older,
                    const struct hzp_plan *newer);
 
-/* HZP_EINVAL names the first two items that race, a wait that points forward, or an item that
- * touches what a transfer moves between its begin and its end (hzp_collective_args). */
+/* HZP_EINVAL names the first two items that race, a wait that points forward, an item that touches
+ * what a transfer moves between its begin and its end (hzp_collective_args), or one that ends
+ * another transfer than the oldest. */
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr);
 
 /* Prints one line per item: number, lane, op, layer, shape, flops, bytes, waits. */

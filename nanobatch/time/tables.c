@@ -161,7 +161,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     }
     case HZP_OP_collective: { /* by what a rank sends, whatever its type */
         const struct hzp_collective_args *v = args;
-        struct hzp_collective_args whole = *v; /* an END takes as long as what is left of that */
+        struct hzp_collective_args whole = *v; /* parts have its size, and flags of their own */
         whole.part = HZP_COLLECTIVE_WHOLE;
         key->flags = (uint8_t)(v->kind | v->part << 2);
         key->a = hzp_link_ranks(v->link);

@@ -232,6 +232,29 @@ static void one_wrong_field_is_refused(void **state)
     close_world(&w);
 }
 
+static void what_has_no_halves_is_refused(void **state)
+{
+    static const enum hzp_chain_kind kinds[] = {HZP_CHAIN_EVAL, HZP_CHAIN_UPDATE, HZP_CHAIN_RESTORE,
+                                                HZP_CHAIN_MICRO};
+    const int32_t token[] = {5, 6, 7};
+    const uint8_t learn[] = {0, 1, 1};
+    struct world w;
+    (void)state;
+    open_world(&w);
+    for (int i = 0; i < HZP_COUNT(kinds); i++)
+        for (int32_t count = 2; count <= 3; count++) {
+            bool can = kinds[i] == HZP_CHAIN_MICRO && count == 3; /* two rows */
+            struct hzp_chain_work got;
+            w.work = (struct hzp_chain_work){.kind = kinds[i], .halved = true, .hyper = {.t = 1}};
+            hzp_micro_clear(w.sent);
+            assert_int_equal(hzp_micro_add(w.sent, token, learn, count), 0);
+            w.bytes = hzp_chain_work_write(&w.work, w.sent, w.data);
+            assert_int_equal(read_it(&w, &got), can ? HZP_OK : HZP_EFORMAT);
+            assert_true(can || strstr(w.err.text, "halves"));
+        }
+    close_world(&w);
+}
+
 /* The second learned row of a second document: from it the row that the document begins at is
  * subtracted. */
 static void rows_before_a_document_are_refused(void **state)
@@ -301,6 +324,7 @@ int main(void)
         cmocka_unit_test(an_update_is_read),
         cmocka_unit_test(a_gather_is_read),
         cmocka_unit_test(one_wrong_field_is_refused),
+        cmocka_unit_test(what_has_no_halves_is_refused),
         cmocka_unit_test(rows_before_a_document_are_refused),
         cmocka_unit_test(what_is_damaged_stays_within_limits),
     };

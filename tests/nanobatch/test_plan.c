@@ -223,13 +223,16 @@ static void transfers_in_two_parts(void **state)
             hzp_plan_take(&slice, &plan, from, to);
             assert_int_equal(hzp_plan_check(&slice, &text), HZP_OK);
         }
-    for (int i = 0; i < 2; i++) {
-        begin_and_end(&plan, link[0], i, 3, true);
-        assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
-        assert_non_null(strstr(text.text, "item 2 (cast) touches"));
-        begin_and_end(&plan, link[0], 2, i, true);
-        assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);
-        assert_non_null(strstr(text.text, "item 2 (cast) touches"));
+    for (int i = 0; i < 4; i++) { /* the cast reads or writes one of the two */
+        begin_and_end(&plan, link[0], i < 2 ? i : 2, i < 2 ? 3 : i - 2, true);
+        for (int32_t from = 0; from <= 2; from++)
+            for (int32_t to = 3; to <= plan.items; to++) {
+                bool seen = from <= i % 2 || to > 3 + i % 2;
+                hzp_plan_clear(&slice);
+                hzp_plan_take(&slice, &plan, from, to);
+                assert_int_equal(hzp_plan_check(&slice, &text), seen ? HZP_EINVAL : HZP_OK);
+                assert_true(!seen || strstr(text.text, "(cast) touches"));
+            }
     }
     begin_and_end(&plan, link[0], 2, 3, false);
     assert_int_equal(hzp_plan_check(&plan, &text), HZP_EINVAL);

@@ -412,6 +412,32 @@ def hurries(link):
         assert len(ended) == len(clients) and re.search(rf"checkpoint version={now} ", log), (now, log)
 
 
+def hurries_in_a_chain(link):
+    """A second signal while training exchanges something over a slow link: the ranks end it, and then in good order."""
+    text = " ".join("a dog saw a cat and ran home".split() * 8)
+    for turn in range(5):
+        server = Server(*GROUP, "--link", link, "--link-rate", "3M", "--link-latency", "2", "--threads", "1", "--micro-rows",
+                        "500", "--update-tokens", "500", "--train-share", "0.5", learns=True)
+        status, _ = server.post("/v1/fine_tuning/examples", f'{{"text": "{text}"}}\n' * 18, "application/x-ndjson")
+        assert status == 202, status
+
+        def client():
+            try:
+                server.stream({"prompt": "The river", "max_tokens": 200, "ignore_eos": True})
+            except (OSError, http.client.HTTPException, KeyError):
+                pass
+
+        clients = [threading.Thread(target=client) for _ in range(3)]
+        for c in clients:
+            c.start()
+        time.sleep(2.5 + 0.2 * turn)  # the first slices are long: nothing has been measured
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        server.end()
+        for c in clients:
+            c.join()
+
+
 def refused():
     learning = ["--ranks", "2", "--tensor", "2"]
     cases = [(learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
@@ -493,6 +519,7 @@ for name in sys.argv[3:]:
     learns_under_load(name)
     keeps(name)
     hurries(name)
+    hurries_in_a_chain(name)
     loses_while_learning(name)
     loses(name, True)
 loses(sys.argv[3], False)

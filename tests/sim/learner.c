@@ -62,6 +62,38 @@ static void fill(struct learner *l)
     hzp_micro_halve(l->micro); /* its sums go beside the products of the other half */
 }
 
+static enum hzp_collective_part part_of(const struct hzp_item *item)
+{
+    const struct hzp_collective_args *a = item->args;
+    return item->op == HZP_OP_collective ? (enum hzp_collective_part)a->part : HZP_COLLECTIVE_WHOLE;
+}
+
+/* A product stands between the begin of each sum and its end, of an input's gradient that of the
+ * weight's gradient; but for the last half's last sum of the forward pass. */
+static void check_overlap(const struct hzp_plan *chain)
+{
+    int32_t begun = 0, idle = 0;
+    for (int32_t i = 0; i < chain->items; i++) {
+        const struct hzp_collective_args *a = chain->item[i].args;
+        bool product = false, backward = false, forward = false;
+        if (part_of(&chain->item[i]) != HZP_COLLECTIVE_BEGIN)
+            continue;
+        for (int32_t k = i + 1; k < chain->items; k++) {
+            const struct hzp_collective_args *b = chain->item[k].args;
+            const struct hzp_matmul_args *m = chain->item[k].args;
+            if (part_of(&chain->item[k]) == HZP_COLLECTIVE_END && b->recv.ptr == a->recv.ptr)
+                break;
+            product |= chain->item[k].op == HZP_OP_matmul;
+            backward |= chain->item[k].op == HZP_OP_matmul && m->trans_a;
+            forward |= chain->item[k].op == HZP_OP_matmul && m->trans_b;
+        }
+        HZP_ASSERT(!product || backward != forward);
+        begun++;
+        idle += !product;
+    }
+    HZP_ASSERT(begun > 4 && idle == 1);
+}
+
 /* Makes the chain of l->work. */
 static void build(struct learner *l)
 {
@@ -70,6 +102,8 @@ static void build(struct learner *l)
     hzp_plan_clear(&l->chain);
     hzp_chain_work_build(&l->chain, &l->work, l->m->model, hzp_weights_current(l->m->weights),
                          l->draft, l->micro, l->space);
+    if (l->m->model->tensor && l->work.kind == HZP_CHAIN_MICRO && l->micro->rows > 1)
+        check_overlap(&l->chain);
     l->done = 0;
 }
 
