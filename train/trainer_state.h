@@ -262,9 +262,9 @@ void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 /* The model is one slice of several: whether the settings can be used then, and room for the work.
  * No effect with a whole model.  HZP_EUNSUP. */
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
-/* Before the chain of a micro-batch is built: whether to cut it into halves, so that the sums of each
- * run beside products of the other, which are slower for that.  It is where sums take long, by the
- * times that items took before, and never where the device's streams order transfers, because
+/* Before the chain of a micro-batch is built: whether to cut it into halves, so that the sums of
+ * each run beside products of the other, which are slower for that.  It is where sums take long, by
+ * the times that items took before, and never where the device's streams order transfers, because
  * nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
 bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro);
 /* t->chain has been built from this, and for a micro-batch from t->micro: the next slice is the
