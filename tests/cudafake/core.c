@@ -18,7 +18,8 @@ static struct fake_call *record;
 static int calls, counts[FAKE_THEN + 1], made;
 static bool steady;
 static char mistakes[TEXT], leaks[TEXT];
-static struct fake_object *objects;
+enum { STREAMS = 0 };                           /* of objects */
+static struct fake_object *objects[FAKE_TYPES]; /* of each type, newest first */
 static uint64_t ids;
 static unsigned state = 1;
 static __thread int capturing; /* captures that this thread has begun and not ended */
@@ -142,14 +143,15 @@ void *fake_object_new(enum fake_type type, size_t size)
     struct fake_object *object = calloc(1, size);
     object->type = type;
     object->id = ++ids;
-    object->next = objects;
-    objects = object;
+    object->next = objects[type - FAKE_STREAM];
+    objects[type - FAKE_STREAM] = object;
     return object;
 }
 
 void fake_object_free(void *handle)
 {
-    for (struct fake_object **at = &objects; *at; at = &(*at)->next)
+    struct fake_object *object = handle;
+    for (struct fake_object **at = &objects[object->type - FAKE_STREAM]; *at; at = &(*at)->next)
         if (*at == handle) {
             *at = (*at)->next;
             free(handle);
@@ -159,9 +161,9 @@ void fake_object_free(void *handle)
 
 void *fake_object_find(const void *handle, enum fake_type type, const char *function)
 {
-    for (struct fake_object *object = objects; object; object = object->next)
-        if ((const void *)object == handle && object->type == type)
-            return object;
+    for (struct fake_object *o = objects[type - FAKE_STREAM]; o; o = o->next)
+        if ((const void *)o == handle)
+            return o;
     fake_mistake("%s: a handle that was never given out, or is gone", function);
     return NULL;
 }
@@ -183,9 +185,10 @@ const char *fake_leaks(void)
     size_t used = 0;
     fake_enter();
     leaks[0] = 0;
-    for (struct fake_object *o = objects; o && used < TEXT - 100; o = o->next)
-        used += (size_t)snprintf(leaks + used, TEXT - used, "%s %llu\n",
-                                 names[o->type - FAKE_STREAM], (unsigned long long)o->id);
+    for (int type = 0; type < FAKE_TYPES; type++)
+        for (struct fake_object *o = objects[type]; o && used < TEXT - 100; o = o->next)
+            used += (size_t)snprintf(leaks + used, TEXT - used, "%s %llu\n", names[type],
+                                     (unsigned long long)o->id);
     for (int i = 0; i < allocs && used < TEXT - 100; i++)
         if (alloc_of[i].live)
             used += (size_t)snprintf(leaks + used, TEXT - used, "%zu bytes of %s memory\n",
@@ -310,12 +313,10 @@ static size_t driver_nodes(const struct fake_graph *graph)
 size_t fake_used(void)
 {
     size_t taken = 0;
-    for (struct fake_object *o = objects; o; o = o->next) {
-        if (o->type == FAKE_CONTEXT)
-            taken += driver_context;
-        if (o->type == FAKE_GRAPH_EXEC)
-            taken += driver_graph + driver_nodes((struct fake_graph *)o) * driver_node;
-    }
+    for (struct fake_object *o = objects[FAKE_CONTEXT - FAKE_STREAM]; o; o = o->next)
+        taken += driver_context;
+    for (struct fake_object *o = objects[FAKE_GRAPH_EXEC - FAKE_STREAM]; o; o = o->next)
+        taken += driver_graph + driver_nodes((struct fake_graph *)o) * driver_node;
     return fake_device_bytes() + fake_loaded +
            (taken + driver_block - 1) / driver_block * driver_block;
 }
@@ -581,9 +582,8 @@ static bool runnable(const struct fake_stream *stream)
 /* A stream stands before a task that is not ready. */
 static bool stands(void)
 {
-    for (struct fake_object *o = objects; o; o = o->next) {
-        const struct fake_task *task =
-            o->type == FAKE_STREAM ? ((struct fake_stream *)o)->queue.first : NULL;
+    for (struct fake_object *o = objects[STREAMS]; o; o = o->next) {
+        const struct fake_task *task = ((struct fake_stream *)o)->queue.first;
         if (task && task->ready)
             return true;
     }
@@ -608,9 +608,9 @@ static bool run_one(void)
 {
     struct fake_stream *chosen = NULL;
     unsigned seen = 0;
-    for (struct fake_object *o = objects; o; o = o->next) {
+    for (struct fake_object *o = objects[STREAMS]; o; o = o->next) {
         struct fake_stream *stream = (struct fake_stream *)o;
-        if (o->type != FAKE_STREAM || !runnable(stream))
+        if (!runnable(stream))
             continue;
         if (any_below(++seen) == 0)
             chosen = stream;
@@ -630,8 +630,8 @@ static bool run_one(void)
 
 static bool any_left(void)
 {
-    for (struct fake_object *o = objects; o; o = o->next)
-        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->queue.first)
+    for (struct fake_object *o = objects[STREAMS]; o; o = o->next)
+        if (((struct fake_stream *)o)->queue.first)
             return true;
     return false;
 }
@@ -761,16 +761,16 @@ bool fake_unsafe_in_capture(const char *function)
     if (!capturing)
         return false;
     fake_mistake("%s: while a graph is captured", function);
-    for (struct fake_object *o = objects; o; o = o->next)
-        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->capture)
+    for (struct fake_object *o = objects[STREAMS]; o; o = o->next)
+        if (((struct fake_stream *)o)->capture)
             ((struct fake_stream *)o)->capture->broken = true;
     return true;
 }
 
 struct fake_graph *fake_capture_find(uint64_t id)
 {
-    for (struct fake_object *o = objects; o && id; o = o->next)
-        if (o->type == FAKE_GRAPH_MADE && o->id == id && ((struct fake_graph *)o)->origin)
+    for (struct fake_object *o = objects[FAKE_GRAPH_MADE - FAKE_STREAM]; o && id; o = o->next)
+        if (o->id == id && ((struct fake_graph *)o)->origin)
             return (struct fake_graph *)o;
     return NULL;
 }
@@ -783,8 +783,8 @@ void fake_capture_enter(struct fake_stream *stream, struct fake_graph *graph)
 
 void fake_capture_leave(struct fake_graph *graph)
 {
-    for (struct fake_object *o = objects; o; o = o->next)
-        if (o->type == FAKE_STREAM && ((struct fake_stream *)o)->capture == graph)
+    for (struct fake_object *o = objects[STREAMS]; o; o = o->next)
+        if (((struct fake_stream *)o)->capture == graph)
             ((struct fake_stream *)o)->capture = NULL;
     graph->origin = NULL;
 }

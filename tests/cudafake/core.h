@@ -21,6 +21,7 @@ enum fake_type {
     FAKE_DNN_HANDLE,
     FAKE_DNN_DESC,
 };
+enum { FAKE_TYPES = FAKE_DNN_DESC - FAKE_STREAM + 1 };
 
 /* The first member of everything that has a handle. */
 struct fake_object {
