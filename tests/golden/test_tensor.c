@@ -181,8 +181,8 @@ static void write_made_up(struct fixture *f, int32_t *ret)
 static double run_golden_batch(struct fixture *f, const struct alone *alone)
 {
     fill_micro(f, at(at(f->numbers, "batches"), "a"));
-    if (f->m.model->tensor &&
-        f->type == HZP_F32) /* the ranks' sums beside the other half's products */
+    /* In F32 the ranks' sums of one half go beside the other half's products. */
+    if (f->m.model->tensor && f->type == HZP_F32)
         hzp_micro_halve(f->micro);
     double limit = f->type == HZP_F32 ? loss_max : 0.02;
     double loss = run_micro(f, true) / f->micro->learned;
