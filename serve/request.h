@@ -120,6 +120,9 @@ struct hzp_request {
     uint64_t trial;
     bool on_trial;
     uint64_t submitted_ns, admitted_ns, finished_ns;
+    /* No token follows the newest one, though the state is not final yet.  Set before the
+     * `out_count` that shows that token. */
+    _Atomic bool whole;
     _Atomic int32_t out_count;
     _Atomic int32_t state; /* enum hzp_request_state */
 

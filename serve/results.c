@@ -146,6 +146,8 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     } else if (n + 1 == rq->max_tokens || after == HZP_AFTER_STUCK) {
         state = HZP_REQUEST_LENGTH;
     }
+    if (state != HZP_REQUEST_RUNNING)
+        atomic_store(&rq->whole, true);
     /* release: a thread that sees the new count also sees the output */
     atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
     if (state == HZP_REQUEST_RUNNING)

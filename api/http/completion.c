@@ -287,6 +287,9 @@ static bool pump_choice(struct hzp_completion *c, struct hzp_choice *choice, int
     /* Reads the state before the count: if the state is final, so is the count. */
     int state = atomic_load(&rq->state);
     int32_t count = atomic_load_explicit(&rq->out_count, memory_order_acquire);
+    /* The last token is shown with the state, which says whether it is text. */
+    if (state < HZP_REQUEST_STOPPED && atomic_load(&rq->whole))
+        count--;
     bool news = choice->seen < count;
     int32_t end = count - choice->seen > most ? choice->seen + most : count;
     for (int32_t n = choice->seen; n < end; n++) {

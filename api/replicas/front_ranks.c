@@ -296,6 +296,11 @@ static bool apply(struct hzp_front *f, struct hzp_remote *m, struct hzp_message_
     if (m->recalled) /* what is computed again does not count */
         shown.prompts = shown.hidden = 0;
     note_staleness(f, m->rank, &shown, rq);
+    bool ends = news->state == HZP_REQUEST_STOPPED || news->state == HZP_REQUEST_LENGTH;
+    if (ends && !m->recalled) {
+        rq->stop_token = news->stop_token;
+        atomic_store(&rq->whole, true);
+    }
     /* release: a thread that sees the new count also sees the output */
     atomic_store_explicit(&rq->out_count, shown.from + shown.count, memory_order_release);
     if (shown.count)

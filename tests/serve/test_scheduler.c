@@ -196,6 +196,7 @@ static void check_answer(const struct hzp_request *rq)
         assert_int_equal(stop, n == count - 1 && rq->state == HZP_REQUEST_STOPPED);
         hash = mix(hash, token);
     }
+    assert_true(atomic_load(&rq->whole) || !count);
     if (rq->state == HZP_REQUEST_LENGTH)
         assert_int_equal(count, rq->max_tokens);
     else
