@@ -303,7 +303,7 @@ static int open_port(const struct hzp_http_settings *settings, struct hzp_port *
     int kept = hzp_launch_kept();
     if (kept < 0)
         return hzp_port_open(settings, ret, reterr);
-    hzp_port_take(settings, kept, ret);
+    hzp_port_take(settings, kept, hzp_launch_kept_url(), ret);
     return HZP_OK;
 }
 

@@ -34,7 +34,8 @@ static const uint64_t LEFT_NS = 3000000000ull;
 
 struct address {
     uint8_t byte[16]; /* IPv6: the first 64 bits, which one client has many of */
-    bool loopback;
+    bool loopback;    /* or the relay's */
+    bool relay;       /* a Unix socket */
 };
 
 struct entry {
@@ -74,7 +75,8 @@ static const uint64_t LISTENING = 1ull << 40, STOP = 2ull << 40;
 
 static struct address address_of(const struct sockaddr *from)
 {
-    struct address a = {{0}, false};
+    struct address a = {.relay = from->sa_family == AF_UNIX};
+    a.loopback = a.relay;
     if (from->sa_family == AF_INET) {
         const struct sockaddr_in *v4 = (const void *)from;
         memcpy(a.byte, &v4->sin_addr, 4);
@@ -540,7 +542,7 @@ void hzp_door_sending(struct hzp_door *door, int fd, bool sending)
     hzp_lock_take(&door->lock);
     struct entry *e = fd >= 0 && fd < door->room ? &door->entry[fd] : NULL;
     if (e && e->used && e->phase == HZP_DOOR_ANSWER)
-        e->deadline_ns = deadline;
+        e->deadline_ns = e->from.relay ? 0 : deadline;
     hzp_lock_release(&door->lock);
 }
 

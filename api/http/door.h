@@ -6,7 +6,8 @@
  *
  *     HEADER   a request's header has to arrive whole within header_ns of the connection's begin
  *     BODY     its body: every piece within idle_ns, all of it within receive_ns
- *     ANSWER   no deadline; while an answer is ready that the client does not read: idle_ns
+ *     ANSWER   no deadline; while an answer is ready that the client does not read: idle_ns, but
+ *              none for the relay on a Unix socket, which reads as slowly as its client does
  *     IDLE     between two requests: the next header has to be there within idle_ns
  *
  * A connection past its deadline is shut down; the library then closes it.
@@ -15,7 +16,8 @@
  * /metrics, so that those still find one.  When all are taken, the connection that has been in
  * HEADER or IDLE for longest is closed; if there is none, a BODY that has lasted for some seconds;
  * if there is none either, the new one is answered 503.  A client's address may hold at most
- * `per_address` places (429), unless it is a loopback address, where a proxy's clients come from.
+ * `per_address` places (429), unless it is a loopback address, where a proxy's clients come from,
+ * or the relay's.
  *
  * When the process has no descriptor left, accepting pauses for a moment instead of being tried
  * again at once.

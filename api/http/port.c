@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -57,13 +56,18 @@ static void write_url(struct hzp_port *l, const char *host, bool any, bool v6)
              l->port);
 }
 
-void hzp_port_take(const struct hzp_http_settings *settings, int fd, struct hzp_port *ret)
+void hzp_port_take(const struct hzp_http_settings *settings, int fd, const char *url,
+                   struct hzp_port *ret)
 {
     struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof(at);
     getsockname(fd, (struct sockaddr *)&at, &size);
     bool v6 = at.ss_family == AF_INET6;
-    *ret = (struct hzp_port){.fd = fd};
+    *ret = (struct hzp_port){.fd = fd, .relayed = at.ss_family == AF_UNIX};
+    if (ret->relayed) {
+        snprintf(ret->url, sizeof(ret->url), "%s", url ? url : "");
+        return;
+    }
     ret->port =
         ntohs(v6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
     write_url(ret, settings->host, is_any(&at), v6);
@@ -103,7 +107,7 @@ int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret
     freeaddrinfo(list);
     if (fd < 0)
         return explain(error, host, (int)settings->port, reterr);
-    hzp_port_take(settings, fd, ret);
+    hzp_port_take(settings, fd, NULL, ret);
     return HZP_OK;
 }
 

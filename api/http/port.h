@@ -15,10 +15,13 @@
 #include "api/http/settings.h"
 #include "base/err.h"
 
+#include <stdbool.h>
+
 struct hzp_port {
     int fd; /* -1: none, or the HTTP server owns it */
     int port;
     char url[160]; /* under which a client on this machine reaches the server */
+    bool relayed;  /* a Unix socket: all clients come through the launcher's relay (journal.h) */
 };
 
 /* Binds the settings' address and port.  HZP_EINVAL: the address cannot be understood; HZP_EIO: it
@@ -26,9 +29,10 @@ struct hzp_port {
 int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret,
                   struct hzp_err_text *reterr);
 
-/* The same with a socket that was bound by such a call in another process, with the same settings.
- */
-void hzp_port_take(const struct hzp_http_settings *settings, int fd, struct hzp_port *ret);
+/* The same with a socket that was bound by such a call in another process, with the same settings;
+ * or with a Unix socket behind a relay: url: where that one is reached; NULL: not known. */
+void hzp_port_take(const struct hzp_http_settings *settings, int fd, const char *url,
+                   struct hzp_port *ret);
 
 /* Lets clients connect; at most `backlog` of them wait to be accepted.  HZP_EIO. */
 int hzp_port_listen(struct hzp_port *port, int backlog, struct hzp_err_text *reterr);

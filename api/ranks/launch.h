@@ -69,6 +69,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
 /* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none.
  * Call it once; any thread. */
 int hzp_launch_kept(void);
+/* With a kept Unix socket: the address under which clients reach the launcher's relay, which passes
+ * on to that socket what they ask; NULL: it is not told.  Any thread. */
+const char *hzp_launch_kept_url(void);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
  * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor, for rank 0 */
+static const char url_variable[] = "HZP_KEPT_URL";     /* where clients come to it */
 enum { KEPT_LEAST = 3 };                               /* those below are replaced, or written to */
 static const uint64_t second_ns = 1000000000u;
 
@@ -93,6 +94,11 @@ int hzp_launch_kept(void)
     if (!whole || getsockname((int)fd, (struct sockaddr *)&at, &size) < 0)
         return -1;
     return fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0 ? (int)fd : -1;
+}
+
+const char *hzp_launch_kept_url(void)
+{
+    return getenv(url_variable);
 }
 
 static int keep_socket(struct team *team, const struct hzp_launch_keep *keep,

@@ -114,7 +114,8 @@ static void a_socket_is_taken_over(void **state)
         assert_int_equal(r, HZP_OK);
         int client = -1;
         for (int turn = 0; turn < 3; turn++) {
-            hzp_port_take(&settings, dup(kept.fd), &first);
+            hzp_port_take(&settings, dup(kept.fd), NULL, &first);
+            assert_false(first.relayed);
             assert_int_equal(first.port, kept.port);
             assert_string_equal(first.url, kept.url);
             assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
@@ -137,6 +138,27 @@ static void a_socket_is_taken_over(void **state)
     }
 }
 
+/* A Unix socket that a relay's launcher has bound; the relay's address is what is printed. */
+static void a_relays_socket_is_taken(void **state)
+{
+    /* no file: the name is an abstract one, which the kernel chooses */
+    struct sockaddr at = {.sa_family = AF_UNIX};
+    struct sockaddr_storage bound;
+    socklen_t size = sizeof(bound);
+    struct hzp_http_settings settings = {.host = "127.0.0.1"};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, &at, sizeof(at.sa_family)), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&bound, &size), 0);
+    hzp_port_take(&settings, fd, "http://127.0.0.1:7", &first);
+    assert_true(first.relayed);
+    assert_int_equal(first.port, 0);
+    assert_string_equal(first.url, "http://127.0.0.1:7");
+    assert_int_equal(hzp_port_listen(&first, 8, &err), HZP_OK);
+    assert_int_equal(connect(client, (struct sockaddr *)&bound, size), 0);
+    close(client);
+    hzp_port_close(&first);
+}
+
 static void bad_addresses_are_named(void **state)
 {
     assert_int_equal(open_at(&first, "192.0.2.1", 0), HZP_EINVAL);
@@ -152,6 +174,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_port_is_one_servers), cmocka_unit_test(the_address_can_be_used),
-        cmocka_unit_test(a_socket_is_taken_over), cmocka_unit_test(bad_addresses_are_named)};
+        cmocka_unit_test(a_socket_is_taken_over), cmocka_unit_test(a_relays_socket_is_taken),
+        cmocka_unit_test(bad_addresses_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
