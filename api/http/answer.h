@@ -53,6 +53,9 @@ struct hzp_answer {
 /* Begins the answer of a stream whose first tokens are there.  I/O thread. */
 enum MHD_Result hzp_stream_begin(struct hzp_answer *a);
 
+/* Makes the events of the tokens that the requests have, as a stream does, and throws them away. */
+void hzp_stream_replay(struct hzp_answer *a);
+
 /* Appends `event: name` and the object to what is sent; takes over json. */
 void hzp_stream_event(struct hzp_answer *a, const char *name, json_t *json);
 

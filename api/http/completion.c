@@ -192,9 +192,15 @@ int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
      * end the completion before the call has returned. */
     struct hzp_engine *engine = c->engine;
     struct hzp_request **rq = hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
+    int32_t count = 0;
     for (int32_t i = 0; i < c->choices; i++)
-        rq[i] = c->choice[i].rq;
-    int r = hzp_engine_submit(engine, rq, c->choices, reterr);
+        if (c->choice[i].finish == HZP_FINISH_NONE)
+            rq[count++] = c->choice[i].rq;
+    int r = HZP_OK;
+    if (count)
+        r = hzp_engine_submit(engine, rq, count, reterr);
+    else
+        hzp_notify_post(c->listener.notify, &c->note); /* no engine will */
     free(rq);
     return r;
 }

@@ -162,6 +162,9 @@ struct hzp_choice {
     size_t sent_bytes;
     int32_t sent_tokens;
     bool opened, closed;
+    /* of a relayed stream: tokens, and the end, that its journal has (journal.h) */
+    int32_t noted;
+    bool noted_end;
 };
 
 /* Where a server hears about its completions.  Both functions run on the notifying thread. */
@@ -194,7 +197,8 @@ int hzp_completion_make(struct hzp_engine *engine, struct hzp_completion_params 
                         const struct hzp_listener *listener, struct hzp_completion **ret,
                         struct hzp_err_text *reterr);
 
-/* Submits all requests.  The listener may hear of news before this returns; then the completion is
+/* Submits all requests, but for those of choices that have ended before; where all have, there is a
+ * listener.  It may hear of news before this returns; then the completion is
  * the listener's.  After an error the caller ends it.  HZP_EBUSY: the queue is full; HZP_EINVAL;
  * HZP_ECANCELED: the server stops. */
 int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr);

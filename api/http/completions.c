@@ -6,6 +6,7 @@
 #include "api/http/field_table.h"
 #include "api/http/fields.h"
 #include "api/http/blocks.h"
+#include "api/http/journal.h"
 #include "api/learn/fingerprint.h"
 #include "base/arena.h"
 
@@ -241,8 +242,11 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     x->leave = stream ? leave_stream : NULL;
     x->resume = stream ? resume_stream : resume_whole;
     x->logged = true;
-    hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
-    int r = hzp_completion_submit(a->c, reterr);
+    int r = hzp_journal_begin(a, reterr);
+    if (r == HZP_OK) {
+        hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
+        r = hzp_completion_submit(a->c, reterr);
+    }
     if (r < 0) {
         x->resume = NULL;
         x->leave = NULL;

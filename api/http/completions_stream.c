@@ -7,6 +7,7 @@
  * steps are written in one piece when the stream was woken for all of them (api/http/join.h), or
  * its client reads slowly.  An error after the header becomes an event. */
 #include "api/http/answer.h"
+#include "api/http/journal.h"
 #include "api/text/chars/utf8.h"
 
 #include <stdlib.h>
@@ -204,10 +205,12 @@ static void add_end(struct hzp_answer *a)
 static void make_own_events(struct hzp_answer *a)
 {
     int status;
-    if (a->c->choice[0].finish == HZP_FINISH_FAILED) {
+    struct hzp_choice *choice = &a->c->choice[0];
+    if (choice->finish == HZP_FINISH_FAILED) {
         hzp_stream_event(a, "error", hzp_answer_failure(a, &status));
-    } else {
+    } else if (!choice->closed) {
         a->c->params.form->events(a);
+        choice->closed = choice->finish != HZP_FINISH_NONE;
     }
     if (a->c->open)
         return;
@@ -228,6 +231,14 @@ static void make_events(struct hzp_answer *a)
         add_end(a);
 }
 
+void hzp_stream_replay(struct hzp_answer *a)
+{
+    while (hzp_completion_pump(a->c, 1) && a->c->open) {
+        make_events(a);
+        a->out.bytes = 0;
+    }
+}
+
 /* Formats what is new, token by token, until there is enough to send. */
 static void make_piece(struct hzp_answer *a)
 {
@@ -237,7 +248,10 @@ static void make_piece(struct hzp_answer *a)
     for (;;) {
         size_t before = a->out.bytes;
         make_events(a);
-        tokens += a->out.bytes > before;
+        bool any = a->out.bytes > before;
+        tokens += any;
+        if (a->x->server->relayed && hzp_journal_write(a, any) < 0)
+            give_up(a);
         if (a->done || a->out.bytes >= PIECE_BYTES || atomic_load(&a->c->left))
             break;
         if (!hzp_completion_pump(a->c, 1)) {

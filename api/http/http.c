@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "base/thread.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,11 +136,19 @@ static const char *header(struct MHD_Connection *connection, const char *name)
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
+/* Bytes that this server takes of the body.  A journal has as many as the relay, a part of this
+ * server, got in this server's answers: --max-body-memory bounds it, as all bodies together. */
+static size_t body_most(const struct hzp_exchange *x)
+{
+    const struct hzp_http_settings *settings = x->server->settings;
+    return (size_t)settings->body_max + HZP_MIN(x->journal, (size_t)settings->body_memory);
+}
+
 /* Whether Content-Length exceeds the bound. */
 static bool says_too_much(struct hzp_exchange *x)
 {
     const char *length = header(x->connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoull(length, NULL, 10) > (unsigned long long)x->server->settings->body_max;
+    return length && strtoull(length, NULL, 10) > (unsigned long long)body_most(x);
 }
 
 static void HZP_PRINTF(4, 5)
@@ -175,6 +185,24 @@ static bool changes_something(const char *method)
     return strcmp(method, "GET") && strcmp(method, "HEAD") && strcmp(method, "OPTIONS");
 }
 
+/* Whether a stream that the relay says to go on with (journal.h) can be one. */
+static bool announce_journal(struct hzp_exchange *x)
+{
+    const char *text = header(x->connection, "x-hzpserve-resume");
+    enum MHD_Result (*answer)(struct hzp_exchange * x) = x->route->answer;
+    char *end;
+    if (!text || !x->server->relayed)
+        return true;
+    errno = 0;
+    long long bytes = strtoll(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end || errno)
+        return false;
+    x->journal = (size_t)bytes;
+    x->resumed = true;
+    return answer == hzp_route_completions || answer == hzp_route_chat ||
+           answer == hzp_route_responses || answer == hzp_route_messages;
+}
+
 /* Checks that need no body; active: requests being answered, with this one. */
 static void check_early(struct hzp_exchange *x, const char *method, const char *path, int active)
 {
@@ -191,6 +219,9 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
         hzp_auth_check_key(auth, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
     if (!x->refusal.status && !x->route)
         find_no_route(x, method, path);
+    if (!x->refusal.status && !announce_journal(x))
+        say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
+               "x-hzpserve-resume: a number of bytes, of a request whose answer can be a stream");
     if (!x->refusal.status && says_too_much(x))
         say_too_long(x);
     if (!x->refusal.status && active > settings->connections_max && x->route->right)
@@ -358,7 +389,7 @@ static bool feed_route(struct hzp_exchange *x)
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
-    size_t most = (size_t)x->server->settings->body_max;
+    size_t most = body_most(x);
     x->received += bytes;
     if (!x->refusal.status && x->received > most)
         say_too_long(x);
@@ -455,6 +486,9 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
     if (hzp_auth_is_preflight(x->connection, method))
         return answer_preflight(x);
+    if (!x->refusal.status && x->journal > x->bytes)
+        say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
+               "x-hzpserve-resume: the body has %zu bytes, fewer than %zu", x->bytes, x->journal);
     if (x->refusal.status) {
         if (x->response)
             MHD_destroy_response(x->response);
@@ -658,6 +692,7 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
     s->engine = engine;
     s->metrics = metrics;
     s->created = time(NULL);
+    s->relayed = port->relayed;
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     hzp_unknown_init(&s->unknown);
     s->taught = open_taught(engine);

@@ -59,6 +59,7 @@ struct hzp_server {
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
     char model[128]; /* the name in requests and answers */
+    bool relayed;    /* all clients come through the launcher's relay (journal.h) */
     int64_t created; /* unix seconds */
     struct hzp_feedback *feedback;
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
@@ -83,6 +84,8 @@ struct hzp_exchange {
     size_t received;            /* bytes of the body, also those that were fed already */
     _Atomic int64_t charged;    /* of hzp_server.bodies */
     size_t thrown_away;         /* bytes read of an oversized body */
+    size_t journal;             /* bytes of the body in front of its JSON (journal.h) */
+    bool resumed;               /* a stream that another rank 0 has begun; journal may be 0 */
     struct hzp_refusal refusal; /* decided before the body was read */
     int status;                 /* of the answer, once there is one */
     bool early;                 /* answered before the body was read */
@@ -191,7 +194,8 @@ const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name);
 /* The value of a request header, or NULL. */
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
 
-/* The body as a JSON object; NULL: an error was answered, *ret_answered is its result. */
+/* The body, behind its journal, as a JSON object; NULL: an error was answered, *ret_answered is its
+ * result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
 
 /* ---- routes, each in its own file ---- */

@@ -196,7 +196,8 @@ static size_t tree_bytes(const char *text, size_t bytes)
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 {
     json_error_t error;
-    size_t need = tree_bytes(x->body ? x->body : "", x->bytes);
+    const char *text = x->body ? x->body + x->journal : "";
+    size_t bytes = x->bytes - x->journal, need = tree_bytes(text, bytes);
     if (need > (size_t)x->server->settings->body_memory / 2) {
         *ret_answered = hzp_reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE, NULL, NULL,
                                         "the body has too many values");
@@ -206,8 +207,7 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
         *ret_answered = hzp_reply_no_memory(x);
         return NULL;
     }
-    json_t *json = json_loadb(x->body ? x->body : "", x->bytes,
-                              JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+    json_t *json = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
     if (!json && json_error_code(&error) == json_error_out_of_memory)
         *ret_answered = hzp_reply_no_memory(x);
     else if (!json)

@@ -98,8 +98,9 @@ struct hzp_reply {
     struct hzp_textbuf reasoning, content, held;
     struct hzp_reply_call call[HZP_REPLY_CALLS_MAX];
     int calls;
-    size_t fed;    /* bytes of the text so far */
-    size_t looked; /* of a call: bytes of held in which its end is not */
+    uint64_t id_seed; /* the calls' ids follow from it; 0: they are random */
+    size_t fed;       /* bytes of the text so far */
+    size_t looked;    /* of a call: bytes of held in which its end is not */
     struct hzp_reply_live live;
     enum hzp_reply_body body;
     bool ended;

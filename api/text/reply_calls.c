@@ -13,11 +13,23 @@ static const char args[] = "[ARGS]";
 static const char glm_key[] = "<arg_key>", glm_key_end[] = "</arg_key>";
 static const char glm_value[] = "<arg_value>", glm_value_end[] = "</arg_value>";
 
+/* The last step of SplitMix64. */
+static uint64_t scramble(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 static void make_id(const struct hzp_reply *reply, char *id, size_t size)
 {
     uint64_t word[2] = {(uint64_t)clock(), (uintptr_t)reply};
-    if (getrandom(word, sizeof(word), 0) < 0)
+    if (reply->id_seed) {
+        word[0] = scramble(reply->id_seed + (uint64_t)reply->calls);
+        word[1] = scramble(word[0]);
+    } else if (getrandom(word, sizeof(word), 0) < 0) {
         word[0] ^= (uint64_t)time(NULL);
+    }
     /* Mistral's templates want nine letters or digits. */
     if (reply->rules->calls == HZP_CALLS_MISTRAL)
         snprintf(id, size, "%09llx", (unsigned long long)(word[0] & 0xFFFFFFFFFull));
