@@ -14,6 +14,7 @@
 #include "api/engine/join.h"
 #include "api/engine/rejoin.h"
 #include "api/http/http.h"
+#include "api/ranks/relay_process.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -289,11 +290,13 @@ static int start_rejoin(const struct hzp_options *options, struct hzp_engine *en
 }
 
 /* The launcher of several ranks keeps the port, over restarts of rank 0. */
-static int keep_port(void *ctx, int *ret_fd, struct hzp_err_text *reterr)
+static int keep_port(void *ctx, int *ret_fd, char *ret_url, size_t size,
+                     struct hzp_err_text *reterr)
 {
     struct hzp_port port;
     int r = hzp_port_open(ctx, &port, reterr);
     *ret_fd = port.fd;
+    snprintf(ret_url, size, "%s", port.url);
     return r;
 }
 
@@ -521,6 +524,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
     /* No other user may read examples, checkpoints and logs. */
     umask(077);
     struct hzp_http_settings http = options->http;
+    if (hzp_relay_process_path())
+        return hzp_cmd_serve_relay(options, hzp_relay_process_path());
     int status = hzp_cmd_ranks_start(options, &(struct hzp_launch_keep){keep_port, &http});
     if (status >= 0)
         return status;

@@ -41,6 +41,10 @@ int hzp_cmd_ranks_open(const struct hzp_options *options,
                        void (*lost)(void *ctx, int rank, const char *why), bool (*stop)(void *ctx),
                        void *ctx, struct hzp_ranks *ret);
 
+/* serve, as the process that forwards requests to rank 0 at this socket (api/relay/relay.h); the
+ * exit status. */
+int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path);
+
 /* After a loss: waits for all ranks again (hzp_ranks_rejoin).  0, or the exit status: for what
  * stopped the wait HZP_LAUNCH_LOST. */
 int hzp_cmd_ranks_rejoin(const struct hzp_options *options, bool (*stop)(void *ctx), void *ctx,

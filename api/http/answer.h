@@ -69,4 +69,8 @@ void hzp_answer_end(struct hzp_answer *a);
 /* Whether an answer that failed did so because the server is stopping, and the error's texts. */
 json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status);
 
+/* Whether an answer that failed is left without an end, because this process ends and the relay
+ * asks the next rank 0: the engine has failed, or a rank of the group was lost. */
+bool hzp_answer_abandons(const struct hzp_answer *a);
+
 #endif

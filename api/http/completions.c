@@ -100,10 +100,23 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
     return json;
 }
 
+bool hzp_answer_abandons(const struct hzp_answer *a)
+{
+    const struct hzp_server *server = a->x->server;
+    bool failed = false, own = false; /* own: it would fail anywhere */
+    for (int32_t i = 0; i < a->c->choices; i++) {
+        const struct hzp_request *rq = a->c->choice[i].rq;
+        int state = atomic_load(&rq->state);
+        failed |= state == HZP_REQUEST_FAILED;
+        own |= state == HZP_REQUEST_UNMET || (state == HZP_REQUEST_FAILED && rq->not_finite);
+    }
+    return server->relayed && failed && !own && atomic_load(&server->state) != HZP_SERVER_DRAINING;
+}
+
 /* The request failed in the engine, or its client disconnected. */
 static enum MHD_Result reply_failed(struct hzp_answer *a)
 {
-    if (atomic_load(&a->c->left))
+    if (atomic_load(&a->c->left) || hzp_answer_abandons(a))
         return MHD_NO;
     int status;
     json_t *error = hzp_answer_failure(a, &status);

@@ -188,6 +188,10 @@ static void add_end(struct hzp_answer *a)
     int status;
     for (int32_t i = 0; i < a->c->choices; i++)
         failed |= a->c->choice[i].finish == HZP_FINISH_FAILED;
+    if (failed && hzp_answer_abandons(a)) {
+        give_up(a);
+        return;
+    }
     if (failed) {
         add_event(a, hzp_answer_failure(a, &status));
     } else if (a->c->params.include_usage) {
@@ -206,6 +210,10 @@ static void make_own_events(struct hzp_answer *a)
 {
     int status;
     struct hzp_choice *choice = &a->c->choice[0];
+    if (choice->finish == HZP_FINISH_FAILED && hzp_answer_abandons(a)) {
+        give_up(a);
+        return;
+    }
     if (choice->finish == HZP_FINISH_FAILED) {
         hzp_stream_event(a, "error", hzp_answer_failure(a, &status));
     } else if (!choice->closed) {

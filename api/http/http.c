@@ -377,7 +377,7 @@ static bool run_feed(void *ctx)
  * closing. */
 static bool feed_route(struct hzp_exchange *x)
 {
-    if (!x->route || !x->route->feed || x->bytes < FEED_BYTES)
+    if (!x->route || !x->route->feed || x->bytes < FEED_BYTES || x->server->forward.answer)
         return true;
     x->task = (struct hzp_pool_task){.run = run_feed, .ctx = x};
     if (!hzp_exchange_park(x))
@@ -478,6 +478,13 @@ static bool run_route(void *ctx)
     return true;
 }
 
+/* Whether a thread of the pool answers it. */
+static bool is_pooled(const struct hzp_exchange *x)
+{
+    return x->route && x->route->pooled && !x->refusal.status && !x->fed &&
+           !x->server->forward.answer;
+}
+
 /* The request is complete. */
 static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const char *path)
 {
@@ -498,6 +505,8 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     if (x->fed)
         return MHD_YES;
     find_route(method, path, &x->tail); /* the path is complete only now */
+    if (x->server->forward.answer)
+        return x->server->forward.answer(x->server->forward.ctx, x, method, path);
     if (!x->route->pooled)
         return x->route->answer(x);
     x->task = (struct hzp_pool_task){.run = run_route, .ctx = x};
@@ -529,7 +538,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     }
     if (!x->begun) {
         enum MHD_Result r = begin(x, method, path);
-        if (r == MHD_NO || (x->route && x->route->pooled && !x->refusal.status && !x->fed))
+        if (r == MHD_NO || is_pooled(x))
             return r;
     } else {
         hzp_exchange_awake(x);
@@ -683,23 +692,16 @@ static struct hzp_taught *open_taught(const struct hzp_engine *engine)
     return taught;
 }
 
-int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
-                     struct hzp_engine *engine, struct hzp_metrics *metrics,
-                     struct hzp_server **ret, struct hzp_err_text *reterr)
+/* Starts all but what needs the engine.  After an error the server is freed. */
+static int start(struct hzp_server *s, struct hzp_port *port, struct hzp_err_text *reterr)
 {
-    struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
-    s->settings = settings;
-    s->engine = engine;
-    s->metrics = metrics;
+    const struct hzp_http_settings *settings = s->settings;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
     s->created = time(NULL);
     s->relayed = port->relayed;
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
     hzp_unknown_init(&s->unknown);
-    s->taught = open_taught(engine);
-    s->feedback = hzp_feedback_create(engine->trials);
-    name_model(s);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
     int r = hzp_auth_create(settings, &s->auth, reterr);
     if (r == HZP_OK)
         r = listen_on(s, port, reterr);
@@ -714,14 +716,40 @@ int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *
         r = start_daemon(s, reterr);
     if (r == HZP_OK)
         r = hzp_door_start(s->door, reterr);
-    if (r < 0) {
+    if (r < 0)
         hzp_server_stop(s, 0);
-        return r;
-    }
+    return r;
+}
+
+int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
+                     struct hzp_engine *engine, struct hzp_metrics *metrics,
+                     struct hzp_server **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
+    s->settings = settings;
+    s->engine = engine;
+    s->metrics = metrics;
+    s->taught = open_taught(engine);
+    s->feedback = hzp_feedback_create(engine->trials);
+    name_model(s);
+    HZP_TRY(start(s, port, reterr));
     if (!hzp_auth_has_key(s->auth) && settings->no_auth)
         hzp_log(HZP_LOG_WARN, "http",
                 "--no-auth: every client that reaches %s may complete, teach and set the policy",
                 settings->host);
+    *ret = s;
+    return HZP_OK;
+}
+
+int hzp_server_start_forwarding(const struct hzp_http_settings *settings, struct hzp_port *port,
+                                const struct hzp_forwarder *forward, struct hzp_metrics *metrics,
+                                struct hzp_server **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_server *s = hzp_xcalloc(1, sizeof(*s));
+    s->settings = settings;
+    s->forward = *forward;
+    s->metrics = metrics;
+    HZP_TRY(start(s, port, reterr));
     *ret = s;
     return HZP_OK;
 }

@@ -46,9 +46,20 @@
 
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
+struct hzp_exchange;
+
+/* Answers every request that was not refused instead of its route (api/relay). */
+struct hzp_forwarder {
+    /* I/O thread: as hzp_route.answer, and sets hzp_exchange.resume.  The body is whole. */
+    enum MHD_Result (*answer)(void *ctx, struct hzp_exchange *x, const char *method,
+                              const char *path);
+    void *ctx;
+};
+
 struct hzp_server {
     const struct hzp_http_settings *settings;
-    struct hzp_engine *engine;
+    struct hzp_engine *engine;    /* NULL: requests are forwarded: */
+    struct hzp_forwarder forward; /* .answer NULL: they are not */
     struct hzp_metrics *metrics;
     struct hzp_auth *auth;
     struct hzp_hangup *hangup;
@@ -133,6 +144,11 @@ const struct hzp_route *hzp_route_at(int i);
 int hzp_server_start(const struct hzp_http_settings *settings, struct hzp_port *port,
                      struct hzp_engine *engine, struct hzp_metrics *metrics,
                      struct hzp_server **ret, struct hzp_err_text *reterr);
+
+/* The same, without an engine: requests are checked and forwarded. */
+int hzp_server_start_forwarding(const struct hzp_http_settings *settings, struct hzp_port *port,
+                                const struct hzp_forwarder *forward, struct hzp_metrics *metrics,
+                                struct hzp_server **ret, struct hzp_err_text *reterr);
 
 /* From now on /health answers 503 and no new work begins. */
 void hzp_server_set_state(struct hzp_server *server, enum hzp_server_state state);

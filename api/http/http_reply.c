@@ -141,6 +141,8 @@ const char *hzp_unavailable_code(int state)
 enum MHD_Result hzp_reply_unavailable(struct hzp_exchange *x)
 {
     int state = atomic_load(&x->server->state);
+    if (state != HZP_SERVER_DRAINING && x->server->relayed)
+        return MHD_NO; /* the engine has ended: the relay asks the next rank 0 */
     return hzp_reply_error(
         x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, hzp_unavailable_code(state), "the server is %s",
         state == HZP_SERVER_FAILED ? "out of service: the device failed" : "stopping");

@@ -11,9 +11,10 @@
 
 #include <signal.h>
 
-/* Opens what the launcher keeps for rank 0: a socket that is bound, and does not listen yet. */
+/* Opens what the launcher keeps: a socket that is bound, and does not listen yet; and under which
+ * URL clients reach it. */
 struct hzp_launch_keep {
-    int (*open)(void *ctx, int *ret_fd, struct hzp_err_text *reterr);
+    int (*open)(void *ctx, int *ret_fd, char *ret_url, size_t size, struct hzp_err_text *reterr);
     void *ctx;
 };
 
@@ -61,6 +62,8 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * another was lost hangs: it is killed, and so started again, too.
  * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
  * a rank 0, so once one has listened, connections that come while there is none wait for the next.
+ * With restarts a relay has this socket, and rank 0 finds a Unix socket to which the relay forwards
+ * requests (relay_process.h).  SIGHUP that ends nothing reaches rank 0 and the relay.
  * NULL: nothing is kept. */
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
                          const struct hzp_launch_keep *keep, int *status,

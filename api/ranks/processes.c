@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/ranks/processes.c - starts ranks on this machine as its own children, without MPI. */
 #include "api/ranks/launch.h"
+#include "api/ranks/relay_process.h"
 #include "api/ranks/rendezvous.h"
 
 #include "base/arena.h"
@@ -37,8 +38,9 @@ struct team {
     uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
     int kept;           /* rank 0's socket; -1: none */
-    int status;         /* of rank 0 */
-    sigset_t mask;      /* before the launcher's */
+    struct hzp_relay_process relay;
+    int status;    /* of rank 0 */
+    sigset_t mask; /* before the launcher's */
 };
 
 static void set_number(const char *name, int value)
@@ -65,6 +67,8 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
     if (rank == 0 && team->kept >= 0) {
         fcntl(team->kept, F_SETFD, 0); /* the others do not inherit it */
         set_number(kept_variable, team->kept);
+        if (team->relay.path[0])
+            setenv(url_variable, team->relay.url, 1);
     }
     sigprocmask(SIG_SETMASK, &team->mask, NULL);
     execv(team->program, team->argv);
@@ -101,16 +105,30 @@ const char *hzp_launch_kept_url(void)
     return getenv(url_variable);
 }
 
-static int keep_socket(struct team *team, const struct hzp_launch_keep *keep,
+static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bool relayed,
                        struct hzp_err_text *reterr)
 {
+    struct hzp_relay_process *relay = &team->relay;
     int fd;
-    HZP_TRY(keep->open(keep->ctx, &fd, reterr));
+    HZP_TRY(keep->open(keep->ctx, &fd, relay->url, sizeof(relay->url), reterr));
     team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
     close(fd);
     if (team->kept < 0)
         return hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s", strerror(errno));
-    return HZP_OK;
+    if (!relayed)
+        return HZP_OK;
+    relay->folder = team->folder;
+    relay->program = team->program;
+    relay->argv = team->argv;
+    relay->mask = &team->mask;
+    int port = team->kept;
+    team->kept = -1;
+    HZP_TRY(hzp_relay_process_open(relay, port, &fd, reterr));
+    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
+    close(fd);
+    return team->kept >= 0 ? HZP_OK
+                           : hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s",
+                                      strerror(errno));
 }
 
 /* Nothing answers there any more: those who wait at the socket are to know it. */
@@ -179,12 +197,14 @@ static void ended(struct team *team, int rank, int status)
 static void reap(struct team *team)
 {
     int status;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
-        for (int r = 0; r < team->ranks; r++)
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        bool known = hzp_relay_process_ended(&team->relay, pid, status);
+        for (int r = 0; r < team->ranks && !known; r++)
             if (team->pid[r] == pid) {
                 ended(team, r, status);
-                break;
+                known = true;
             }
+    }
 }
 
 static void kill_all(const struct team *team)
@@ -208,6 +228,15 @@ static void kill_hanging(const struct team *team)
         }
 }
 
+/* To those that answer clients. */
+static void pass_on(const struct team *team, int number)
+{
+    if (team->pid[0])
+        kill(team->pid[0], number);
+    if (team->relay.pid)
+        kill(team->relay.pid, number);
+}
+
 /* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
  * rank that outlives rank 0 for long hangs. */
 static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
@@ -220,6 +249,8 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
             let_go(team);
         start_due(team);
         kill_hanging(team);
+        if (!team->asked)
+            hzp_relay_process_tend(&team->relay);
         int number = sigtimedwait(set, NULL, &second);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
@@ -227,6 +258,8 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
             memset(team->due_ns, 0, sizeof(*team->due_ns) * (size_t)team->ranks);
         if (ends && team->pid[0])
             kill(team->pid[0], SIGUSR1);
+        if (number == SIGHUP && !ends)
+            pass_on(team, SIGHUP);
         if (team->pid[0] || team->due_ns[0])
             alone_ns = 0;
         else if (!alone_ns)
@@ -246,6 +279,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
                         .together = together,
                         .folder = "/tmp/hzpserve-ranks-XXXXXX",
                         .kept = -1,
+                        .relay.port = -1,
                         .status = HZP_LAUNCH_LOST};
     ssize_t length = readlink("/proc/self/exe", team.program, sizeof(team.program) - 1);
     if (length <= 0 || !mkdtemp(team.folder))
@@ -262,15 +296,16 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
-    int r = keep ? keep_socket(&team, keep, reterr) : HZP_OK;
+    int r = keep ? keep_socket(&team, keep, restarts > 0, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);
     team.asked = r < 0;
     if (r < 0)
         kill_all(&team);
     wait_for_ranks(&team, &set, terminal);
-    sigprocmask(SIG_SETMASK, &team.mask, NULL);
     let_go(&team);
+    hzp_relay_process_close(&team.relay);
+    sigprocmask(SIG_SETMASK, &team.mask, NULL);
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
     free(team.pid);
     free(team.left);

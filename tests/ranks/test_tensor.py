@@ -7,6 +7,7 @@ taught, while clients stream; a gate that refuses updates.
 
     test_tensor.py HZPSERVE MODEL LINK...    links: mpi, zmq
 """
+import concurrent.futures
 import http.client
 import json
 import os
@@ -204,15 +205,46 @@ def loses(link, busy):
 
 
 def starts_again(learns):
-    """With --restart all ranks are started again, also those that learn: from the model, because nothing is kept."""
+    """With --restart all ranks are started again, also those that learn: from the model, because nothing is kept.  The
+    relay has the clients' connections meanwhile: answers that were asked for or have begun go on."""
     server = Server(*GROUP, "--link", "zmq", "--restart", "2", learns=learns)
-    text = server.complete({"prompt": "Where does", "max_tokens": 8, "temperature": 0})
+    prompts = ["Where does", "Who lives", "The river", "Once"]
+    ask = {"max_tokens": 450, "temperature": 0, "ignore_eos": True}
     if learns:
         assert server.post("/v1/fine_tuning/examples?wait=served&timeout=600", '{"text": "A dog saw a cat."}')[0] == 200
-    os.kill(server.pid(1), signal.SIGKILL)
+    before = [server.complete({"prompt": p, **ask}) for p in prompts]
+    begun, ended = threading.Semaphore(0), []
+
+    def whole(prompt):
+        return server.complete({"prompt": prompt, **ask})
+
+    def stream(prompt):
+        text, end = "", None
+        request = urllib.request.Request(f"http://{server.host}/v1/completions", json.dumps(
+            {"prompt": prompt, "stream": True, **ask}).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=HANG) as answer:
+            for event in answer:
+                if event.startswith(b"data: {"):
+                    choice = json.loads(event[6:])["choices"][0]
+                    text, end = text + choice["text"], choice["finish_reason"] or end
+                    begun.release()
+        ended.append(prompt)
+        return text if end == "length" else f"{text} has no end"
+
+    with concurrent.futures.ThreadPoolExecutor(2 * len(prompts)) as threads:
+        streams = [threads.submit(stream, p) for p in prompts]
+        wholes = [threads.submit(whole, p) for p in prompts]
+        begun.acquire()
+        os.kill(server.pid(1), signal.SIGKILL)
+        held = len(prompts) - len(ended)
+        for got in (streams, wholes):
+            texts = [one.result() for one in got]
+            assert texts == before or learns and all(texts), (texts, before)
     server_until(server, lambda: server.log.read_text().count("computes with rank=0") == 2)
     log = server.end()
-    assert "restart rank=0" in log and "restart rank=1" in log and text, log
+    assert "restart rank=0" in log and "restart rank=1" in log, log
+    assert not held or "sent again" in log, log
+    print(f"a killed rank of a group: {held} of {len(prompts)} streams went on, {len(wholes)} whole answers came")
 
 
 def hangs():

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every rank serves (--replicas): the same texts as from one process, whatever rank computes them; a client that
-leaves frees its rank; a rank that is killed costs no request; rank 0's death cuts off the clients that it had, and no
-others; what cannot be is refused by name.
+leaves frees its rank; a rank that is killed, rank 0 or another, costs no request; what cannot be is refused by name.
 
     test_replicas.py HZPSERVE MODEL [CASE ..]
 """
@@ -349,22 +348,6 @@ def killed(server, long, rounds, comes_back, **more):
     return True
 
 
-def again(server, work, broken):
-    """What a client does whose connection breaks: it sends its request again."""
-    while True:
-        try:
-            got = work()
-            if not isinstance(got, tuple) or got[1]:  # else the stream has no end
-                return got
-            broken.append("no end")
-        except urllib.error.HTTPError:
-            raise
-        except (OSError, http.client.HTTPException) as error:
-            broken.append(repr(error))
-        assert server.process.poll() is None, server.log.read_text()
-        time.sleep(0.05)
-
-
 def states(pid):
     """Of the threads of a process: T is stopped, Z has ended."""
     found = set()
@@ -380,43 +363,63 @@ def end(server, pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def front_killed(server, streams, requests):
-    """Rank 0 is killed while it streams: the streams' answers, and those to two requests that it never had.  One client
-    has connected, but was not accepted; the other connects while no rank 0 runs.  Neither sees an error."""
-    port, pid, begun, broken = int(server.url.rsplit(":", 1)[1]), server.pid(0), set(), []
+def front_killed(server, streams, requests, crowded=False):
+    """Rank 0 is killed while it streams: the streams' answers, those to two requests that it never had, and how many of
+    the streams it had.  One client connects when rank 0 stands still, the other when none runs.  The relay has all of
+    their connections: no client sees an error.  crowded: the other rank stands still until the new rank 0 has had no room
+    for one of them."""
+    port, pid, begun, ended = int(server.url.rsplit(":", 1)[1]), server.pid(0), set(), []
+
+    def one(prompt):
+        got = server.stream(prompt, LONG, lambda: begun.add(prompt))
+        ended.append(prompt)
+        return got
+
     ask = [http.client.HTTPConnection("127.0.0.1", port, timeout=HANG) for _ in requests]
     with concurrent.futures.ThreadPoolExecutor(len(streams)) as threads, contextlib.ExitStack() as failed:
         failed.callback(end, server, pid)
-        answers = [threads.submit(again, server, lambda p=p: server.stream(p, LONG, lambda: begun.add(p)), broken)
-                   for p in streams]
+        answers = []
+        for prompt in streams:  # one by one: rank 0 knows only a little later how many it has
+            answers.append(threads.submit(one, prompt))
+            server.until(lambda p=prompt: p in begun)
         server.until(lambda: len(begun) == len(streams))
         server.process.send_signal(signal.SIGSTOP)  # it does not start another rank 0 yet
         os.kill(pid, signal.SIGSTOP)
         server.until(lambda: states(pid) == {"T"})
-        ask[0].connect()
+        cut = len(streams) - len(ended)
+        for connection in ask[:1]:
+            connection.connect()
+        other = server.pid(1)
+        if crowded:
+            os.kill(other, signal.SIGSTOP)
         os.kill(pid, signal.SIGKILL)
         server.until(lambda: states(pid) == {"Z"})
-        ask[1].connect()
+        for connection in ask[1:]:
+            connection.connect()
         for connection, (path, body, headers) in zip(ask, requests):
             data = body if isinstance(body, bytes) else json.dumps(body)
             connection.request("POST", path, data, {"Content-Type": "application/json", **headers})
         server.process.send_signal(signal.SIGCONT)
+        if crowded:
+            server.until(lambda: "status=429" in server.log.read_text() or len(ended) == len(streams))
+            os.kill(other, signal.SIGCONT)
         got = [json.loads(connection.getresponse().read()) for connection in ask]
         answers = [answer.result() for answer in answers]
         failed.pop_all()
     assert server.pid(0) != pid
-    return answers, got, len(broken)
+    return answers, got, cut
 
 
-def front(long):
-    """Rank 0 is killed: the same texts in the end, from the same port."""
-    server, cut = Server(2, "--restart", "1000"), 0
+def front(long, late, *more):
+    """Rank 0 is killed: the same texts in the end, from the same port; late: so many clients come when it is gone."""
+    server, cut = Server(2, "--restart", "1000", *more), 0
+    prompts = list(long)[:8 if late else 6]
     while not cut:  # it may have ended them
-        prompts = list(long)
         ask = {"max_tokens": LONG, "temperature": 0, "ignore_eos": True}
-        answers, got, cut = front_killed(server, prompts, [("/v1/completions", {"prompt": p, **ask}, {}) for p in prompts[:2]])
+        answers, got, cut = front_killed(server, prompts, [("/v1/completions", {"prompt": p, **ask}, {}) for p in prompts[:late]],
+                                         not late)
         assert [text for text, _, _ in answers] == [long[p] for p in prompts], answers
-        assert [one["choices"][0]["text"] for one in got] == [long[p] for p in prompts[:2]], got
+        assert [one["choices"][0]["text"] for one in got] == [long[p] for p in prompts[:late]], got
     server.until(lambda: server.up() == 2)
     assert server.call("/health") == {"status": "ok"}
     server.stop()
@@ -607,7 +610,9 @@ if "serves" in CASES:
     print("ends", flush=True)
     ends(Server(2), long_)
     print("front", flush=True)
-    front(long_)
+    front(long_, 2)
+    print("front without room", flush=True)  # for all at first: what was accepted is not refused now
+    front(long_, 0, "--max-running", "4", "--max-waiting", "1")
 if "learns" in CASES:
     print("learns", flush=True)
     learns()

@@ -46,8 +46,9 @@ SUBFOLDERS = {
         "learn": ["text"],
         "engine": ["text", "ranks", "replicas", "learn"],
         "http": ["text", "ranks", "replicas", "learn", "engine"],
+        "relay": ["text", "ranks", "http"],
         "bench": ["text", "ranks", "replicas", "learn", "engine"],
-        "cli": ["text", "ranks", "replicas", "learn", "engine", "http", "bench"],
+        "cli": ["text", "ranks", "replicas", "learn", "engine", "http", "relay", "bench"],
     },
     "api/text": {
         "chars": [],
