@@ -61,7 +61,7 @@ struct hzp_output {
     /* of the weights that computed the rows it attends to up to the end of the prompt; after a
      * preemption also the rows of the tokens generated before it */
     uint64_t prompt_version;
-    uint64_t at_ns; /* monotonic */
+    uint64_t at_ns; /* monotonic; 0: another process computed it, when is not known here */
 };
 
 struct hzp_request {

@@ -87,8 +87,7 @@ static bool read_output(const char **at, int32_t vocab, struct hzp_output *ret)
                                .rank = (int32_t)rank,
                                .version = (uint64_t)version,
                                .prompt_version = (uint64_t)prompt_version,
-                               .logprob = strtof(*at + 1, &end),
-                               .at_ns = hzp_now_ns()};
+                               .logprob = strtof(*at + 1, &end)};
     bool any = end > *at + 1;
     *at = end;
     return any && !isnan(ret->logprob);
@@ -129,7 +128,6 @@ static void close_choice(struct hzp_completion *c, struct hzp_choice *choice)
     choice->seen = choice->sent_tokens = atomic_load(&rq->out_count);
     choice->finish = choice->seen == rq->max_tokens ? HZP_FINISH_LENGTH : HZP_FINISH_STOP;
     choice->opened = true;
-    rq->admitted_ns = rq->submitted_ns; /* for the metrics */
     c->open--;
 }
 

@@ -69,6 +69,27 @@ static double seconds(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) * 1e-9 : 0;
 }
 
+/* The times of a choice's tokens; of those that another process computed they are not known. */
+static void count_tokens(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
+                         bool aborted)
+{
+    uint64_t first = rq->out[0].at_ns, last = rq->out[generated - 1].at_ns;
+    for (int32_t i = 1; i < generated; i++)
+        if (rq->out[i - 1].at_ns)
+            observe(&m->itl, seconds(rq->out[i - 1].at_ns, rq->out[i].at_ns));
+    if (!first)
+        return;
+    observe(&m->ttft, seconds(rq->submitted_ns, first));
+    if (aborted)
+        return;
+    observe(&m->e2e, seconds(rq->submitted_ns, last));
+    observe(&m->inference, seconds(rq->admitted_ns, last));
+    observe(&m->prefill, seconds(rq->admitted_ns, first));
+    observe(&m->decode, seconds(first, last));
+    if (generated > 1)
+        observe(&m->per_token, seconds(first, last) / (generated - 1));
+}
+
 /* A choice has ended; under the lock. */
 static void count_choice(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason)
@@ -81,20 +102,8 @@ static void count_choice(struct hzp_metrics *m, const struct hzp_request *rq, in
     observe(&m->generated, generated);
     if (!aborted && rq->admitted_ns)
         observe(&m->queue, seconds(rq->submitted_ns, rq->admitted_ns));
-    if (generated) {
-        uint64_t first = rq->out[0].at_ns, last = rq->out[generated - 1].at_ns;
-        observe(&m->ttft, seconds(rq->submitted_ns, first));
-        for (int32_t i = 1; i < generated; i++)
-            observe(&m->itl, seconds(rq->out[i - 1].at_ns, rq->out[i].at_ns));
-        if (!aborted) {
-            observe(&m->e2e, seconds(rq->submitted_ns, last));
-            observe(&m->inference, seconds(rq->admitted_ns, last));
-            observe(&m->prefill, seconds(rq->admitted_ns, first));
-            observe(&m->decode, seconds(first, last));
-            if (generated > 1)
-                observe(&m->per_token, seconds(first, last) / (generated - 1));
-        }
-    }
+    if (generated)
+        count_tokens(m, rq, generated, aborted);
 }
 
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)

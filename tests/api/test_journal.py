@@ -322,6 +322,27 @@ def test_versions(server):
         assert last["hzpserve"]["spans"] == [{"version": 0, "start": 0, "end": 3, "prompt_version": 0}], last
 
 
+def test_times(server):
+    """Only times of tokens that this process computed are in the histograms."""
+    names = [b"time_to_first_token", b"inter_token_latency", b"e2e_request_latency", b"request_decode_time",
+             b"request_queue_time"]
+
+    def counts():
+        c = server.connect()
+        c.request("GET", "/metrics")
+        page = c.getresponse().read()
+        c.close()
+        return [int(re.search(rb"\nvllm:%s_seconds_count\S* (\d+)" % name, page)[1]) for name in names]
+    path, body, _ = CASES["plain"]
+    before = counts()
+    got = whole(server, path, body)
+    first = counts()
+    whole(server, path, body, joined(got[:10], 1))
+    second = counts()
+    assert [b - a for a, b in zip(before, first)] == [1, 23, 1, 1, 1], (before, first)
+    assert [b - a for a, b in zip(first, second)] == [0, 13, 0, 0, 1], (first, second)
+
+
 def test_others(server):
     """What is no stream is as everywhere; a time that is none is the present one."""
     c, answer = server.send(*CASES["plain"][:1], {**ASK, "stream": False})
