@@ -14,13 +14,13 @@ enum { SIZE_LINE_MAX = 64 };
 
 /* ---- header ---- */
 
-bool hzp_incoming_header(const struct hzp_incoming *reply, size_t *at, const char **name,
-                         size_t *names, const char **value, size_t *values)
+static bool next_header(const struct hzp_textbuf *head, size_t *at, const char **name,
+                        size_t *names, const char **value, size_t *values)
 {
-    const char *data = reply->head.data, *end = data + reply->head.bytes;
+    const char *data = head->data, *end = data + head->bytes;
     if (!*at) { /* the status line */
-        const char *first = memchr(data, '\n', reply->head.bytes);
-        *at = first ? (size_t)(first + 1 - data) : reply->head.bytes;
+        const char *first = memchr(data, '\n', head->bytes);
+        *at = first ? (size_t)(first + 1 - data) : head->bytes;
     }
     const char *line = data + *at;
     const char *next = memchr(line, '\n', (size_t)(end - line));
@@ -37,6 +37,17 @@ bool hzp_incoming_header(const struct hzp_incoming *reply, size_t *at, const cha
     *value = colon;
     *values = (size_t)(next - colon);
     return true;
+}
+
+int hzp_incoming_status(const struct hzp_incoming *r)
+{
+    return r->continued ? r->told_status : r->status;
+}
+
+bool hzp_incoming_header(const struct hzp_incoming *r, size_t *at, const char **name, size_t *names,
+                         const char **value, size_t *values)
+{
+    return next_header(r->continued ? &r->told : &r->head, at, name, names, value, values);
 }
 
 static bool is(const char *name, size_t names, const char *what)
@@ -59,7 +70,7 @@ static int read_head(struct hzp_incoming *r)
     if (r->status < 200 || r->status > 599)
         return HZP_EFORMAT;
     r->stream = r->chunks = r->sized = false;
-    while (hzp_incoming_header(r, &at, &name, &names, &value, &values)) {
+    while (next_header(&r->head, &at, &name, &names, &value, &values)) {
         if (is(name, names, "transfer-encoding")) {
             r->chunks = values == 7 && !strncasecmp(value, "chunked", 7);
         } else if (is(name, names, "content-type")) {
@@ -212,7 +223,12 @@ bool hzp_incoming_end(struct hzp_incoming *r)
 
 void hzp_incoming_restart(struct hzp_incoming *r)
 {
-    r->continued |= r->groups > 0;
+    if (r->groups && !r->continued) {
+        r->continued = true;
+        r->told_status = r->status;
+        r->told = r->head;
+        r->head = (struct hzp_textbuf){0};
+    }
     r->part = HZP_INCOMING_HEAD;
     r->head.bytes = r->line.bytes = r->group.bytes = r->lines.bytes = r->line0 = 0;
     if (!r->continued) /* nothing of it was given to the client */
@@ -221,6 +237,7 @@ void hzp_incoming_restart(struct hzp_incoming *r)
 
 void hzp_incoming_fini(struct hzp_incoming *r)
 {
+    hzp_textbuf_fini(&r->told);
     hzp_textbuf_fini(&r->head);
     hzp_textbuf_fini(&r->line);
     hzp_textbuf_fini(&r->body);

@@ -6,7 +6,7 @@
  * A stream of server-sent events comes in groups (api/http/journal.h): events, then control lines
  * that say which tokens they are made of.  Only whole groups become the client's: what is known of
  * a stream is then always the tokens of the events that its client gets, so another rank 0 can go
- * on behind them.
+ * on behind them.  Its status and header are told once, so they stay those of the first answer.
  *
  * Bounds: HZP_INCOMING_HEAD_MAX bytes of header; the caller takes from `body` and does not feed
  * more while there is much in it; the journal grows by about 50 bytes a token.
@@ -49,7 +49,9 @@ struct hzp_incoming {
     struct hzp_textbuf journal; /* control lines of all groups that have ended */
     int64_t groups;             /* that have ended */
     bool continued;             /* a stream whose connection was lost: what is no stream, an error,
-                                 * is kept in `group` */
+                                 * is kept in `group`; of its first answer: */
+    int told_status;
+    struct hzp_textbuf told; /* its `head` */
 };
 
 /* Reads further bytes.  HZP_EFORMAT: this is no answer of rank 0; HZP_ENOMEM. */
@@ -61,7 +63,9 @@ bool hzp_incoming_end(struct hzp_incoming *reply);
 /* What was read of another connection is forgotten, but for the journal and `body`, which go on. */
 void hzp_incoming_restart(struct hzp_incoming *reply);
 
-/* The next header line from *at (0 at first): name and value, not terminated.  False: no more. */
+/* What the client is told: the status, and the next header line from *at (0 at first): name and
+ * value, not terminated.  False: no more. */
+int hzp_incoming_status(const struct hzp_incoming *reply);
 bool hzp_incoming_header(const struct hzp_incoming *reply, size_t *at, const char **name,
                          size_t *names, const char **value, size_t *values);
 

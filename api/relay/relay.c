@@ -193,9 +193,10 @@ static ssize_t read_answer(void *cls, uint64_t pos, char *buf, size_t most)
 static struct MHD_Response *make_response(struct hzp_relay_call *c)
 {
     struct hzp_incoming *reply = &c->reply;
-    uint64_t size = c->end == HZP_CALL_WHOLE && !reply->stream ? reply->body.bytes
-                    : reply->sized && !reply->stream           ? reply->left + reply->body.bytes
-                                                               : MHD_SIZE_UNKNOWN;
+    bool stream = reply->stream || reply->continued;
+    uint64_t size = c->end == HZP_CALL_WHOLE && !stream ? reply->body.bytes
+                    : reply->sized && !stream           ? reply->left + reply->body.bytes
+                                                        : MHD_SIZE_UNKNOWN;
     struct MHD_Response *response =
         MHD_create_response_from_callback(size, BLOCK_BYTES, read_answer, c, NULL);
     if (response)
@@ -227,7 +228,7 @@ static bool resume(struct hzp_exchange *x)
     bool news = end == HZP_CALL_WHOLE || c->reply.body.bytes > 0;
     if (news && (end == HZP_CALL_OPEN || end == HZP_CALL_WHOLE))
         response = make_response(c);
-    int status = c->reply.status;
+    int status = hzp_incoming_status(&c->reply);
     hzp_lock_release(&c->lock);
     if (response)
         return hzp_reply(x, status, response) == MHD_YES;

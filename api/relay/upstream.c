@@ -233,6 +233,8 @@ static void read_some(struct hzp_relay *relay, struct hzp_relay_call *c)
         hzp_incoming_end(&c->reply);
         hzp_lock_release(&c->lock);
     }
+    if (news && c->reply.part != HZP_INCOMING_WHOLE)
+        hzp_exchange_wake(c->x);
     if (c->reply.part == HZP_INCOMING_WHOLE) {
         if (comes_back(c))
             begin_again(relay, c, BUSY_NS);
@@ -244,11 +246,8 @@ static void read_some(struct hzp_relay *relay, struct hzp_relay_call *c)
         hzp_log(HZP_LOG_ERROR, "ranks", "relay: id=%s: rank 0's answer cannot be read: %s",
                 c->x->info.id, hzp_err_name(r));
         end_call(relay, c, HZP_CALL_LOST);
-    } else {
-        if (c->paused)
-            watch(relay, c, EPOLL_CTL_DEL);
-        if (news)
-            hzp_exchange_wake(c->x);
+    } else if (c->paused) {
+        watch(relay, c, EPOLL_CTL_DEL);
     }
 }
 

@@ -120,7 +120,7 @@ static void test_groups(void **state)
 }
 
 /* After a loss the rest comes in another answer; an error instead of it is no text of the stream.
- */
+ * Status and header stay those of the first one. */
 static void test_goes_on(void **state)
 {
     static const char rest[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -137,6 +137,11 @@ static void test_goes_on(void **state)
         assert_int_equal(in.part, HZP_INCOMING_WHOLE);
         assert_int_equal(in.status, wrong ? 409 : 200);
         assert_int_equal(in.stream, !wrong);
+        const char *name, *value;
+        size_t names, values, at = 0;
+        assert_int_equal(hzp_incoming_status(&in), 200);
+        assert_true(hzp_incoming_header(&in, &at, &name, &names, &value, &values));
+        assert_int_equal(values, 32); /* with its charset */
         check_text(&in.body, wrong ? "data: 1\n\n" : "data: 1\n\ndata: 2\n\n");
         if (wrong)
             check_text(&in.group, "{}");

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The relay (api/relay/relay.h) alone, with a rank 0 that is made here: what its clients get when rank 0 is lost in the
+middle of an answer, and when descriptors are scarce.
+
+    test_relay.py HZPSERVE MODEL [CASE ..]
+"""
+import contextlib
+import http.client
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+BINARY, MODEL = sys.argv[1:3]
+HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+BODY = b'{"prompt":"one","stream":true}'
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Of: the stream\r\n\r\n"
+ERROR = b"HTTP/1.1 409 Conflict\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{\"no\":\"\"}"
+TOKEN, END = b": hzp t 0 7 1 1 1 -0x1p-1\n: hzp g\n", b": hzp c 0\n: hzp d\n"
+
+
+class Relay:
+    """A relay with the two sockets that a launcher keeps: clients' and rank 0's."""
+
+    def __init__(self, *more, descriptors=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="hzpserve-relay-")
+        self.place = self.folder.name + "/requests"
+        self.rank0 = socket.socket(socket.AF_UNIX)
+        self.rank0.bind(self.place)
+        self.rank0.listen(1024)
+        kept = socket.socket()
+        kept.bind(("127.0.0.1", 0))
+        self.port = kept.getsockname()[1]
+        variables = {**os.environ, "HZP_RANKS_DIR": self.folder.name, "HZP_RELAY_TO": self.place,
+                     "HZP_KEPT_SOCKET": str(kept.fileno())}
+        self.log = self.folder.name + "/log"
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [BINARY, "serve", MODEL, *more], stdout=subprocess.DEVNULL, stderr=log, env=variables,
+                pass_fds=[kept.fileno()], preexec_fn=descriptors and (
+                    lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))))
+        kept.close()
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            assert self.process.poll() is None, self.text()
+            time.sleep(0.01)
+
+    def text(self):
+        with open(self.log, encoding="utf-8") as log:
+            return log.read()
+
+    def take(self):
+        """The next connection to rank 0, and the request in it."""
+        connection, _ = self.rank0.accept()
+        connection.settimeout(HANG)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += connection.recv(65536)
+        head, _, body = data.partition(b"\r\n\r\n")
+        while len(body) < int(re.search(rb"content-length: (\d+)", head)[1]):
+            body += connection.recv(65536)
+        return connection, head, body
+
+    def ask(self):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
+        c.request("POST", "/v1/completions", BODY, {"Content-Type": "application/json"})
+        return c
+
+    def stop(self):
+        self.rank0.close()
+        self.process.terminate()
+        assert self.process.wait(HANG) == 0, self.text()
+        self.folder.cleanup()
+
+
+def test_head_of_the_first_answer():
+    """Rank 0 is lost as soon as a stream has begun.  Its client has begun to read a stream, whatever comes next."""
+    relay = Relay()
+    event = b"data: 1\n\n"
+    for first in (event, b""):  # a token may have no event of its own
+        for rest in (ERROR, b"", b"no answer\r\n\r\n", STREAM + b"data: 2\n\n" + END):
+            c = relay.ask()
+            for i in range(6 if not rest else 2):
+                connection, _, body = relay.take()
+                assert body == (TOKEN[:-8] if i else b"") + BODY, body
+                connection.sendall(rest if i else STREAM + first + TOKEN)
+                connection.close()
+            answer = c.getresponse()
+            text = answer.read()
+            assert answer.status == 200 and answer.getheader("X-Of") == "the stream", (answer.status, answer.headers)
+            assert answer.getheader("Content-Type") == "text/event-stream", answer.headers
+            told = text.removeprefix(first)
+            if rest.startswith(STREAM):
+                assert told == b"data: 2\n\n", text
+            else:
+                assert told.startswith(b"data: {") and told.endswith(b"\n\ndata: [DONE]\n\n"), text
+                assert (b'{"no":""}' if rest == ERROR else b"rank_lost") in told, text
+            c.close()
+    relay.stop()
+
+
+def test_events_before_a_loss():
+    """A client gets the events that came before rank 0 was lost at once, not when the next one answers."""
+    relay = Relay()
+    c = relay.ask()
+    connection, _, _ = relay.take()
+    connection.sendall(STREAM + b"data: 1\n\n" + TOKEN)
+    connection.close()
+    answer = c.getresponse()
+    assert answer.readline() == b"data: 1\n"
+    connection, _, _ = relay.take()
+    connection.sendall(STREAM + b"data: 2\n\n" + END)
+    connection.close()
+    assert answer.read() == b"\ndata: 2\n\n"
+    c.close()
+    relay.stop()
+
+
+def main():
+    wanted = sys.argv[3:]
+    for name, case in list(globals().items()):
+        if name.startswith("test_") and (not wanted or name in wanted):
+            case()
+            print(name, flush=True)
+
+
+main()
