@@ -22,14 +22,25 @@ static void reload(struct hzp_server *server)
         hzp_log(HZP_LOG_ERROR, "ranks", "relay: SIGHUP: %s: the keys stay as they were", err.text);
 }
 
-/* A request takes two descriptors here.  Without them it waits. */
-static void raise_descriptors(void)
+/* A request takes two descriptors here.  Clients' connections that took all would wait for those to
+ * rank 0 for ever, so no more are accepted than there are descriptors for both. */
+static void bound_connections(struct hzp_http_settings *http)
 {
+    enum { OTHER_FILES = 64 };
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    int64_t files = (int64_t)HZP_MIN(limit.rlim_cur, (rlim_t)INT32_MAX);
+    int64_t most = HZP_MAX((files - OTHER_FILES) / 2 - HZP_DOOR_RESERVE, 1);
+    if (most >= http->connections_max)
+        return;
+    hzp_log(HZP_LOG_WARN, "ranks",
+            "relay: only %lld descriptors may be open, enough for --max-connections %lld, not "
+            "%lld; raise the limit (ulimit -Hn)",
+            (long long)files, (long long)most, (long long)http->connections_max);
+    http->connections_max = most;
 }
 
 static void run(struct hzp_server *server, const struct hzp_signals *signals, double limit_s)
@@ -46,6 +57,7 @@ static void run(struct hzp_server *server, const struct hzp_signals *signals, do
 
 int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
 {
+    struct hzp_http_settings http = options->http;
     struct hzp_signals signals;
     struct hzp_port port = {.fd = -1};
     struct hzp_relay *relay = NULL;
@@ -53,14 +65,14 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     struct hzp_err_text err = {0};
     int kept = hzp_launch_kept();
     hzp_signals_take(&signals);
-    raise_descriptors();
+    bound_connections(&http);
     struct hzp_metrics *metrics = hzp_metrics_create();
     int r = kept < 0 ? hzp_fail(&err, HZP_EINVAL, "the relay has no socket from its launcher")
                      : hzp_relay_create(path, &relay, &err);
     if (r == HZP_OK) {
         struct hzp_forwarder forward = hzp_relay_forward(relay);
-        hzp_port_take(&options->http, kept, NULL, &port);
-        r = hzp_server_start_forwarding(&options->http, &port, &forward, metrics, &server, &err);
+        hzp_port_take(&http, kept, NULL, &port);
+        r = hzp_server_start_forwarding(&http, &port, &forward, metrics, &server, &err);
     }
     if (r == HZP_OK) {
         run(server, &signals, (double)options->serve.drain_seconds);

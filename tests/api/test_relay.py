@@ -5,6 +5,7 @@ middle of an answer, and when descriptors are scarce.
 
     test_relay.py HZPSERVE MODEL [CASE ..]
 """
+import concurrent.futures
 import contextlib
 import http.client
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BINARY, MODEL = sys.argv[1:3]
@@ -60,11 +62,14 @@ class Relay:
         connection, _ = self.rank0.accept()
         connection.settimeout(HANG)
         data = b""
-        while b"\r\n\r\n" not in data:
-            data += connection.recv(65536)
-        head, _, body = data.partition(b"\r\n\r\n")
-        while len(body) < int(re.search(rb"content-length: (\d+)", head)[1]):
-            body += connection.recv(65536)
+        while b"\r\n\r\n" not in data or len(body) < int(re.search(rb"content-length: (\d+)", head)[1]):
+            piece = b""
+            with contextlib.suppress(ConnectionError):
+                piece = connection.recv(65536)
+            if not piece:  # the client has left
+                return connection, b"", b""
+            data += piece
+            head, _, body = data.partition(b"\r\n\r\n")
         return connection, head, body
 
     def ask(self):
@@ -120,6 +125,39 @@ def test_events_before_a_loss():
     assert answer.read() == b"\ndata: 2\n\n"
     c.close()
     relay.stop()
+
+
+def test_few_descriptors():
+    """Each request takes two; clients do not take those for the connections to rank 0."""
+    for descriptors, clients in ((64, 100), (128, 200)):
+        relay = Relay("--max-per-address", "0", descriptors=descriptors)
+
+        def rank0(relay=relay):
+            with contextlib.suppress(OSError):  # until it is closed
+                while True:
+                    connection, head, _ = relay.take()
+                    with contextlib.suppress(ConnectionError):
+                        connection.sendall((STREAM + b"data: 1\n\n" + END) if head else b"")
+                    connection.close()
+
+        def client(_, relay=relay):
+            """True: answered; False: there was no place."""
+            try:
+                c = relay.ask()
+                answer = c.getresponse()
+                text = answer.read()
+                c.close()
+            except ConnectionError:
+                return False
+            assert answer.status in (200, 429, 503), text
+            return answer.status == 200 and text == b"data: 1\n\n"
+
+        threading.Thread(target=rank0, daemon=True).start()
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            answered = sum(pool.map(client, range(3 * clients)))  # none hangs
+        assert answered > 0 and "descriptors" in relay.text(), (answered, relay.text())
+        assert client(0)
+        relay.stop()
 
 
 def main():
