@@ -39,8 +39,9 @@ struct team {
     bool asked;         /* to end */
     int kept;           /* rank 0's socket; -1: none */
     struct hzp_relay_process relay;
-    int status;    /* of rank 0 */
-    sigset_t mask; /* before the launcher's */
+    int status;         /* of rank 0 */
+    sigset_t mask;      /* before the launcher's */
+    sigset_t answering; /* that rank 0 and the relay begin with: SIGHUP waits until they take it */
 };
 
 static void set_number(const char *name, int value)
@@ -70,7 +71,7 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
         if (team->relay.path[0])
             setenv(url_variable, team->relay.url, 1);
     }
-    sigprocmask(SIG_SETMASK, &team->mask, NULL);
+    sigprocmask(SIG_SETMASK, rank == 0 ? &team->answering : &team->mask, NULL);
     execv(team->program, team->argv);
     _exit(127);
 }
@@ -120,7 +121,7 @@ static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bo
     relay->folder = team->folder;
     relay->program = team->program;
     relay->argv = team->argv;
-    relay->mask = &team->mask;
+    relay->mask = &team->answering;
     int port = team->kept;
     team->kept = -1;
     HZP_TRY(hzp_relay_process_open(relay, port, &fd, reterr));
@@ -296,6 +297,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
+    team.answering = team.mask;
+    if (keep && !terminal) /* it is passed on to them */
+        sigaddset(&team.answering, SIGHUP);
     int r = keep ? keep_socket(&team, keep, restarts > 0, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);

@@ -42,7 +42,7 @@ class Server:
                    *(["--state", self.scratch.name + "/state"] if train else ["--no-train"]),
                    *(["--ranks", str(ranks), "--replicas", "--rank-timeout", "60"] if ranks > 1 else []), *more]
         with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
             if found:
@@ -82,15 +82,19 @@ class Server:
 
     def pid(self, rank):
         """The process that the launcher started as this rank."""
+        return self.child(b"RANK=%d" % rank)
+
+    def child(self, begins):
+        """The process that the launcher started with a variable that begins so."""
         for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
             try:
                 parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
                 variables = (path.parent / "environ").read_bytes().split(b"\0")
             except (OSError, IndexError):
                 continue
-            if parent == self.process.pid and b"RANK=%d" % rank in variables:
+            if parent == self.process.pid and any(variable.startswith(begins) for variable in variables):
                 return int(path.parent.name)
-        return sys.exit(f"there is no rank {rank}")
+        return sys.exit(f"there is no process with {begins}")
 
     def complete(self, prompt, max_tokens=24, **more):
         return self.call("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
@@ -425,6 +429,20 @@ def front(long, late, *more):
     server.stop()
 
 
+def reloads():
+    """SIGHUP while rank 0 and the relay begin ends neither: they read their keys again when they can."""
+    server = Server(2, "--restart", "1000")
+    os.kill(server.pid(0), signal.SIGKILL)
+    os.kill(server.child(b"HZP_RELAY_TO="), signal.SIGKILL)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.001)
+    assert server.call("/health")["status"] in ("ok", "degraded")
+    log = server.stop()
+    assert log.count("restart rank=") == log.count("the relay has ended") == 1, log
+
+
 def front_learns():
     """Rank 0 is killed while it learns, and examples are posted: each is accepted once and, in the line of the version
     that serves in the end, learned once.  Versions only grow, and none is staler than the bound."""
@@ -609,6 +627,8 @@ if "serves" in CASES:
     server_.stop()
     print("ends", flush=True)
     ends(Server(2), long_)
+    print("reloads", flush=True)
+    reloads()
     print("front", flush=True)
     front(long_, 2)
     print("front without room", flush=True)  # for all at first: what was accepted is not refused now
