@@ -37,6 +37,7 @@ struct team {
     bool together;      /* without one of them, all others must end */
     uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
+    bool reloads;       /* SIGHUP is for rank 0 and the relay */
     int kept;           /* rank 0's socket; -1: none */
     struct hzp_relay_process relay;
     int status;         /* of rank 0 */
@@ -168,6 +169,8 @@ static void start_due(struct team *team)
         team->due_ns[r] = 0;
         if (start(team, r, NULL) < 0)
             hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
+        if (r == 0 && team->relay.pid && team->reloads)
+            kill(team->relay.pid, SIGHUP); /* the new rank 0 reads the keys as they are now */
     }
 }
 
@@ -298,7 +301,8 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
     team.answering = team.mask;
-    if (keep && !terminal) /* it is passed on to them */
+    team.reloads = keep && !terminal;
+    if (team.reloads)
         sigaddset(&team.answering, SIGHUP);
     int r = keep ? keep_socket(&team, keep, restarts > 0, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)

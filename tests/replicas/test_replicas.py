@@ -430,17 +430,26 @@ def front(long, late, *more):
 
 
 def reloads():
-    """SIGHUP while rank 0 and the relay begin ends neither: they read their keys again when they can."""
-    server = Server(2, "--restart", "1000")
-    os.kill(server.pid(0), signal.SIGKILL)
-    os.kill(server.child(b"HZP_RELAY_TO="), signal.SIGKILL)
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
-        server.process.send_signal(signal.SIGHUP)
-        time.sleep(0.001)
-    assert server.call("/health")["status"] in ("ok", "degraded")
-    log = server.stop()
-    assert log.count("restart rank=") == log.count("the relay has ended") == 1, log
+    """SIGHUP while rank 0 and the relay begin ends neither.  Both have the same keys, also where the file was changed
+    without a signal before rank 0 was started again."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
+        print("one", file=keys, flush=True)
+        server = Server(2, "--restart", "1000", "--api-key-file", keys.name)
+        keys.truncate(0)
+        keys.seek(0)
+        print("two", file=keys, flush=True)
+        os.kill(server.pid(0), signal.SIGKILL)
+        server.until(lambda: server.up() == 2)
+        assert server.call("/v1/models", Authorization="Bearer two")["data"]
+        os.kill(server.pid(0), signal.SIGKILL)
+        os.kill(server.child(b"HZP_RELAY_TO="), signal.SIGKILL)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            server.process.send_signal(signal.SIGHUP)
+            time.sleep(0.001)
+        assert server.call("/v1/models", Authorization="Bearer two")["data"]
+        log = server.stop()
+    assert log.count("restart rank=") == 2 and log.count("the relay has ended") == 1, log
 
 
 def front_learns():
