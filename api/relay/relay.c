@@ -172,8 +172,11 @@ static ssize_t read_answer(void *cls, uint64_t pos, char *buf, size_t most)
     if (n)
         memcpy(buf, body->data + c->given, n);
     c->given += n;
-    if (c->given == body->bytes)
-        body->bytes = c->given = 0;
+    if (c->given && (c->given == body->bytes || c->given > HZP_CALL_BODY_MAX)) {
+        body->bytes -= c->given;
+        memmove(body->data, body->data + c->given, body->bytes);
+        c->given = 0;
+    }
     bool low = body->bytes - c->given < HZP_CALL_BODY_MAX / 2;
     enum hzp_call_end end = c->end;
     hzp_lock_release(&c->lock);

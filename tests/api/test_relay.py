@@ -29,7 +29,7 @@ TOKEN, END = b": hzp t 0 7 1 1 1 -0x1p-1\n: hzp g\n", b": hzp c 0\n: hzp d\n"
 class Relay:
     """A relay with the two sockets that a launcher keeps: clients' and rank 0's."""
 
-    def __init__(self, *more, descriptors=None):
+    def __init__(self, *more, descriptors=None, send_buffer=None):
         self.folder = tempfile.TemporaryDirectory(prefix="hzpserve-relay-")
         self.place = self.folder.name + "/requests"
         self.rank0 = socket.socket(socket.AF_UNIX)
@@ -37,6 +37,8 @@ class Relay:
         self.rank0.listen(1024)
         kept = socket.socket()
         kept.bind(("127.0.0.1", 0))
+        if send_buffer:  # clients' connections inherit it
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port = kept.getsockname()[1]
         variables = {**os.environ, "HZP_RANKS_DIR": self.folder.name, "HZP_RELAY_TO": self.place,
                      "HZP_KEPT_SOCKET": str(kept.fileno())}
@@ -56,6 +58,11 @@ class Relay:
     def text(self):
         with open(self.log, encoding="utf-8") as log:
             return log.read()
+
+    def peak(self):
+        """Bytes of memory at most so far."""
+        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as status:
+            return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) << 10
 
     def take(self):
         """The next connection to rank 0, and the request in it."""
@@ -123,6 +130,30 @@ def test_events_before_a_loss():
     connection.sendall(STREAM + b"data: 2\n\n" + END)
     connection.close()
     assert answer.read() == b"\ndata: 2\n\n"
+    c.close()
+    relay.stop()
+
+
+def test_slow_client():
+    """Of an answer that a client takes more slowly than rank 0 makes it, only a part is held."""
+    relay, size = Relay(send_buffer=8192), 64 << 20
+    c = relay.ask()
+    connection, _, _ = relay.take()
+
+    def rank0():
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for i in range(size >> 16):
+            connection.sendall(bytes([i & 255]) * (1 << 16))
+        connection.close()
+
+    thread = threading.Thread(target=rank0, daemon=True)
+    thread.start()
+    answer, before = c.getresponse(), relay.peak()
+    for i in range(size >> 16):
+        assert answer.read(1 << 16) == bytes([i & 255]) * (1 << 16)
+    assert not answer.read()
+    thread.join()
+    assert relay.peak() - before < size // 4, (before, relay.peak())
     c.close()
     relay.stop()
 
