@@ -65,6 +65,7 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     struct hzp_err_text err = {0};
     int kept = hzp_launch_kept();
     hzp_signals_take(&signals);
+    signals.terminal = false; /* a SIGHUP is the launcher's (api/ranks/relay_process.h) */
     bound_connections(&http);
     struct hzp_metrics *metrics = hzp_metrics_create();
     int r = kept < 0 ? hzp_fail(&err, HZP_EINVAL, "the relay has no socket from its launcher")

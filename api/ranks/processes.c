@@ -37,12 +37,11 @@ struct team {
     bool together;      /* without one of them, all others must end */
     uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
-    bool reloads;       /* SIGHUP is for rank 0 and the relay */
     int kept;           /* rank 0's socket; -1: none */
     struct hzp_relay_process relay;
-    int status;         /* of rank 0 */
-    sigset_t mask;      /* before the launcher's */
-    sigset_t answering; /* that rank 0 and the relay begin with: SIGHUP waits until they take it */
+    int status;     /* of rank 0 */
+    sigset_t mask;  /* before the launcher's */
+    sigset_t first; /* that rank 0 begins with: SIGHUP to reload waits until it takes it */
 };
 
 static void set_number(const char *name, int value)
@@ -72,7 +71,7 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
         if (team->relay.path[0])
             setenv(url_variable, team->relay.url, 1);
     }
-    sigprocmask(SIG_SETMASK, rank == 0 ? &team->answering : &team->mask, NULL);
+    sigprocmask(SIG_SETMASK, rank == 0 ? &team->first : &team->mask, NULL);
     execv(team->program, team->argv);
     _exit(127);
 }
@@ -122,7 +121,7 @@ static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bo
     relay->folder = team->folder;
     relay->program = team->program;
     relay->argv = team->argv;
-    relay->mask = &team->answering;
+    relay->mask = &team->mask;
     int port = team->kept;
     team->kept = -1;
     HZP_TRY(hzp_relay_process_open(relay, port, &fd, reterr));
@@ -169,8 +168,8 @@ static void start_due(struct team *team)
         team->due_ns[r] = 0;
         if (start(team, r, NULL) < 0)
             hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
-        if (r == 0 && team->relay.pid && team->reloads)
-            kill(team->relay.pid, SIGHUP); /* the new rank 0 reads the keys as they are now */
+        if (r == 0)
+            hzp_relay_process_reload(&team->relay); /* rank 0 reads the keys as they are now */
     }
 }
 
@@ -232,13 +231,12 @@ static void kill_hanging(const struct team *team)
         }
 }
 
-/* To those that answer clients. */
-static void pass_on(const struct team *team, int number)
+/* Those that answer clients read the keys again. */
+static void reload(const struct team *team)
 {
     if (team->pid[0])
-        kill(team->pid[0], number);
-    if (team->relay.pid)
-        kill(team->relay.pid, number);
+        kill(team->pid[0], SIGHUP);
+    hzp_relay_process_reload(&team->relay);
 }
 
 /* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
@@ -263,7 +261,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
         if (ends && team->pid[0])
             kill(team->pid[0], SIGUSR1);
         if (number == SIGHUP && !ends)
-            pass_on(team, SIGHUP);
+            reload(team);
         if (team->pid[0] || team->due_ns[0])
             alone_ns = 0;
         else if (!alone_ns)
@@ -300,10 +298,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     for (int i = 0; i < ranks; i++)
         team.left[i] = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
-    team.answering = team.mask;
-    team.reloads = keep && !terminal;
-    if (team.reloads)
-        sigaddset(&team.answering, SIGHUP);
+    team.first = team.mask;
+    if (keep && !terminal)
+        sigaddset(&team.first, SIGHUP);
     int r = keep ? keep_socket(&team, keep, restarts > 0, reterr) : HZP_OK;
     for (int i = 0; i < ranks && r == HZP_OK; i++)
         r = start(&team, i, reterr);

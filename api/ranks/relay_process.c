@@ -38,7 +38,11 @@ HZP_NORETURN static void become_relay(const struct hzp_relay_process *p)
     setenv("HZP_KEPT_SOCKET", number, 1);
     setenv("HZP_RANKS_DIR", p->folder, 1);
     setenv(path_variable, p->path, 1);
-    sigprocmask(SIG_SETMASK, p->mask, NULL);
+    /* SIGHUP waits until the relay takes it, also where the ranks ignore it (nohup). */
+    sigset_t mask = *p->mask;
+    sigaddset(&mask, SIGHUP);
+    signal(SIGHUP, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     execv(p->program, p->argv);
     _exit(127);
 }
@@ -92,6 +96,12 @@ void hzp_relay_process_tend(struct hzp_relay_process *p)
 {
     if (p->path[0] && !p->pid && hzp_now_ns() - p->begun_ns > second_ns)
         start(p);
+}
+
+void hzp_relay_process_reload(const struct hzp_relay_process *p)
+{
+    if (p->pid)
+        kill(p->pid, SIGHUP);
 }
 
 void hzp_relay_process_close(struct hzp_relay_process *p)

@@ -27,7 +27,7 @@ struct hzp_relay_process {
     const char *folder; /* borrowed: of the ranks */
     const char *program;
     char **argv;
-    const sigset_t *mask; /* that it starts with */
+    const sigset_t *mask; /* that it starts with, and with SIGHUP */
 };
 
 /* Makes rank 0's socket in the ranks' folder, and starts the relay, which takes clients from the
@@ -39,6 +39,9 @@ int hzp_relay_process_open(struct hzp_relay_process *p, int port, int *ret_fd,
 bool hzp_relay_process_ended(struct hzp_relay_process *p, pid_t pid, int status);
 /* Starts it again if it has ended, at most once a second. */
 void hzp_relay_process_tend(struct hzp_relay_process *p);
+
+/* Makes it read the keys again.  Only the launcher sends it SIGHUP: it has no terminal. */
+void hzp_relay_process_reload(const struct hzp_relay_process *p);
 
 /* All ranks have ended: tells the relay to answer who still waits, and waits for its end. */
 void hzp_relay_process_close(struct hzp_relay_process *p);

@@ -34,7 +34,7 @@ PROMPTS = [f"{start} {i}" for i, start in enumerate(
 
 
 class Server:
-    def __init__(self, ranks, *more, train=False, scratch=None):
+    def __init__(self, ranks, *more, train=False, scratch=None, hangup=signal.SIG_DFL):
         self.scratch = scratch or tempfile.TemporaryDirectory(prefix="hzpserve-replicas-")
         self.log = pathlib.Path(self.scratch.name) / "log"
         self.ranks = ranks
@@ -42,7 +42,8 @@ class Server:
                    *(["--state", self.scratch.name + "/state"] if train else ["--no-train"]),
                    *(["--ranks", str(ranks), "--replicas", "--rank-timeout", "60"] if ranks > 1 else []), *more]
         with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                                            text=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup))
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at (http://\S+:\d+)", line)
             if found:
@@ -429,25 +430,31 @@ def front(long, late, *more):
     server.stop()
 
 
-def reloads():
-    """SIGHUP while rank 0 and the relay begin ends neither.  Both have the same keys, also where the file was changed
-    without a signal before rank 0 was started again."""
+def reloads(hangup):
+    """SIGHUP, ignored (nohup) or not, while rank 0 and the relay begin ends neither.  Both have the same keys, also where
+    the file was changed without a signal before rank 0 was started again."""
+    def accepted():
+        """By the relay and by rank 0: neither answers 401."""
+        with contextlib.suppress(urllib.error.HTTPError, ConnectionError):
+            return bool(server.call("/v1/models", Authorization="Bearer two")["data"])
+        return False
+
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
         print("one", file=keys, flush=True)
-        server = Server(2, "--restart", "1000", "--api-key-file", keys.name)
+        server = Server(2, "--restart", "1000", "--api-key-file", keys.name, hangup=hangup)
         keys.truncate(0)
         keys.seek(0)
         print("two", file=keys, flush=True)
         os.kill(server.pid(0), signal.SIGKILL)
+        server.until(accepted)
         server.until(lambda: server.up() == 2)
-        assert server.call("/v1/models", Authorization="Bearer two")["data"]
         os.kill(server.pid(0), signal.SIGKILL)
         os.kill(server.child(b"HZP_RELAY_TO="), signal.SIGKILL)
         end = time.monotonic() + 3
         while time.monotonic() < end:
             server.process.send_signal(signal.SIGHUP)
             time.sleep(0.001)
-        assert server.call("/v1/models", Authorization="Bearer two")["data"]
+        server.until(accepted)
         log = server.stop()
     assert log.count("restart rank=") == 2 and log.count("the relay has ended") == 1, log
 
@@ -637,7 +644,8 @@ if "serves" in CASES:
     print("ends", flush=True)
     ends(Server(2), long_)
     print("reloads", flush=True)
-    reloads()
+    reloads(signal.SIG_DFL)
+    reloads(signal.SIG_IGN)
     print("front", flush=True)
     front(long_, 2)
     print("front without room", flush=True)  # for all at first: what was accepted is not refused now
