@@ -39,9 +39,11 @@ static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
     return maker.code;
 }
 
-static double silent_s = 0.2;
+/* After how long without a word of rank 0 a replica takes it for lost: a short time only where that
+ * is tested, as a test may be held up for as long. */
+static const double SHORT_S = 0.2, HANG_S = (double)HANG_NS * 1e-9;
 
-static void start_replica(struct played *p, bool stays, bool embeds)
+static void start_replica(struct played *p, double silent_s, bool stays, bool embeds)
 {
     struct world *w = &p->w;
     *p = (struct played){.round = -1};
@@ -51,7 +53,7 @@ static void start_replica(struct played *p, bool stays, bool embeds)
     struct hzp_replica_config config = {.at = &p->at,
                                         .record = RECORD,
                                         .silent_s = silent_s,
-                                        .meet_s = (double)HANG_NS * 1e-9,
+                                        .meet_s = HANG_S,
                                         .hello = w->hello,
                                         .scheduler = w->scheduler,
                                         .loop = w->loop,
@@ -149,7 +151,7 @@ static void knocks_again(void **state)
     struct played p;
     struct hzp_scheduler_stats stats;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    start_replica(&p, true, false);
+    start_replica(&p, SHORT_S, true, false);
     while (!p.ended && hzp_now_ns() < end) {
         read_all(&p);
         if (p.round < 1)
@@ -174,9 +176,7 @@ static void is_unknown(void **state)
 {
     struct played p;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    silent_s = (double)HANG_NS * 1e-9;
-    start_replica(&p, false, false);
-    silent_s = 0.2;
+    start_replica(&p, HANG_S, false, false);
     while (!p.ended && hzp_now_ns() < end) {
         read_all(&p);
         if (p.round == 0 && p.news) {
@@ -201,7 +201,7 @@ static void leaves(void **state)
 {
     struct played p;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    start_replica(&p, false, false);
+    start_replica(&p, SHORT_S, false, false);
     while (read_all(&p) != 'G' && hzp_now_ns() < end)
         ;
     assert_int_equal(p.round, 0);
@@ -214,7 +214,7 @@ static void embeds(void **state)
     struct played p;
     struct hzp_policy policy = hzp_policy_default, got = policy;
     uint64_t end = hzp_now_ns() + HANG_NS;
-    start_replica(&p, true, true);
+    start_replica(&p, HANG_S, true, true);
     policy.train_share = 0.625;
     while ((!p.ended || got.train_share != policy.train_share) && hzp_now_ns() < end) {
         read_all(&p);
@@ -257,7 +257,7 @@ static void waits_for_rules(void **state)
         atomic_store(&maker.held, true);
         atomic_store(&maker.calls, 0);
         maker.code = code ? HZP_EBUSY : HZP_OK;
-        start_replica(&p, true, false);
+        start_replica(&p, HANG_S, true, false);
         p.rq->tokens = &rules;
         while (!atomic_load(&maker.calls) && hzp_now_ns() < end)
             turn(&p);
@@ -302,7 +302,7 @@ static void waits_no_longer(void **state)
     atomic_store(&maker.held, true);
     atomic_store(&maker.calls, 0);
     maker.code = HZP_OK;
-    start_replica(&p, true, false);
+    start_replica(&p, HANG_S, true, false);
     p.rq->tokens = &rules;
     while (!atomic_load(&maker.calls) && hzp_now_ns() < end)
         turn(&p);
