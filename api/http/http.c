@@ -26,7 +26,9 @@ enum {
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
     BODY_ROOM = 1024,
-    FEED_BYTES = 64 << 10, /* of a long body, given to the route at a time */
+    FEED_BYTES = 64 << 10,  /* of a long body, given to the route at a time */
+    HEADER_ROOM = 32 << 10, /* of a connection, for its request's header and its answer's */
+    RELAYED_TIMES = 4, /* so much more: a relay writes a byte of a URL as three, and adds lines */
 };
 
 static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a whole */
@@ -643,6 +645,7 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
     unsigned threads = (unsigned)io_threads();
     /* The door bounds the connections; the library's own bound is by thread and never reached. */
     unsigned limit = (unsigned)(2 * (s->settings->connections_max + HZP_DOOR_RESERVE) + 64);
+    size_t room = (size_t)HEADER_ROOM * (s->relayed ? RELAYED_TIMES : 1);
     hzp_thread_yielding(true); /* inherited by the library's threads */
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
@@ -650,8 +653,8 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
         s, MHD_OPTION_CONNECTION_LIMIT, limit * threads, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)STACK_BYTES, threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads,
-        MHD_OPTION_END);
+        (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, room,
+        threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     hzp_thread_yielding(false);
     if (!s->daemon)
         return hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");

@@ -361,6 +361,18 @@ def test_others(server):
     c.close()
 
 
+def test_long_header(server):
+    """The longest header that a relay takes is longer when it comes from there."""
+    c, answer = server.send(*CASES["plain"][:2], x_long="a" * 60000)
+    assert answer.status == 200 and answer.read().endswith(b": hzp d\n")
+    c.close()
+    c = server.connect()
+    c.request("GET", "/v1/models/" + "%FF" * 30000)
+    answer = c.getresponse()
+    assert answer.status == 404 and b"does not exist" in answer.read()
+    c.close()
+
+
 def test_slow(server):
     """A relay that does not read is not cut off, as a client with a port is, after --idle-timeout."""
     path, body, _ = CASES["plain"]
