@@ -269,6 +269,17 @@ static bool repeats(const struct hzp_exchange *x)
            (!strcmp(route->method, "POST") && route->right != HZP_RIGHT_TEACH) || teaches(x);
 }
 
+/* The body is held until the answer ends: without the room that it did not need. */
+static void trim_body(struct hzp_exchange *x)
+{
+    char *fit = x->bytes && x->bytes < x->room ? realloc(x->body, x->bytes) : NULL;
+    if (!fit)
+        return;
+    x->body = fit;
+    x->room = x->bytes;
+    hzp_exchange_charge(x, 0);
+}
+
 static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *method,
                               const char *path)
 {
@@ -280,6 +291,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     c->repeats = repeats(x);
     c->named_events =
         !strcmp(x->route->path, "/v1/responses") || !strcmp(x->route->path, "/v1/messages");
+    trim_body(x);
     c->body = (struct hzp_textbuf){x->body, x->bytes, x->room};
     x->body = NULL; /* its memory stays accounted for until the exchange is released */
     hzp_lock_init(&c->lock, HZP_LOCK_RELAY);

@@ -79,9 +79,9 @@ class Relay:
             head, _, body = data.partition(b"\r\n\r\n")
         return connection, head, body
 
-    def ask(self):
+    def ask(self, body=BODY):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
-        c.request("POST", "/v1/completions", BODY, {"Content-Type": "application/json"})
+        c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         return c
 
     def stop(self):
@@ -155,6 +155,20 @@ def test_slow_client():
     thread.join()
     assert relay.peak() - before < size // 4, (before, relay.peak())
     c.close()
+    relay.stop()
+
+
+def test_bodies_are_held():
+    """Bodies are held until their answers have ended, and take no more memory than they have bytes."""
+    relay, size = Relay("--max-body-memory", "16M"), (1 << 20) + 1
+    asked = []
+    for _ in range(13):
+        asked.append((relay.ask(b" " * size), relay.take()[0]))
+    for c, connection in asked:
+        connection.sendall(STREAM + b"data: 1\n\n" + END)
+        connection.close()
+        assert c.getresponse().read() == b"data: 1\n\n"
+        c.close()
     relay.stop()
 
 
