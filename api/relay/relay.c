@@ -4,6 +4,7 @@
 
 #include "api/http/notify.h"
 #include "base/arena.h"
+#include "base/thread.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -240,11 +241,14 @@ static bool resume(struct hzp_exchange *x)
     return !news; /* without memory for the answer the connection is closed */
 }
 
-/* Hangup thread. */
-static void client_left(void *ctx)
+/* Hangup thread: the client has closed its connection, or its side of it. */
+static void client_closed(void *ctx)
 {
     struct hzp_relay_call *c = ctx;
-    atomic_store(&c->left, true);
+    if (c->patient)
+        atomic_store(&c->closed_ns, hzp_now_ns());
+    else
+        atomic_store(&c->left, true);
     hzp_upstream_poke(c->relay);
 }
 
@@ -257,8 +261,10 @@ static void leave(struct hzp_exchange *x)
     hzp_lock_take(&c->lock);
     bool open = c->end == HZP_CALL_OPEN;
     hzp_lock_release(&c->lock);
-    if (open)
-        client_left(c);
+    if (open) {
+        atomic_store(&c->left, true);
+        hzp_upstream_poke(c->relay);
+    }
     hzp_call_release(c);
 }
 
@@ -267,6 +273,15 @@ static bool repeats(const struct hzp_exchange *x)
     const struct hzp_route *route = x->route;
     return !strcmp(route->method, "GET") || !strcmp(route->method, "PATCH") ||
            (!strcmp(route->method, "POST") && route->right != HZP_RIGHT_TEACH) || teaches(x);
+}
+
+/* Whether rank 0, too, ends it as soon as the client sends no more: an answer that takes long. */
+static bool takes_long(const struct hzp_exchange *x)
+{
+    enum MHD_Result (*answer)(struct hzp_exchange * x) = x->route->answer;
+    return answer == hzp_route_completions || answer == hzp_route_chat ||
+           answer == hzp_route_responses || answer == hzp_route_messages ||
+           answer == hzp_route_embeddings || (teaches(x) && hzp_exchange_query(x, "wait"));
 }
 
 /* The body is held until the answer ends: without the room that it did not need. */
@@ -289,6 +304,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     c->fd = -1;
     c->holds = 1;
     c->repeats = repeats(x);
+    c->patient = !takes_long(x);
     c->named_events =
         !strcmp(x->route->path, "/v1/responses") || !strcmp(x->route->path, "/v1/messages");
     trim_body(x);
@@ -304,7 +320,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     x->resume = resume;
     x->leave = leave;
     x->logged = true;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, c);
+    hzp_hangup_watch(x->server->hangup, x->fd, client_closed, c);
     hzp_upstream_add(ctx, c);
     return MHD_YES;
 }

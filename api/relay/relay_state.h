@@ -33,6 +33,8 @@ struct hzp_relay_call {
     struct hzp_textbuf head, body; /* of the request; constant */
 
     _Atomic bool left; /* the client has disconnected, or the exchange has ended */
+    bool patient; /* a client that sends no more may still read the answer, which comes soon: */
+    _Atomic uint64_t closed_ns; /* since when it sends no more; 0: it may */
 
     /* of the thread */
     struct hzp_relay_call *next, *prev; /* in the thread's list */

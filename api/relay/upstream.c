@@ -19,6 +19,7 @@ enum { READ_BYTES = 64 << 10, EVENTS = 64 };
 static const uint64_t RETRY_NS = 50000000u; /* the socket's queue is full, or rank 0 was lost */
 static const uint64_t BUSY_NS = 250000000u,
                       BUSY_MOST_NS = 60000000000u; /* the new rank 0 is full */
+static const uint64_t PATIENCE_NS = 3000000000u;   /* for a client that sends no more */
 
 struct hzp_relay {
     struct sockaddr_un at;
@@ -27,8 +28,8 @@ struct hzp_relay {
     _Atomic bool stopping;
     /* of the thread */
     struct hzp_relay_call *first; /* of all calls */
-    uint64_t due_ns; /* when the first of them is to be connected again; UINT64_MAX: none */
-    char *piece;     /* [READ_BYTES] */
+    uint64_t due_ns;              /* when one of them is to be looked at again; UINT64_MAX: none */
+    char *piece;                  /* [READ_BYTES] */
     struct hzp_lock lock;
     /* under lock */
     struct hzp_relay_call *added; /* new ones */
@@ -278,6 +279,11 @@ static void look_at_all(struct hzp_relay *relay)
     relay->due_ns = UINT64_MAX;
     for (struct hzp_relay_call *c = relay->first, *next; c; c = next) {
         next = c->next;
+        uint64_t closed = atomic_load(&c->closed_ns);
+        if (closed && now >= closed + PATIENCE_NS)
+            atomic_store(&c->left, true);
+        else if (closed)
+            relay->due_ns = HZP_MIN(relay->due_ns, closed + PATIENCE_NS);
         if (atomic_load(&c->left) || atomic_load(&relay->stopping)) {
             end_call(relay, c, HZP_CALL_GONE);
             continue;

@@ -134,6 +134,37 @@ def test_events_before_a_loss():
     relay.stop()
 
 
+def test_half_closed():
+    """A client that closes its side gets an answer that comes soon; one that takes long ends at once, as at rank 0."""
+    relay = Relay()
+
+    def ask(method, path):
+        c = socket.create_connection(("127.0.0.1", relay.port), HANG)
+        c.sendall(b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (
+            method, path, len(BODY), BODY))
+        connection, head, _ = relay.take()
+        assert head.startswith(method)
+        c.shutdown(socket.SHUT_WR)
+        return c, connection
+
+    for method, path in ((b"GET", b"/health"), (b"POST", b"/tokenize"), (b"POST", b"/v1/fine_tuning/examples")):
+        c, connection = ask(method, path)
+        time.sleep(0.2)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        connection.close()
+        assert c.makefile("rb").read().endswith(b"\r\n\r\nok"), path
+        c.close()
+    for method, path, seconds in ((b"GET", b"/health", 3), (b"POST", b"/v1/completions", 0),
+                                  (b"POST", b"/v1/fine_tuning/examples?wait=served", 0)):
+        begin = time.monotonic()
+        c, connection = ask(method, path)
+        assert connection.recv(1) == b"" and c.recv(1) == b"", path
+        assert time.monotonic() - begin >= seconds, path
+        connection.close()
+        c.close()
+    relay.stop()
+
+
 def test_slow_client():
     """Of an answer that a client takes more slowly than rank 0 makes it, only a part is held."""
     relay, size = Relay(send_buffer=8192), 64 << 20
