@@ -136,14 +136,16 @@ static void log_status(const struct hzp_server *server, struct hzp_engine *engin
             (long long)weights.staleness, queue.samples, (long long)weights.learned_through);
 }
 
-/* Waits for a signal that stops the server, or until the engine ends by itself.  True: a signal. */
-static bool wait_for_signal(struct hzp_server *server, struct hzp_engine *engine,
-                            const struct hzp_signals *signals)
+/* Waits for a signal that stops the server; NONE: the engine has ended by itself. */
+static enum hzp_signal wait_for_signal(struct hzp_server *server, struct hzp_engine *engine,
+                                       const struct hzp_signals *signals)
 {
-    while (hzp_engine_running(engine))
-        switch (hzp_signals_next(signals, 200000000ull)) {
+    while (hzp_engine_running(engine)) {
+        enum hzp_signal signal = hzp_signals_next(signals, 200000000ull);
+        switch (signal) {
         case HZP_SIGNAL_STOP:
-            return true;
+        case HZP_SIGNAL_PASSED_STOP:
+            return signal;
         case HZP_SIGNAL_RELOAD:
             reload(server);
             break;
@@ -153,12 +155,17 @@ static bool wait_for_signal(struct hzp_server *server, struct hzp_engine *engine
         case HZP_SIGNAL_NONE:
             break;
         }
-    return false;
+    }
+    return HZP_SIGNAL_NONE;
 }
 
+/* A second signal of one kind ends at once.  SIGTERM and what the launcher passes on are two kinds:
+ * where a service is stopped, all its processes may get SIGTERM, and then rank 0 gets both. */
 static void drain(struct hzp_server *server, struct hzp_engine *engine, double limit,
-                  const struct hzp_signals *signals)
+                  const struct hzp_signals *signals, enum hzp_signal first)
 {
+    bool came[] = {[HZP_SIGNAL_STOP] = false, [HZP_SIGNAL_PASSED_STOP] = false};
+    came[first] = true;
     hzp_log(HZP_LOG_INFO, "serve", "stopping requests=%d limit_s=%g", atomic_load(&server->active),
             limit);
     hzp_server_set_state(server, HZP_SERVER_DRAINING);
@@ -166,7 +173,9 @@ static void drain(struct hzp_server *server, struct hzp_engine *engine, double l
     uint64_t end = hzp_now_ns() + (uint64_t)(limit * 1e9);
     while (!hzp_engine_wait(engine, 20000000ull)) {
         enum hzp_signal signal = hzp_signals_next(signals, 1000000ull);
-        bool again = signal == HZP_SIGNAL_STOP;
+        bool again = hzp_signal_stops(signal) && came[signal];
+        if (hzp_signal_stops(signal))
+            came[signal] = true;
         if (signal == HZP_SIGNAL_STATUS)
             log_status(server, engine);
         if (again || hzp_now_ns() > end) {
@@ -234,12 +243,12 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
     if (engine->state)
         hzp_state_keep(engine->state);
     print_welcome(server, &options->serve, listener->url);
-    bool asked = wait_for_signal(server, engine, signals);
+    enum hzp_signal asked = wait_for_signal(server, engine, signals);
     struct counts before = count(engine);
     uint64_t began_ns = hzp_now_ns();
     hzp_rejoin_stop(rejoin);
     if (asked)
-        drain(server, engine, (double)options->serve.drain_seconds, signals);
+        drain(server, engine, (double)options->serve.drain_seconds, signals, asked);
     else
         hzp_server_set_state(server, HZP_SERVER_FAILED);
     hzp_server_stop(server, SEND_NS);
@@ -403,7 +412,7 @@ static int join_group(const struct hzp_engine_settings *settings, struct hzp_ran
  * are blocked and do nothing on ranks other than 0, which gets them, too, and lets all end. */
 static bool is_stopped(void *ctx)
 {
-    return hzp_signals_next(ctx, 0) == HZP_SIGNAL_STOP;
+    return hzp_signal_stops(hzp_signals_next(ctx, 0));
 }
 
 /* The same, and again with the ranks that have met again after a loss. */

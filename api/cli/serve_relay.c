@@ -46,12 +46,12 @@ static void bound_connections(struct hzp_http_settings *http)
 static void run(struct hzp_server *server, const struct hzp_signals *signals, double limit_s)
 {
     enum hzp_signal signal;
-    while ((signal = hzp_signals_next(signals, 1000000000ull)) != HZP_SIGNAL_STOP)
+    while (!hzp_signal_stops(signal = hzp_signals_next(signals, 1000000000ull)))
         if (signal == HZP_SIGNAL_RELOAD)
             reload(server);
     uint64_t end = hzp_now_ns() + (uint64_t)(limit_s * 1e9);
     while (atomic_load(&server->active) && hzp_now_ns() < end)
-        if (hzp_signals_next(signals, 10000000ull) == HZP_SIGNAL_STOP)
+        if (hzp_signal_stops(hzp_signals_next(signals, 10000000ull)))
             return;
 }
 

@@ -53,5 +53,12 @@ enum hzp_signal hzp_signals_next(const struct hzp_signals *signals, uint64_t wai
         return HZP_SIGNAL_NONE;
     if (number == SIGUSR2)
         return HZP_SIGNAL_STATUS;
+    if (number == SIGUSR1)
+        return HZP_SIGNAL_PASSED_STOP;
     return number == SIGHUP && !signals->terminal ? HZP_SIGNAL_RELOAD : HZP_SIGNAL_STOP;
+}
+
+bool hzp_signal_stops(enum hzp_signal signal)
+{
+    return signal == HZP_SIGNAL_STOP || signal == HZP_SIGNAL_PASSED_STOP;
 }

@@ -269,8 +269,9 @@ def shares(server):
             assert error.code == 404, (path, error.code)
 
 
-def ends(server, long):
-    """A signal: what streams is finished, on every rank."""
+def ends(server, long, everybody=False):
+    """A signal, to the launcher or to all processes (as when a service is stopped): what streams is finished, on every
+    rank."""
     begun = threading.Barrier(len(long) + 1)
 
     def one(prompt):
@@ -284,6 +285,9 @@ def ends(server, long):
     with concurrent.futures.ThreadPoolExecutor(len(long)) as threads:
         streams = {prompt: threads.submit(one, prompt) for prompt in long}
         begun.wait()
+        others = [server.pid(rank) for rank in range(server.ranks)] + [server.child(b"HZP_RELAY_TO=")] if everybody else []
+        for process in others:
+            os.kill(process, signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)
         for prompt, stream in streams.items():
             assert stream.result() == long[prompt], prompt
@@ -643,6 +647,7 @@ if "serves" in CASES:
     server_.stop()
     print("ends", flush=True)
     ends(Server(2), long_)
+    ends(Server(2, "--restart", "1000"), long_, everybody=True)
     print("reloads", flush=True)
     reloads(signal.SIG_DFL)
     reloads(signal.SIG_IGN)
