@@ -63,7 +63,8 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
  * a rank 0, so once one has listened, connections that come while there is none wait for the next.
  * With restarts a relay has this socket, and rank 0 finds a Unix socket to which the relay forwards
- * requests (relay_process.h).  SIGHUP that ends nothing reaches rank 0 and the relay.
+ * requests (relay_process.h).  SIGHUP that ends nothing reaches rank 0 and the relay; the relay
+ * also reads the keys again when rank 0 is started again.
  * NULL: nothing is kept. */
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
                          const struct hzp_launch_keep *keep, int *status,

@@ -21,8 +21,13 @@
  * A request that was sent again and finds no room (429, 503) is sent again for a minute: it had
  * been accepted.
  *
- * Bounds: of http.h; BODY_MAX bytes of an answer are held for a client that does not read; the
- * journal of a stream takes about 50 bytes a token.
+ * A client that has closed its side, and so sends no more, still gets an answer that comes within
+ * three seconds, but for completions, embeddings and waiting for examples: those end then, as they
+ * do without a relay.
+ *
+ * Bounds: of http.h; a request's body is held until its answer has ended; BODY_MAX bytes of an
+ * answer are held for a client that does not read; the journal of a stream takes about 50 bytes a
+ * token.
  *
  * Thread: create, destroy: main; hzp_relay_answer: I/O threads.  "hzp-relay" owns the connections
  * to rank 0.
