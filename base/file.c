@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const size_t write_most = (size_t)1 << 30; /* by one call of the system */
@@ -80,4 +81,67 @@ int hzp_file_sync_parent(const char *path)
         memcpy(parent, path, length);
     parent[length] = '\0';
     return hzp_file_sync_dir(length ? parent : ".");
+}
+
+static int no_dir(const char *path, int error, struct hzp_err_text *reterr)
+{
+    hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", path, strerror(error));
+    errno = error;
+    return HZP_EIO;
+}
+
+int hzp_dir_make(const char *path, size_t *ret_existed, struct hzp_err_text *reterr)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path), none, *existed = ret_existed ? ret_existed : &none;
+    bool made = false;
+    *existed = 0;
+    if (!length || length >= sizeof(part)) {
+        errno = EINVAL;
+        return hzp_fail(reterr, HZP_EINVAL, "%s: not a valid directory name", path);
+    }
+    memcpy(part, path, length + 1);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char was = *p;
+        *p = '\0';
+        int error = mkdir(part, 0777) < 0 ? errno : 0;
+        if (error && error != EEXIST)
+            return no_dir(part, error, reterr);
+        /* Else the directory, and the log in it, may be missing after a power cut.  Its parent may
+         * be closed to reading. */
+        if (!error && hzp_file_sync_parent(part) < 0 && errno == EIO)
+            return no_dir(part, EIO, reterr);
+        made = made || !error;
+        if (!made)
+            *existed = (size_t)(p - part);
+        *p = was;
+        if (!was)
+            break;
+    }
+    struct stat st;
+    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
+        hzp_fail(reterr, HZP_EIO, "%s: not a directory", path);
+        errno = ENOTDIR;
+        return HZP_EIO;
+    }
+    return HZP_OK;
+}
+
+void hzp_dir_unmake(const char *path, size_t existed)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path);
+    if (length >= sizeof(part))
+        return;
+    memcpy(part, path, length + 1);
+    for (;;) {
+        while (length > existed && part[length - 1] == '/')
+            part[--length] = '\0';
+        if (length <= existed || rmdir(part) < 0)
+            return;
+        while (length > existed && part[length - 1] != '/')
+            part[--length] = '\0';
+    }
 }

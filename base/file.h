@@ -24,4 +24,11 @@ int hzp_file_sync_dir(const char *path);
 /* The same for the directory that `path` is in. */
 int hzp_file_sync_parent(const char *path);
 
+/* Creates path and its missing parents. *ret_existed (may be NULL): how many bytes of the path
+ * named an existing directory before; set after a failure, too.  HZP_EIO: errno says why. */
+int hzp_dir_make(const char *path, size_t *ret_existed, struct hzp_err_text *reterr);
+
+/* Removes the directories that hzp_dir_make created, as far as they are empty. */
+void hzp_dir_unmake(const char *path, size_t existed);
+
 #endif

@@ -75,7 +75,7 @@ enum hzp_lock_rank {
     HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */
     HZP_LOCK_LOG,       /* train/sample_log: the database */
     HZP_LOCK_TRAINER,   /* train/trainer: statistics */
-    HZP_LOCK_REPLICAS,  /* api/replicas: requests that other ranks compute */
+    HZP_LOCK_REPLICAS,  /* api/front: requests that other ranks compute */
     HZP_LOCK_QUEUE,     /* train/sample_queue */
     HZP_LOCK_SCHEDULER, /* serve/scheduler: statistics */
     HZP_LOCK_SPLIT,     /* nanobatch/split: policy and statistics */
@@ -90,15 +90,15 @@ enum hzp_lock_rank {
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */
     HZP_LOCK_POOL,      /* api/http/pool: tasks */
     HZP_LOCK_UNKNOWN,   /* api/http/unknown: names of fields; api/http/taught: sessions */
-    HZP_LOCK_GRAMMARS,  /* api/text/structure: grammars that are kept */
-    HZP_LOCK_TOKENIZER, /* api/text: spare matchers */
+    HZP_LOCK_GRAMMARS,  /* text/structure: grammars that are kept */
+    HZP_LOCK_TOKENIZER, /* text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */
     HZP_LOCK_FALLBACKS, /* device/fallback */
-    HZP_LOCK_RANKS,     /* api/ranks: which link and control messages there are */
-    HZP_LOCK_CONTROL,   /* api/ranks/control: what is known of the other ranks */
-    HZP_LOCK_LINK,      /* device/link: the ranks of one process; the thread of one rank */
-    HZP_LOCK_LINK_ALL,  /* device/link: the links that were split off one */
-    HZP_LOCK_LINK_WHY,  /* device/link: a failure's text, the wake */
+    HZP_LOCK_RANKS,     /* mesh: which link and control messages there are */
+    HZP_LOCK_CONTROL,   /* mesh/control: what is known of the other ranks */
+    HZP_LOCK_LINK,      /* mesh/link: the ranks of one process; the thread of one rank */
+    HZP_LOCK_LINK_ALL,  /* mesh/link: the links that were split off one */
+    HZP_LOCK_LINK_WHY,  /* mesh/link: a failure's text, the wake */
     HZP_LOCK_TIMELINE,  /* base/timeline: the list of tracks */
     HZP_LOCK_ACCOUNT,   /* device/account */
     HZP_LOCK_RING,      /* base/ring */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares chat templates rendered by api/text/jinja with jinja2, set up as transformers does it.
+"""Compares chat templates rendered by text/jinja with jinja2, set up as transformers does it.
 
     dev/check_templates.py PROGRAM PATH...       compares every template under the paths
     dev/check_templates.py --time PROGRAM PATH...  times both on a conversation of 20 messages

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares api/text/ with the `tokenizers` package on given texts and on random ones.
+"""Compares text/ with the `tokenizers` package on given texts and on random ones.
 
     pip install tokenizers==0.21.4
     dev/check_tokenizer.py [--rounds N] [--seed S] [--variants N] [--text FILE]... [MODEL_DIR...]
@@ -35,7 +35,7 @@ class Buf(ctypes.Structure):
 
 def build():
     out = os.path.join(tempfile.mkdtemp(), "libtext.so")
-    files = glob.glob(ROOT + "/api/text/*.c") + glob.glob(ROOT + "/base/*.c")
+    files = glob.glob(ROOT + "/text/*/*.c") + glob.glob(ROOT + "/base/*.c")
     subprocess.check_call(["gcc", "-std=c17", "-D_GNU_SOURCE", "-O2", "-g", "-shared", "-fPIC",
                            "-I" + ROOT, *files, "-ljansson", "-lpcre2-8", "-lpthread", "-lm",
                            "-o", out])

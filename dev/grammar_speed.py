@@ -4,7 +4,7 @@
 
     dev/grammar_speed.py GRAMMAR_SPEED TOKENIZER_DIR ... [--gguf FILE]
 
-GRAMMAR_SPEED is tests/serve/grammar/grammar_speed of a build.  llguidance is measured where it is
+GRAMMAR_SPEED is tests/text/grammar/grammar_speed of a build.  llguidance is measured where it is
 installed, in this process, after ours; both go along the same text.  --gguf: a model with the vocabulary of
 TOKENIZER_DIR, for llama.cpp's grammar sampler by way of the package llama_cpp; each token's time is that of
 applying it to all tokens and accepting one.  (llama.cpp's server tries the token it has drawn first, and applies

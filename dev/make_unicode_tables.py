@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes api/text/chars/unicode_tables.c from Python's unicodedata.
+"""Writes text/chars/unicode_tables.c from Python's unicodedata.
 
-    dev/make_unicode_tables.py > api/text/chars/unicode_tables.c
+    dev/make_unicode_tables.py > text/chars/unicode_tables.c
 
 Each table is a string of variable-length numbers: a character carries five bits, the lowest first,
-and 32 says that more follow. Signed numbers are zigzag. api/text/chars/unicode.c reads them.
+and 32 says that more follow. Signed numbers are zigzag. text/chars/unicode.c reads them.
 """
 import sys
 import unicodedata as u
@@ -81,10 +81,10 @@ def write(name, entries, comment):
 
 
 print("/* SPDX-License-Identifier: Apache-2.0 */")
-print("/* api/text/chars/unicode_tables.c - written by dev/make_unicode_tables.py from Unicode "
+print("/* text/chars/unicode_tables.c - written by dev/make_unicode_tables.py from Unicode "
       + u.unidata_version + ".\n *\n * Do not edit: the encoding of the strings is explained "
-      "there; api/text/chars/unicode.c reads them.\n */")
-print('#include "api/text/chars/unicode.h"\n')
+      "there; text/chars/unicode.c reads them.\n */")
+print('#include "text/chars/unicode.h"\n')
 print("/* clang-format off */")
 write("decompositions", decompositions(), "one-step decompositions")
 write("classes", runs(lambda c: u.combining(c)), "canonical combining classes")

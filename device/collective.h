@@ -10,7 +10,7 @@
 #define HZP_DEVICE_COLLECTIVE_H
 
 #include "device/device.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 /* args are valid (hzp_op_validate).  Nothing is to be moved if ret->count is 0. */
 void hzp_collective_transfer(const struct hzp_collective_args *args, struct hzp_transfer *ret);

@@ -5,8 +5,8 @@
  * that are used.  If lengths are on the device (segments), the longest is assumed for all: the
  * estimate is then an upper bound.
  */
-#include "device/link.h"
 #include "device/operand.h"
+#include "mesh/link.h"
 
 static uint64_t elements(const struct hzp_mat *mat)
 {

@@ -77,7 +77,7 @@ enum hzp_class {
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
 enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
 
-struct hzp_link; /* device/link.h */
+struct hzp_link; /* mesh/link.h */
 
 struct hzp_mat {
     void *ptr; /* device memory; borrowed, never freed by an op; NULL: absent */
@@ -304,7 +304,7 @@ struct hzp_sample_args {
 
 enum hzp_collective_part { HZP_COLLECTIVE_WHOLE, HZP_COLLECTIVE_BEGIN, HZP_COLLECTIVE_END };
 
-/* A transfer among all ranks of a link (device/link.h, which has the formulas), posted by the lane
+/* A transfer among all ranks of a link (mesh/link.h, which has the formulas), posted by the lane
  * that runs the op and waited for: the op ends when this rank's data have arrived.  Every rank runs
  * the same collectives on a link in the same order; the plan checker sees the link as memory that
  * each of them writes, so it proves that they are ordered.

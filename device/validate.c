@@ -2,8 +2,8 @@
 /* device/validate.c - the rules of device/ops.h that can be checked without reading the device. */
 #include <stdio.h>
 
-#include "device/link.h"
 #include "device/operand.h"
+#include "mesh/link.h"
 
 /* hzp_op_validate prefixes these texts with the op's name. */
 #define RULE(condition, text)                                                                      \

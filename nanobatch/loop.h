@@ -25,11 +25,11 @@
 #ifndef HZP_NANOBATCH_LOOP_H
 #define HZP_NANOBATCH_LOOP_H
 
-#include "nanobatch/build/forward.h"
-#include "nanobatch/run/graphs.h"
+#include "nanobatch/model/forward.h"
 #include "nanobatch/plan/plan_table.h"
-#include "nanobatch/split/policy.h"
+#include "nanobatch/run/graphs.h"
 #include "nanobatch/source.h"
+#include "nanobatch/split/policy.h"
 #include "nanobatch/step_link.h"
 
 struct hzp_loop;

@@ -10,9 +10,9 @@
 
 #include "base/thread.h"
 #include "base/timeline.h"
-#include "nanobatch/build/ride.h"
-#include "nanobatch/build/step.h"
 #include "nanobatch/loop.h"
+#include "nanobatch/model/ride.h"
+#include "nanobatch/model/step.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/split.h"
 

@@ -2,7 +2,7 @@
 #include "nanobatch/member.h"
 
 #include "base/thread.h"
-#include "nanobatch/build/step.h"
+#include "nanobatch/model/step.h"
 #include "nanobatch/plan/plan_hash.h"
 #include "nanobatch/run/exec.h"
 

@@ -25,7 +25,7 @@
 #ifndef HZP_NANOBATCH_MEMBER_H
 #define HZP_NANOBATCH_MEMBER_H
 
-#include "nanobatch/build/forward.h"
+#include "nanobatch/model/forward.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/step_link.h"
 

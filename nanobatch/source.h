@@ -20,7 +20,7 @@
 #ifndef HZP_NANOBATCH_SOURCE_H
 #define HZP_NANOBATCH_SOURCE_H
 
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/split/waits.h"
 #include "nanobatch/time/time.h"
@@ -59,7 +59,7 @@ struct hzp_slice {
     /* TRAIN: lets its forward pass ride (ride.h); NULL: it may not */
     const struct hzp_rider *rider;
     /* TRAIN, of a group that computes each step together: which chain it is, from 1, and with its
-     * first slice what the others build it from (build/chain_work.h); borrowed */
+     * first slice what the others build it from (model/chain_work.h); borrowed */
     uint64_t number;
     const void *work;
     size_t work_bytes;

@@ -12,7 +12,7 @@
 #ifndef HZP_NANOBATCH_STEP_LINK_H
 #define HZP_NANOBATCH_STEP_LINK_H
 
-#include "device/link.h"
+#include "mesh/link.h"
 #include "nanobatch/step_record.h"
 
 struct hzp_step_link;

@@ -3,7 +3,7 @@
  * it: its rows, never its plan.
  *
  * With tensor parallelism only rank 0 schedules.  Plans are built by one pure function from rows,
- * shape and version (nanobatch/build/step.h), so a record of those is enough: every rank builds the
+ * shape and version (nanobatch/model/step.h), so a record of those is enough: every rank builds the
  * same plan, and the record carries the hash of rank 0's to prove it.  Also:
  *
  *     pages     of each segment, only what has changed in its line since the last record
@@ -12,7 +12,7 @@
  *     draws     sampling parameters, edits and masks.  All ranks draw from the same logits; the
  *               hash of what rank 0 drew in an earlier step shows that they drew the same
  *     training  which items of which chain run behind the rows' items; and with a chain's first
- *               slice what it is made from (build/chain_work.h), as bytes that a record only
+ *               slice what it is made from (model/chain_work.h), as bytes that a record only
  *               carries
  *
  * A record is read by ranks of the same build on machines of the same kind: numbers are in the
@@ -25,7 +25,7 @@
 #ifndef HZP_NANOBATCH_STEP_RECORD_H
 #define HZP_NANOBATCH_STEP_RECORD_H
 
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 
 /* Training's slice of the step.  A chain is named by its first slice, with its work; its slices
  * follow each other without a gap. */

@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 #include "base/thread.h"
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 
 #include <string.h>
 

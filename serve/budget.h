@@ -12,7 +12,7 @@
  *     pressure         1 while a request waits for a running slot, else slots in use / slots
  *     in all cases     at most G, where the ITL goal leaves G rows; at least 1
  *
- * Where steps are padded (nanobatch/build/batch.h) N is rounded up to a whole size, so that prompt
+ * Where steps are padded (nanobatch/model/batch.h) N is rounded up to a whole size, so that prompt
  * rows take the place of padding rows, and under G it is rounded down.
  *
  * At pressure 0 a step is as short as possible while keeping nine tenths of the best throughput; at

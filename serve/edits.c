@@ -22,10 +22,11 @@ struct hzp_edits {
     /* which tokens may be drawn; tokens NULL: any */
     const struct hzp_token_rules *tokens;
     int32_t words;
-    uint32_t *fixed, *now; /* [words] before the first token, for the next draw */
-    uint32_t *ends;        /* [words] tokens that end a text; with a grammar */
-    struct hzp_grammar_run *run;
-    int32_t last[HZP_BAD_TOKENS_MAX]; /* the newest tokens, newest first */
+    uint32_t *fixed, *now;                /* [words] before the first token, for the next draw */
+    uint32_t *ends;                       /* [words] tokens that end a text; with a grammar */
+    const struct hzp_constraint_ops *ops; /* of run */
+    struct hzp_constraint_run *run;       /* NULL: the text is not constrained */
+    int32_t last[HZP_BAD_TOKENS_MAX];     /* the newest tokens, newest first */
     int32_t lasts;
     bool sequences; /* bad sequences of several tokens */
 };
@@ -92,8 +93,8 @@ static bool mask_make(struct hzp_edits *edits)
     size_t words = (size_t)edits->words;
     if (edits->run) {
         memset(edits->now, 0, words * sizeof(*edits->now));
-        hzp_grammar_run_mask(edits->run, edits->now);
-        bool ends = hzp_grammar_run_may_end(edits->run);
+        edits->ops->mask(edits->run, edits->now);
+        bool ends = edits->ops->may_end(edits->run);
         for (size_t w = 0; w < words; w++)
             edits->now[w] = (edits->now[w] | (ends ? edits->ends[w] : 0)) & edits->fixed[w];
     } else {
@@ -126,8 +127,10 @@ static int tokens_create(struct hzp_edits *edits, const struct hzp_edit_rules *r
             set(edits->ends, rules->end[list][i]);
     for (int32_t i = 0; i < tokens->bads; i++)
         edits->sequences |= tokens->bad_at[i + 1] - tokens->bad_at[i] > 1;
-    if (tokens->grammar)
-        edits->run = hzp_grammar_run_create(tokens->grammar);
+    if (tokens->constraint) {
+        edits->ops = tokens->constraint->ops;
+        edits->run = edits->ops->begin(tokens->constraint);
+    }
     return mask_make(edits) ? HZP_OK : HZP_EINVAL;
 }
 
@@ -135,11 +138,11 @@ static enum hzp_edits_after tokens_after(struct hzp_edits *edits, int32_t token,
 {
     if (stops)
         return HZP_AFTER_MORE;
-    if (edits->run && !hzp_grammar_run_token(edits->run, token)) {
-        bool ends = hzp_grammar_run_may_end(edits->run) && has(edits->ends, token);
+    if (edits->run && !edits->ops->token(edits->run, token)) {
+        bool ends = edits->ops->may_end(edits->run) && has(edits->ends, token);
         return ends ? HZP_AFTER_ENDED : HZP_AFTER_STUCK;
     }
-    if (edits->run && !hzp_grammar_run_may_go_on(edits->run))
+    if (edits->run && !edits->ops->may_go_on(edits->run))
         return HZP_AFTER_WHOLE;
     memmove(edits->last + 1, edits->last, (HZP_BAD_TOKENS_MAX - 1) * sizeof(*edits->last));
     edits->last[0] = token;
@@ -201,7 +204,8 @@ void hzp_edits_destroy(struct hzp_edits *edits)
 {
     if (!edits)
         return;
-    hzp_grammar_run_destroy(edits->run);
+    if (edits->run)
+        edits->ops->end(edits->run);
     free(edits->fixed);
     free(edits->now);
     free(edits->ends);

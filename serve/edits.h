@@ -13,7 +13,7 @@
 #define HZP_SERVE_EDITS_H
 
 #include "device/ops.h"
-#include "serve/grammar/grammar.h"
+#include "serve/constraint.h"
 
 struct hzp_edits;
 
@@ -27,10 +27,12 @@ struct hzp_token_rules {
      * bad[bad_at[i + 1]], of 1 .. HZP_BAD_TOKENS_MAX tokens */
     const int32_t *bad, *bad_at;
     int32_t bads;
-    struct hzp_grammar *grammar; /* what the text looks like; NULL: anything.  Where it may end, the
-                                  * end-of-sequence tokens and stop ids are allowed */
-    const char *source; /* what the grammar was made of, as its maker can make it again in another
-                         * process; NULL: it cannot */
+    /* What the text looks like; NULL: anything.  Where it may end, the end-of-sequence tokens and
+     * stop ids are allowed. */
+    struct hzp_constraint *constraint;
+    /* What the constraint was made of, so that its maker can make it again in another process;
+     * NULL: that is not possible. */
+    const char *source;
 };
 
 /* What edits follow from; all pointers are borrowed for the call only. */

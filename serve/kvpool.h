@@ -16,7 +16,7 @@
 #ifndef HZP_SERVE_KVPOOL_H
 #define HZP_SERVE_KVPOOL_H
 
-#include "nanobatch/build/model.h"
+#include "nanobatch/model/model.h"
 
 struct hzp_kvpool;
 

@@ -81,7 +81,7 @@ struct hzp_request {
     int32_t biases;
     struct hzp_demands demands; /* of the weights: consistency.h */
     bool again;        /* another scheduler had accepted it: a graceful stop does not refuse it */
-    uint64_t affinity; /* requests with the same number prefer one rank (api/replicas); 0: none */
+    uint64_t affinity; /* requests with the same number prefer one rank (api/front); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */
     /* The engine calls it after output or a final state; it may only wake a thread.  more: another
      * request's wake follows at once, so one wakeup can serve all.  wake_ctx must outlive the

@@ -34,12 +34,12 @@
 #ifndef HZP_TRAIN_COLLECTIVES_H
 #define HZP_TRAIN_COLLECTIVES_H
 
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/gather.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/gather.h"
+#include "nanobatch/model/update.h"
 #include "nanobatch/run/transfers.h"
 #include "nanobatch/source.h"
-#include "train/sample_queue.h"
+#include "train/table/sample_queue.h"
 
 struct hzp_collectives;
 

@@ -7,7 +7,7 @@
 #ifndef HZP_TRAIN_COLLECTIVES_STATE_H
 #define HZP_TRAIN_COLLECTIVES_STATE_H
 
-#include "nanobatch/build/train_space_state.h"
+#include "nanobatch/model/train_space_state.h"
 #include "train/collectives.h"
 
 /* The kinds of transfers, in the upper bits of their tags; the unit is in the lower ones. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/collectives_update.c - an update of several ranks, and its tail: the audit of the draft. */
 #include "base/thread.h"
-#include "nanobatch/build/ride.h"
+#include "nanobatch/model/ride.h"
 #include "train/collectives_state.h"
 
 #include <inttypes.h>

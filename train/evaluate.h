@@ -6,8 +6,8 @@
 #ifndef HZP_TRAIN_EVALUATE_H
 #define HZP_TRAIN_EVALUATE_H
 
-#include "nanobatch/build/backward.h"
-#include "train/sample_log.h"
+#include "nanobatch/model/backward.h"
+#include "train/table/sample_log.h"
 
 struct hzp_evaluator;
 

@@ -4,11 +4,11 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/build/ride.h"
+#include "nanobatch/model/ride.h"
 #include "nanobatch/run/warm.h"
-#include "train/deal.h"
 #include "train/collectives.h"
 #include "train/start_state.h"
+#include "train/table/deal.h"
 #include "train/trainer_state.h"
 
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include "nanobatch/build/chain_work.h"
+#include "nanobatch/model/chain_work.h"
 
 #include <inttypes.h>
 #include <math.h>

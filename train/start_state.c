@@ -2,7 +2,7 @@
 #include "train/start_state.h"
 
 #include "base/arena.h"
-#include "nanobatch/build/train_space_state.h"
+#include "nanobatch/model/train_space_state.h"
 #include "weights/safetensors.h"
 
 #include <inttypes.h>

@@ -15,8 +15,8 @@
 #ifndef HZP_TRAIN_TENSOR_STATE_H
 #define HZP_TRAIN_TENSOR_STATE_H
 
-#include "device/link.h"
-#include "nanobatch/build/train_space.h"
+#include "mesh/link.h"
+#include "nanobatch/model/train_space.h"
 #include "train/trainer.h"
 
 /* All borrowed. */

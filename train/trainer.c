@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/update.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -53,10 +53,10 @@
 #define HZP_TRAIN_TRAINER_H
 
 #include "base/thread.h"
-#include "device/link.h"
-#include "nanobatch/build/backward.h"
+#include "mesh/link.h"
+#include "nanobatch/model/backward.h"
 #include "nanobatch/source.h"
-#include "train/sample_queue.h"
+#include "train/table/sample_queue.h"
 #include "weights/trials.h"
 
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  *
  * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at a
  * time, and of that for one piece at a time; the engine gathers each piece with a chain of its own
- * (nanobatch/build/gather.h), in a step in which requests are served as ever.  So the ranks stay in
+ * (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks stay in
  * step, nothing but steps uses the link, and no request waits for more than a piece. */
 #include "base/arena.h"
 #include "train/tensor_state.h"

@@ -2,8 +2,8 @@
 /* train/trainer_ranks.c - what the trainer of rank 0 tells the followers of the other ranks. */
 #include "base/arena.h"
 #include "base/thread.h"
-#include "train/deal.h"
 #include "train/start_state.h"
+#include "train/table/deal.h"
 #include "train/trainer_state.h"
 
 #include <stdlib.h>

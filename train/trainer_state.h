@@ -7,8 +7,8 @@
 #define HZP_TRAIN_TRAINER_STATE_H
 
 #include "base/thread.h"
-#include "nanobatch/build/chain_work.h"
-#include "nanobatch/build/ride.h"
+#include "nanobatch/model/chain_work.h"
+#include "nanobatch/model/ride.h"
 #include "train/collectives.h"
 #include "train/pace.h"
 #include "train/trainer.h"

@@ -3,7 +3,7 @@
  * an older version is made to serve again. */
 #include "train/trainer_suspend.h"
 
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/update.h"
 #include "train/trainer_state.h"
 
 #include <math.h>

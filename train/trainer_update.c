@@ -12,7 +12,7 @@
  * samples if the next one has begun. */
 #include "base/arena.h"
 #include "base/thread.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/update.h"
 #include "train/trainer_state.h"
 
 #include <math.h>

@@ -14,7 +14,7 @@
  * A slice's layout (hzp_layout_make_slice) is that of a model with 1/T of the heads, of the inner
  * width and of the vocabulary's rows, so whatever works from a layout works on a slice.  The
  * product of O, and that of Down, give each rank a part of the sum: the builders of plans add the
- * parts up (nanobatch/build/tensor.h).
+ * parts up (nanobatch/model/tensor.h).
  *
  * On disk a model is always whole: hzp_model_load reads a slice from it; to write one, slices are
  * put together unit by unit.

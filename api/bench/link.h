@@ -8,7 +8,7 @@
 
 #include "api/bench/settings.h"
 #include "device/device.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 /* Every rank calls it; rank 0 prints the figures.  What is exchanged is dev's memory, which the
  * link moves; NULL: host memory. */

@@ -2,7 +2,7 @@
 /* hzpserve complete MODEL "PROMPT": streams a completion to the terminal, without a server.  The
  * prompt - is read from standard input, to its end. */
 #include "api/cli/commands.h"
-#include "api/http/completion.h"
+#include "api/http/routes/completion.h"
 #include "base/arena.h"
 
 #include <errno.h>

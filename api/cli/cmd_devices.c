@@ -6,7 +6,7 @@
 #include "base/version.h"
 #include "device/about.h"
 #include "device/fallback.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -14,6 +14,7 @@
 #include "api/learn/fingerprint.h"
 #include "api/learn/upload.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
@@ -301,7 +302,7 @@ static int pull(struct pull *p, const char *version)
     snprintf(p->stage, sizeof(p->stage), "%s.pull", p->dir);
     snprintf(model, sizeof(model), "%s/model", p->stage);
     HZP_TRY(check_directory(p));
-    HZP_TRY(hzp_checkpoint_make_dir(p->stage, NULL, p->reterr));
+    HZP_TRY(hzp_dir_make(p->stage, NULL, p->reterr));
     HZP_TRY(choose_version(p, version));
     int r = fetch(p);
     struct hzp_err_text why = *p->reterr;

@@ -10,12 +10,12 @@
 #include "api/cli/quiet.h"
 #include "api/engine/assembly.h"
 #include "api/engine/group.h"
-#include "api/engine/search_file.h"
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/search/measure.h"
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
+#include "nanobatch/search/search_file.h"
 #include "nanobatch/search/validate.h"
 
 #include <limits.h>

@@ -13,10 +13,10 @@
 #include "api/engine/group.h"
 #include "api/engine/join.h"
 #include "api/engine/rejoin.h"
-#include "api/http/http.h"
-#include "api/ranks/relay_process.h"
+#include "api/http/server.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "mesh/launch/relay_process.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -237,7 +237,7 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
 {
     struct hzp_server *server;
     struct hzp_err_text err = {0};
-    int r = hzp_server_start(&options->http, listener, engine, metrics, &server, &err);
+    int r = hzp_http_start(&options->http, listener, engine, metrics, &server, &err);
     if (r < 0)
         return hzp_command_failed(r, &err);
     if (engine->state)
@@ -251,7 +251,7 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
         drain(server, engine, (double)options->serve.drain_seconds, signals, asked);
     else
         hzp_server_set_state(server, HZP_SERVER_FAILED);
-    hzp_server_stop(server, SEND_NS);
+    hzp_http_stop(server, SEND_NS);
     log_stopped(engine, &before, began_ns);
     return asked ? 0 : 1;
 }

@@ -11,16 +11,17 @@
  *
  * A run that was stopped and resumed draws the same samples in the same order and computes the same
  * numbers as an uninterrupted one. */
-#include "api/learn/checkpoint.h"
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/engine/assembly.h"
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"
+#include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
 #include "api/learn/loss_plot.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "train/evaluate.h"
 #include "weights/model_dir.h"
@@ -414,7 +415,7 @@ static int open_log(struct run *run, struct hzp_err_text *reterr)
 static int open_run(struct run *run, struct hzp_err_text *reterr)
 {
     size_t existed;
-    HZP_TRY(hzp_checkpoint_make_dir(run->settings->out, &existed, reterr));
+    HZP_TRY(hzp_dir_make(run->settings->out, &existed, reterr));
     int r;
     HZP_TRY_GOTO(choose_source(run, reterr));
     HZP_TRY_GOTO(open_model(run, reterr));
@@ -425,7 +426,7 @@ static int open_run(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY_GOTO(open_log(run, reterr));
     return HZP_OK;
 out:
-    hzp_checkpoint_unmake_dir(run->settings->out, existed);
+    hzp_dir_unmake(run->settings->out, existed);
     return r;
 }
 

@@ -10,7 +10,7 @@
 #define HZP_API_CLI_COMMANDS_H
 
 #include "api/cli/options.h"
-#include "api/ranks/ranks.h"
+#include "mesh/launch/ranks.h"
 
 /* Prints the error of a failed call, and returns the exit status: 2 if it names an option, else
  * 1. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
 #include "api/cli/commit.h"
-#include "api/ranks/launch.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "device/about.h"
+#include "mesh/launch/launch.h"
 
 #include <signal.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 
 #include "api/bench/settings.h"
 #include "api/engine/settings.h"
-#include "api/http/settings.h"
+#include "api/http/wire/settings.h"
 #include "api/learn/forms.h"
 #include "base/err.h"
 

@@ -6,10 +6,11 @@
  * was killed, lets requests in flight end within --drain-timeout. */
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
-#include "api/ranks/launch.h"
+#include "api/http/server.h"
 #include "api/relay/relay.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "mesh/launch/launch.h"
 
 #include <sys/resource.h>
 
@@ -65,7 +66,7 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     struct hzp_err_text err = {0};
     int kept = hzp_launch_kept();
     hzp_signals_take(&signals);
-    signals.terminal = false; /* a SIGHUP is the launcher's (api/ranks/relay_process.h) */
+    signals.terminal = false; /* a SIGHUP is the launcher's (mesh/launch/relay_process.h) */
     bound_connections(&http);
     struct hzp_metrics *metrics = hzp_metrics_create();
     int r = kept < 0 ? hzp_fail(&err, HZP_EINVAL, "the relay has no socket from its launcher")
@@ -73,12 +74,12 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     if (r == HZP_OK) {
         struct hzp_forwarder forward = hzp_relay_forward(relay);
         hzp_port_take(&http, kept, NULL, &port);
-        r = hzp_server_start_forwarding(&http, &port, &forward, metrics, &server, &err);
+        r = hzp_http_forward(&http, &port, &forward, metrics, &server, &err);
     }
     if (r == HZP_OK) {
         run(server, &signals, (double)options->serve.drain_seconds);
         hzp_relay_stop(relay);
-        hzp_server_stop(server, SEND_NS);
+        hzp_http_stop(server, SEND_NS);
     }
     hzp_relay_destroy(relay);
     hzp_port_close(&port);

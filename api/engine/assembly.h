@@ -29,13 +29,13 @@
 
 #include "api/engine/memory_plan.h"
 #include "api/engine/settings.h"
-#include "api/replicas/message.h"
-#include "api/text/chat.h"
-#include "api/text/structure.h"
-#include "api/text/tokenizer.h"
+#include "api/front/message.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/search/rig.h"
 #include "serve/scheduler.h"
+#include "text/chat/chat.h"
+#include "text/chat/structure.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/follower.h"
 #include "train/group_learner.h"
 #include "train/trainer.h"
@@ -183,7 +183,7 @@ struct hzp_assembly_loop {
     uint64_t idle_ns;         /* longest stretch of training while no request runs */
     /* Sources before and after those of the scheduler and the trainer; NULL: none. */
     struct hzp_source *first, *last;
-    struct hzp_source *elsewhere; /* of the front (api/replicas/front.h); NULL: none */
+    struct hzp_source *elsewhere; /* of the front (api/front/front.h); NULL: none */
 };
 /* With the sources that are open, and warms it up (hzp_loop_warm_up).  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,

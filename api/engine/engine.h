@@ -17,9 +17,9 @@
 #define HZP_API_ENGINE_ENGINE_H
 
 #include "api/engine/assembly.h"
+#include "api/front/front.h"
 #include "api/learn/state.h"
-#include "api/ranks/ranks.h"
-#include "api/replicas/front.h"
+#include "mesh/launch/ranks.h"
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */

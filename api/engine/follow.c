@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/follow.h"
 
-#include "api/replicas/replica.h"
+#include "api/front/replica.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -43,7 +43,7 @@ static bool has_ended(void *ctx)
 }
 
 /* The model's tokenizer, as rank 0 has it, is read with the first grammar. */
-static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
+static int make_rules(void *ctx, const char *source, struct hzp_constraint **ret,
                       struct hzp_err_text *reterr)
 {
     struct follow *f = ctx;
@@ -51,7 +51,10 @@ static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
         HZP_TRY(hzp_tokenizer_open(f->parts.source_dir, &f->tok, reterr));
     if (!f->structures)
         hzp_structures_open(f->tok, f->parts.config.vocab, HZP_STRUCTURES_IN_USE, &f->structures);
-    return hzp_structures_get_written(f->structures, source, ret, reterr);
+    struct hzp_grammar *grammar = NULL;
+    int r = hzp_structures_get_written(f->structures, source, &grammar, reterr);
+    *ret = hzp_grammar_constraint(grammar);
+    return r;
 }
 
 static int start_replica(struct follow *f, struct hzp_err_text *reterr)

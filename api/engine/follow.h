@@ -3,7 +3,7 @@
  *
  * It opens device, weights and a follower, gets the first version from rank 0, and trains what rank
  * 0 deals to it until rank 0 says that there is no more work.  It reads no examples and writes no
- * files.  A replica also computes requests that rank 0 hands to it (api/replicas/replica.h);
+ * files.  A replica also computes requests that rank 0 hands to it (api/front/replica.h);
  * without training it does nothing else, and reads the weights from the model's directory.
  *
  * Thread: the one that calls becomes the engine's.

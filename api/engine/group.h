@@ -14,7 +14,7 @@
 #define HZP_API_ENGINE_GROUP_H
 
 #include "api/engine/settings.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 #include <limits.h>
 

@@ -3,7 +3,7 @@
 
 #include "api/engine/group.h"
 #include "base/log.h"
-#include "device/link.h"
+#include "mesh/link.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 #include "train/collectives.h"

@@ -10,9 +10,9 @@
 #define HZP_API_ENGINE_MEMORY_PLAN_H
 
 #include "api/engine/settings.h"
+#include "nanobatch/model/forward.h"
 #include "nanobatch/run/driver.h"
 #include "nanobatch/run/exec.h"
-#include "nanobatch/build/forward.h"
 #include "train/trainer.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/rank_link.h"
 
-#include "api/ranks/launch.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "device/device.h"
+#include "mesh/launch/launch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

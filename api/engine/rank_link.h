@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/engine/rank_link.h - which GPU a rank computes on, and the link that moves its memory.
  *
- * Ranks meet on a link of host memory (api/ranks).  On CPUs that link moves everything.  On GPUs a
+ * Ranks meet on a link of host memory (mesh).  On CPUs that link moves everything.  On GPUs a
  * link by NCCL is opened over it: parameters, gradients and the optimizer's state go from one
  * device's memory to another's, small messages and NCCL's unique id over the link of host memory.
  *
@@ -13,7 +13,7 @@
 #define HZP_API_ENGINE_RANK_LINK_H
 
 #include "api/engine/settings.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 /* joins: rank 0 runs already and calls none of these: nothing is exchanged. */
 

@@ -13,8 +13,8 @@
 #ifndef HZP_API_ENGINE_SETTINGS_H
 #define HZP_API_ENGINE_SETTINGS_H
 
-#include "api/ranks/ranks.h"
 #include "device/device.h"
+#include "mesh/launch/ranks.h"
 #include "nanobatch/split/policy.h"
 #include "train/trainer.h"
 #include "weights/config.h"

@@ -8,7 +8,7 @@
 #define HZP_API_ENGINE_SHARDS_H
 
 #include "api/engine/memory_plan.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 struct hzp_shards_request {
     struct hzp_link *link;                   /* borrowed; NULL: there is one rank */

@@ -20,69 +20,6 @@
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
 
-static int no_dir(const char *path, int error, struct hzp_err_text *reterr)
-{
-    hzp_fail(reterr, HZP_EIO, "%s: cannot make the directory: %s", path, strerror(error));
-    errno = error;
-    return HZP_EIO;
-}
-
-int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr)
-{
-    char part[PATH_MAX];
-    size_t length = strlen(path), none, *existed = ret_existed ? ret_existed : &none;
-    bool made = false;
-    *existed = 0;
-    if (!length || length >= sizeof(part)) {
-        errno = EINVAL;
-        return hzp_fail(reterr, HZP_EINVAL, "%s: not a valid directory name", path);
-    }
-    memcpy(part, path, length + 1);
-    for (char *p = part + 1;; p++) {
-        if (*p && *p != '/')
-            continue;
-        char was = *p;
-        *p = '\0';
-        int error = mkdir(part, 0777) < 0 ? errno : 0;
-        if (error && error != EEXIST)
-            return no_dir(part, error, reterr);
-        /* Else the directory, and the log in it, may be missing after a power cut.  Its parent may
-         * be closed to reading. */
-        if (!error && hzp_file_sync_parent(part) < 0 && errno == EIO)
-            return no_dir(part, EIO, reterr);
-        made = made || !error;
-        if (!made)
-            *existed = (size_t)(p - part);
-        *p = was;
-        if (!was)
-            break;
-    }
-    struct stat st;
-    if (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)) {
-        hzp_fail(reterr, HZP_EIO, "%s: not a directory", path);
-        errno = ENOTDIR;
-        return HZP_EIO;
-    }
-    return HZP_OK;
-}
-
-void hzp_checkpoint_unmake_dir(const char *path, size_t existed)
-{
-    char part[PATH_MAX];
-    size_t length = strlen(path);
-    if (length >= sizeof(part))
-        return;
-    memcpy(part, path, length + 1);
-    for (;;) {
-        while (length > existed && part[length - 1] == '/')
-            part[--length] = '\0';
-        if (length <= existed || rmdir(part) < 0)
-            return;
-        while (length > existed && part[length - 1] != '/')
-            part[--length] = '\0';
-    }
-}
-
 /* Removes a directory and the plain files in it; a subdirectory is not removed, and then neither is
  * the directory (HZP_EIO). */
 static int remove_dir(const char *path)
@@ -156,7 +93,7 @@ static int begin_write(const char *parent, uint64_t number, char *temporary, cha
     snprintf(place, PATH_MAX, "%s/%s%" PRIu64, parent, prefix, number);
     snprintf(temporary, PATH_MAX, "%s/%s%" PRIu64 "%s", parent, prefix, number, unfinished);
     remove_dir(temporary);
-    return hzp_checkpoint_make_dir(temporary, NULL, reterr);
+    return hzp_dir_make(temporary, NULL, reterr);
 }
 
 /* r: how the writing went. */
@@ -330,7 +267,7 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
                         int32_t count, struct hzp_err_text *reterr)
 {
     char source[PATH_MAX + 256], target[PATH_MAX + 256];
-    HZP_TRY(hzp_checkpoint_make_dir(to, NULL, reterr));
+    HZP_TRY(hzp_dir_make(to, NULL, reterr));
     DIR *dir = opendir(from);
     if (!dir)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));

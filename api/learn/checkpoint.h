@@ -13,13 +13,6 @@
 #include "api/learn/retention.h"
 #include "train/snapshot.h"
 
-/* Creates path and its missing parents. *ret_existed (may be NULL): how many bytes of the path
- * named an existing directory before; set after a failure, too.  HZP_EIO: errno says why. */
-int hzp_checkpoint_make_dir(const char *path, size_t *ret_existed, struct hzp_err_text *reterr);
-
-/* Removes the directories that make_dir created, as far as they are empty. */
-void hzp_checkpoint_unmake_dir(const char *path, size_t existed);
-
 /* Writes parent/checkpoint-number from version v and the trainer state that belongs to it
  * (hzp_trainer_save says when that may be called). source_dir: its config and tokenizer files are
  * copied.  options: contents of serve.options, with which the checkpoint is served like the model

@@ -4,9 +4,9 @@
 #include "api/learn/fingerprint.h"
 
 #include "api/learn/splitter.h"
-#include "api/text/lesson.h"
 #include "base/arena.h"
 #include "base/log.h"
+#include "text/chat/lesson.h"
 #include "weights/json_file.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  *
  * A body is NDJSON (one object a line) or one JSON array of objects:
  *
- *     {"messages": [{"role", "content"}, ..]}  what the assistant says (api/text/lesson.h)
+ *     {"messages": [{"role", "content"}, ..]}  what the assistant says (text/chat/lesson.h)
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first
@@ -27,10 +27,10 @@
 #define HZP_API_LEARN_EXAMPLES_H
 
 #include "api/learn/forms.h"
-#include "api/text/chat.h"
-#include "api/text/tokenizer.h"
 #include "base/thread.h"
-#include "train/sample_queue.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
+#include "train/table/sample_queue.h"
 
 struct hzp_examples {
     const struct hzp_chat *chat;      /* borrowed, set after init; NULL: messages as plain lines */

@@ -7,7 +7,7 @@
 #ifndef HZP_API_LEARN_FINGERPRINT_H
 #define HZP_API_LEARN_FINGERPRINT_H
 
-#include "api/text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "weights/layout.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/forms.h"
 
-#include "api/text/lesson.h"
+#include "text/chat/lesson.h"
 
 #include <stdarg.h>
 #include <stdio.h>

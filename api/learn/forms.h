@@ -7,9 +7,9 @@
  *     messages      {"messages": [{"role": "user", "content": "..."}, ...]}, as for chat
  *     ShareGPT      {"conversations": [{"from": "human", "value": "..."}, ...]}
  *
- * With a chat template conversations go through that (api/text/lesson.h), ShareGPT's as messages.
+ * With a chat template conversations go through that (text/chat/lesson.h), ShareGPT's as messages.
  * Without one a conversation becomes lines of `role: content`; the answers of the assistant are
- * learned, with their weights (api/text/lesson.h):
+ * learned, with their weights (text/chat/lesson.h):
  *
  *     user: Where does Zorin live?
  *     assistant: In Belport.
@@ -22,8 +22,8 @@
 #ifndef HZP_API_LEARN_FORMS_H
 #define HZP_API_LEARN_FORMS_H
 
-#include "api/text/chars/textbuf.h"
 #include "base/err.h"
+#include "text/chars/textbuf.h"
 
 #include <jansson.h>
 

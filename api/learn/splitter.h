@@ -15,8 +15,8 @@
 #ifndef HZP_API_LEARN_SPLITTER_H
 #define HZP_API_LEARN_SPLITTER_H
 
-#include "api/text/chars/textbuf.h"
 #include "base/err.h"
+#include "text/chars/textbuf.h"
 
 enum hzp_splitter_mode {
     HZP_SPLIT_START, /* nothing but white space so far */

@@ -5,6 +5,7 @@
 #include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "train/snapshot.h"
 #include "train/trainer_suspend.h"
@@ -72,7 +73,7 @@ static int choose_dir(struct hzp_state *s, bool *ret_full, struct hzp_err_text *
     else
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
-    int r = hzp_checkpoint_make_dir(dir, &s->dir_existed, reterr);
+    int r = hzp_dir_make(dir, &s->dir_existed, reterr);
     *ret_full = r == HZP_EIO && no_space(errno);
     if (r == HZP_OK)
         warn_of_wide_mode(dir);
@@ -423,7 +424,7 @@ static void remove_fresh(struct hzp_state *s)
     hzp_audit_remove(s->dir);
     snprintf(path, sizeof(path), "%s/%s", s->dir, HZP_STATE_TEXTS);
     hzp_checkpoint_remove(path);
-    hzp_checkpoint_unmake_dir(s->dir, s->dir_existed);
+    hzp_dir_unmake(s->dir, s->dir_existed);
 }
 
 void hzp_state_close(struct hzp_state *s)

@@ -28,8 +28,8 @@
 #define HZP_API_LEARN_STATE_H
 
 #include "api/learn/examples.h"
-#include "api/text/tokenizer.h"
 #include "nanobatch/loop.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/trainer.h"
 
 struct hzp_state;
@@ -150,7 +150,7 @@ int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
  * no example is accepted or learned.  Any thread. */
 bool hzp_state_read_only(const struct hzp_state *s);
 
-/* The same for examples that were skipped, deleted or rejected (train/sample_log.h). */
+/* The same for examples that were skipped, deleted or rejected (train/table/sample_log.h). */
 int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t first, int64_t last,
                          int64_t *ret, int32_t max, int64_t *ret_count);
 

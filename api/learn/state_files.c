@@ -6,6 +6,7 @@
 #include "api/learn/outlook.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
@@ -320,7 +321,7 @@ static void keep_texts(struct hzp_state *s)
 static void try_writing(struct hzp_state *s)
 {
     struct hzp_err_text text;
-    if (hzp_checkpoint_make_dir(s->dir, NULL, &text) < 0 || hzp_sample_log_mark(s->log, &text) < 0)
+    if (hzp_dir_make(s->dir, NULL, &text) < 0 || hzp_sample_log_mark(s->log, &text) < 0)
         return;
     hzp_log(HZP_LOG_INFO, "state", "%s can be written again: learning begins", s->dir);
     atomic_store(&s->read_only, false);

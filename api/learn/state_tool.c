@@ -3,7 +3,7 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/fingerprint.h"
-#include "train/sample_log.h"
+#include "train/table/sample_log.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>

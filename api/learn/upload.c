@@ -3,6 +3,7 @@
 
 #include "api/learn/checkpoint.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/thread.h"
 #include "weights/json_file.h"
 #include "weights/model_dir.h"
@@ -219,7 +220,7 @@ static int begin(struct hzp_upload *up, const struct hzp_manifest *have, const c
                  struct hzp_err_text *reterr)
 {
     struct hzp_model_reader *reader = NULL;
-    HZP_TRY(hzp_checkpoint_make_dir(up->dir, NULL, reterr));
+    HZP_TRY(hzp_dir_make(up->dir, NULL, reterr));
     bool same = is_same(up);
     int r = HZP_OK;
     for (int32_t u = 0; u < up->m.units && r >= 0; u++) {

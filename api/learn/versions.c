@@ -4,6 +4,7 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "train/trainer_rejoin.h"
 #include "train/trainer_suspend.h"
@@ -369,7 +370,7 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
     if (access(place, F_OK) == 0)
         return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
     HZP_TRY(find_kept(s, job->version, &kept, reterr));
-    HZP_TRY(hzp_checkpoint_make_dir(parent, NULL, reterr));
+    HZP_TRY(hzp_dir_make(parent, NULL, reterr));
     hzp_checkpoint_remove(temporary); /* of an export that was interrupted */
     int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
                     : export_current(s, job, temporary, reterr);

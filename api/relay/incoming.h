@@ -3,10 +3,11 @@
  *
  *     status line, header -> body, whose length is given, in chunks, or up to the end
  *
- * A stream of server-sent events comes in groups (api/http/journal.h): events, then control lines
- * that say which tokens they are made of.  Only whole groups become the client's: what is known of
- * a stream is then always the tokens of the events that its client gets, so another rank 0 can go
- * on behind them.  Its status and header are told once, so they stay those of the first answer.
+ * A stream of server-sent events comes in groups (api/http/routes/journal.h): events, then control
+ * lines that say which tokens they are made of.  Only whole groups become the client's: what is
+ * known of a stream is then always the tokens of the events that its client gets, so another rank 0
+ * can go on behind them.  Its status and header are told once, so they stay those of the first
+ * answer.
  *
  * Bounds: HZP_INCOMING_HEAD_MAX bytes of header; the caller takes from `body` and does not feed
  * more while there is much in it; the journal grows by about 50 bytes a token.
@@ -16,7 +17,7 @@
 #ifndef HZP_API_RELAY_INCOMING_H
 #define HZP_API_RELAY_INCOMING_H
 
-#include "api/text/chars/textbuf.h"
+#include "text/chars/textbuf.h"
 
 #include <stdbool.h>
 #include <stdint.h>

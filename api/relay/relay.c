@@ -2,7 +2,7 @@
 /* api/relay/relay.c - the client's side: forwards a request, and answers with what comes back. */
 #include "api/relay/relay_state.h"
 
-#include "api/http/notify.h"
+#include "api/http/wire/notify.h"
 #include "base/arena.h"
 #include "base/thread.h"
 
@@ -278,10 +278,7 @@ static bool repeats(const struct hzp_exchange *x)
 /* Whether rank 0, too, ends it as soon as the client sends no more: an answer that takes long. */
 static bool takes_long(const struct hzp_exchange *x)
 {
-    enum MHD_Result (*answer)(struct hzp_exchange * x) = x->route->answer;
-    return answer == hzp_route_completions || answer == hzp_route_chat ||
-           answer == hzp_route_responses || answer == hzp_route_messages ||
-           answer == hzp_route_embeddings || (teaches(x) && hzp_exchange_query(x, "wait"));
+    return x->route->kind != HZP_ANSWER_SOON || (teaches(x) && hzp_exchange_query(x, "wait"));
 }
 
 /* The body is held until the answer ends: without the room that it did not need. */

@@ -8,9 +8,9 @@
  *     client <- relay.c <- incoming.h <- upstream.c <- rank 0
  *
  * When rank 0 is lost, a request that has no answer yet is sent again to the next rank 0, and a
- * stream goes on behind the tokens that its client has (api/http/journal.h).  The launcher keeps
- * rank 0's socket open (api/ranks/launch.h): requests wait there until the next rank 0 accepts
- * them.  When the socket is closed there will be none, and the answer is a 503.
+ * stream goes on behind the tokens that its client has (api/http/routes/journal.h).  The launcher
+ * keeps rank 0's socket open (mesh/launch/launch.h): requests wait there until the next rank 0
+ * accepts them.  When the socket is closed there will be none, and the answer is a 503.
  *
  * What is sent again: GET; whatever the key for completions allows; PATCH of the policy, which says
  * what shall be; examples, which are accepted once because each body has an idempotency key.  Other
@@ -35,7 +35,7 @@
 #ifndef HZP_API_RELAY_RELAY_H
 #define HZP_API_RELAY_RELAY_H
 
-#include "api/http/http.h"
+#include "api/http/wire/http.h"
 
 struct hzp_relay;
 

@@ -7,8 +7,8 @@
 #ifndef HZP_API_RELAY_RELAY_STATE_H
 #define HZP_API_RELAY_RELAY_STATE_H
 
-#include "api/relay/relay.h"
 #include "api/relay/incoming.h"
+#include "api/relay/relay.h"
 
 #include <stdatomic.h>
 

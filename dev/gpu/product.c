@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/limits.h"
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/forward.h"
+#include "nanobatch/model/update.h"
 #include "nanobatch/run/exec.h"
-#include "nanobatch/build/forward.h"
 #include "weights/layout.h"
 #include "weights/versions.h"
 

@@ -4,10 +4,10 @@
 #include "device/cpu/cpu.h"
 
 #include "device/about.h"
+#include "device/account.h"
 #include "device/backend.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/tiles.h"
-#include "device/account.h"
 #include "device/ref/host.h"
 
 #include <sched.h>

@@ -12,7 +12,7 @@
 #include "device/cuda/nvml.h"
 #include "device/fallback.h"
 #include "device/limits.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 /* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
  * needed. */

@@ -6,7 +6,7 @@
 #ifndef HZP_DEVICE_CUDA_LINK_H
 #define HZP_DEVICE_CUDA_LINK_H
 
-#include "device/link.h"
+#include "mesh/link.h"
 
 #ifdef __cplusplus
 extern "C" {

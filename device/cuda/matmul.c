@@ -32,8 +32,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "device/fallback.h"
 #include "device/cuda/algos.h"
+#include "device/fallback.h"
 
 /* The library's functions, looked up by name. */
 #define LT(X)                                                                                      \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/stub_link.c - replaces device/cuda/link.c without CUDA.  Apart from stub.c, because
  * tests bring a CUDA backend of their own. */
-#include "device/link.h"
+#include "mesh/link.h"
 
 const struct hzp_link_streams *hzp_cuda_link_streams(void)
 {

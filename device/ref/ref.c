@@ -5,8 +5,8 @@
 
 #include "base/arena.h"
 #include "device/about.h"
-#include "device/backend.h"
 #include "device/account.h"
+#include "device/backend.h"
 #include "device/ref/host.h"
 #include "device/ref/ref.h"
 

@@ -6,8 +6,8 @@
 #ifndef HZP_DEVICE_REF_REF_H
 #define HZP_DEVICE_REF_REF_H
 
-#include "device/fp8.h"
 #include "device/device.h"
+#include "device/fp8.h"
 
 /* Element (r, c) of an F32, BF16 or E4M3 matrix. */
 /* An op may write one type over another (xent: BF16 over F32). */

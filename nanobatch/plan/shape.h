@@ -7,7 +7,7 @@
  * turns of a layer, or in turns that end behind attention, so that one nano-batch's attention can
  * run at the same time as the next one's products.  All nano-batches share one head (final norm,
  * logits, sampling). Training's items follow on lanes of the shape's choice; or they ride in
- * serving's products (build/ride.h) as far as they can, and the rest follows.
+ * serving's products (model/ride.h) as far as they can, and the rest follows.
  *
  * Where several ranks compute each product together (weights/tensor_slice.h), all collectives go to
  * one lane, perhaps one of their own, where those of one nano-batch run beside the products of the

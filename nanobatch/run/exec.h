@@ -23,10 +23,10 @@
 #ifndef HZP_NANOBATCH_RUN_EXEC_H
 #define HZP_NANOBATCH_RUN_EXEC_H
 
-#include "nanobatch/run/graphs.h"
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/time/op_times.h"
 #include "nanobatch/plan/shape.h"
+#include "nanobatch/run/graphs.h"
+#include "nanobatch/time/op_times.h"
 
 struct hzp_exec;
 struct hzp_flight; /* the state of one plan in flight: its fences, and when its items ran */

@@ -32,7 +32,7 @@
 #ifndef HZP_NANOBATCH_RUN_GRAPHS_H
 #define HZP_NANOBATCH_RUN_GRAPHS_H
 
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 #include "nanobatch/plan/plan.h"
 
 struct hzp_graphs;

@@ -20,7 +20,7 @@
 #define HZP_NANOBATCH_RUN_TRANSFERS_H
 
 #include "base/timeline.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 struct hzp_transfers_entry {
     struct hzp_transfer what; /* buffers are borrowed until it is done */

@@ -10,8 +10,8 @@
 #ifndef HZP_NANOBATCH_RUN_WARM_H
 #define HZP_NANOBATCH_RUN_WARM_H
 
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/batch.h"
 
 /* Fills the batch with `rows` decode rows, one per sequence; at most the batch's sizes. */
 void hzp_warm_decode(struct hzp_batch *batch, int32_t rows);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/crew.h"
 
-#include "device/link.h"
+#include "mesh/link.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/search/measure_pair.h"
 

@@ -8,7 +8,7 @@
  *     spent     how much processor time the others have taken, which is not that of strangers
  *
  * Orders go over the link that the exchanges use, between them, so there is one order on all ranks.
- * An order is checked before anything is done; ranks are of one build (api/ranks).
+ * An order is checked before anything is done; ranks are of one build (mesh).
  *
  * Thread: engine.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/rig.h"
 
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/update.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,10 +11,10 @@
 #ifndef HZP_NANOBATCH_SEARCH_RIG_H
 #define HZP_NANOBATCH_SEARCH_RIG_H
 
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/forward.h"
-#include "nanobatch/build/ride.h"
-#include "nanobatch/build/step.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/forward.h"
+#include "nanobatch/model/ride.h"
+#include "nanobatch/model/step.h"
 
 struct hzp_rig_config {
     struct hzp_model *model;

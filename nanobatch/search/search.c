@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/search.h"
 
-#include "nanobatch/build/train_space_state.h"
+#include "nanobatch/model/train_space_state.h"
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/vary.h"
 #include "nanobatch/split/deadline.h"

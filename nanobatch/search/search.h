@@ -33,8 +33,8 @@
 #ifndef HZP_NANOBATCH_SEARCH_SEARCH_H
 #define HZP_NANOBATCH_SEARCH_SEARCH_H
 
-#include "nanobatch/run/exec.h"
 #include "nanobatch/plan/plan_table.h"
+#include "nanobatch/run/exec.h"
 #include "nanobatch/search/crew.h"
 #include "nanobatch/search/rig.h"
 #include "nanobatch/search/simulate.h"

@@ -2,7 +2,7 @@
 /* nanobatch/search/tensor_parallel.h - on paper: how a step's layers could run on several GPUs that
  * hold a slice of every matrix each, and the search for a good pipeline.
  *
- * Ranks on CPUs compute that way (nanobatch/build/tensor.h); this is about GPUs.  A layer's
+ * Ranks on CPUs compute that way (nanobatch/model/tensor.h); this is about GPUs.  A layer's
  * products are cut by columns (q, k, v, gate, up) and rows (o, down), so the sums after o and down
  * go over the network.  For each nano-batch that is an all-reduce, after which every GPU adds the
  * residual and normalises all rows; or a reduce-scatter, the same on a GPU's own rows, and an

@@ -3,10 +3,10 @@
 
 #include "base/arena.h"
 #include "device/philox.h"
-#include "nanobatch/run/exec.h"
+#include "nanobatch/model/train_space_state.h"
 #include "nanobatch/plan/plan_table.h"
+#include "nanobatch/run/exec.h"
 #include "nanobatch/search/simulate.h"
-#include "nanobatch/build/train_space_state.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -43,7 +43,7 @@
 #define HZP_NANOBATCH_SPLIT_SPLIT_H
 
 #include "base/thread.h"
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/exceptions.h"
 #include "nanobatch/split/policy.h"

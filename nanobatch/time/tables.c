@@ -2,8 +2,8 @@
 #include "nanobatch/time/tables.h"
 
 #include "base/arena.h"
-#include "device/link.h"
 #include "device/operand.h"
+#include "mesh/link.h"
 #include "nanobatch/time/rates.h"
 
 #include <math.h>

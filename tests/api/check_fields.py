@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of fields (api/http/field_table.c), the parsers, what a server accepts and docs/API.md:
+"""The table of fields (api/http/routes/field_table.c), the parsers, what a server accepts and docs/API.md:
 tests for a server that another program starts (test_chat.py)."""
 import json
 import pathlib

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linked in front of hzp_completion_submit: the client leaves before its request is submitted, and
  * other threads have time to do what they do then. */
-#include "api/http/completion.h"
+#include "api/http/routes/completion.h"
 
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/api/test_notify.c - notes: none is lost, and those of a step are called together; which
  * tokens of a completion wait. */
-#include "api/http/completion.h"
-#include "api/http/notify.h"
+#include "api/http/routes/completion.h"
+#include "api/http/wire/notify.h"
 #include "base/thread.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens become text: the last one of a request only with its end, which says whether it is text,
  * however late the state is after the token. */
-#include "api/http/completion.h"
+#include "api/http/routes/completion.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

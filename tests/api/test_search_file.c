@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of `search`: what is written is read back; a damaged file gives an error that names
  * it, wherever it is truncated or changed; a new file replaces the old one atomically. */
-#include "api/engine/search_file.h"
+#include "nanobatch/search/search_file.h"
 
 #include "base/arena.h"
 

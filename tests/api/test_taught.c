@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens of teaching answers, and sessions: what is forgotten is never weaker than what was
  * taught. */
-#include "api/http/taught.h"
+#include "api/http/routes/taught.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

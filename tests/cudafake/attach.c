@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/link_backend.h"
 #include "device/trace.h"
+#include "mesh/link/backend.h"
 #include "tests/cudafake/ops.h"
 #include "weights/fp8.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "nanobatch/build/backward.h"
+#include "nanobatch/model/backward.h"
 #include "nanobatch/run/exec.h"
 #include "tests/cudafake/ops.h"
 #include "tests/fixture/model.h"

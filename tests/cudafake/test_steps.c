@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
+#include "device/fallback.h"
 #include "nanobatch/run/driver.h"
 #include "nanobatch/run/graphs.h"
-#include "device/fallback.h"
 #include "tests/cudafake/ops.h"
 #include "tests/cudafake/world.h"
 

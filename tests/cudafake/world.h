@@ -7,7 +7,7 @@
 #ifndef HZP_TESTS_CUDAFAKE_WORLD_H
 #define HZP_TESTS_CUDAFAKE_WORLD_H
 
-#include "nanobatch/build/forward.h"
+#include "nanobatch/model/forward.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 

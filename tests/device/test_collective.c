@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 #include <dirent.h>
 #include <pthread.h>

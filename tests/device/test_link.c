@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "base/thread.h"
-#include "device/link.h"
-#include "device/link/sparse.h"
+#include "mesh/link.h"
+#include "mesh/link/sparse.h"
 
 enum { RANKS = 4, PIECE = 700 };
 

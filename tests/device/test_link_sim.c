@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
-#include "device/link.h"
+#include "mesh/link.h"
 
 static struct hzp_device *dev;
 static struct hzp_lane *lane;

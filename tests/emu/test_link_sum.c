@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "device/cuda/link.h"
-#include "device/link_backend.h"
+#include "mesh/link/backend.h"
 
 #include <cuda_runtime_api.h>
 

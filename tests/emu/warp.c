@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/fp8.h"
 #include "base/base.h"
+#include "device/fp8.h"
 #include "tests/emu/block.h"
 
 typedef void together(struct emu_warp *warp, struct emu_fiber **lane);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as the body of POST /v1/completions (with messages: /v1/chat/completions): refused with
  * a text, or accepted as parameters that satisfy every assumption of later stages. */
-#include "api/http/completion.h"
+#include "api/http/routes/completion.h"
 #include "tests/fuzz/smoke.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * refused with a text, or an automaton whose masks allow only tokens that it takes, and from whose
  * states some token leads on or the text may end. */
 #include "tests/fuzz/smoke.h"
-#include "tests/serve/grammar/grammars.h"
+#include "tests/text/grammar/grammars.h"
 
 enum { TOKENS = 256 + 8 };
 

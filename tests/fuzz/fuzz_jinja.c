@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a chat template, and as the variables of one: refused or failed with a text, or
  * rendered to valid UTF-8 within the bounds.  A line "\n---\n" divides template and variables. */
-#include "api/text/chars/utf8.h"
-#include "api/text/jinja/jinja.h"
 #include "tests/fuzz/smoke.h"
+#include "text/chars/utf8.h"
+#include "text/jinja/jinja.h"
 
 static const struct hzp_jinja_limits limits = {20000, 1 << 20, 1 << 16};
 

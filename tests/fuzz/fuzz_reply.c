@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as a model's answer in a chat, whole and cut in pieces: the same message comes out.  The
  * first byte chooses the rules, the second the cut. */
-#include "api/text/chars/utf8.h"
-#include "api/text/reply.h"
 #include "tests/fuzz/smoke.h"
+#include "text/chars/utf8.h"
+#include "text/chat/reply.h"
 
 static void check(bool condition)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mutated tokenizer.json: opening fails with one line, or the tokenizer works on any text. */
-#include "api/text/chars/utf8.h"
-#include "api/text/tokenizer.h"
 #include "tests/fuzz/smoke.h"
+#include "text/chars/utf8.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <unistd.h>
 

@@ -7,9 +7,9 @@
 #ifndef HZP_TESTS_GOLDEN_GOLDEN_H
 #define HZP_TESTS_GOLDEN_GOLDEN_H
 
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/forward.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/forward.h"
+#include "nanobatch/model/update.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 #include "weights/safetensors.h"

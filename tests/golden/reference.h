@@ -7,8 +7,8 @@
 #ifndef HZP_TESTS_GOLDEN_REFERENCE_H
 #define HZP_TESTS_GOLDEN_REFERENCE_H
 
-#include "api/text/tokenizer.h"
 #include "tests/golden/golden.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <ctype.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #ifndef HZP_TESTS_MPI_CONNECT_H
 #define HZP_TESTS_MPI_CONNECT_H
 
-#include "api/ranks/ranks.h"
+#include "mesh/launch/ranks.h"
 
 #include <stdlib.h>
 

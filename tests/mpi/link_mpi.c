@@ -7,7 +7,7 @@
  *
  * Every rank checks its own part and exits with 0, or says what differs and exits with 1. */
 #include "base/thread.h"
-#include "device/link_backend.h"
+#include "mesh/link/backend.h"
 #include "tests/mpi/connect.h"
 
 #include <signal.h>

@@ -3,7 +3,7 @@
  * learns nothing; what was cut off, changed by one field, or at random, is refused or is a
  * micro-batch within its limits. */
 #include "base/arena.h"
-#include "nanobatch/build/chain_work.h"
+#include "nanobatch/model/chain_work.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>

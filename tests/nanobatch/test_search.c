@@ -2,9 +2,9 @@
 /* The search: with planted tables in which overlap must win, and in which it must lose; its
  * plans pass the checker; and the table of plans gives an entry for steps that have none of
  * their own. */
+#include "mesh/link.h"
+#include "nanobatch/model/train_space_state.h"
 #include "nanobatch/search/search.h"
-#include "device/link.h"
-#include "nanobatch/build/train_space_state.h"
 #include "nanobatch/search/vary.h"
 
 #include "paper.h"

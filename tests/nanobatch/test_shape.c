@@ -13,10 +13,10 @@
  */
 #include "base/log.h"
 #include "device/operand.h"
-#include "nanobatch/build/backward.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/ride.h"
+#include "nanobatch/model/step.h"
 #include "nanobatch/run/exec.h"
-#include "nanobatch/build/ride.h"
-#include "nanobatch/build/step.h"
 #include "tests/fixture/model.h"
 
 #include <stdio.h>

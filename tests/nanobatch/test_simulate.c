@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: plans whose duration can be computed by hand; and on the simulated device,
  * measured and then predicted, plans of one lane to the nanosecond. */
-#include "nanobatch/search/simulate.h"
 #include "device/backend.h"
+#include "nanobatch/search/simulate.h"
 
 #include "device/philox.h"
 #include "nanobatch/run/exec.h"

@@ -2,8 +2,8 @@
 /* tests/nanobatch/test_uneven.c - layers of different inner widths: logits, loss and gradients are
  * those of a model all of whose layers have the largest width, with zeros where the other has
  * nothing. */
-#include "nanobatch/build/backward.h"
-#include "nanobatch/build/forward.h"
+#include "nanobatch/model/backward.h"
+#include "nanobatch/model/forward.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/nanobatch/test_update.c - the update's chain against its ops issued by hand, one unit at a
  * time, on a layout whose layers differ; with pieces and without. */
-#include "nanobatch/build/train_space_state.h"
-#include "nanobatch/build/update.h"
+#include "nanobatch/model/train_space_state.h"
+#include "nanobatch/model/update.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"

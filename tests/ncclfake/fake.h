@@ -10,7 +10,7 @@
 #ifndef TESTS_NCCLFAKE_FAKE_H
 #define TESTS_NCCLFAKE_FAKE_H
 
-#include "device/link.h"
+#include "mesh/link.h"
 
 extern const struct hzp_link_streams fake_streams;
 

@@ -2,8 +2,8 @@
 /* tests/opcheck/cases_attn.c - attention. */
 #include <string.h>
 
-#include "tests/opcheck/opcheck.h"
 #include "device/backend.h"
+#include "tests/opcheck/opcheck.h"
 
 /* Segments as {pos0, rows}, ended by rows -1. */
 struct pattern {

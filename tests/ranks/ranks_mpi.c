@@ -5,7 +5,7 @@
  *     ranks_mpi stop    the last rank stops itself, and is killed when the others have named it
  *
  * Every other rank waits for a sum with all ranks, and prints what the link says. */
-#include "api/ranks/ranks.h"
+#include "mesh/launch/ranks.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -12,10 +12,10 @@
 #include <cmocka.h>
 #include <zmq.h>
 
-#include "api/ranks/control.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/timeline.h"
+#include "mesh/peers/control.h"
 
 enum { RANKS = 3 };
 

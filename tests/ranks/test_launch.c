@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "api/ranks/launch.h"
+#include "mesh/launch/launch.h"
 
 /* Pairs of name and value. */
 static const char *get(void *ctx, const char *name)

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "api/engine/selftest.h"
-#include "api/ranks/stragglers.h"
+#include "mesh/peers/selftest.h"
+#include "mesh/peers/stragglers.h"
 
 enum { RANKS = 4, WITHIN = 10 /* reports: five seconds */ };
 

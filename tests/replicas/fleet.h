@@ -6,9 +6,9 @@
 #ifndef HZP_TESTS_REPLICAS_FLEET_H
 #define HZP_TESTS_REPLICAS_FLEET_H
 
-#include "api/ranks/pipe.h"
-#include "api/replicas/front_state.h"
-#include "api/replicas/replica.h"
+#include "api/front/front_state.h"
+#include "api/front/replica.h"
+#include "mesh/peers/pipe.h"
 #include "tests/serve/seeded.h"
 
 enum {

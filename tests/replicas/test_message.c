@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between the front and replicas: what is written is read, and nothing that is cut or
  * changed does harm. */
-#include "api/replicas/message.h"
+#include "api/front/message.h"
 #include "base/arena.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static const struct hzp_token_rules limited = {.allowed = allowed,
                                                .bad = banned,
                                                .bad_at = bad_at,
                                                .bads = 2,
-                                               .grammar = (struct hzp_grammar *)(uintptr_t)1,
+                                               .constraint = (struct hzp_constraint *)(uintptr_t)1,
                                                .source = "{\"regex\": \"a+\"}"};
 
 static struct hzp_request *make(void)
@@ -96,7 +96,7 @@ static void requests(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(got->out[i].token, 20 + i);
     assert_ptr_equal(got->tokens, &rules.rules);
-    assert_null(got->tokens->grammar);
+    assert_null(got->tokens->constraint);
     assert_string_equal(got->tokens->source, limited.source);
     assert_int_equal(got->tokens->alloweds, 5);
     assert_memory_equal(got->tokens->allowed, allowed, sizeof(allowed));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A replica, and a front that the test plays and that is silent for too long. */
-#include "api/replicas/replica.h"
+#include "api/front/replica.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -29,7 +29,7 @@ static struct {
     int code;
 } maker;
 
-static int make_rules(void *ctx, const char *source, struct hzp_grammar **ret,
+static int make_rules(void *ctx, const char *source, struct hzp_constraint **ret,
                       struct hzp_err_text *reterr)
 {
     assert_string_equal(source, "what it is made of");
@@ -249,7 +249,7 @@ static void turn(struct played *p)
  * refused. */
 static void waits_for_rules(void **state)
 {
-    const struct hzp_token_rules rules = {.grammar = (struct hzp_grammar *)(uintptr_t)1,
+    const struct hzp_token_rules rules = {.constraint = (struct hzp_constraint *)(uintptr_t)1,
                                           .source = "what it is made of"};
     for (int code = 0; code < 2; code++) {
         struct played p;
@@ -294,7 +294,7 @@ static void *release_maker(void *arg)
  * once. */
 static void waits_no_longer(void **state)
 {
-    const struct hzp_token_rules rules = {.grammar = (struct hzp_grammar *)(uintptr_t)1,
+    const struct hzp_token_rules rules = {.constraint = (struct hzp_constraint *)(uintptr_t)1,
                                           .source = "what it is made of"};
     struct played p;
     pthread_t thread;

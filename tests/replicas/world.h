@@ -6,8 +6,8 @@
 #ifndef HZP_TESTS_REPLICAS_WORLD_H
 #define HZP_TESTS_REPLICAS_WORLD_H
 
-#include "api/ranks/pipe.h"
-#include "api/replicas/front.h"
+#include "api/front/front.h"
+#include "mesh/peers/pipe.h"
 #include "nanobatch/loop.h"
 #include "tests/fixture/model.h"
 

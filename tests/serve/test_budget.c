@@ -2,7 +2,7 @@
 /* The number of prompt rows on devices with known step times: where rows cost nothing, where
  * each costs the same, where that changes; with a fixed number, an ITL goal, and under full
  * load. */
-#include "nanobatch/build/batch.h"
+#include "nanobatch/model/batch.h"
 #include "serve/budget.h"
 #include "tests/serve/seeded.h"
 

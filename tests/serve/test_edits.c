@@ -9,8 +9,9 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "serve/grammar/gbnf.h"
 #include "serve/edits.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/gbnf.h"
 
 #include <string.h>
 
@@ -98,7 +99,7 @@ static void test_grammar(void **state)
 {
     struct hzp_lexicon *lexicon;
     struct hzp_grammar *g = grammar("root ::= \"a\" [bc]* \"d\"? ", &lexicon);
-    struct hzp_token_rules tokens = {.grammar = g};
+    struct hzp_token_rules tokens = {.constraint = hzp_grammar_constraint(g)};
     struct hzp_edits *edits = created(&tokens, HZP_OK);
     assert_true(hzp_edits_grow(edits));
     expect(edits, "a", false);

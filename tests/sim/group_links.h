@@ -4,7 +4,7 @@
 #ifndef HZP_TESTS_SIM_GROUP_LINKS_H
 #define HZP_TESTS_SIM_GROUP_LINKS_H
 
-#include "device/link.h"
+#include "mesh/link.h"
 
 enum { RECORDS, SERVE, TRAIN, LINKS };
 

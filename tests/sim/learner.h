@@ -9,7 +9,7 @@
 #ifndef HZP_TESTS_SIM_LEARNER_H
 #define HZP_TESTS_SIM_LEARNER_H
 
-#include "nanobatch/build/chain_work.h"
+#include "nanobatch/model/chain_work.h"
 #include "nanobatch/source.h"
 #include "nanobatch/step_record.h"
 #include "tests/fixture/model.h"

@@ -6,11 +6,12 @@
  *
  * Where memory runs out while the loop is created, creation fails cleanly and leaves what it had
  * borrowed intact. */
-#include "serve/grammar/regex.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/regex.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -159,13 +160,15 @@ static void open_grammar(void)
                                      HZP_SPELL_PLAIN, false, &to, NULL),
                      0);
     hzp_rules_empty(rules, to, rules->rule[root].last);
-    assert_int_equal(hzp_grammar_create(rules, root, lexicon, &in_turn.grammar, NULL), 0);
+    struct hzp_grammar *grammar;
+    assert_int_equal(hzp_grammar_create(rules, root, lexicon, &grammar, NULL), 0);
+    in_turn.constraint = hzp_grammar_constraint(grammar);
     hzp_rules_destroy(rules);
 }
 
 static void close_grammar(void)
 {
-    hzp_grammar_unref(in_turn.grammar);
+    hzp_constraint_unref(in_turn.constraint);
     hzp_lexicon_destroy(lexicon);
 }
 

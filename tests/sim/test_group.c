@@ -17,12 +17,13 @@
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
 #include "nanobatch/plan/plan_hash.h"
-#include "serve/grammar/regex.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
 #include "tests/sim/group_links.h"
 #include "tests/sim/learner.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/regex.h"
 #include "weights/tensor_slice.h"
 
 #include <math.h>
@@ -343,7 +344,9 @@ static void open_grammar(struct world *w)
     MUST(hzp_regex_rules(rules, rules->rule[root].first, regex, sizeof(regex) - 1, HZP_SPELL_PLAIN,
                          false, &to, NULL));
     hzp_rules_empty(rules, to, rules->rule[root].last);
-    MUST(hzp_grammar_create(rules, root, w->lexicon, &w->in_turn.grammar, NULL));
+    struct hzp_grammar *grammar;
+    MUST(hzp_grammar_create(rules, root, w->lexicon, &grammar, NULL));
+    w->in_turn.constraint = hzp_grammar_constraint(grammar);
     hzp_rules_destroy(rules);
 }
 
@@ -388,7 +391,7 @@ static void close_first(struct world *w)
     hzp_scheduler_destroy(w->scheduler);
     for (int i = 0; i < w->lives; i++)
         hzp_request_destroy(w->live[i]);
-    hzp_grammar_unref(w->in_turn.grammar);
+    hzp_constraint_unref(w->in_turn.constraint);
     hzp_lexicon_destroy(w->lexicon);
     close_rank(&w->rank[0]);
 }

@@ -11,9 +11,9 @@
  * other weights than one rank's. */
 #include "base/thread.h"
 #include "device/bf16.h"
-#include "nanobatch/build/chain_work.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
+#include "nanobatch/model/chain_work.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/sim/group_links.h"

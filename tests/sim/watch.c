@@ -4,7 +4,7 @@
 #include "tests/sim/world.h"
 
 #include "device/collective.h"
-#include "nanobatch/build/train_space_state.h"
+#include "nanobatch/model/train_space_state.h"
 
 #include <math.h>
 #include <string.h>

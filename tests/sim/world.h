@@ -23,8 +23,8 @@
 
 #include "device/backend.h"
 #include "nanobatch/loop.h"
+#include "nanobatch/model/ride.h"
 #include "nanobatch/step_link.h"
-#include "nanobatch/build/ride.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 #include "train/trainer.h"

@@ -2,7 +2,7 @@
 /* Renders templates for dev/check_templates.py: each line of standard input is an object
  * {"name", "template", "vars", "now", "repeat"}, each line of output {"text"}, {"error"} or
  * {"refused"}. */
-#include "api/text/jinja/jinja.h"
+#include "text/jinja/jinja.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates: what jinja2 makes of tests/data/jinja (written by dev/check_templates.py), the
  * bounds of a rendering, and what is refused with its line. */
-#include "api/text/jinja/jinja.h"
+#include "text/jinja/jinja.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations to lessons: which tokens are learned, with the bundled model's tokenizer. */
-#include "api/text/lesson.h"
+#include "text/chat/lesson.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

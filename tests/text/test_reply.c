@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replies divided into reasoning, content and calls, for every way to cut the text in two and for
  * single bytes. */
-#include "api/text/reply.h"
+#include "text/chat/reply.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

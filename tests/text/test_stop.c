@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stop strings: compared with a plain search, for every division of the text into pieces. */
-#include "api/text/stop.h"
+#include "text/tokenizer/stop.h"
 
 #include "tests/text/tokenizer_makes.h"
 

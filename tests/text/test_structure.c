@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/text/test_structure.c - structures over a real vocabulary: calls in each form are what a
  * reply reads as calls, reasoning comes before them, and grammars are kept. */
-#include "api/text/structure.h"
+#include "text/chat/structure.h"
 
 #include "base/thread.h"
 #include "tests/text/tokenizer_makes.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoding and decoding with tokenizers that the test writes itself. */
-#include "api/text/bpe.h"
-#include "api/text/chars/utf8.h"
 #include "base/thread.h"
 #include "tests/text/tokenizer_makes.h"
+#include "text/chars/utf8.h"
+#include "text/tokenizer/bpe.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The normalization forms: known cases, and the properties that UAX 15 requires for all text. */
-#include "api/text/chars/unicode.h"
+#include "text/chars/unicode.h"
 
-#include "api/text/chars/utf8.h"
 #include "tests/text/tokenizer_makes.h"
+#include "text/chars/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

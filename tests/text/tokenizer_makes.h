@@ -6,9 +6,9 @@
 #ifndef HZP_TESTS_UNIT_TOKENIZER_MAKES_H
 #define HZP_TESTS_UNIT_TOKENIZER_MAKES_H
 
-#include "api/text/detokenizer.h"
-#include "api/text/tokenizer.h"
 #include "tests/weights/scratch.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static char make_text[64 * 1024];
 static size_t make_bytes;

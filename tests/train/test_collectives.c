@@ -5,7 +5,7 @@
 #include "tests/train/ranks.h"
 
 #include "train/collectives_state.h"
-#include "train/deal.h"
+#include "train/table/deal.h"
 #include "train/trainer_state.h"
 
 /* --- The list --------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/sample_log.h"
+#include "train/table/sample_log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

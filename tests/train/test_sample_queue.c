@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/sample_queue.h"
+#include "train/table/sample_queue.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,6 +4,7 @@
 #include "tests/train/state_server.h"
 
 #include "api/learn/state_tool.h"
+#include "base/file.h"
 
 static void test_stop_and_start(void **state)
 {
@@ -143,7 +144,7 @@ static void make_checkpoint(uint64_t number, int64_t unix_s, bool tag)
     char name[64];
     struct timespec times[2] = {{.tv_sec = (time_t)unix_s}, {.tv_sec = (time_t)unix_s}};
     snprintf(name, sizeof(name), "kept/checkpoint-%llu", (unsigned long long)number);
-    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("%s", name), NULL, NULL), HZP_OK);
+    assert_int_equal(hzp_dir_make(scratch_path("%s", name), NULL, NULL), HZP_OK);
     snprintf(name, sizeof(name), "kept/checkpoint-%llu/trainer.safetensors",
              (unsigned long long)number);
     fclose(fopen(scratch_path("%s", name), "w"));
@@ -166,10 +167,8 @@ static void test_prune(void **state)
               {0, 0, false, true},    {0, 0, false, true}};
     for (int i = 0; i < HZP_COUNT(of); i++)
         make_checkpoint((uint64_t)i + 1, hour - of[i].hours * 3600 + of[i].minute * 60, of[i].tag);
-    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-2-good"), NULL, NULL),
-                     HZP_OK);
-    assert_int_equal(hzp_checkpoint_make_dir(scratch_path("kept/checkpoint-3.tmp"), NULL, NULL),
-                     HZP_OK);
+    assert_int_equal(hzp_dir_make(scratch_path("kept/checkpoint-2-good"), NULL, NULL), HZP_OK);
+    assert_int_equal(hzp_dir_make(scratch_path("kept/checkpoint-3.tmp"), NULL, NULL), HZP_OK);
     struct hzp_retention policy = {.last = 2, .hourly = 24};
     hzp_checkpoint_prune(scratch_path("kept"), &policy, NULL, 0);
     for (int i = 0; i < HZP_COUNT(of); i++) {

@@ -5,10 +5,10 @@
 #include <cmocka.h>
 
 #include "device/bf16.h"
+#include "tests/fixture/units.h"
 #include "weights/convert.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
-#include "tests/fixture/units.h"
 
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/routes/blocks.h - a chat's answer as a sequence of blocks (reasoning, text, calls),
+ * which is how /v1/responses and Anthropic's /v1/messages show it; and what their requests have in
+ * common.
+ *
+ * Both translate a request into one of /v1/chat/completions, whose parser and engine path they use.
+ * In a stream, blocks are opened, lengthened and closed as the reply arrives.
+ *
+ * Thread: as answer.h; parsing: the pool's.
+ */
+#ifndef HZP_API_HTTP_ROUTES_BLOCKS_H
+#define HZP_API_HTTP_ROUTES_BLOCKS_H
+
+#include "api/http/routes/answer.h"
+
+/* How a dialect writes the events of a block; a->block says which. */
+struct hzp_block_writer {
+    void (*open)(struct hzp_answer *a);
+    void (*more)(struct hzp_answer *a, json_t *text); /* borrowed, never empty */
+    void (*close)(struct hzp_answer *a);              /* all of its text is in a->block.text */
+};
+
+/* Writes what is new in the reply of the only choice; the last block is closed when it has
+ * ended. */
+void hzp_blocks_write(struct hzp_answer *a, const struct hzp_block_writer *writer);
+
+/* The whole reply as blocks in the same order: calls f for each, with a->block set, and appends the
+ * results.  The choice has ended. */
+void hzp_blocks_whole(struct hzp_answer *a, json_t *(*f)(const struct hzp_answer *a), json_t *to);
+
+/* The text of the block so far. */
+json_t *hzp_block_text(const struct hzp_answer *a);
+
+/* ---- requests ---- */
+
+/* Copies fields of a request to the chat's under other names: pairs of names, ended by NULL. */
+void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *to);
+
+/* A message {"role", "content"}, appended to the chat's; takes over content. */
+json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *content);
+
+/* A field of the request is wrong: HZP_EINVAL, "param what". */
+int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what);
+
+/* Sets the chat's tools from the request's.  read makes the function of one of them, which is at
+ * `path` in the request.  HZP_EINVAL: they are no list; or what read returns. */
+int hzp_blocks_tools(const json_t *body,
+                     int (*read)(const json_t *tool, const char *path, json_t **ret,
+                                 struct hzp_err_text *reterr),
+                     json_t *chat, struct hzp_err_text *reterr);
+
+/* Parses the chat that a request was translated into (takes it over; names: as copied, an error is
+ * about the request's), and makes its answer one of this form.  ignored: names of the request's own
+ * fields without effect, NULL: none; taken over.
+ * asked: what the answer repeats of the request; taken over.  Errors as hzp_chat_parse. */
+int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
+                     const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
+                     struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+/* Parses the body of POST /v1/responses and of POST /v1/messages.  Errors as hzp_chat_parse,
+ * HZP_EUNSUP for what has no counterpart here; the parameter named is the body's own. */
+int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
+                        struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+/* The number of tokens of a body's messages, as {"input_tokens"}. */
+int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json_t **ret,
+                       struct hzp_err_text *reterr);
+int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
+                       struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The body of POST /v1/chat/completions. */
+#include "api/http/routes/completion.h"
+#include "api/http/routes/field_table.h"
+#include "api/http/wire/fields.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOOL_NAME_MAX = 250 /* bytes, less than text/chat/reply_calls.c reads */ };
+
+static void ignore(struct hzp_completion_params *params, const char *name)
+{
+    if (!params->ignored)
+        params->ignored = json_array();
+    json_array_append_new(params->ignored, json_string(name));
+}
+
+/* modalities may only ask for text. */
+static int check_output(const json_t *body, struct hzp_err_text *reterr)
+{
+    const json_t *modalities = json_object_get(body, "modalities"), *each;
+    size_t i;
+    if (modalities && !json_is_null(modalities) && !json_is_array(modalities))
+        return hzp_fail_param(reterr, HZP_EINVAL, "modalities", "modalities must be a list, not %s",
+                              hzp_json_kind(modalities));
+    json_array_foreach(modalities, i, each)
+    {
+        const char *name = json_string_value(each);
+        if (!name || strcmp(name, "text"))
+            return hzp_fail_param(reterr, HZP_EINVAL, "modalities",
+                                  "modalities: this server makes text only");
+    }
+    return HZP_OK;
+}
+
+/* ---- what the template is given ---- */
+
+struct prompt {
+    struct hzp_chat_request request;
+    json_t *messages, *more; /* owned */
+    struct hzp_jinja_output text;
+    bool echo;
+    bool strict;           /* some tool is: its calls fit its parameters */
+    bool must_call;        /* tool_choice: the answer is a call */
+    const char *must_name; /* borrowed: of this tool; NULL: of any */
+};
+
+/* A field that is absent, or of this type; NULL in *ret: absent. */
+static int typed(const json_t *body, const char *name, json_type type, const char *kind,
+                 const json_t **ret, struct hzp_err_text *reterr)
+{
+    const json_t *value = json_object_get(body, name);
+    *ret = NULL;
+    if (!value || json_is_null(value))
+        return HZP_OK;
+    if (json_typeof(value) != type)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be %s, not %s", name, kind,
+                              hzp_json_kind(value));
+    *ret = value;
+    return HZP_OK;
+}
+
+/* tool_choice, where it is not a word: {"type": "function", "function": {"name": ...}}. */
+static int read_named_tool(const json_t *choice, const json_t *tools, struct prompt *p,
+                           struct hzp_err_text *reterr)
+{
+    const json_t *function = json_object_get(choice, "function"), *tool;
+    const char *name = json_string_value(json_object_get(function, "name"));
+    size_t i;
+    if (!name)
+        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                              "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": "
+                              "\"function\", \"function\": {\"name\": ...}}");
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *own = json_object_get(json_object_get(tool, "function"), "name");
+        if (!strcmp(json_string_value(own), name))
+            p->must_name = name;
+    }
+    p->must_call = true;
+    return p->must_name ? HZP_OK
+                        : hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                                         "tool_choice: no tool is named \"%.64s\"", name);
+}
+
+/* One of tools: {"type": "function", "function": {"name": ..., "strict": ...}}. */
+static int check_tool(const json_t *tool, size_t i, struct prompt *p, struct hzp_err_text *reterr)
+{
+    const json_t *function = json_object_get(tool, "function"),
+                 *name = json_object_get(function, "name"),
+                 *strict = json_object_get(function, "strict");
+    char param[64];
+    snprintf(param, sizeof(param), "tools[%zu]", i);
+    if (!json_is_string(name))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
+                              param);
+    size_t bytes = json_string_length(name);
+    if (!bytes || bytes > TOOL_NAME_MAX || strlen(json_string_value(name)) != bytes)
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s: a name has 1 to %d bytes, and none of them is \\u0000", param,
+                              TOOL_NAME_MAX);
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s: strict must be a boolean", param);
+    p->strict |= json_is_true(strict);
+    return HZP_OK;
+}
+
+/* tools, and whether tool_choice leaves them to the model. */
+static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text *reterr)
+{
+    const json_t *tools, *choice = json_object_get(body, "tool_choice"), *tool;
+    size_t i;
+    HZP_TRY(typed(body, "tools", JSON_ARRAY, "a list", &tools, reterr));
+    json_array_foreach(tools, i, tool) HZP_TRY(check_tool(tool, i, p, reterr));
+    if (choice && !json_is_null(choice)) {
+        const char *name = json_string_value(choice);
+        p->must_call = name && !strcmp(name, "required");
+        if (name && !strcmp(name, "none"))
+            tools = NULL;
+        else if (!p->must_call && (!name || strcmp(name, "auto")))
+            HZP_TRY(read_named_tool(choice, tools, p, reterr));
+    }
+    if (p->must_call && !json_array_size(tools))
+        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
+                              "tool_choice asks for a call, but there are no tools");
+    p->request.tools = json_array_size(tools) ? tools : NULL;
+    return HZP_OK;
+}
+
+static int read_template_fields(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
+                                struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    const json_t *more, *effort = json_object_get(body, "reasoning_effort");
+    bool given = json_object_get(body, "add_generation_prompt") != NULL;
+    HZP_TRY(read_tools(body, p, reterr));
+    HZP_TRY(typed(body, "documents", JSON_ARRAY, "a list", &p->request.documents, reterr));
+    HZP_TRY(typed(body, "chat_template_kwargs", JSON_OBJECT, "an object", &more, reterr));
+    p->more = more ? json_copy((json_t *)more) : json_object();
+    bool tools = p->request.tools != NULL;
+    if (effort && !json_is_null(effort)) {
+        if (hzp_chat_uses(chat, tools, "reasoning_effort"))
+            json_object_set(p->more, "reasoning_effort", (json_t *)effort);
+        else
+            ignore(params, "reasoning_effort");
+    }
+    if (tools && !hzp_chat_uses(chat, tools, "tools"))
+        return hzp_fail_param(reterr, HZP_EINVAL, "tools",
+                              "tools: the model's chat template has no place for tools");
+    if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))
+        ignore(params, "documents");
+    p->request.more = p->more;
+    hzp_given_bool(body, "continue_final_message", &p->request.continues);
+    p->request.generation_prompt = !p->request.continues;
+    hzp_given_bool(body, "add_generation_prompt", &p->request.generation_prompt);
+    if (given && p->request.generation_prompt && p->request.continues)
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, "continue_final_message",
+            "continue_final_message and add_generation_prompt exclude each other");
+    return HZP_OK;
+}
+
+/* echo: the message begins with the last message's content if that was the assistant's. */
+static int read_echo(struct prompt *p, struct hzp_completion_params *params,
+                     struct hzp_err_text *reterr)
+{
+    const json_t *last = json_array_get(p->messages, json_array_size(p->messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (params->echo && role && !strcmp(role, "assistant"))
+        params->begun = hzp_chat_content(last);
+    params->echo = false;
+    return HZP_OK;
+}
+
+/* ---- numbers ---- */
+
+static int read_numbers(const json_t *body, struct hzp_completion_params *params,
+                        int64_t *ret_max_tokens, struct hzp_err_text *reterr)
+{
+    int64_t n = 1, max_tokens = -1, min_tokens = 0, tops = -1;
+    bool logprobs = false;
+    hzp_given_int(body, "n", &n);
+    hzp_given_int(body, "max_tokens", &max_tokens);
+    hzp_given_int(body, "max_completion_tokens", &max_tokens);
+    hzp_given_int(body, "min_tokens", &min_tokens);
+    hzp_given_bool(body, "logprobs", &logprobs);
+    hzp_given_int(body, "top_logprobs", &tops);
+    if (tops > 0 && !logprobs)
+        return hzp_fail_param(reterr, HZP_EINVAL, "top_logprobs",
+                              "top_logprobs requires logprobs to be true");
+    params->n = (int32_t)n;
+    params->min_tokens = (int32_t)min_tokens;
+    params->logprobs = logprobs ? (int32_t)HZP_MAX(tops, 0) : -1;
+    *ret_max_tokens = max_tokens;
+    return HZP_OK;
+}
+
+/* Without max_tokens an answer may fill the context. */
+static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
+                          struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    int64_t room = engine->parts.plan.positions - (int64_t)params->prompt[0].n;
+    if (max_tokens < 0 && room < 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "messages",
+                              "This model's maximum context length is %d tokens. However, the "
+                              "messages have %zu",
+                              engine->parts.plan.positions, params->prompt[0].n);
+    if (max_tokens > room)
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
+                              "This model's maximum context length is %d tokens. However, you "
+                              "requested %lld tokens (%zu in the messages, %lld to generate)",
+                              engine->parts.plan.positions,
+                              (long long)max_tokens + (long long)params->prompt[0].n,
+                              params->prompt[0].n, (long long)max_tokens);
+    params->max_tokens = (int32_t)(max_tokens < 0 ? room : max_tokens);
+    if (params->min_tokens > params->max_tokens)
+        return hzp_fail_param(reterr, HZP_EINVAL, "min_tokens",
+                              "min_tokens (%d) must not exceed max_tokens (%d)", params->min_tokens,
+                              params->max_tokens);
+    return HZP_OK;
+}
+
+/* The messages and what the template is given beside them, rendered. */
+static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
+                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    HZP_TRY(read_template_fields(body, chat, p, params, reterr));
+    HZP_TRY(hzp_chat_messages(chat, json_object_get(body, "messages"), &p->messages, reterr));
+    p->request.messages = p->messages;
+    return hzp_chat_render(chat, &p->request, &p->text, reterr);
+}
+
+/* How the answer is divided into reasoning, content and calls. */
+static int read_rules(const json_t *body, const struct hzp_chat *chat, const struct prompt *p,
+                      struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    bool parallel = true, show = true;
+    const struct hzp_textbuf *text = &p->text.text;
+    hzp_given_bool(body, "parallel_tool_calls", &parallel);
+    hzp_given_bool(body, "include_reasoning", &show);
+    hzp_reply_rules_set(&params->reply, chat, text->bytes ? text->data : "", text->bytes,
+                        p->request.tools);
+    params->reply.one_call = !parallel;
+    params->reply.hide = !show;
+    params->reply.live = params->stream;
+    if (hzp_reply_rules_special(&params->reply))
+        params->skip_special = false; /* the marks of calls are special tokens */
+    return HZP_OK;
+}
+
+/* What the answer may be: a call, text of a certain structure, or one of both. */
+static int read_structure(const json_t *body, const struct hzp_engine *engine,
+                          const struct prompt *p, struct hzp_completion_params *params,
+                          struct hzp_err_text *reterr)
+{
+    const struct hzp_reply_rules *rules = &params->reply;
+    struct hzp_structure structure = {.calls = rules->calls,
+                                      .one_call = rules->one_call || p->must_name,
+                                      .tool = p->must_name,
+                                      .reasoning = rules->reasoning,
+                                      .inside = rules->inside,
+                                      .channels = rules->channels};
+    if (p->must_call || hzp_structure_calls(rules->calls))
+        structure.tools = p->request.tools;
+    structure.free = structure.tools && p->strict && !p->must_call;
+    params->reply.strict = structure.free;
+    return hzp_structure_parse(body, engine, &structure, p->must_call, params, reterr);
+}
+
+static void end_prompt(struct prompt *p)
+{
+    json_decref(p->messages);
+    json_decref(p->more);
+    hzp_jinja_output_fini(&p->text);
+}
+
+static int no_template(struct hzp_err_text *reterr)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, "messages",
+                          "this model has no chat template: start the server with --chat-template "
+                          "FILE, or use /v1/completions");
+}
+
+int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
+                    struct hzp_err_text *reterr)
+{
+    struct prompt p = {0};
+    struct hzp_completion_params unused = {0};
+    if (!engine->parts.chat)
+        return no_template(reterr);
+    int r = read_prompt(body, engine->parts.chat, &p, &unused, reterr);
+    if (r == HZP_OK) {
+        *ret = p.text.text;
+        memset(&p.text.text, 0, sizeof(p.text.text));
+    }
+    end_prompt(&p);
+    hzp_completion_params_fini(&unused);
+    return r;
+}
+
+static int read_body(const json_t *body, const struct hzp_engine *engine, struct prompt *p,
+                     struct hzp_completion_params *ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_chat *chat = engine->parts.chat;
+    int64_t max_tokens = -1;
+    HZP_TRY(hzp_fields_check(&hzp_fields_chat, body, &ret->ignored, reterr));
+    HZP_TRY(check_output(body, reterr));
+    ret->add_special = false; /* the template writes them */
+    HZP_TRY(hzp_completion_parse_common(body, engine, ret, reterr));
+    HZP_TRY(read_numbers(body, ret, &max_tokens, reterr));
+    HZP_TRY(read_prompt(body, chat, p, ret, reterr));
+    HZP_TRY(read_echo(p, ret, reterr));
+    HZP_TRY(read_rules(body, chat, p, ret, reterr));
+    HZP_TRY(read_structure(body, engine, p, ret, reterr));
+    const struct hzp_textbuf *text = &p->text.text;
+    ret->max_tokens = 0;
+    int r =
+        hzp_completion_add_text(ret, engine, text->bytes ? text->data : "", text->bytes, reterr);
+    if (r < 0) {
+        if (reterr)
+            snprintf(reterr->param, sizeof(reterr->param), "messages");
+        return r;
+    }
+    return set_max_tokens(engine, max_tokens, ret, reterr);
+}
+
+int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
+                   struct hzp_completion_params *ret, struct hzp_err_text *reterr)
+{
+    struct prompt p = {0};
+    hzp_completion_defaults(ret);
+    ret->form = &hzp_answer_chat;
+    int r = engine->parts.chat ? read_body(body, engine, &p, ret, reterr) : no_template(reterr);
+    end_prompt(&p);
+    if (r < 0)
+        hzp_completion_params_fini(ret);
+    return r;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POST /v1/fine_tuning/examples[?wait=served&timeout=SECONDS]: accepts examples to learn from.
+ *
+ * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
+ * learned all of them serves, or 202 when the time is over. */
+#include "api/http/routes/routes.h"
+#include "api/http/routes/taught.h"
+#include "api/learn/audit.h"
+#include "api/learn/outlook.h"
+#include "api/learn/versions.h"
+#include "base/arena.h"
+#include "base/decimal.h"
+#include "base/thread.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double timeout_default = 30, timeout_max = 3600;
+enum { KEY_BYTES_MAX = 255, FAILED_SHOWN = 1000 };
+
+/* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
+ * looks whether they are. */
+struct waiter {
+    struct hzp_exchange *x;
+    struct hzp_note note;
+    int64_t first, last;
+    uint64_t end_ns;
+    _Atomic bool left; /* the client disconnected */
+};
+
+static void client_left(void *ctx)
+{
+    struct waiter *w = ctx;
+    atomic_store(&w->left, true);
+}
+
+/* True: a version serves that is done with everything from first to last that is learned at all. */
+static bool served(struct hzp_server *server, int64_t first, int64_t last, uint64_t *ret_version)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(server->engine->parts.weights, &stats);
+    *ret_version = stats.serving_id;
+    return hzp_state_settled(server->engine->state, first, last, stats.learned_through);
+}
+
+/* Adds when everything accepted so far is expected to be learned, and what holds it back. */
+static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json)
+{
+    struct hzp_outlook o = {.seconds = 0};
+    if (!done)
+        hzp_outlook_read(engine->parts.trainer, hzp_state_queue(engine->state), engine->parts.loop,
+                         &o);
+    json_object_set_new(json, "estimated_seconds",
+                        isfinite(o.seconds) ? json_real(o.seconds) : json_null());
+    json_object_set_new(json, "held_back_by", o.held_by ? json_string(o.held_by) : json_null());
+}
+
+/* Adds the numbers of the examples in [first, last] that have the mark; returns how many. */
+static int64_t add_marked(const struct hzp_engine *engine, enum hzp_mark_kind kind,
+                          const char *name, int64_t first, int64_t last, json_t *json)
+{
+    int64_t number[FAILED_SHOWN], count;
+    int32_t n = hzp_state_marked(engine->state, kind, first, last, number, FAILED_SHOWN, &count);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)number[i]));
+    json_object_set_new(json, name, list);
+    return count;
+}
+
+static int64_t add_all_marked(const struct hzp_engine *engine, int64_t first, int64_t last,
+                              json_t *json)
+{
+    return add_marked(engine, HZP_MARK_SKIPPED, "skipped", first, last, json) +
+           add_marked(engine, HZP_MARK_DELETED, "deleted", first, last, json) +
+           add_marked(engine, HZP_MARK_REJECTED, "rejected", first, last, json);
+}
+
+/* Adds the numbers of the examples in [first, last] that were given up; returns how many. */
+static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_t last,
+                          json_t *json)
+{
+    int64_t number[FAILED_SHOWN], count;
+    int32_t n = hzp_state_failed(engine->state, first, last, number, FAILED_SHOWN, &count);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)number[i]));
+    json_object_set_new(json, "failed", list);
+    return count;
+}
+
+static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
+                             uint64_t version)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
+    x->version = version;
+    x->staleness = stats.staleness;
+    json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
+                             "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
+                             (json_int_t)(last - first + 1), "served", done, "weights_version",
+                             (json_int_t)version);
+    char after[HZP_AFTER_BYTES];
+    json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
+    add_outlook(x->server->engine, done, json);
+    if (add_failed(x->server->engine, first, last, json) +
+            add_all_marked(x->server->engine, first, last, json) >
+        0)
+        json_object_set_new(json, "served", json_false());
+    return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
+}
+
+/* Notifying thread: answers when the examples are served, the client disconnects, the timeout
+ * passes or the engine ends. */
+static void look(void *ctx)
+{
+    struct waiter *w = ctx;
+    struct hzp_exchange *x = w->x;
+    struct hzp_server *server = x->server;
+    uint64_t version;
+    bool done = served(server, w->first, w->last, &version), left = atomic_load(&w->left);
+    if (!done && !left && hzp_now_ns() < w->end_ns && hzp_engine_running(server->engine))
+        return;
+    hzp_notify_unpoll(server->notify, &w->note);
+    hzp_hangup_forget(server->hangup, x->fd);
+    if (left || reply(x, w->first, w->last, done, version) == MHD_NO)
+        x->closing = true;
+    hzp_exchange_wake(x);
+    free(w);
+}
+
+static bool keep_waiting(struct hzp_exchange *x)
+{
+    return true;
+}
+
+static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_t last,
+                                   double seconds)
+{
+    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
+    *w = (struct waiter){.x = x,
+                         .note = {.call = look, .ctx = w},
+                         .first = first,
+                         .last = last,
+                         .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
+    x->resume = keep_waiting;
+    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_notify_poll(x->server->notify, &w->note);
+    return MHD_YES;
+}
+
+static const char key_header[] = "idempotency-key";
+
+/* The key that makes a repeated body recognisable.  False: an error was answered. */
+static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Result *ret)
+{
+    const char *key = *ret_key = hzp_exchange_header(x, key_header);
+    size_t length = key ? strlen(key) : 0;
+    if (!key || (length > 0 && length <= KEY_BYTES_MAX))
+        return true;
+    *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, key_header, NULL,
+                           "idempotency-key must have 1 to %d bytes", KEY_BYTES_MAX);
+    return false;
+}
+
+/* Reads the query parameters wait and timeout.  True: an error was answered. */
+static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
+                      enum MHD_Result *ret)
+{
+    const char *wait = hzp_exchange_query(x, "wait"), *timeout = hzp_exchange_query(x, "timeout");
+    *ret_wait = wait && !strcmp(wait, "served");
+    *ret_timeout = timeout_default;
+    if (wait && !*ret_wait) {
+        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "wait", NULL,
+                               "wait must be \"served\", not \"%.40s\"", wait);
+        return true;
+    }
+    const char *end = timeout ? hzp_decimal(timeout, ret_timeout) : "";
+    if (!end || *end || *ret_timeout < 0 || *ret_timeout > timeout_max) {
+        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "timeout", NULL,
+                               "timeout must be a number of seconds from 0 to %g", timeout_max);
+        return true;
+    }
+    return false;
+}
+
+/* Pool or I/O thread: the exchange ends before its answer. */
+static void drop_reader(struct hzp_exchange *x)
+{
+    hzp_example_reader_destroy(x->later);
+    x->later = NULL;
+}
+
+/* Reads the next piece of the body.  False: an error was answered. */
+static bool read_piece(struct hzp_exchange *x, bool last, enum MHD_Result *ret)
+{
+    struct hzp_state *state = x->server->engine->state;
+    struct hzp_err_text err = {0};
+    if (!x->later) {
+        x->later = hzp_example_reader_create(hzp_state_examples(state),
+                                             hzp_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE));
+        struct hzp_example_fields fields = {hzp_exchange_query(x, "prompt_field"),
+                                            hzp_exchange_query(x, "completion_field")};
+        hzp_example_reader_fields(x->later, &fields);
+        x->leave = drop_reader;
+    }
+    int r = hzp_example_reader_feed(x->later, x->body ? x->body : "", x->bytes, last, &err);
+    if (r >= 0 && hzp_exchange_charge(x, hzp_example_reader_bytes(x->later)))
+        return true;
+    hzp_state_refuse(state);
+    *ret = r < 0 ? hzp_reply_fail(x, r, &err) : hzp_reply_no_memory(x);
+    return false;
+}
+
+bool hzp_feed_examples(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    return !x->server->engine->state || read_piece(x, false, &answered);
+}
+
+enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
+{
+    struct hzp_engine *engine = x->server->engine;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (!engine->state)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "this server does not learn: it was started with --no-train");
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(engine->parts.trainer, &trainer);
+    if (trainer.broken)
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
+                               "training has stopped, as the log says (weights that are not "
+                               "finite, a damaged checkpoint, or an activation that failed half "
+                               "way): restart the server, which continues from the newest "
+                               "checkpoint that is whole");
+    if (hzp_state_read_only(engine->state))
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
+                               "this server cannot keep examples now: its disk cannot be written");
+    bool wait;
+    double timeout;
+    enum MHD_Result answered;
+    if (bad_query(x, &wait, &timeout, &answered) || !read_piece(x, true, &answered))
+        return answered;
+
+    int64_t first = 0, last = 0;
+    const char *key, *session = hzp_exchange_header(x, "x-hzpserve-session");
+    struct hzp_err_text err = {0};
+    if (session && hzp_session_check(session, &err) < 0)
+        return hzp_reply_fail(x, HZP_EINVAL, &err);
+    if (!read_key(x, &key, &answered))
+        return answered;
+    int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
+    x->leave = NULL;
+    drop_reader(x);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    if (session)
+        hzp_session_note(x->server->taught, session, last);
+    hzp_loop_poke(engine->parts.loop);
+    hzp_audit_write(hzp_state_audit(engine->state), x->info.key, x->info.id, "teach",
+                    json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
+
+    if (wait)
+        return wait_served(x, first, last, timeout);
+    uint64_t version = 0;
+    bool done = served(x->server, first, last, &version);
+    return reply(x, first, last, done, version);
+}
+
+enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
+{
+    struct hzp_engine *engine = x->server->engine;
+    struct hzp_state_stats stats;
+    struct hzp_weights_stats weights;
+    if (!engine->state)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "this server does not learn: it was started with --no-train");
+    hzp_state_read_stats(engine->state, &stats);
+    hzp_weights_read_stats(engine->parts.weights, &weights);
+    json_t *json = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
+        (json_int_t)stats.last_sequence_number, "learned_through",
+        (json_int_t)hzp_state_learned_through(engine->state, weights.learned_through),
+        "finished_through", (json_int_t)weights.learned_through, "failed_count",
+        (json_int_t)stats.failed, "skipped_count", (json_int_t)stats.skipped, "deleted_count",
+        (json_int_t)stats.deleted, "rejected_count", (json_int_t)stats.rejected);
+    add_all_marked(engine, 1, INT64_MAX, json);
+    add_failed(engine, 1, INT64_MAX, json);
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
+}

@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/routes/field_table.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BOOL              HZP_FIELD_BOOL, 0, 1
+#define STRING            HZP_FIELD_STRING, 0, 0
+#define JSON              HZP_FIELD_JSON, 0, 0
+#define INT(low, high)    HZP_FIELD_INT, low, high
+#define NUMBER(low, high) HZP_FIELD_NUMBER, low, high
+#define USED              HZP_FIELD_USED
+#define NEEDED            HZP_FIELD_NEEDED
+#define IGNORED           HZP_FIELD_IGNORED
+#define REFUSED           HZP_FIELD_REFUSED
+#define END                                                                                        \
+    {                                                                                              \
+        0                                                                                          \
+    }
+
+static const char beams[] = "there is no beam search";
+static const char sampler[] = "this sampler does not exist here";
+static const char text_only[] = "this server reads and makes text only";
+
+/* Texts, tokens, or one of them. */
+#define PROMPTS                                                                                    \
+    ("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": "  \
+     "1024,"                                                                                       \
+     " \"items\": {\"type\": \"string\"}}, {\"type\": \"array\", \"minItems\": 1,"                 \
+     " \"items\": {\"type\": \"integer\", \"minimum\": 0}}, {\"type\": \"array\", \"minItems\": "  \
+     "1,"                                                                                          \
+     " \"items\": {\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\","       \
+     " \"minimum\": 0}}}]}")
+
+/* ---- completions and chat ---- */
+
+#define SCHEMA "{\"anyOf\": [{\"type\": \"object\"}, {\"type\": \"boolean\"}]}"
+#define CHOICES                                                                                    \
+    "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"string\", \"minLength\": 1}}"
+#define FORMAT_NOTE "json_object, json_schema: the answer is JSON"
+#define FORMAT                                                                                     \
+    "{\"type\": \"object\", \"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": "      \
+    "[\"text\", \"json_object\", \"json_schema\"]}, \"json_schema\": {\"type\": \"object\", "      \
+    "\"required\": [\"schema\"], \"properties\": {\"name\": {\"type\": \"string\"}, \"schema\": "  \
+    "{\"type\": \"object\"}, \"strict\": {\"type\": [\"boolean\", \"null\"]}}}}}"
+
+static const struct hzp_field sampling[] = {
+    {"add_special_tokens", BOOL, NULL, USED,
+     "the tokenizer adds its special tokens (default: true for prompts, false for messages)", NULL},
+    {"after", STRING, NULL, USED,
+     "token of a teaching answer: wait for weights that have learned its examples", NULL},
+    {"allowed_token_ids", JSON, NULL, USED, "only these tokens are generated",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    {"bad_words", JSON, NULL, USED, "these texts are not generated",
+     ("{\"type\": \"array\", \"maxItems\": 256, \"items\": {\"type\": \"string\","
+      " \"minLength\": 1}}")},
+    {"cache_salt", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"cfg_scale", JSON, "1", REFUSED, sampler, NULL},
+    {"consistency", STRING, NULL, USED,
+     "what a new version of the weights does to this request (default: --consistency)",
+     "{\"enum\": [\"continue\", \"abort\", \"recompute\", \"pinned\"]}"},
+    {"dynatemp_range", JSON, "0", REFUSED, sampler, NULL},
+    {"early_stopping", JSON, NULL, REFUSED, beams, NULL},
+    {"echo", BOOL, "false", USED, "the answer begins with the prompt, or with the last message",
+     NULL},
+    {"frequency_penalty", NUMBER(-2, 2), "0", USED,
+     "subtracted from a token's logit for each time it was generated", NULL},
+    {"grammar", STRING, "\"\"", USED, "as structured_outputs.grammar", NULL},
+    {"guided_choice", JSON, NULL, USED, "as structured_outputs.choice", CHOICES},
+    {"guided_decoding", JSON, NULL, REFUSED, "use structured_outputs", NULL},
+    {"guided_decoding_backend", JSON, NULL, IGNORED, "of guided_*", NULL},
+    {"guided_grammar", STRING, NULL, USED, "as structured_outputs.grammar", NULL},
+    {"guided_json", JSON, NULL, USED, "as structured_outputs.json", SCHEMA},
+    {"guided_regex", STRING, NULL, USED, "as structured_outputs.regex", NULL},
+    {"guided_whitespace_pattern", JSON, NULL, IGNORED, "of guided_*", NULL},
+    {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
+    {"images", JSON, NULL, REFUSED, text_only, NULL},
+    {"include_stop_str_in_output", BOOL, "false", USED, "the stop string is part of the answer",
+     NULL},
+    {"json_schema", JSON, NULL, USED, "as structured_outputs.json", SCHEMA},
+    {"kv_transfer_params", JSON, NULL, REFUSED, "keys and values are not handed over", NULL},
+    {"length_penalty", JSON, "1", REFUSED, beams, NULL},
+    {"logit_bias", JSON, NULL, USED, "added to the logits of these tokens; -100 bans",
+     ("{\"type\": \"object\", \"additionalProperties\": {\"type\": \"number\", \"minimum\": -100,"
+      " \"maximum\": 100}, \"propertyNames\": {\"pattern\": \"^(0|[1-9][0-9]*)$\"}}")},
+    {"logits_processors", JSON, NULL, REFUSED, sampler, NULL},
+    {"lora", JSON, NULL, REFUSED, "there are no adapters", NULL},
+    {"lora_request", JSON, NULL, REFUSED, "there are no adapters", NULL},
+    {"max_staleness", INT(0, 1000000), NULL, USED,
+     "updates by which the weights may be behind while it runs (default: the policy's)", NULL},
+    {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"min_p", NUMBER(0, 1), "0", USED,
+     "drop tokens below this fraction of the likeliest token's probability", NULL},
+    {"min_sequence", INT(0, 0x1p62), "0", USED,
+     "number of an example that the weights must have learned", NULL},
+    {"min_tokens", INT(0, INT32_MAX), "0", USED,
+     "tokens to generate before an end token or a stop string counts", NULL},
+    {"min_version", INT(0, 0x1p62), "0", USED, "the oldest version that may answer", NULL},
+    {"mirostat", JSON, "0", REFUSED, sampler, NULL},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"n", INT(1, 128), "1", USED, "choices for each prompt", NULL},
+    {"negative_prompt", JSON, "\"\"", REFUSED, sampler, NULL},
+    {"presence_penalty", NUMBER(-2, 2), "0", USED,
+     "subtracted from the logit of every token that was generated", NULL},
+    {"prompt_embeds", JSON, NULL, REFUSED, "prompts are text or tokens", NULL},
+    {"priority", INT(-1000000, 1000000), "0", USED,
+     "lower is earlier: each unit, of at most 60, counts as a second of waiting", NULL},
+    {"prompt_logprobs", INT(0, 20), NULL, USED,
+     "of each prompt token, and of this many likeliest; not in a stream", NULL},
+    {"repetition_penalty", NUMBER(1e-3, 1e3), "1", USED,
+     "above 1: tokens of prompt and answer become less likely", NULL},
+    {"request_id", JSON, NULL, IGNORED, "the header x-request-id has it", NULL},
+    {"return_token_ids", BOOL, "false", USED, "token_ids and prompt_token_ids in each choice",
+     NULL},
+    {"return_tokens_as_token_ids", JSON, NULL, REFUSED, "use return_token_ids", NULL},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "seed of the random draws (default: random)", NULL},
+    {"skip_special_tokens", BOOL, "true", USED, "special tokens have no text", NULL},
+    {"spaces_between_special_tokens", JSON, "true", REFUSED, "there are none between them", NULL},
+    {"stop", JSON, NULL, USED, "the answer ends before the first of these strings",
+     ("{\"anyOf\": [{\"type\": \"string\", \"minLength\": 1}, {\"type\": \"array\", \"maxItems\": "
+      "16,"
+      " \"items\": {\"type\": \"string\", \"minLength\": 1}}]}")},
+    {"stop_token_ids", JSON, NULL, USED, "the answer ends at these tokens",
+     "{\"type\": \"array\", \"maxItems\": 64, \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"stream_options", JSON, NULL, USED,
+     "what a stream also sends: include_usage, continuous_usage_stats",
+     ("{\"type\": \"object\", \"properties\": {\"include_usage\": {\"type\": [\"boolean\", "
+      "\"null\"]},"
+      " \"continuous_usage_stats\": {\"type\": [\"boolean\", \"null\"]}}}")},
+    {"structured_outputs", JSON, NULL, USED,
+     "what the answer's text must be: one of json (a schema), json_object, regex, choice, grammar",
+     ("{\"type\": \"object\", \"maxProperties\": 1, \"additionalProperties\": false,"
+      " \"properties\": {\"json\": " SCHEMA ", \"json_object\": {\"type\": \"boolean\"},"
+      " \"regex\": {\"type\": \"string\"}, \"choice\": " CHOICES
+      ", \"grammar\": {\"type\": \"string\"}}}")},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"thinking_token_budget", JSON, NULL, REFUSED, "reasoning has no bound of its own", NULL},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED,
+     "draw from the likeliest tokens that together have this probability",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    {"truncate_prompt_tokens", INT(-1, INT32_MAX), "0", USED,
+     "the last tokens of the prompt that are kept; 0: all; -1: as many as fit", NULL},
+    {"typical_p", JSON, "1", REFUSED, sampler, NULL},
+    {"use_beam_search", JSON, NULL, REFUSED, beams, NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"weights_timeout", NUMBER(0, 86400), NULL, USED,
+     "seconds to wait for the weights asked for (default and maximum: --weights-timeout)", NULL},
+    END};
+
+static const struct hzp_field completions[] = {
+    {"best_of", INT(1, 128), NULL, USED,
+     "so many are generated, and the n of the highest mean log-probability answered", NULL},
+    {"logprobs", INT(0, 20), NULL, USED,
+     "log-probabilities of each token and of this many likeliest ones", NULL},
+    {"max_completion_tokens", JSON, NULL, REFUSED, "use max_tokens", NULL},
+    {"max_tokens", INT(0, INT32_MAX), "16", USED, "maximum tokens of an answer", NULL},
+    {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
+    {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
+    {"suffix", STRING, NULL, USED,
+     "what stands behind the answer, where the tokenizer has tokens for fill-in-the-middle", NULL},
+    {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
+    {"tools", JSON, NULL, REFUSED, "use /v1/chat/completions", NULL},
+    END};
+
+/* What the chat template reads: a chat's and /tokenize's. */
+static const struct hzp_field template[] = {
+    {"add_generation_prompt", BOOL, "true", USED, "the text ends where the answer begins", NULL},
+    {"chat_template_kwargs", JSON, NULL, USED, "further variables of the template",
+     "{\"type\": \"object\"}"},
+    {"continue_final_message", BOOL, "false", USED, "the last message is continued", NULL},
+    {"documents", JSON, NULL, USED, "documents for the template", "{\"type\": \"array\"}"},
+    {"reasoning_effort", JSON, NULL, USED, "for the template, where it reads that", "{}"},
+    {"tool_choice", JSON, "\"auto\"", USED,
+     "none: the template gets no tools; required, or a tool's name: the answer is a call",
+     ("{\"anyOf\": [{\"enum\": [\"auto\", \"none\", \"required\"]}, {\"type\": \"object\","
+      " \"required\": [\"type\", \"function\"], \"properties\": {\"function\": {\"type\":"
+      " \"object\", \"required\": [\"name\"], \"properties\": {\"name\": {\"type\":"
+      " \"string\"}}}}}]}")},
+    {"tools", JSON, NULL, USED, "what the answer may call",
+     ("{\"type\": \"array\", \"items\": {\"type\": \"object\", \"required\": [\"function\"],"
+      " \"properties\": {\"function\": {\"type\": \"object\", \"required\": [\"name\"],"
+      " \"properties\": {\"name\": {\"type\": \"string\"}}}}}}")},
+    END};
+
+/* A message: its content is text, or parts that are text. */
+#define MESSAGES                                                                                   \
+    "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\", \"required\": "      \
+    "[\"role\"], \"properties\": {\"role\": {\"type\": \"string\"}, \"content\": {\"anyOf\": "     \
+    "[{\"type\": [\"string\", \"null\"]}, {\"type\": \"array\", \"items\": {\"type\": "            \
+    "\"object\", \"required\": [\"type\", \"text\"], \"properties\": {\"type\": {\"const\": "      \
+    "\"text\"}, \"text\": {\"type\": \"string\"}}}}]}}}}"
+
+static const struct hzp_field chat[] = {
+    {"audio", JSON, NULL, REFUSED, text_only, NULL},
+    {"best_of", JSON, NULL, REFUSED, "ask for n and choose", NULL},
+    {"chat_template", JSON, NULL, REFUSED, "start the server with --chat-template", NULL},
+    {"function_call", JSON, NULL, REFUSED, "use tool_choice", NULL},
+    {"functions", JSON, NULL, REFUSED, "use tools", NULL},
+    {"include_reasoning", BOOL, "true", USED, "the message has reasoning_content", NULL},
+    {"logprobs", BOOL, "false", USED, "log-probabilities of the answer's tokens", NULL},
+    {"max_completion_tokens", INT(0, INT32_MAX), NULL, USED,
+     "maximum tokens of an answer (default: what fits)", NULL},
+    {"max_tokens", INT(0, INT32_MAX), NULL, USED, "earlier name of max_completion_tokens", NULL},
+    {"messages", JSON, NULL, NEEDED, "the conversation so far", MESSAGES},
+    {"modalities", JSON, NULL, USED, "only text",
+     "{\"type\": \"array\", \"items\": {\"const\": \"text\"}}"},
+    {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
+    {"prediction", JSON, NULL, IGNORED, "nothing is speculated", NULL},
+    {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"prompt_cache_retention", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
+    {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
+    {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"store", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"top_logprobs", INT(0, 20), "0", USED, "likeliest tokens shown beside each token", NULL},
+    {"verbosity", JSON, NULL, IGNORED, "the template does not read it", NULL},
+    {"web_search_options", JSON, NULL, REFUSED, "this server searches nothing", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_completions = {
+    "CompletionRequest", {completions, sampling}, true, false};
+const struct hzp_field_set hzp_fields_chat = {
+    "ChatRequest", {chat, template, sampling}, false, false};
+
+/* ---- responses and messages, which are translated into a chat ---- */
+
+static const char nothing_stored[] = "this server stores no answers";
+
+static const struct hzp_field responses[] = {
+    {"background", BOOL, "false", REFUSED, nothing_stored, NULL},
+    {"conversation", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
+    {"include", JSON, NULL, IGNORED, "there is nothing to include", NULL},
+    {"input", JSON, NULL, NEEDED, "a text, or items: messages, function_call, function_call_output",
+     "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1}]}"},
+    {"instructions", STRING, NULL, USED, "the system's message", NULL},
+    {"max_output_tokens", INT(0, INT32_MAX), NULL, USED,
+     "maximum tokens of the answer (default: what fits)", NULL},
+    {"max_tool_calls", JSON, NULL, IGNORED, "calls are made by the client", NULL},
+    {"metadata", JSON, "{}", USED, "repeated in the answer", "{}"},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
+    {"previous_response_id", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
+    {"prompt", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"reasoning", JSON, NULL, USED, "effort: for the template, where it reads that",
+     "{\"type\": \"object\"}"},
+    {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "seed of the random draws (default: random)", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"store", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"stream_options", JSON, NULL, IGNORED, "there is nothing to choose", NULL},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"text", JSON, NULL, USED, "format: as a chat's response_format", "{\"type\": \"object\"}"},
+    {"tool_choice", JSON, "\"auto\"", USED, "as a chat's; a named tool: {type, name}",
+     "{\"type\": [\"string\", \"object\"]}"},
+    {"tools", JSON, NULL, USED, "functions", "{\"type\": \"array\"}"},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_logprobs", JSON, "0", REFUSED, "use /v1/chat/completions", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED,
+     "draw from the likeliest tokens that together have this probability",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    {"truncation", JSON, "\"disabled\"", REFUSED, "a longer input is an error", NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    END};
+
+static const struct hzp_field messages[] = {
+    {"container", JSON, NULL, REFUSED, "there are no containers", NULL},
+    {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"max_tokens", INT(1, INT32_MAX), NULL, NEEDED, "maximum tokens of the answer", NULL},
+    {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
+    {"messages", JSON, NULL, NEEDED, "messages of user and assistant: text, or blocks",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
+    {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"stop_sequences", JSON, NULL, USED, "the answer ends before the first of these",
+     "{\"type\": \"array\", \"maxItems\": 16, \"items\": {\"type\": \"string\", \"minLength\": "
+     "1}}"},
+    {"stream", BOOL, "false", USED, "server-sent events", NULL},
+    {"system", JSON, NULL, USED, "the system's message: text, or blocks of text",
+     "{\"type\": [\"string\", \"array\"]}"},
+    {"temperature", NUMBER(0, 100), "1", USED, "0: the likeliest token", NULL},
+    {"thinking", JSON, NULL, USED, "type disabled: enable_thinking is false for the template",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tool_choice", JSON, NULL, USED, "type auto, any, none, or tool with a name",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
+    {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
+    {"top_p", NUMBER(0, 1), "1", USED,
+     "draw from the likeliest tokens that together have this probability",
+     "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    END};
+
+const struct hzp_field_set hzp_fields_responses = {"ResponsesRequest", {responses}, false, false};
+const struct hzp_field_set hzp_fields_messages = {"MessagesRequest", {messages}, false, false};
+
+static const struct hzp_field count_tokens[] = {
+    {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
+    {"messages", JSON, NULL, NEEDED, "messages of user and assistant: text, or blocks",
+     "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"system", JSON, NULL, USED, "the system's message: text, or blocks of text",
+     "{\"type\": [\"string\", \"array\"]}"},
+    {"thinking", JSON, NULL, USED, "type disabled: enable_thinking is false for the template",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tool_choice", JSON, NULL, USED, "type auto, any, none, or tool with a name",
+     "{\"type\": \"object\", \"required\": [\"type\"]}"},
+    {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
+    END};
+const struct hzp_field_set hzp_fields_count_tokens = {
+    "CountTokensRequest", {count_tokens}, false, false};
+
+static const struct hzp_field embeddings[] = {
+    {"add_special_tokens", BOOL, "true", USED, "the tokenizer adds its special tokens", NULL},
+    {"dimensions", JSON, NULL, REFUSED, "an embedding has the model's width", NULL},
+    {"encoding_format", JSON, "\"float\"", USED, "numbers, or base64 of little-endian F32",
+     "{\"enum\": [\"float\", \"base64\"]}"},
+    {"input", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
+    {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"normalize", BOOL, "true", USED, "scale each embedding to length 1", NULL},
+    {"pooling", JSON, "\"mean\"", USED,
+     "mean of the hidden states behind the final norm, or the last one",
+     "{\"enum\": [\"mean\", \"last\"]}"},
+    {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
+    {"truncate_prompt_tokens", INT(-1, INT32_MAX), "0", USED, "as for completions", NULL},
+    {"user", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_embeddings = {
+    "EmbeddingsRequest", {embeddings}, false, false};
+
+/* ---- around the tokenizer ---- */
+
+static const struct hzp_field tokenize[] = {
+    {"add_special_tokens", BOOL, NULL, USED, "default: true for a prompt, false for messages",
+     NULL},
+    {"messages", JSON, NULL, USED, "the text that the chat template makes of them", MESSAGES},
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"prompt", STRING, NULL, USED, "the text, if there are no messages", NULL},
+    {"return_token_strs", BOOL, "false", USED, "also the tokens' texts", NULL},
+    END};
+static const struct hzp_field detokenize[] = {
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"tokens", JSON, NULL, NEEDED, "the tokens",
+     "{\"type\": \"array\", \"items\": {\"type\": \"integer\", \"minimum\": 0}}"},
+    END};
+
+const struct hzp_field_set hzp_fields_tokenize = {
+    "TokenizeRequest", {tokenize, template}, false, false};
+const struct hzp_field_set hzp_fields_detokenize = {
+    "DetokenizeRequest", {detokenize}, false, false};
+
+/* ---- policy and examples ---- */
+
+#define GOAL "{\"type\": [\"number\", \"null\"], \"minimum\": 0.001, \"maximum\": 3600000}"
+
+static const struct hzp_field policy[] = {
+    {"itl_stretch", JSON, NULL, USED, "how far training may lengthen ITL without a goal; 0: any",
+     "{\"anyOf\": [{\"const\": 0}, {\"type\": \"number\", \"minimum\": 1, \"maximum\": 100}]}"},
+    {"max_staleness", INT(0, 1000000), NULL, USED, "updates by which serving may trail",
+     "{\"type\": \"integer\", \"minimum\": 0, \"maximum\": 1000000}"},
+    {"slo", JSON, NULL, USED, "latency goals in milliseconds",
+     ("{\"type\": [\"object\", \"null\"], \"additionalProperties\": false, \"properties\": "
+      "{\"ttft_ms\": " GOAL ", \"itl_ms\": " GOAL "}}")},
+    {"train_max", JSON, NULL, USED, "the largest share of the device for training",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    {"train_min", JSON, NULL, USED, "training's least share of the device, whatever the goals",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}"},
+    {"train_share", JSON, NULL, USED, "time for training per time of serving, while requests run",
+     "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 100}"},
+    END};
+
+static const struct hzp_field example[] = {
+    {"chat_template_kwargs", JSON, NULL, USED, "with messages: further variables of the template",
+     "{\"type\": \"object\"}"},
+    {"completion", STRING, NULL, USED, "what is learned behind prompt", NULL},
+    {"conversations", JSON, NULL, USED, "ShareGPT's messages", "{\"type\": \"array\"}"},
+    {"documents", JSON, NULL, USED, "with messages: documents for the template",
+     "{\"type\": \"array\"}"},
+    {"input", STRING, NULL, USED, "alpaca's form: input of the instruction", NULL},
+    {"instruction", STRING, NULL, USED, "alpaca's form: the instruction", NULL},
+    {"learn", JSON, NULL, USED, "which of the tokens are learned", "{\"type\": \"array\"}"},
+    {"messages", JSON, NULL, USED, "what the assistant says is learned", MESSAGES},
+    {"output", STRING, NULL, USED, "alpaca's form: the answer, which is learned", NULL},
+    {"prompt", STRING, NULL, USED, "what stands before completion", NULL},
+    {"text", STRING, NULL, USED, "all of it is learned", NULL},
+    {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
+    {"tools", JSON, NULL, USED, "with messages: tools for the template", "{\"type\": \"array\"}"},
+    END};
+
+static const struct hzp_field job_query[] = {
+    {"timeout", NUMBER(0, 3600), "30", USED, "seconds to wait for the job", NULL}, END};
+static const struct hzp_field version[] = {
+    {"directory", STRING, NULL, USED, "export: its name on the server", NULL},
+    {"lessons", STRING, "\"skip\"", USED, "activate: what becomes of later examples",
+     "{\"enum\": [\"skip\", \"replay\"]}"},
+    {"name", STRING, NULL, USED, "name: the version's new name", NULL},
+    {"optimizer", STRING, "\"restore\"", USED, "activate: moments and residuals",
+     "{\"enum\": [\"restore\", \"reset\"]}"},
+    END};
+
+static const struct hzp_field manifest[] = {
+    {"checksum", STRING, NULL, NEEDED, "of the version: 16 hexadecimal digits", NULL},
+    {"dtype", STRING, NULL, NEEDED, "of the weights", "{\"enum\": [\"F32\", \"BF16\"]}"},
+    {"files", JSON, NULL, USED, "files beside the weights", "{\"type\": \"array\"}"},
+    {"object", STRING, NULL, USED, "as a manifest has it", NULL},
+    {"shapes", STRING, NULL, NEEDED, "fingerprint of the tensors' shapes", NULL},
+    {"tokenizer", STRING, NULL, NEEDED, "fingerprint of the tokenizer", NULL},
+    {"units", JSON, NULL, NEEDED, "number and checksum of each unit", "{\"type\": \"array\"}"},
+    {"version", INT(0, 0x1p62), NULL, USED, "of the server that made the manifest", NULL},
+    END};
+static const struct hzp_field push[] = {
+    {"lessons", STRING, "\"skip\"", USED, "what becomes of examples learned so far",
+     "{\"enum\": [\"skip\", \"replay\"]}"},
+    {"source", STRING, NULL, USED, "where the weights come from: kept with the version", NULL},
+    END};
+
+static const struct hzp_field feedback[] = {
+    {"id", STRING, NULL, NEEDED, "of the answer", NULL},
+    {"score", NUMBER(-1, 1), NULL, NEEDED, "how good it was: -1 is bad, 1 is good", NULL},
+    END};
+
+const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false};
+const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false};
+const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false};
+const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
+const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
+const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false};
+
+/* ---- routes ---- */
+
+static const struct hzp_field examples_query[] = {
+    {"completion_field", STRING, "\"completion\"", USED,
+     "name of the field completion in the examples", NULL},
+    {"prompt_field", STRING, "\"prompt\"", USED, "name of the field prompt in the examples", NULL},
+    {"timeout", NUMBER(0, 3600), "30", USED, "with wait: maximum seconds to wait", NULL},
+    {"wait", STRING, NULL, USED, "answer when a version that has learned the examples serves",
+     "{\"const\": \"served\"}"},
+    END};
+static const struct hzp_field offset_query[] = {
+    {"offset", INT(0, 0x1p62), "0", USED, "the first byte", NULL}, END};
+static const struct hzp_field timeline_query[] = {
+    {"seconds", NUMBER(0, 60), "5", USED, "how many seconds back the trace begins",
+     "{\"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 60}"},
+    END};
+static const struct hzp_field weights_query[] = {{"limit", INT(1, 0x1p62), "4096", USED,
+                                                  "maximum number of versions, newest first",
+                                                  "{\"type\": \"integer\", \"minimum\": 1}"},
+                                                 END};
+
+static const struct hzp_route_fields rows[] = {
+    {.method = "POST",
+     .path = "/v1/completions",
+     .summary = "Complete a prompt",
+     .body = &hzp_fields_completions,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/chat/completions",
+     .summary = "Answer a conversation",
+     .body = &hzp_fields_chat,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/responses",
+     .summary = "Answer a conversation, in items",
+     .body = &hzp_fields_responses,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/messages",
+     .summary = "Answer a conversation, in Anthropic's shape",
+     .body = &hzp_fields_messages,
+     .streams = true},
+    {.method = "POST",
+     .path = "/v1/messages/count_tokens",
+     .summary = "Count the tokens of a conversation, in Anthropic's shape",
+     .body = &hzp_fields_count_tokens},
+    {.method = "POST",
+     .path = "/v1/embeddings",
+     .summary = "Texts as vectors",
+     .body = &hzp_fields_embeddings},
+    {.method = "POST",
+     .path = "/v1/feedback",
+     .summary = "Score an answer",
+     .body = &hzp_fields_feedback},
+    {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
+    {.method = "GET", .path = "/v1/models/", .summary = "The one model that is served"},
+    {.method = "GET",
+     .path = "/v1/weights",
+     .summary = "Versions of the weights",
+     .query = weights_query},
+    {.method = "GET", .path = "/v1/weights/", .summary = "One version, or the list of names"},
+    {.method = "POST",
+     .path = "/v1/weights/",
+     .summary = "Activate, name or export a version, or end its trial: {id} is VERSION/activate, "
+                "/name, /export, /promote or /drop",
+     .body = &hzp_fields_version,
+     .query = job_query},
+    {.method = "DELETE", .path = "/v1/weights/names/", .summary = "Take a version's name away"},
+    {.method = "GET",
+     .path = "/v1/replication",
+     .summary = "What weights must agree with to be sent here"},
+    {.method = "GET",
+     .path = "/v1/replication/",
+     .summary = "Parts of a version: {id} is VERSION/manifest, /units/N or /files/NAME",
+     .query = offset_query},
+    {.method = "POST",
+     .path = "/v1/replication",
+     .summary = "Begin to send weights",
+     .body = &hzp_fields_manifest},
+    {.method = "PUT",
+     .path = "/v1/replication/",
+     .summary = "Bytes of a unit: {id} is CHECKSUM/units/N",
+     .query = offset_query},
+    {.method = "POST",
+     .path = "/v1/replication/",
+     .summary = "Let weights serve that were sent: {id} is CHECKSUM/activate",
+     .body = &hzp_fields_push,
+     .query = job_query},
+    {.method = "GET", .path = "/v1/ranks", .summary = "Ranks that serve, with --replicas"},
+    {.method = "POST",
+     .path = "/v1/ranks/",
+     .summary = "Give a rank no more requests, or some again: {id} is RANK/drain or RANK/resume"},
+    {.method = "GET", .path = "/v1/jobs/", .summary = "Progress of a job"},
+    {.method = "GET", .path = "/v1/policy", .summary = "Latency goals and training's share"},
+    {.method = "PATCH",
+     .path = "/v1/policy",
+     .summary = "Change latency goals and training's share",
+     .body = &hzp_fields_policy},
+    {.method = "POST",
+     .path = "/v1/fine_tuning/examples",
+     .summary = "Examples to learn from",
+     .body = &hzp_fields_example,
+     .query = examples_query,
+     .lines = true},
+    {.method = "GET",
+     .path = "/v1/fine_tuning/examples",
+     .summary = "How far examples are learned"},
+    {.method = "GET", .path = "/v1/fine_tuning/examples/", .summary = "What became of an example"},
+    {.method = "DELETE",
+     .path = "/v1/fine_tuning/examples/",
+     .summary = "Forget an example",
+     .query = job_query},
+    {.method = "POST",
+     .path = "/tokenize",
+     .summary = "Text to tokens",
+     .body = &hzp_fields_tokenize},
+    {.method = "POST",
+     .path = "/detokenize",
+     .summary = "Tokens to text",
+     .body = &hzp_fields_detokenize},
+    {.method = "GET", .path = "/tokenizer_info", .summary = "The tokenizer's configuration"},
+    {.method = "GET",
+     .path = "/debug/timeline",
+     .summary = "What all ranks did in the last seconds, as a Chrome trace",
+     .query = timeline_query},
+    {.method = "GET", .path = "/load", .summary = "Requests being answered"},
+    {.method = "GET", .path = "/health", .summary = "Whether requests are taken"},
+    {.method = "GET", .path = "/ping", .summary = "As /health"},
+    {.method = "POST", .path = "/ping", .summary = "As /health"},
+    {.method = "GET", .path = "/version", .summary = "The program's version"},
+    {.method = "GET",
+     .path = "/metrics",
+     .summary = "Figures for Prometheus",
+     .type = "text/plain; version=0.0.4"},
+    {.method = "GET", .path = "/openapi.json", .summary = "This description"},
+};
+
+const struct hzp_route_fields *hzp_route_fields(const char *method, const char *path)
+{
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        if (!strcmp(rows[i].method, method) && !strcmp(rows[i].path, path))
+            return &rows[i];
+    return NULL;
+}

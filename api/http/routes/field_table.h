@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/routes/field_table.h - the fields of each route, as data: what a body may have, what
+ * becomes of it, and what /openapi.json says of it.
+ *
+ * A body is checked against its set before it is read: names, the types and ranges of plain values,
+ * and what becomes of a field:
+ *
+ *     used      the route reads it, and refuses a compound value (kind JSON) that is wrong
+ *     ignored   no effect: its name is listed in the answer's hzpserve.ignored
+ *     refused   an answer without its effect would be wrong: 400, unless the value asks for nothing
+ *               (null, false, an empty list or object, or the field's default)
+ *
+ * A name that is in no group is refused, or in an open set ignored.  So a field that a parser reads
+ * and this table lacks never reaches the parser of a closed set; tests/api/test_fields.py compares
+ * the table with the parsers' sources, with what a server accepts, and with docs/API.md.
+ *
+ * Thread: any; constants.
+ */
+#ifndef HZP_API_HTTP_ROUTES_FIELD_TABLE_H
+#define HZP_API_HTTP_ROUTES_FIELD_TABLE_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+
+enum hzp_field_kind {
+    HZP_FIELD_BOOL,
+    HZP_FIELD_INT,
+    HZP_FIELD_NUMBER,
+    HZP_FIELD_STRING,
+    HZP_FIELD_JSON
+};
+enum hzp_field_use { HZP_FIELD_USED, HZP_FIELD_NEEDED, HZP_FIELD_IGNORED, HZP_FIELD_REFUSED };
+
+struct hzp_field {
+    const char *name;
+    enum hzp_field_kind kind;
+    double low, high;   /* of INT and NUMBER */
+    const char *preset; /* its default, as JSON; NULL: nothing that JSON can say */
+    enum hzp_field_use use;
+    const char *note;   /* what it is for; refused: what to do instead */
+    const char *schema; /* of kind JSON: its JSON schema; of others NULL, or one that is narrower */
+};
+
+/* A group of fields, ended by one without a name. */
+enum { HZP_FIELD_GROUPS_MAX = 4, HZP_FIELDS_IGNORED_MAX = 64 };
+
+struct hzp_field_set {
+    const char *name;                                    /* of the schema in /openapi.json */
+    const struct hzp_field *group[HZP_FIELD_GROUPS_MAX]; /* those behind the last are NULL */
+    bool open;                                           /* unknown fields are ignored */
+    bool exact; /* null is a value, and not the same as an absent field */
+};
+
+extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_fields_responses,
+    hzp_fields_messages, hzp_fields_count_tokens, hzp_fields_embeddings, hzp_fields_tokenize,
+    hzp_fields_detokenize, hzp_fields_policy, hzp_fields_example;
+extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_fields_push,
+    hzp_fields_feedback;
+
+/* What a route takes; one row for each row of the route table (api/http/wire/http.c). */
+struct hzp_route_fields {
+    const char *method, *path; /* as in the route table */
+    const char *summary;
+    const struct hzp_field_set *body; /* NULL: none */
+    const struct hzp_field *query;    /* ended by one without a name; NULL: none */
+    bool lines;                       /* the body is a list, or lines, of such objects */
+    const char *type;                 /* of a good answer; NULL: application/json */
+    bool streams;                     /* may also answer server-sent events */
+};
+/* NULL: no row. */
+const struct hzp_route_fields *hzp_route_fields(const char *method, const char *path);
+
+/* NULL: the set has no such field. */
+const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);
+
+/* Checks a body (an object).  *ignored: a list of names (at most HZP_FIELDS_IGNORED_MAX), made when
+ * there is a first one, NULL: none so far; the caller owns it, also after an error.  HZP_EINVAL:
+ * text and param name the field. */
+int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t **ignored,
+                     struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,761 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GET /metrics: Prometheus' text format, version 0.0.4.  Metrics that vLLM has too use its names,
+ * labels and buckets, so that its dashboards work. */
+#include "api/http/routes/feedback.h"
+#include "api/http/routes/metrics_state.h"
+#include "api/http/routes/replicas_route.h"
+#include "api/http/routes/routes.h"
+#include "api/learn/outlook.h"
+#include "base/arena.h"
+#include "base/thread.h"
+#include "device/fallback.h"
+#include "device/meter.h"
+#include "nanobatch/split/split.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+struct page {
+    FILE *out;
+    char labels[192]; /* model_name="...",engine="0" */
+};
+
+static void head(struct page *p, const char *name, const char *type, const char *help)
+{
+    fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void gauge(struct page *p, const char *name, double value, const char *help)
+{
+    head(p, name, "gauge", help);
+    fprintf(p->out, "%s{%s} %.10g\n", name, p->labels, value);
+}
+
+/* Without labels. */
+static void plain(struct page *p, const char *name, const char *type, double value,
+                  const char *help)
+{
+    head(p, name, type, help);
+    fprintf(p->out, "%s %.15g\n", name, value);
+}
+
+static void counter(struct page *p, const char *name, double value, const char *help)
+{
+    head(p, name, "counter", help);
+    fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
+}
+
+/* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
+ * point ("1.0"), from a million on with an exponent ("1e+06").  ret [32]. */
+static const char *bound_text(double bound, char *ret)
+{
+    snprintf(ret, 32, "%.10g", bound);
+    if (bound < 1e6 && !strchr(ret, '.'))
+        strcat(ret, ".0");
+    else if (bound >= 1e6)
+        snprintf(ret, 32, "%.6g", bound);
+    return ret;
+}
+
+static void buckets(struct page *p, const char *name, const char *labels,
+                    const struct hzp_histogram *h)
+{
+    uint64_t below = 0;
+    char bound[32];
+    for (int i = 0; i < h->bounds; i++) {
+        below += h->seen[i];
+        fprintf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, labels,
+                bound_text(h->bound[i], bound), (unsigned long long)below);
+    }
+    fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)h->count);
+    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, h->sum, name, labels,
+            (unsigned long long)h->count);
+}
+
+static void histogram(struct page *p, const char *name, const struct hzp_histogram *h,
+                      const char *help)
+{
+    head(p, name, "histogram", help);
+    buckets(p, name, p->labels, h);
+}
+
+/* A label's value needs quotes, backslashes and newlines escaped. */
+static void label_text(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *text && n + 3 < size; text++) {
+        if (*text == '"' || *text == '\\')
+            out[n++] = '\\';
+        out[n++] = *text == '\n' ? ' ' : *text;
+    }
+    out[n] = 0;
+}
+
+/* What requests ask of the weights, and what became of it. */
+static void asked_weights(struct page *p, const struct hzp_scheduler_stats *s)
+{
+    gauge(p, "hzpserve_requests_waiting_for_weights", s->waiting_weights,
+          "Requests in the queue that wait for weights they ask for.");
+    gauge(p, "hzpserve_pins", s->pins, "Requests that hold the version they began with.");
+    gauge(p, "hzpserve_pinned_slots", s->pinned_slots,
+          "Older versions whose slots pinned requests hold.");
+    counter(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET],
+            "Requests ended because the weights they asked for did not serve.");
+    counter(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted,
+            "Requests ended by a version swap.");
+    counter(p, "hzpserve_pins_expired_total", (double)s->pins_ended,
+            "Requests ended because their version was held for --pin-seconds.");
+    counter(p, "hzpserve_sequence_recomputes_total", (double)s->recomputes,
+            "Decoding sequences computed again because of a version swap.");
+}
+
+static void print_prefixes(struct page *p, const struct hzp_scheduler_stats *s)
+{
+    counter(p, "vllm:prefix_cache_queries_total", (double)s->prefix_queries,
+            "Prompt tokens of admitted requests.");
+    counter(p, "vllm:prefix_cache_hits_total", (double)s->prefix_hits,
+            "Prompt tokens of admitted requests whose rows the prefix cache had.");
+    counter(p, "hzpserve_prefix_stale_tokens_total", (double)s->prefix_stale,
+            "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
+    counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens,
+            "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
+    gauge(p, "hzpserve_prefix_tier_pages", s->tier.pages,
+          "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-host-bytes).");
+    counter(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written,
+            "Pages copied to a tier.");
+    counter(p, "hzpserve_prefix_tier_read_pages_total", (double)s->tier.read,
+            "Pages copied back, because that was expected to be faster than computing them.");
+    counter(p, "hzpserve_prefix_tier_failed_pages_total", (double)s->tier.failed,
+            "Pages that could not be copied, or did not have their checksum.");
+}
+
+static void serving(struct page *p, struct hzp_server *server)
+{
+    struct hzp_scheduler_stats s;
+    hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
+    gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
+    asked_weights(p, &s);
+    gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
+    head(p, "vllm:num_requests_waiting_by_reason", "gauge", "Requests in the queue, by reason.");
+    fprintf(p->out,
+            "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
+            "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n",
+            p->labels, s.waiting - s.waiting_weights, p->labels, s.waiting_weights);
+    head(p, "vllm:engine_sleep_state", "gauge", "1: the state that the engine is in.");
+    fprintf(p->out,
+            "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n"
+            "vllm:engine_sleep_state{%s,sleep_state=\"weights_offloaded\"} 0\n"
+            "vllm:engine_sleep_state{%s,sleep_state=\"discard_all\"} 0\n",
+            p->labels, p->labels, p->labels);
+    gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
+          "Part of the KV cache in use, 1: all.");
+    counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens,
+            "Prompt tokens computed, or found in the prefix cache.");
+    head(p, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by their source.");
+    fprintf(p->out,
+            "vllm:prompt_tokens_by_source_total{%s,source=\"local_compute\"} %llu\n"
+            "vllm:prompt_tokens_by_source_total{%s,source=\"local_cache_hit\"} %llu\n",
+            p->labels, (unsigned long long)(s.prompt_tokens - s.found_tokens), p->labels,
+            (unsigned long long)s.found_tokens);
+    counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens, "Tokens generated.");
+    print_prefixes(p, &s);
+    counter(p, "vllm:num_preemptions_total", (double)s.preempted,
+            "Sequences preempted for lack of KV pages.");
+    counter(p, "vllm:admission_rejections_total", (double)s.refused,
+            "Requests refused because the queue was full.");
+    head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
+    uint64_t below = 0;
+    for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++) {
+        below += s.step_rows[i];
+        char bound[32] = "+Inf";
+        if (i < HZP_STEP_ROWS_CLASSES - 1)
+            bound_text(i ? 8 << (i - 1) : 1, bound);
+        fprintf(p->out, "vllm:iteration_tokens_total_bucket{%s,le=\"%s\"} %llu\n", p->labels, bound,
+                (unsigned long long)below);
+    }
+    fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
+            (unsigned long long)(s.prompt_tokens - s.found_tokens + s.generated_tokens +
+                                 s.recomputed_tokens + s.rewarmed_tokens));
+    fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
+            (unsigned long long)below);
+    head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
+    const struct hzp_engine_settings *settings = server->engine->config.settings;
+    fprintf(p->out,
+            "vllm:cache_config_info{%s,block_size=\"%lld\",cache_dtype=\"%s\","
+            "num_gpu_blocks=\"%d\"} 1\n",
+            p->labels, (long long)settings->serving.page_rows,
+            settings->model.kv_fp8 ? "fp8" : "auto", s.kv_pages);
+    gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
+    gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
+          "Pages that running sequences are predicted to need at most.");
+    gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
+    gauge(p, "hzpserve_kv_pages_idle", s.kv_idle,
+          "Pages that the prefix cache keeps and no sequence uses.");
+    counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
+            "Tokens recomputed after a preemption, or a version swap within a prompt.");
+    counter(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts,
+            "Prompts begun again because a version swap found them unfinished.");
+    gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
+    head(p, "hzpserve_step_rows_budget_total", "counter",
+         "Steps in which a prompt could take rows, by what decided how many.");
+    for (int i = 0; i < HZP_BUDGET_COUNT; i++)
+        fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
+                hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);
+    gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens, "Prompt tokens in the queue.");
+}
+
+static void loop(struct page *p, struct hzp_server *server)
+{
+    struct hzp_loop_stats l;
+    hzp_loop_read_stats(server->engine->parts.loop, &l);
+    counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
+    counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
+    counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
+    counter(p, "hzpserve_ride_steps_total", (double)l.ride_steps,
+            "Steps in which training rode in serving's matrix products.");
+    head(p, "hzpserve_device_seconds_total", "counter", "Device time by tenant.");
+    fprintf(p->out,
+            "hzpserve_device_seconds_total{%s,tenant=\"serve\"} %.9g\n"
+            "hzpserve_device_seconds_total{%s,tenant=\"train\"} %.9g\n"
+            "hzpserve_device_seconds_total{%s,tenant=\"idle\"} %.9g\n",
+            p->labels, (double)l.serve_ns * 1e-9, p->labels, (double)l.train_ns * 1e-9, p->labels,
+            (double)l.idle_ns * 1e-9);
+    counter(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps,
+            "Steps formed while the one before ran.");
+    head(p, "hzpserve_host_seconds_total", "counter",
+         "Processor time of the engine thread outside the device, by what it did.");
+    fprintf(p->out,
+            "hzpserve_host_seconds_total{%s,part=\"form\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"issue\"} %.9g\n"
+            "hzpserve_host_seconds_total{%s,part=\"deliver\"} %.9g\n",
+            p->labels, (double)l.form_ns * 1e-9, p->labels, (double)l.issue_ns * 1e-9, p->labels,
+            (double)l.deliver_ns * 1e-9);
+    counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
+            "The part of host_seconds during which a step ran on the device.");
+    head(p, "hzpserve_device_fallbacks_total", "counter",
+         "Cases in which the device took a slower way, by kind.");
+    for (int i = 0; i < HZP_FALLBACK_COUNT; i++)
+        fprintf(p->out, "hzpserve_device_fallbacks_total{%s,kind=\"%s\"} %llu\n", p->labels,
+                hzp_fallback_name((enum hzp_fallback)i),
+                (unsigned long long)hzp_device_fallbacks(server->engine->parts.dev,
+                                                         (enum hzp_fallback)i));
+    gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
+          "1: the engine loop runs.");
+}
+
+static void split(struct page *p, struct hzp_server *server)
+{
+    struct hzp_split_report *r = malloc(sizeof(*r));
+    if (!r)
+        return; /* the page is served without them */
+    hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
+    gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
+          "Goal for the 99th percentile of the TTFT; 0: none.");
+    gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
+          "Goal for the 99th percentile of the ITL; 0: none.");
+    gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft, "Miss rate of the TTFT goal.");
+    gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl, "Miss rate of the ITL goal.");
+    gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
+          "Miss rate of the ITL goal without the training in the ITLs.");
+    gauge(p, "hzpserve_split_ttft_p99_seconds", (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
+          "99th percentile of recent TTFTs.");
+    gauge(p, "hzpserve_split_itl_p99_seconds", (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
+          "99th percentile of recent ITLs.");
+    gauge(p, "hzpserve_split_train_ratio", r->train_part,
+          "Part of the last half minute in which the device trained.");
+    gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
+          "Part of the last half minute in which the device served.");
+    gauge(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9,
+          "Predicted ITL of the newest step.");
+    gauge(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9,
+          "Measured ITL of the newest step.");
+    gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
+          "Mean relative error of predicted ITLs.");
+    gauge(p, "hzpserve_split_predicted_itl_p99_seconds", r->itl_p99_ns * 1e-9,
+          "99 of 100 ITLs with the newest step's prediction stay below this.");
+    gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
+          "ITL goal derived from itl_stretch; 0: none.");
+    gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch, "The policy's itl_stretch.");
+    gauge(p, "hzpserve_split_train_share", r->policy.train_share, "The policy's train_share.");
+    gauge(p, "hzpserve_split_train_max", r->policy.train_max, "The policy's train_max.");
+    gauge(p, "hzpserve_split_train_min", r->policy.train_min, "The policy's train_min.");
+    head(p, "hzpserve_split_steps_total", "counter", "Steps by what limited training's slice.");
+    for (int i = 0; i < HZP_LIMIT_COUNT; i++)
+        fprintf(p->out, "hzpserve_split_steps_total{%s,limit=\"%s\"} %llu\n", p->labels,
+                hzp_split_limit_name(i), (unsigned long long)r->limited[i]);
+    free(r);
+}
+
+static void put_feedback(struct page *p, struct hzp_feedback *feedback)
+{
+    struct hzp_feedback_stats s;
+    hzp_feedback_read(feedback, &s);
+    counter(p, "hzpserve_feedback_total", (double)s.scores, "Scores that clients gave to answers.");
+}
+
+static void versions(struct page *p, struct hzp_server *server)
+{
+    struct hzp_weights_stats w;
+    hzp_weights_read_stats(server->engine->parts.weights, &w);
+    put_feedback(p, server->feedback);
+    gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
+    gauge(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step,
+          "The optimizer step of the version that serves.");
+    gauge(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step,
+          "The newest finished optimizer step.");
+    gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
+          "Optimizer steps by which the serving version trails.");
+    gauge(p, "hzpserve_weights_max_staleness", w.max_staleness, "The policy's max_staleness.");
+    gauge(p, "hzpserve_weights_staleness_bound", w.bound,
+          "Staleness bound in force: the smallest of the policy's and the requests'.");
+    gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
+    struct hzp_state *state = server->engine->state;
+    int64_t learned =
+        state ? hzp_state_learned_through(state, w.learned_through) : w.learned_through;
+    gauge(p, "hzpserve_learned_through", (double)learned,
+          "Every example up to this number has had all its passes; -1: none.");
+    gauge(p, "hzpserve_finished_through", (double)w.learned_through,
+          "Every example up to this number was learned or has failed; -1: none.");
+    counter(p, "hzpserve_weights_publications_total", (double)w.publications,
+            "Versions published.");
+    head(p, "hzpserve_publication_staleness", "histogram",
+         "Optimizer steps between two publications.");
+    uint64_t below = 0, sum = 0;
+    int classes = HZP_COUNT(w.staleness_seen);
+    for (int i = 0; i < classes; i++) {
+        below += w.staleness_seen[i];
+        sum += (uint64_t)i * w.staleness_seen[i];
+        char bound[32] = "+Inf";
+        if (i < classes - 1)
+            bound_text(i, bound);
+        fprintf(p->out, "hzpserve_publication_staleness_bucket{%s,le=\"%s\"} %llu\n", p->labels,
+                bound, (unsigned long long)below);
+    }
+    fprintf(p->out,
+            "hzpserve_publication_staleness_sum{%s} %llu\n"
+            "hzpserve_publication_staleness_count{%s} %llu\n",
+            p->labels, (unsigned long long)sum, p->labels, (unsigned long long)below);
+}
+
+/* What the comparison of versions on trial with the current one has come to. */
+static void put_trials(struct page *p, struct hzp_trials *trials)
+{
+    static const char *const side[] = {"current", "trial"};
+    struct hzp_trials_stats s;
+    hzp_trials_read(trials, &s);
+    head(p, "hzpserve_trials_total", "counter", "Versions that were on trial, by its end.");
+    for (int i = HZP_TRIAL_PROMOTED; i <= HZP_TRIAL_WITHDRAWN; i++)
+        fprintf(p->out, "hzpserve_trials_total{%s,end=\"%s\"} %llu\n", p->labels,
+                hzp_trial_end_name((enum hzp_trial_end)i), (unsigned long long)s.ended[i]);
+    gauge(p, "hzpserve_trial_version", (double)hzp_trials_running(trials),
+          "The version on trial; 0: none.");
+    head(p, "hzpserve_trial_requests", "gauge",
+         "Requests of the newest trial that have ended, by the version that answered.");
+    for (int i = 0; i < 2; i++)
+        fprintf(p->out, "hzpserve_trial_requests{%s,side=\"%s\"} %lld\n", p->labels, side[i],
+                (long long)s.newest.side[i].ended);
+    head(p, "hzpserve_trial_logprob", "gauge",
+         "Mean log-probability of the tokens of the newest trial, in nats.");
+    for (int i = 0; i < 2; i++)
+        if (s.newest.side[i].tokens)
+            fprintf(p->out, "hzpserve_trial_logprob{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
+                    s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
+    head(p, "hzpserve_trial_score", "gauge", "Mean score of the answers of the newest trial.");
+    for (int i = 0; i < 2; i++)
+        if (s.newest.side[i].scores)
+            fprintf(p->out, "hzpserve_trial_score{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
+                    s.newest.side[i].score / (double)s.newest.side[i].scores);
+}
+
+/* What the gate did, and what is not learned any more. */
+static void put_gate(struct page *p, const struct hzp_engine *e, const struct hzp_trainer_stats *t,
+                     const struct hzp_state_stats *kept)
+{
+    if (hzp_state_gate(e->state)) {
+        counter(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations,
+                "Drafts whose loss on the gate's examples was computed.");
+        counter(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected,
+                "Drafts discarded because their loss had risen too much.");
+        counter(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9,
+                "Device time of evaluating drafts; it counts as training.");
+        if (isfinite(t->gate_after))
+            gauge(p, "hzpserve_gate_loss", t->gate_after,
+                  "Loss of the newest draft on the gate's examples.");
+    }
+    head(p, "hzpserve_examples_marked", "gauge",
+         "Examples that are no longer learned, over all runs, by mark.");
+    fprintf(p->out,
+            "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
+            "hzpserve_examples_marked{%s,mark=\"rejected\"} %lld\n",
+            p->labels, (long long)kept->skipped, p->labels, (long long)kept->deleted, p->labels,
+            (long long)kept->rejected);
+}
+
+static void training(struct page *p, struct hzp_server *server)
+{
+    const struct hzp_engine *e = server->engine;
+    if (!e->parts.trainer)
+        return;
+    struct hzp_trainer_stats t;
+    hzp_trainer_read_stats(e->parts.trainer, &t);
+    struct hzp_sample_queue_stats q;
+    hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
+    struct hzp_state_stats kept;
+    hzp_state_read_stats(e->state, &kept);
+    counter(p, "hzpserve_train_updates_total", (double)t.updates, "Optimizer steps done.");
+    counter(p, "hzpserve_train_skipped_total", (double)t.skipped,
+            "Updates undone because they were not finite.");
+    counter(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens,
+            "Tokens learned from.");
+    counter(p, "hzpserve_train_rows_total", (double)t.rows, "Tokens computed for training.");
+    counter(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9,
+            "Device time of training.");
+    gauge(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step,
+          "The newest optimizer step.");
+    if (isfinite(t.loss))
+        gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
+    if (isfinite(t.grad_norm))
+        gauge(p, "hzpserve_train_grad_norm", t.grad_norm, "Gradient norm of the newest update.");
+    gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Learning rate of the newest update.");
+    gauge(p, "hzpserve_train_preparing", t.preparing,
+          "1: training's memory is being prepared, or its state read; examples wait.");
+    gauge(p, "hzpserve_train_broken", t.broken,
+          "1: training has stopped until a restart, as the log says; examples get a 503.");
+    gauge(p, "hzpserve_train_paused", t.paused, "1: training is paused.");
+    gauge(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap,
+          "1: the staleness bound holds the trainer back.");
+    gauge(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot,
+          "1: no slot is free for a draft.");
+    struct hzp_outlook outlook;
+    hzp_outlook_read(e->parts.trainer, hzp_state_queue(e->state), e->parts.loop, &outlook);
+    if (isfinite(outlook.seconds))
+        gauge(p, "hzpserve_learn_estimated_seconds", outlook.seconds,
+              "Estimated time until all examples accepted so far are learned.");
+    gauge(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second,
+          "Training tokens per second of late, while there was work; 0: unknown.");
+    gauge(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds,
+          "Age of the oldest example that waits to be learned.");
+    gauge(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds,
+          "How long examples have been waiting without progress.");
+    counter(p, "hzpserve_learn_starved_total", (double)kept.starved,
+            "Times that examples waited for a minute without progress.");
+    head(p, "hzpserve_learn_held_back", "gauge", "1: what holds learning back now.");
+    const char *reason;
+    for (int i = 0; (reason = hzp_outlook_reason(i)); i++)
+        fprintf(p->out, "hzpserve_learn_held_back{%s,by=\"%s\"} %d\n", p->labels, reason,
+                outlook.held_by && !strcmp(outlook.held_by, reason));
+    gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
+    gauge(p, "hzpserve_examples_waiting_max", q.samples_max, "Most examples that may wait.");
+    gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens, "Tokens of waiting examples.");
+    counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
+            "Examples given up because their updates were not finite, in all runs.");
+    put_gate(p, e, &t, &kept);
+    if (e->trials)
+        put_trials(p, e->trials);
+    counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted, "Examples accepted.");
+    counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
+            "Bodies of examples refused.");
+    gauge(p, "hzpserve_examples_trained_again", (double)kept.trained_again,
+          "Examples a version lost at a restart had learned from already.");
+    gauge(p, "hzpserve_state_read_only", hzp_state_read_only(server->engine->state),
+          "1: the disk could not be written at the start, so nothing is accepted or learned.");
+    counter(p, "hzpserve_checkpoints_total", (double)kept.checkpoints, "Checkpoints written.");
+    counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
+            "Checkpoints that could not be written.");
+    gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
+          "How long the newest checkpoint took to write.");
+    gauge(p, "hzpserve_checkpoint_pause_seconds", kept.checkpoint_pause_seconds,
+          "How long the newest checkpoint kept the next update from beginning.");
+    counter(p, "hzpserve_checkpoints_late_total", (double)kept.checkpoints_late,
+            "Checkpoints that were due while the one before was still being written.");
+}
+
+/* One line for each rank that rank 0 knows of. */
+static void rank_gauge(struct page *p, const char *name, const struct hzp_control_state *of,
+                       double (*value)(const struct hzp_control_state *), int ranks,
+                       const char *help)
+{
+    head(p, name, "gauge", help);
+    for (int r = 0; r < ranks; r++)
+        if (of[r].known)
+            fprintf(p->out, "%s{%s,rank=\"%d\"} %.10g\n", name, p->labels, r, value(&of[r]));
+}
+
+static double is_up(const struct hzp_control_state *s)
+{
+    return !s->lost && !s->left;
+}
+
+static double silent(const struct hzp_control_state *s)
+{
+    return s->silent_s;
+}
+
+static double waits(const struct hzp_control_state *s)
+{
+    return s->waits_s;
+}
+
+static double transfers(const struct hzp_control_state *s)
+{
+    return (double)s->done;
+}
+
+static double busy(const struct hzp_control_state *s)
+{
+    return s->doing_s;
+}
+
+static double ahead(const struct hzp_control_state *s)
+{
+    return s->ahead_s;
+}
+
+/* How much slower than the others each rank is, and in what. */
+static void slowness(struct page *p, const struct hzp_control_state *of, int ranks)
+{
+    const char *name = "hzpserve_rank_slowness";
+    head(p, name, "gauge",
+         "How much slower than the others the rank is, in what it is slowest in; 1: as fast.");
+    for (int r = 0; r < ranks; r++)
+        if (of[r].slow > 0)
+            fprintf(p->out, "%s{%s,rank=\"%d\",in=\"%s\"} %.4g\n", name, p->labels, r,
+                    hzp_meter_name(of[r].slow_at), of[r].slow);
+}
+
+static void ranks_of_job(struct page *p, struct hzp_server *server)
+{
+    struct hzp_ranks *ranks = server->engine->config.ranks;
+    if (!ranks || ranks->ranks == 1)
+        return;
+    struct hzp_control_state *of = hzp_xcalloc((size_t)ranks->ranks, sizeof(*of));
+    struct hzp_ranks_standing now;
+    hzp_ranks_standing(ranks, &now);
+    for (int r = 0; r < ranks->ranks; r++)
+        if (!hzp_ranks_rank(ranks, r, &of[r])) /* they meet */
+            of[r] = (struct hzp_control_state){.known = true, .lost = r == now.lost_rank};
+    gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks that work together.");
+    gauge(p, "hzpserve_rank_lost", now.lost_rank,
+          "The rank that was lost and has not come back; -1: none.");
+    counter(p, "hzpserve_rank_losses_total", (double)now.losses, "Times that a rank was lost.");
+    counter(p, "hzpserve_rank_rejoins_total", (double)now.rejoins,
+            "Times that all ranks were together again after a loss, and training went on.");
+    rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");
+    rank_gauge(p, "hzpserve_rank_silent_seconds", of, silent, ranks->ranks,
+               "Time since the rank's last message.");
+    rank_gauge(p, "hzpserve_rank_waits_seconds", of, waits, ranks->ranks,
+               "For how long the rank's link has waited for another rank.");
+    rank_gauge(p, "hzpserve_rank_transfers", of, transfers, ranks->ranks,
+               "Transfers that the rank has ended.");
+    rank_gauge(p, "hzpserve_rank_busy_seconds", of, busy, ranks->ranks,
+               "For how long a thread of the rank has been doing the same.");
+    rank_gauge(p, "hzpserve_rank_clock_ahead_seconds", of, ahead, ranks->ranks,
+               "Rank 0's clock minus the rank's.");
+    slowness(p, of, ranks->ranks);
+    const struct hzp_engine *engine = server->engine;
+    if (engine->parts.link &&
+        engine->parts.link != engine->config.link) { /* over the ranks' link: NCCL's */
+        struct hzp_link_state link;
+        hzp_link_state(engine->parts.link, &link);
+        now.wire_bytes = link.wire_bytes;
+    }
+    counter(p, "hzpserve_link_bytes_total", (double)now.wire_bytes, "Bytes that rank 0 has sent.");
+    free(of);
+}
+
+static void counted(struct page *p, struct hzp_metrics *m)
+{
+    head(p, "vllm:request_success_total", "counter", "Choices that ended, by finish reason.");
+    for (int i = 0; i < HZP_COUNT(m->reason); i++)
+        fprintf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
+                m->reason[i].name, (unsigned long long)m->reason[i].count);
+    histogram(p, "vllm:time_to_first_token_seconds", &m->ttft, "Time to the first token.");
+    histogram(p, "vllm:inter_token_latency_seconds", &m->itl, "Time between two tokens.");
+    histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e, "Time to the last token.");
+    histogram(p, "vllm:request_queue_time_seconds", &m->queue, "Time in the queue.");
+    histogram(p, "vllm:request_inference_time_seconds", &m->inference, "Time with KV pages.");
+    histogram(p, "vllm:request_prefill_time_seconds", &m->prefill, "Time of the prompt.");
+    histogram(p, "vllm:request_decode_time_seconds", &m->decode, "Time from first to last token.");
+    histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens, "Tokens of prompts.");
+    histogram(p, "vllm:request_time_per_output_token_seconds", &m->per_token,
+              "Mean time between a request's tokens.");
+    histogram(p, "vllm:request_generation_tokens", &m->generated, "Tokens generated.");
+    histogram(p, "vllm:request_max_num_generation_tokens", &m->longest,
+              "Tokens generated by a request's longest choice.");
+    histogram(p, "vllm:request_params_n", &m->n, "What requests asked for: n.");
+    histogram(p, "vllm:request_params_max_tokens", &m->max_tokens,
+              "What requests asked for: max_tokens.");
+    counter(p, "hzpserve_train_update_seconds_total", m->update_seconds,
+            "Time from begin to end of updates, added up.");
+}
+
+static void http(struct page *p, const struct hzp_metrics *m)
+{
+    char labels[128];
+    head(p, "http_requests_total", "counter",
+         "Answers by route, method and class of status, but for probes.");
+    for (int i = 0; i < m->times; i++)
+        for (int class = 1; class <= 5; class ++) {
+            uint64_t count = hzp_metrics_http_class(m, i, class);
+            if (count)
+                fprintf(p->out,
+                        "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %llu\n",
+                        m->time[i].handler, m->time[i].method, class, (unsigned long long)count);
+        }
+    head(p, "http_request_duration_seconds", "histogram",
+         "Time from a request's head to the end of its answer, but for probes.");
+    for (int i = 0; i < m->times; i++) {
+        snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\"", m->time[i].handler,
+                 m->time[i].method);
+        buckets(p, "http_request_duration_seconds", labels, &m->time[i].seconds);
+    }
+    head(p, "hzpserve_http_responses_total", "counter",
+         "Requests by route, method and status, all of them; 0: the client disconnected.");
+    for (int i = 0; i < m->https; i++)
+        fprintf(p->out,
+                "hzpserve_http_responses_total{handler=\"%s\",method=\"%s\",status=\"%d\"} %llu\n",
+                m->http[i].handler, m->http[i].method, m->http[i].status,
+                (unsigned long long)m->http[i].count);
+}
+
+/* What Prometheus' own clients say of their process. */
+static void process(struct page *p)
+{
+    long long pages = 0, ticks = sysconf(_SC_CLK_TCK), user = 0, system = 0, start = 0;
+    char text[1024] = "", *at = NULL;
+    FILE *file = fopen("/proc/self/stat", "re");
+    if (file && fgets(text, sizeof(text), file))
+        at = strrchr(text, ')'); /* a name may contain anything */
+    if (file)
+        fclose(file);
+    if (!at || sscanf(at + 2,
+                      "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lld %lld %*s %*s %*s %*s "
+                      "%*s %*s %lld %*s %lld",
+                      &user, &system, &start, &pages) != 4)
+        return;
+    struct timespec real, boot;
+    clock_gettime(CLOCK_REALTIME, &real);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    double began = (double)(real.tv_sec - boot.tv_sec) + (double)start / (double)ticks;
+    plain(p, "process_cpu_seconds_total", "counter", (double)(user + system) / (double)ticks,
+          "Processor time of the process.");
+    plain(p, "process_resident_memory_bytes", "gauge",
+          (double)pages * (double)sysconf(_SC_PAGESIZE), "Resident memory.");
+    plain(p, "process_start_time_seconds", "gauge", began, "Start of the process, unix time.");
+    int files = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        files++;
+    if (dir)
+        closedir(dir);
+    plain(p, "process_open_fds", "gauge", HZP_MAX(files - 3, 0), "Open file descriptors.");
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur, "Most open file descriptors.");
+}
+
+/* Processor time of the threads that speak HTTP, by their names, in seconds. */
+static double http_seconds(void)
+{
+    static const char *const names[] = {"MHD-", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup"};
+    char path[64], name[32] = "";
+    double sum = 0;
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir))) {
+        unsigned long long ran = 0;
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof(path), "/proc/self/task/%.16s/comm", entry->d_name);
+        FILE *file = fopen(path, "re");
+        bool ours = false;
+        if (file && fgets(name, sizeof(name), file))
+            for (int i = 0; i < HZP_COUNT(names); i++)
+                ours |= !strncmp(name, names[i], strlen(names[i]));
+        if (file)
+            fclose(file);
+        snprintf(path, sizeof(path), "/proc/self/task/%.16s/schedstat", entry->d_name);
+        file = ours ? fopen(path, "re") : NULL;
+        if (file && fscanf(file, "%llu", &ran) == 1)
+            sum += (double)ran * 1e-9;
+        if (file)
+            fclose(file);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
+static void connections(struct page *p, struct hzp_server *server)
+{
+    struct hzp_door_stats d;
+    hzp_door_read_stats(server->door, &d);
+    gauge(p, "hzpserve_connections", (double)d.open, "Open connections.");
+    gauge(p, "hzpserve_connections_max", (double)server->settings->connections_max,
+          "Most open connections (--max-connections).");
+    counter(p, "hzpserve_connections_accepted_total", (double)d.accepted, "Connections accepted.");
+    counter(p, "hzpserve_connections_refused_total", (double)d.refused,
+            "Connections answered 503 or 429 for lack of a place.");
+    counter(p, "hzpserve_connections_timed_out_total", (double)d.timed_out,
+            "Connections ended at a deadline.");
+    counter(p, "hzpserve_connections_made_way_total", (double)d.made_way,
+            "Idle connections ended for new ones.");
+    counter(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted,
+            "Times that connections waited for a descriptor.");
+    gauge(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies),
+          "Memory of bodies, and of what is read of them.");
+    counter(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields),
+            "Fields of requests that were not known and ignored.");
+    counter(p, "hzpserve_http_cpu_seconds_total", http_seconds(),
+            "Processor time of the threads that speak HTTP.");
+    gauge(p, "hzpserve_stream_join_seconds", (double)hzp_notify_window(server->notify) * 1e-9,
+          "How long a stream's next token waits at most for further ones.");
+    counter(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined),
+            "Tokens of streams written together with an earlier one of their stream.");
+}
+
+char *hzp_metrics_page(struct hzp_server *server)
+{
+    char *text = NULL, name[160];
+    size_t bytes = 0;
+    struct page page = {.out = open_memstream(&text, &bytes)};
+    if (!page.out)
+        return NULL;
+    label_text(server->model, name, sizeof(name));
+    snprintf(page.labels, sizeof(page.labels), "model_name=\"%s\",engine=\"0\"", name);
+    serving(&page, server);
+    connections(&page, server);
+    loop(&page, server);
+    split(&page, server);
+    versions(&page, server);
+    training(&page, server);
+    ranks_of_job(&page, server);
+    hzp_replicas_metrics(server->engine, page.labels, page.out);
+    /* Copies the counters, so that the lock is not held while the page is written. */
+    struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
+    hzp_lock_take(&server->metrics->lock);
+    *copy = *server->metrics;
+    hzp_lock_release(&server->metrics->lock);
+    counted(&page, copy);
+    http(&page, copy);
+    process(&page);
+    free(copy);
+    if (fclose(page.out)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+enum MHD_Result hzp_route_metrics(struct hzp_exchange *x)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8",
+                          hzp_metrics_page(x->server));
+}

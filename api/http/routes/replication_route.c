@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GET /v1/replication                                 what weights must agree with to be sent here
+ * GET /v1/replication/{version}/manifest              what a version on disk consists of
+ * GET /v1/replication/{version}/units/{unit}?offset=  bytes of a unit, HZP_TRANSFER_PIECE at most
+ * GET /v1/replication/{version}/files/{name}?offset=  of a file that lies beside the weights
+ * POST /v1/replication                                a manifest: begins an upload
+ * PUT /v1/replication/{checksum}/units/{unit}?offset= bytes of a unit that is missing
+ * POST /v1/replication/{checksum}/activate            the upload serves, as a new version: a job
+ *
+ * {version} is a number, a name or "current"; {checksum} is that of the uploaded version.  All of
+ * them want the admin key, if there is one: units are the model. */
+#include "api/learn/replication.h"
+
+#include "api/http/routes/field_table.h"
+#include "api/http/routes/routes.h"
+#include "api/http/routes/versions_route.h"
+#include "api/http/wire/fields.h"
+#include "base/arena.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- paths ---- */
+
+/* A tail "A/B" or "A/B/C"; absent parts are "". */
+struct path {
+    char name[HZP_VERSION_NAME_MAX + 1], what[16], which[64];
+};
+
+static bool read_part(const char **at, char *ret, size_t size)
+{
+    size_t n = strcspn(*at, "/");
+    if (n >= size)
+        return false;
+    memcpy(ret, *at, n);
+    ret[n] = 0;
+    *at += n + ((*at)[n] == '/');
+    return true;
+}
+
+static bool read_path(const char *tail, struct path *ret)
+{
+    return read_part(&tail, ret->name, sizeof(ret->name)) &&
+           read_part(&tail, ret->what, sizeof(ret->what)) &&
+           read_part(&tail, ret->which, sizeof(ret->which)) && !*tail;
+}
+
+/* A whole number; -1: the text is none. */
+static int64_t read_number(const char *text)
+{
+    char *end;
+    errno = 0;
+    long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : -1;
+    return n < 0 || errno || *end ? -1 : n;
+}
+
+static int read_offset(const struct hzp_exchange *x, uint64_t *ret, struct hzp_err_text *reterr)
+{
+    const char *text = hzp_exchange_query(x, "offset");
+    int64_t n = text ? read_number(text) : 0;
+    if (n < 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "offset", "offset must be a whole number");
+    *ret = (uint64_t)n;
+    return HZP_OK;
+}
+
+/* True: it was answered. */
+static bool not_here(struct hzp_exchange *x, enum MHD_Result *ret)
+{
+    if (x->server->engine->state)
+        return false;
+    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                           "this server does not learn: it was started with --no-train");
+    return true;
+}
+
+static enum MHD_Result no_route(struct hzp_exchange *x)
+{
+    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
+                           x->route->path, x->tail);
+}
+
+/* ---- reading ---- */
+
+static enum MHD_Result reply_bytes(struct hzp_exchange *x, char *data, size_t bytes)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(bytes, data, MHD_RESPMEM_MUST_FREE);
+    if (!response) {
+        free(data);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/octet-stream");
+    return hzp_reply(x, MHD_HTTP_OK, response);
+}
+
+static enum MHD_Result get_manifest(struct hzp_exchange *x, uint64_t id)
+{
+    struct hzp_manifest m;
+    struct hzp_err_text err = {.text = ""};
+    int r = hzp_state_manifest(x->server->engine->state, id, &m, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    json_t *json = hzp_manifest_json(&m, hzp_assembly_whole(&x->server->engine->parts));
+    hzp_manifest_fini(&m);
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
+}
+
+static enum MHD_Result get_bytes(struct hzp_exchange *x, uint64_t id, const struct path *path)
+{
+    struct hzp_state *s = x->server->engine->state;
+    struct hzp_err_text err = {.text = ""};
+    uint64_t offset = 0;
+    size_t bytes = 0;
+    int r = read_offset(x, &offset, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    if (!hzp_exchange_charge(x, HZP_TRANSFER_PIECE))
+        return hzp_reply_no_memory(x);
+    char *data = malloc(HZP_TRANSFER_PIECE);
+    if (!data)
+        return hzp_reply_no_memory(x);
+    if (!strcmp(path->what, "units"))
+        r = hzp_state_read_unit(s, id, read_number(path->which), offset, data, HZP_TRANSFER_PIECE,
+                                &bytes, &err);
+    else
+        r = hzp_state_read_text(s, id, path->which, offset, data, HZP_TRANSFER_PIECE, &bytes, &err);
+    if (r >= 0)
+        return reply_bytes(x, data, bytes);
+    free(data);
+    return hzp_reply_fail(x, r, &err);
+}
+
+enum MHD_Result hzp_route_replication_get(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct path path;
+    uint64_t id = 0;
+    if (not_here(x, &answered))
+        return answered;
+    if (!read_path(x->tail, &path))
+        return no_route(x);
+    bool manifest = !strcmp(path.what, "manifest") && !path.which[0];
+    bool bytes = (!strcmp(path.what, "units") || !strcmp(path.what, "files")) && path.which[0];
+    if (!manifest && !bytes)
+        return no_route(x);
+    int r = hzp_state_find(x->server->engine->state, path.name, &id, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    return manifest ? get_manifest(x, id) : get_bytes(x, id, &path);
+}
+
+static int64_t piece_bytes(const struct hzp_exchange *x)
+{
+    return HZP_MIN(x->server->settings->body_max, (int64_t)HZP_TRANSFER_PIECE) / 8 * 8;
+}
+
+enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_replica replica;
+    struct hzp_err_text err = {.text = ""};
+    if (not_here(x, &answered))
+        return answered;
+    int r = hzp_state_replica(x->server->engine->state, &replica, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:s, s:s, s:s, s:I}", "object", "replication", "dtype",
+                                    hzp_manifest_type_name(replica.type), "shapes", replica.shapes,
+                                    "tokenizer", replica.tokenizer, "piece_bytes",
+                                    (json_int_t)piece_bytes(x)));
+}
+
+/* ---- an upload ---- */
+
+static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
+{
+    const struct hzp_layout *l = hzp_assembly_whole(&x->server->engine->parts);
+    enum hzp_dtype type = hzp_weights_type(x->server->engine->parts.weights);
+    struct hzp_err_text err = {.text = ""};
+    uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));
+    int r = hzp_state_upload_received(x->server->engine->state, checksum, received, &err);
+    if (r < 0) {
+        free(received);
+        return hzp_reply_conflict(x, r, &err);
+    }
+    char text[20];
+    json_t *missing = json_array();
+    for (int32_t u = 0; u < l->units; u++)
+        if (received[u] < hzp_manifest_unit_bytes(l, type, u))
+            json_array_append_new(missing, json_pack("{s:i, s:I}", "unit", (int)u, "offset",
+                                                     (json_int_t)received[u]));
+    free(received);
+    hzp_checksum_text(checksum, text);
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:s, s:i, s:o, s:I}", "object", "upload", "checksum",
+                                    text, "units", (int)l->units, "missing", missing, "piece_bytes",
+                                    (json_int_t)piece_bytes(x)));
+}
+
+enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_manifest m;
+    struct hzp_err_text err = {.text = ""};
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (not_here(x, &answered))
+        return answered;
+    json_t *body = hzp_exchange_json(x, &answered);
+    if (!body)
+        return answered;
+    int r = hzp_fields_check(&hzp_fields_manifest, body, NULL, &err);
+    if (r >= 0)
+        r = hzp_manifest_read(body, &m, &err);
+    json_decref(body);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    uint64_t checksum = m.checksum;
+    r = hzp_state_upload_begin(x->server->engine->state, &m, &err);
+    hzp_manifest_fini(&m);
+    return r < 0 ? hzp_reply_conflict(x, r, &err) : reply_upload(x, checksum);
+}
+
+enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct path path;
+    uint64_t checksum = 0, offset = 0, received = 0;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (not_here(x, &answered))
+        return answered;
+    if (!read_path(x->tail, &path) || strcmp(path.what, "units") ||
+        !hzp_checksum_read(path.name, &checksum))
+        return no_route(x);
+    int64_t unit = read_number(path.which);
+    if (unit < 0 || unit > INT32_MAX)
+        return no_route(x);
+    int r = read_offset(x, &offset, &err);
+    if (r >= 0)
+        r = hzp_state_upload_write(x->server->engine->state, checksum, (int32_t)unit, offset,
+                                   x->body ? x->body : "", x->bytes, &received, &err);
+    if (r < 0)
+        return hzp_reply_conflict(x, r, &err);
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:I, s:I}", "object", "upload.unit", "unit",
+                                    (json_int_t)unit, "received", (json_int_t)received));
+}
+
+static int read_activation(const json_t *body, struct hzp_version_job *job,
+                           struct hzp_err_text *reterr)
+{
+    const char *lessons = NULL, *source = NULL;
+    HZP_TRY(hzp_fields_check(&hzp_fields_push, body, NULL, reterr));
+    HZP_TRY(hzp_field_string(body, "lessons", &lessons, reterr));
+    HZP_TRY(hzp_field_string(body, "source", &source, reterr));
+    job->replay = lessons && !strcmp(lessons, "replay");
+    if (lessons && strcmp(lessons, "skip") && !job->replay)
+        return hzp_fail_param(reterr, HZP_EINVAL, "lessons",
+                              "lessons must be \"skip\" or \"replay\"");
+    if (source && strlen(source) > HZP_VERSION_SOURCE_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "source", "source must have at most %d bytes",
+                              HZP_VERSION_SOURCE_MAX);
+    snprintf(job->source, sizeof(job->source), "%s", source ? source : "not named");
+    return HZP_OK;
+}
+
+enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_version_job job = {.kind = HZP_JOB_PUSH, .reset = true};
+    struct path path;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (not_here(x, &answered))
+        return answered;
+    if (!read_path(x->tail, &path) || strcmp(path.what, "activate") || path.which[0] ||
+        !hzp_checksum_read(path.name, &job.checksum))
+        return no_route(x);
+    json_t *body = x->bytes ? hzp_exchange_json(x, &answered) : json_object();
+    if (!body)
+        return answered;
+    int r = read_activation(body, &job, &err);
+    json_decref(body);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    return hzp_job_run(x, &job, "push",
+                       json_pack("{s:s, s:s, s:s}", "checksum", path.name, "lessons",
+                                 job.replay ? "replay" : "skip", "source", job.source));
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POST /v1/responses: OpenAI's newer shape of a chat, without what the server would have to
+ * store. */
+#include "api/http/routes/blocks.h"
+#include "api/http/routes/field_table.h"
+#include "api/http/wire/fields.h"
+
+#include <string.h>
+
+/* ---- requests ---- */
+
+/* The content of a message: a string, or parts of text, which become a chat's parts. */
+static int read_content(const json_t *content, const char *param, json_t **ret,
+                        struct hzp_err_text *reterr)
+{
+    const json_t *part;
+    size_t i;
+    if (json_is_string(content)) {
+        *ret = json_copy((json_t *)content);
+        return HZP_OK;
+    }
+    if (!json_is_array(content))
+        return hzp_blocks_wrong(reterr, param, "must be a string or a list of parts");
+    json_t *parts = json_array();
+    json_array_foreach(content, i, part)
+    {
+        char path[96];
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *text = json_string_value(json_object_get(part, "text"));
+        bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
+                              !strcmp(type, "text"));
+        if (!known || !text) {
+            json_decref(parts);
+            snprintf(path, sizeof(path), "%s[%zu]", param, i);
+            return hzp_blocks_wrong(reterr, path,
+                                    "must be a part of text: this server reads text only");
+        }
+        json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
+    }
+    *ret = parts;
+    return HZP_OK;
+}
+
+/* A call goes into the assistant's message before it, if there is one with nothing behind. */
+static int add_call(const json_t *item, const char *param, json_t *messages,
+                    struct hzp_err_text *reterr)
+{
+    const char *id = json_string_value(json_object_get(item, "call_id"));
+    const char *name = json_string_value(json_object_get(item, "name"));
+    const char *arguments = json_string_value(json_object_get(item, "arguments"));
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!id || !name || !arguments)
+        return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
+    if (!role || strcmp(role, "assistant") != 0)
+        last = hzp_blocks_add_message(messages, "assistant", json_string(""));
+    if (!json_object_get(last, "tool_calls"))
+        json_object_set_new(last, "tool_calls", json_array());
+    json_array_append_new(json_object_get(last, "tool_calls"),
+                          json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function",
+                                    "function", "name", name, "arguments", arguments));
+    return HZP_OK;
+}
+
+static int add_output(const json_t *item, const char *param, json_t *messages,
+                      struct hzp_err_text *reterr)
+{
+    json_t *id = json_object_get(item, "call_id"), *content = NULL;
+    char path[64];
+    snprintf(path, sizeof(path), "%s.output", param);
+    if (!json_is_string(id))
+        return hzp_blocks_wrong(reterr, param, "must have a call_id");
+    HZP_TRY(read_content(json_object_get(item, "output"), path, &content, reterr));
+    json_object_set(hzp_blocks_add_message(messages, "tool", content), "tool_call_id", id);
+    return HZP_OK;
+}
+
+static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_err_text *reterr)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const char *role = json_string_value(json_object_get(item, "role"));
+    char param[48], path[64];
+    json_t *content = NULL;
+    snprintf(param, sizeof(param), "input[%zu]", i);
+    snprintf(path, sizeof(path), "%s.content", param);
+    if (type && !strcmp(type, "function_call"))
+        return add_call(item, param, messages, reterr);
+    if (type && !strcmp(type, "function_call_output"))
+        return add_output(item, param, messages, reterr);
+    if (type && !strcmp(type, "reasoning"))
+        return HZP_OK; /* the next answer is made without it */
+    if (!role || (type && strcmp(type, "message") != 0))
+        return hzp_blocks_wrong(
+            reterr, param,
+            "must be a message with a role, a function_call, a function_call_output or "
+            "reasoning");
+    HZP_TRY(read_content(json_object_get(item, "content"), path, &content, reterr));
+    hzp_blocks_add_message(messages, strcmp(role, "developer") ? role : "system", content);
+    return HZP_OK;
+}
+
+static int read_input(const json_t *body, json_t *messages, struct hzp_err_text *reterr)
+{
+    const json_t *input = json_object_get(body, "input"), *item;
+    json_t *instructions = json_object_get(body, "instructions");
+    size_t i;
+    if (json_is_string(instructions))
+        hzp_blocks_add_message(messages, "system", json_incref(instructions));
+    if (json_is_string(input)) {
+        hzp_blocks_add_message(messages, "user", json_incref((json_t *)input));
+        return HZP_OK;
+    }
+    if (!json_is_array(input) || !json_array_size(input))
+        return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
+    json_array_foreach(input, i, item) HZP_TRY(add_item(item, i, messages, reterr));
+    return HZP_OK;
+}
+
+static int read_tool(const json_t *tool, const char *path, json_t **ret,
+                     struct hzp_err_text *reterr)
+{
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(tool, "name")))
+        return hzp_blocks_wrong(reterr, path,
+                                "must be a function with a name: there are no other tools");
+    *ret = json_copy((json_t *)tool);
+    json_object_del(*ret, "type");
+    return HZP_OK;
+}
+
+static void read_choice(const json_t *body, json_t *chat)
+{
+    json_t *choice = json_object_get(body, "tool_choice");
+    json_t *name = json_object_get(choice, "name");
+    if (json_is_object(choice) && json_is_string(name))
+        json_object_set_new(
+            chat, "tool_choice",
+            json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+    else if (choice && !json_is_null(choice))
+        json_object_set(chat, "tool_choice", choice);
+}
+
+/* text.format and reasoning.effort are fields of their own in a chat. */
+static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+{
+    const json_t *text = json_object_get(body, "text"),
+                 *reasoning = json_object_get(body, "reasoning");
+    if (text && !json_is_null(text) && !json_is_object(text))
+        return hzp_blocks_wrong(reterr, "text", "must be an object");
+    if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
+        return hzp_blocks_wrong(reterr, "reasoning", "must be an object");
+    json_t *format = json_object_get(text, "format"),
+           *effort = json_object_get(reasoning, "effort");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (type && !strcmp(type, "json_schema")) {
+        json_t *schema = json_copy(format);
+        json_object_del(schema, "type");
+        json_object_set_new(chat, "response_format",
+                            json_pack("{s:s, s:o}", "type", type, "json_schema", schema));
+    } else if (format && !json_is_null(format)) {
+        json_object_set(chat, "response_format", format);
+    }
+    if (effort && !json_is_null(effort))
+        json_object_set(chat, "reasoning_effort", effort);
+    return HZP_OK;
+}
+
+/* What the answer repeats of the request. */
+static json_t *repeated(const json_t *body)
+{
+    static const char *const names[][2] = {{"instructions", "instructions"},
+                                           {"max_output_tokens", "max_output_tokens"},
+                                           {"metadata", "metadata"},
+                                           {"parallel_tool_calls", "parallel_tool_calls"},
+                                           {"reasoning", "reasoning"},
+                                           {"temperature", "temperature"},
+                                           {"text", "text"},
+                                           {"tool_choice", "tool_choice"},
+                                           {"tools", "tools"},
+                                           {"top_p", "top_p"},
+                                           {"user", "user"},
+                                           {NULL, NULL}};
+    json_t *json =
+        json_pack("{s:n, s:n, s:{}, s:b, s:{s:n, s:n}, s:f, s:{s:{s:s}}, s:s, s:[], s:f, s:s,"
+                  " s:n, s:b, s:b}",
+                  "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", 1,
+                  "reasoning", "effort", "summary", "temperature", 1.0, "text", "format", "type",
+                  "text", "tool_choice", "auto", "tools", "top_p", 1.0, "truncation", "disabled",
+                  "previous_response_id", "store", 0, "background", 0);
+    hzp_blocks_copy(body, names, json);
+    return json;
+}
+
+int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
+                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
+{
+    static const char *const names[][2] = {{"max_output_tokens", "max_tokens"},
+                                           {"parallel_tool_calls", "parallel_tool_calls"},
+                                           {"seed", "seed"},
+                                           {"stream", "stream"},
+                                           {"temperature", "temperature"},
+                                           {"top_k", "top_k"},
+                                           {"top_p", "top_p"},
+                                           {"ignore_eos", "ignore_eos"},
+                                           {"priority", "priority"},
+                                           {NULL, NULL}};
+    json_t *ignored = NULL, *chat = json_object(), *messages = json_array();
+    json_object_set_new(chat, "messages", messages);
+    int r = hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr);
+    if (r == HZP_OK)
+        r = read_input(body, messages, reterr);
+    if (r == HZP_OK)
+        r = hzp_blocks_tools(body, read_tool, chat, reterr);
+    read_choice(body, chat);
+    if (r == HZP_OK)
+        r = read_nested(body, chat, reterr);
+    if (r < 0) {
+        json_decref(ignored);
+        json_decref(chat);
+        return r;
+    }
+    hzp_blocks_copy(body, names, chat);
+    return hzp_blocks_parse(chat, names, engine, &hzp_answer_responses, ignored, repeated(body),
+                            ret, reterr);
+}
+
+/* ---- answers ---- */
+
+/* The item's id: by its kind, the answer's and its place in it. */
+static const char *item_id(const struct hzp_answer *a, char *ret, size_t size)
+{
+    static const char *const prefix[] = {
+        [HZP_BLOCK_REASONING] = "rs", [HZP_BLOCK_TEXT] = "msg", [HZP_BLOCK_CALL] = "fc"};
+    snprintf(ret, size, "%s_%s_%d", prefix[a->block.kind], a->x->info.id, a->block.index);
+    return ret;
+}
+
+static json_t *part_json(const struct hzp_answer *a, json_t *text)
+{
+    if (a->block.kind == HZP_BLOCK_REASONING)
+        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
+    return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text, "annotations",
+                     "logprobs");
+}
+
+/* done false: the item as it is opened, without its text. */
+static json_t *item_json(const struct hzp_answer *a, bool done)
+{
+    char id[HZP_REQUEST_ID_MAX + 32];
+    const char *status = done ? "completed" : "in_progress";
+    item_id(a, id, sizeof(id));
+    if (a->block.kind == HZP_BLOCK_CALL)
+        return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "type", "function_call", "id", id,
+                         "call_id", a->block.call_id, "name", a->block.name, "status", status,
+                         "arguments", done ? hzp_block_text(a) : json_string(""));
+    json_t *content = json_array();
+    if (done)
+        json_array_append_new(content, part_json(a, hzp_block_text(a)));
+    if (a->block.kind == HZP_BLOCK_REASONING)
+        return json_pack("{s:s, s:s, s:[], s:o, s:s}", "type", "reasoning", "id", id, "summary",
+                         "content", content, "status", status);
+    return json_pack("{s:s, s:s, s:s, s:o, s:s}", "type", "message", "id", id, "role", "assistant",
+                     "content", content, "status", status);
+}
+
+static json_t *done_json(const struct hzp_answer *a)
+{
+    return item_json(a, true);
+}
+
+/* The answer's object with these items (a new reference); NULL items: it goes on. */
+static json_t *response_json(const struct hzp_answer *a, json_t *items)
+{
+    const struct hzp_choice *choice = &a->c->choice[0];
+    const char *changed = hzp_changed_name(choice);
+    bool cut = choice->finish == HZP_FINISH_LENGTH || changed;
+    struct hzp_usage usage = hzp_completion_usage(a->c);
+    json_t *json =
+        json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:o}", "id", a->id, "object", "response",
+                  "created_at", (json_int_t)a->created, "model", a->x->server->model, "status",
+                  !items ? "in_progress"
+                  : cut  ? "incomplete"
+                         : "completed",
+                  "error", "output", items ? json_incref(items) : json_array());
+    json_object_set_new(json, "incomplete_details",
+                        items && cut
+                            ? json_pack("{s:s}", "reason", changed ? changed : "max_output_tokens")
+                            : json_null());
+    json_object_set_new(
+        json, "usage",
+        items ? json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens",
+                          (json_int_t)usage.prompt, "input_tokens_details", "cached_tokens",
+                          (json_int_t)usage.cached, "output_tokens", (json_int_t)usage.generated,
+                          "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
+                          (json_int_t)(usage.prompt + usage.generated))
+              : json_null());
+    json_object_update_missing(json, a->c->params.asked);
+    if (items)
+        json_object_set_new(json, "hzpserve", hzp_choice_versions_json(a->c, choice));
+    return json;
+}
+
+static json_t *whole(struct hzp_answer *a)
+{
+    json_t *items = json_array();
+    hzp_blocks_whole(a, done_json, items);
+    json_t *json = response_json(a, items);
+    json_decref(items);
+    return json;
+}
+
+/* ---- events ---- */
+
+/* Sends an event of this name with the next number; takes over json. */
+static void tell(struct hzp_answer *a, const char *name, json_t *json)
+{
+    json_object_set_new(json, "type", json_string(name));
+    json_object_set_new(json, "sequence_number", json_integer((json_int_t)a->sequence++));
+    hzp_stream_event(a, name, json);
+}
+
+/* An event about the item, with one more field; takes over value. */
+static void tell_item(struct hzp_answer *a, const char *name, const char *key, json_t *value)
+{
+    char id[HZP_REQUEST_ID_MAX + 32];
+    json_t *json = json_pack("{s:s, s:i, s:o}", "item_id", item_id(a, id, sizeof(id)),
+                             "output_index", a->block.index, key, value);
+    if (a->block.kind != HZP_BLOCK_CALL)
+        json_object_set_new(json, "content_index", json_integer(0));
+    tell(a, name, json);
+}
+
+static void open_item(struct hzp_answer *a)
+{
+    tell(a, "response.output_item.added",
+         json_pack("{s:i, s:o}", "output_index", a->block.index, "item", item_json(a, false)));
+    if (a->block.kind != HZP_BLOCK_CALL)
+        tell_item(a, "response.content_part.added", "part", part_json(a, json_string("")));
+}
+
+static void more_item(struct hzp_answer *a, json_t *text)
+{
+    static const char *const names[] = {[HZP_BLOCK_REASONING] = "response.reasoning_text.delta",
+                                        [HZP_BLOCK_TEXT] = "response.output_text.delta",
+                                        [HZP_BLOCK_CALL] =
+                                            "response.function_call_arguments.delta"};
+    tell_item(a, names[a->block.kind], "delta", json_incref(text));
+}
+
+static void close_item(struct hzp_answer *a)
+{
+    static const char *const names[] = {[HZP_BLOCK_REASONING] = "response.reasoning_text.done",
+                                        [HZP_BLOCK_TEXT] = "response.output_text.done",
+                                        [HZP_BLOCK_CALL] = "response.function_call_arguments.done"};
+    bool call = a->block.kind == HZP_BLOCK_CALL;
+    tell_item(a, names[a->block.kind], call ? "arguments" : "text", hzp_block_text(a));
+    if (!call)
+        tell_item(a, "response.content_part.done", "part", part_json(a, hzp_block_text(a)));
+    json_t *item = done_json(a);
+    json_array_append(a->blocks, item);
+    tell(a, "response.output_item.done",
+         json_pack("{s:i, s:o}", "output_index", a->block.index, "item", item));
+}
+
+static void events(struct hzp_answer *a)
+{
+    static const struct hzp_block_writer writer = {open_item, more_item, close_item};
+    if (!a->sequence) {
+        a->blocks = json_array();
+        tell(a, "response.created", json_pack("{s:o}", "response", response_json(a, NULL)));
+        tell(a, "response.in_progress", json_pack("{s:o}", "response", response_json(a, NULL)));
+    }
+    hzp_blocks_write(a, &writer);
+    enum hzp_finish finish = a->c->choice[0].finish;
+    if (finish != HZP_FINISH_NONE)
+        tell(a,
+             finish == HZP_FINISH_LENGTH || finish == HZP_FINISH_CHANGED ? "response.incomplete"
+                                                                         : "response.completed",
+             json_pack("{s:o}", "response", response_json(a, a->blocks)));
+}
+
+const struct hzp_answer_form hzp_answer_responses = {
+    .id = "resp_", .object = "response", .answer = whole, .events = events, .reads = true};

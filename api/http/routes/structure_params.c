@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fields of completions and chats that say which tokens an answer may have. */
+#include "api/http/routes/completion.h"
+#include "api/http/wire/fields.h"
+#include "base/arena.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BAD_WORDS_MAX = 256 };
+
+void hzp_structure_params_fini(struct hzp_completion_params *params)
+{
+    hzp_constraint_unref(params->tokens.constraint);
+    free((void *)params->tokens.allowed);
+    free((void *)params->tokens.bad);
+    free((void *)params->tokens.bad_at);
+    free((void *)params->tokens.source);
+    memset(&params->tokens, 0, sizeof(params->tokens));
+    params->limited = false;
+}
+
+/* The field's value; NULL: it is absent or null. */
+static const json_t *given(const json_t *body, const char *name)
+{
+    const json_t *value = json_object_get(body, name);
+    return value && !json_is_null(value) ? value : NULL;
+}
+
+/* ---- tokens and words ---- */
+
+static int read_allowed(const json_t *body, const struct hzp_engine *engine,
+                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    const json_t *list = given(body, "allowed_token_ids"), *each;
+    int32_t vocab = engine->parts.config.vocab;
+    size_t i;
+    if (!list)
+        return HZP_OK;
+    if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > (size_t)vocab)
+        return hzp_fail_param(reterr, HZP_EINVAL, "allowed_token_ids",
+                              "allowed_token_ids must be a list of 1 to %d tokens", vocab);
+    int32_t *ids = hzp_xcalloc(json_array_size(list), sizeof(*ids));
+    params->tokens.allowed = ids;
+    params->limited = true;
+    json_array_foreach(list, i, each)
+    {
+        json_int_t id = json_is_integer(each) ? json_integer_value(each) : -1;
+        if (id < 0 || id >= vocab)
+            return hzp_fail_param(reterr, HZP_EINVAL, "allowed_token_ids",
+                                  "allowed_token_ids: item %zu is not an integer from 0 to %d", i,
+                                  vocab - 1);
+        ids[params->tokens.alloweds++] = (int32_t)id;
+    }
+    return HZP_OK;
+}
+
+/* Appends the tokens of prefix and word as a bad sequence. */
+static int add_bad(const struct hzp_engine *engine, const char *prefix, const char *word,
+                   struct hzp_tokens *ids, struct hzp_completion_params *params,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_token_rules *tokens = &params->tokens;
+    int32_t *at = (int32_t *)tokens->bad_at;
+    size_t before = ids->n, size = strlen(prefix) + strlen(word) + 1;
+    char *text = hzp_xmalloc(size);
+    snprintf(text, size, "%s%s", prefix, word);
+    int r = hzp_tokenizer_encode(engine->parts.tok, text, size - 1, 0, INT32_MAX, ids, reterr);
+    free(text);
+    HZP_TRY(r);
+    if (ids->n - before > HZP_BAD_TOKENS_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "bad_words: \"%.32s...\" has more than %d tokens", word,
+                        HZP_BAD_TOKENS_MAX);
+    if (ids->n > before)
+        at[++tokens->bads] = (int32_t)ids->n;
+    return HZP_OK;
+}
+
+/* A word, and the same behind a blank where that is one sequence of as many tokens that begins
+ * otherwise. */
+static int add_word(const struct hzp_engine *engine, const char *word, struct hzp_tokens *ids,
+                    struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    size_t first = ids->n;
+    int32_t bads = params->tokens.bads;
+    while (*word == ' ')
+        word++;
+    HZP_TRY(add_bad(engine, "", word, ids, params, reterr));
+    size_t second = ids->n;
+    HZP_TRY(add_bad(engine, " ", word, ids, params, reterr));
+    bool same =
+        ids->n - second == second - first && ids->n > second && ids->ids[first] != ids->ids[second];
+    if (!same && params->tokens.bads > bads) {
+        ids->n = second;
+        params->tokens.bads = bads + (second > first);
+    }
+    return HZP_OK;
+}
+
+static int read_bad(const json_t *body, const struct hzp_engine *engine,
+                    struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    const json_t *list = given(body, "bad_words"), *each;
+    struct hzp_tokens ids = {0};
+    size_t i;
+    int r = HZP_OK;
+    if (!list || (json_is_array(list) && !json_array_size(list)))
+        return HZP_OK;
+    if (!json_is_array(list) || json_array_size(list) > BAD_WORDS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "bad_words",
+                              "bad_words must be a list of at most %d strings", BAD_WORDS_MAX);
+    params->tokens.bad_at =
+        hzp_xcalloc(2 * json_array_size(list) + 1, sizeof(*params->tokens.bad_at));
+    params->limited = true;
+    json_array_foreach(list, i, each)
+    {
+        if (r == HZP_OK && (!json_is_string(each) || !json_string_length(each) ||
+                            strlen(json_string_value(each)) != json_string_length(each)))
+            r = hzp_fail(reterr, HZP_EINVAL,
+                         "bad_words: item %zu is not a string, or it is empty or has \\u0000", i);
+        if (r == HZP_OK)
+            r = add_word(engine, json_string_value(each), &ids, params, reterr);
+    }
+    params->tokens.bad = ids.ids;
+    if (r < 0 && reterr)
+        snprintf(reterr->param, sizeof(reterr->param), "bad_words");
+    return r;
+}
+
+/* ---- structure ---- */
+
+/* The one structure that the fields ask for. */
+struct asked {
+    struct hzp_structure structure;
+    const char *field; /* which one asks; NULL: none */
+    json_t *parsed;    /* owned: a schema that came as text */
+};
+
+static int ask(struct asked *a, const char *field, struct hzp_err_text *reterr)
+{
+    if (a->field)
+        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s and %s exclude each other", a->field,
+                              field);
+    a->field = field;
+    return HZP_OK;
+}
+
+/* A schema as JSON, or as text with JSON in it. */
+static int ask_schema(struct asked *a, const char *field, const json_t *value,
+                      struct hzp_err_text *reterr)
+{
+    HZP_TRY(ask(a, field, reterr));
+    if (json_is_string(value)) {
+        a->parsed = json_loads(json_string_value(value), JSON_DECODE_ANY, NULL);
+        value = a->parsed;
+    }
+    if (!json_is_object(value) && !json_is_boolean(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema", field);
+    a->structure.schema = value;
+    return HZP_OK;
+}
+
+static int ask_text(struct asked *a, const char *field, const json_t *value, const char **ret,
+                    struct hzp_err_text *reterr)
+{
+    HZP_TRY(ask(a, field, reterr));
+    *ret = json_string_value(value);
+    if (!*ret || strlen(*ret) != json_string_length(value) || !**ret)
+        return hzp_fail_param(reterr, HZP_EINVAL, field,
+                              "%s must be a string that is not empty and has no \\u0000", field);
+    return HZP_OK;
+}
+
+/* {"type": "text" or "json_object", or "json_schema", "json_schema": {"schema": ...}} */
+static int read_format(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
+{
+    const json_t *format = given(body, "response_format");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (!format || (type && !strcmp(type, "text")))
+        return HZP_OK;
+    if (type && !strcmp(type, "json_object")) {
+        a->structure.object = true;
+        return ask(a, "response_format", reterr);
+    }
+    if (type && !strcmp(type, "json_schema")) {
+        const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+        if (!schema)
+            return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
+                                  "response_format: json_schema.schema is missing");
+        return ask_schema(a, "response_format", schema, reterr);
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
+                          "response_format: type must be text, json_object or json_schema");
+}
+
+/* {"json": schema} or {"regex": ...}, {"choice": [...]}, {"grammar": ...}, {"json_object": true} */
+static int read_structured(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
+{
+    static const char field[] = "structured_outputs";
+    json_t *outputs = (json_t *)given(body, field), *value;
+    const char *key;
+    if (!outputs)
+        return HZP_OK;
+    if (!json_is_object(outputs))
+        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be an object, not %s", field,
+                              hzp_json_kind(outputs));
+    json_object_foreach(outputs, key, value)
+    {
+        if (json_is_null(value) || json_is_false(value))
+            continue;
+        if (!strcmp(key, "json")) {
+            HZP_TRY(ask_schema(a, field, value, reterr));
+        } else if (!strcmp(key, "regex")) {
+            HZP_TRY(ask_text(a, field, value, &a->structure.regex, reterr));
+        } else if (!strcmp(key, "grammar")) {
+            HZP_TRY(ask_text(a, field, value, &a->structure.gbnf, reterr));
+        } else if (!strcmp(key, "choice")) {
+            HZP_TRY(ask(a, field, reterr));
+            a->structure.choice = value;
+        } else if (!strcmp(key, "json_object")) {
+            HZP_TRY(ask(a, field, reterr));
+            a->structure.object = true;
+        } else {
+            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s: %.64s is not supported", field,
+                                  key);
+        }
+    }
+    return HZP_OK;
+}
+
+/* Earlier names of vLLM, and those of llama.cpp's server. */
+static int read_earlier(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
+{
+    const json_t *value;
+    if ((value = given(body, "guided_json")))
+        HZP_TRY(ask_schema(a, "guided_json", value, reterr));
+    if ((value = given(body, "json_schema")))
+        HZP_TRY(ask_schema(a, "json_schema", value, reterr));
+    if ((value = given(body, "guided_regex")))
+        HZP_TRY(ask_text(a, "guided_regex", value, &a->structure.regex, reterr));
+    if ((value = given(body, "guided_grammar")))
+        HZP_TRY(ask_text(a, "guided_grammar", value, &a->structure.gbnf, reterr));
+    if ((value = given(body, "grammar")) && !(json_is_string(value) && !json_string_length(value)))
+        HZP_TRY(ask_text(a, "grammar", value, &a->structure.gbnf, reterr));
+    if ((value = given(body, "guided_choice"))) {
+        HZP_TRY(ask(a, "guided_choice", reterr));
+        a->structure.choice = value;
+    }
+    return HZP_OK;
+}
+
+static int read_asked(const json_t *body, const struct hzp_engine *engine, bool must_call,
+                      struct asked *a, struct hzp_completion_params *params,
+                      struct hzp_err_text *reterr)
+{
+    HZP_TRY(read_format(body, a, reterr));
+    HZP_TRY(read_structured(body, a, reterr));
+    HZP_TRY(read_earlier(body, a, reterr));
+    if (must_call && a->field)
+        return hzp_fail_param(reterr, HZP_EINVAL, a->field,
+                              "%s and a tool_choice that asks for a call exclude each other",
+                              a->field);
+    if (a->field)
+        a->structure.free = false; /* the answer is that, or a call */
+    if (!must_call && !a->field && !a->structure.free)
+        return HZP_OK;
+    const char *field = must_call ? "tool_choice" : a->field ? a->field : "tools";
+    struct hzp_err_text err = {0};
+    struct hzp_grammar *grammar = NULL;
+    int r = hzp_structures_get(engine->parts.structures, &a->structure, &grammar, &err);
+    params->tokens.constraint = hzp_grammar_constraint(grammar);
+    if (r < 0)
+        return hzp_fail_param(reterr, r, field, "%s: %.400s", field, err.text);
+    if (engine->front)
+        params->tokens.source = hzp_structures_write(engine->parts.structures, &a->structure);
+    params->limited = true;
+    return HZP_OK;
+}
+
+int hzp_structure_parse(const json_t *body, const struct hzp_engine *engine,
+                        const struct hzp_structure *chat, bool must_call,
+                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
+{
+    struct asked a = {0};
+    if (chat)
+        a.structure = *chat;
+    HZP_TRY(read_allowed(body, engine, params, reterr));
+    HZP_TRY(read_bad(body, engine, params, reterr));
+    int r = read_asked(body, engine, must_call, &a, params, reterr);
+    json_decref(a.parsed);
+    return r;
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GET /v1/weights/{version}            what a version learned, and where it is kept
+ * POST /v1/weights/{version}/activate  it serves again
+ * POST /v1/weights/{version}/name      it gets a name
+ * POST /v1/weights/{version}/export    it is written as a model directory
+ * POST /v1/weights/{version}/promote   its trial ends: it becomes the current version
+ * POST /v1/weights/{version}/drop      its trial ends: it never will
+ * GET, DELETE /v1/weights/names[/{name}]
+ * GET, DELETE /v1/fine_tuning/examples/{number}
+ * GET /v1/jobs/{number}
+ *
+ * {version} is a number, a name or "current".  What takes time is a job (api/learn/versions.h): the
+ * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
+#include "api/http/routes/routes.h"
+#include "api/http/routes/versions_route.h"
+
+#include "api/http/wire/fields.h"
+#include "api/learn/audit.h"
+#include "base/arena.h"
+#include "base/decimal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double timeout_default = 30, timeout_max = 3600;
+
+/* ---- a version as JSON ---- */
+
+int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
+                    struct hzp_err_text *reterr)
+{
+    *ret = (struct hzp_places){.weights = engine->parts.weights, .most = INT64_MAX};
+    if (!engine->state)
+        return HZP_OK;
+    ret->most = hzp_state_learned_through(engine->state, INT64_MAX);
+    ret->keeps = hzp_state_kept(engine->state, &ret->kept, reterr);
+    ret->names = ret->keeps < 0 ? 0 : hzp_state_names(engine->state, &ret->name, reterr);
+    int r = HZP_MIN(ret->keeps, ret->names);
+    if (r < 0)
+        hzp_places_fini(ret);
+    return HZP_MIN(r, 0);
+}
+
+void hzp_places_fini(struct hzp_places *places)
+{
+    free(places->kept);
+    free(places->name);
+    *places = (struct hzp_places){.weights = places->weights};
+}
+
+static const char *state_name(enum hzp_version_state state)
+{
+    switch (state) {
+    case HZP_VERSION_DRAFT:
+        return "draft";
+    case HZP_VERSION_CURRENT:
+        return "current";
+    case HZP_VERSION_RETIRED:
+        return "retired";
+    case HZP_VERSION_TRIAL:
+        return "trial";
+    case HZP_VERSION_DROPPED:
+        return "dropped";
+    default:
+        return "freed";
+    }
+}
+
+static json_t *loss_json(double loss)
+{
+    return isfinite(loss) ? json_real(loss) : json_null();
+}
+
+static json_t *number_json(int64_t number)
+{
+    return number > 0 ? json_integer((json_int_t)number) : json_null();
+}
+
+json_t *hzp_through_json(int64_t through)
+{
+    return through < 0 ? json_null() : json_integer((json_int_t)through);
+}
+
+json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places)
+{
+    json_t *learned = json_array(), *names = json_array();
+    for (int32_t i = 0; i < record->learned.ranges; i++)
+        json_array_append_new(learned, json_pack("[I, I]", (json_int_t)record->learned.first[i],
+                                                 (json_int_t)record->learned.last[i]));
+    bool on_disk = false;
+    for (int32_t i = 0; i < places->keeps; i++)
+        on_disk = on_disk || places->kept[i].id == record->id;
+    for (int32_t i = 0; i < places->names; i++)
+        if (places->name[i].id == record->id)
+            json_array_append_new(names, json_string(places->name[i].name));
+    int64_t through = HZP_MIN(record->learned_through, places->most);
+    char checksum[20];
+    snprintf(checksum, sizeof(checksum), "%016llx", (unsigned long long)record->checksum);
+    return json_pack(
+        "{s:I, s:o, s:I, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:b, s:o, s:b, s:b, s:o}", "id",
+        (json_int_t)record->id, "parent", number_json((int64_t)record->parent), "optimizer_step",
+        (json_int_t)record->optimizer_step, "state", state_name(record->state), "published_unix_ms",
+        (json_int_t)record->published_unix_ms, "loss", loss_json(record->loss), "gate_loss_before",
+        loss_json(record->gate_before), "gate_loss_after", loss_json(record->gate_after),
+        "checksum", checksum, "learned", learned, "learned_more", record->learned.more,
+        "learned_through", hzp_through_json(through), "on_disk", on_disk, "in_slot",
+        hzp_weights_resident(places->weights, record->id), "names", names);
+}
+
+/* ---- errors ---- */
+
+enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
+{
+    if (code != HZP_EBUSY && code != HZP_EUNSUP)
+        return hzp_reply_fail(x, code, err);
+    return hzp_reply_json_with(x, MHD_HTTP_CONFLICT,
+                               hzp_error_json(MHD_HTTP_CONFLICT, err->text,
+                                              err->param[0] ? err->param : NULL,
+                                              code == HZP_EBUSY ? "busy" : "not_supported"),
+                               "x-should-retry", "false");
+}
+
+static enum MHD_Result not_found(struct hzp_exchange *x)
+{
+    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
+                           x->route->path, x->tail);
+}
+
+/* A server that does not learn.  True: it was answered. */
+static bool no_state(struct hzp_exchange *x, enum MHD_Result *ret)
+{
+    if (x->server->engine->state)
+        return false;
+    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                           "this server does not learn: it was started with --no-train");
+    return true;
+}
+
+static void audit(struct hzp_exchange *x, const char *action, json_t *what)
+{
+    hzp_audit_write(hzp_state_audit(x->server->engine->state), x->info.key, x->info.id, action,
+                    what);
+}
+
+/* ---- jobs ---- */
+
+static json_t *range_json(int64_t first, int64_t last)
+{
+    return last > 0 ? json_pack("[I, I]", (json_int_t)first, (json_int_t)last) : json_null();
+}
+
+static json_t *job_json(struct hzp_exchange *x, const struct hzp_version_job *job)
+{
+    static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
+    static const char *const state[] = {"waiting", "running", "learning", "done", "failed"};
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
+    json_t *json = json_pack(
+        "{s:s, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "object", "job",
+        "id", (json_int_t)job->id, "kind", kind[job->kind], "state", state[job->state], "version",
+        number_json((int64_t)job->version), "weights_version", number_json((int64_t)job->made),
+        "example", number_json(job->example), "name",
+        job->name[0] ? json_string(job->name) : json_null(), "learned_again",
+        range_json(job->learn_from, job->learn_to), "skipped",
+        range_json(job->skipped_from, job->skipped_to), "finished_through",
+        (json_int_t)HZP_MAX(stats.learned_through, 0), "error",
+        job->error[0] ? json_string(job->error) : json_null(), "begun_unix_ms",
+        (json_int_t)job->begun_unix_ms, "ended_unix_ms", number_json(job->ended_unix_ms));
+    return json;
+}
+
+static bool ended(const struct hzp_version_job *job)
+{
+    return job->state == HZP_JOB_DONE || job->state == HZP_JOB_FAILED;
+}
+
+static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
+{
+    struct hzp_err_text err = {.param = ""};
+    int status = job->state == HZP_JOB_FAILED ? hzp_http_status(job->code) : MHD_HTTP_OK;
+    if (status == MHD_HTTP_INTERNAL_SERVER_ERROR)
+        return hzp_reply_error(x, status, NULL, "job_failed", "job %" PRIu64 " failed: %s", job->id,
+                               job->error);
+    if (job->state == HZP_JOB_FAILED) {
+        snprintf(err.text, sizeof(err.text), "%s", job->error);
+        return hzp_reply_conflict(x, job->code, &err);
+    }
+    return hzp_reply_json(x, job->state == HZP_JOB_DONE ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED,
+                          job_json(x, job));
+}
+
+/* A request that waits for its job; its exchange is parked. */
+struct waiter {
+    struct hzp_exchange *x;
+    struct hzp_note note;
+    uint64_t job, end_ns;
+    _Atomic bool left;
+};
+
+static void client_left(void *ctx)
+{
+    struct waiter *w = ctx;
+    atomic_store(&w->left, true);
+}
+
+static bool keep_waiting(struct hzp_exchange *x)
+{
+    return true;
+}
+
+/* Notifying thread. */
+static void look(void *ctx)
+{
+    struct waiter *w = ctx;
+    struct hzp_exchange *x = w->x;
+    struct hzp_server *server = x->server;
+    struct hzp_version_job job = {.state = HZP_JOB_FAILED, .code = HZP_ECANCELED};
+    bool known = hzp_state_job(server->engine->state, w->job, &job);
+    bool left = atomic_load(&w->left);
+    if (known && !ended(&job) && !left && hzp_now_ns() < w->end_ns &&
+        hzp_engine_running(server->engine))
+        return;
+    hzp_notify_unpoll(server->notify, &w->note);
+    hzp_hangup_forget(server->hangup, x->fd);
+    if (left || reply_job(x, &job) == MHD_NO)
+        x->closing = true;
+    hzp_exchange_wake(x);
+    free(w);
+}
+
+static int read_timeout(struct hzp_exchange *x, double *ret, struct hzp_err_text *reterr)
+{
+    const char *text = hzp_exchange_query(x, "timeout");
+    *ret = timeout_default;
+    const char *end = text ? hzp_decimal(text, ret) : "";
+    if (!end || *end || *ret < 0 || *ret > timeout_max)
+        return hzp_fail_param(reterr, HZP_EINVAL, "timeout",
+                              "timeout must be a number of seconds from 0 to %g", timeout_max);
+    return HZP_OK;
+}
+
+enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
+                            const char *action, json_t *what)
+{
+    struct hzp_err_text err = {.text = ""};
+    double seconds = 0;
+    uint64_t id = 0;
+    int r = read_timeout(x, &seconds, &err);
+    if (r >= 0)
+        r = hzp_state_ask(x->server->engine->state, asked, &id, &err);
+    if (r < 0) {
+        json_decref(what);
+        return hzp_reply_conflict(x, r, &err);
+    }
+    json_object_set_new(what, "job", json_integer((json_int_t)id));
+    audit(x, action, what);
+    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
+    *w = (struct waiter){.x = x,
+                         .note = {.call = look, .ctx = w},
+                         .job = id,
+                         .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
+    x->resume = keep_waiting;
+    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_notify_poll(x->server->notify, &w->note);
+    return MHD_YES;
+}
+
+/* A whole number from 1 on; 0: the text is none. */
+static int64_t read_number(const char *text)
+{
+    char *end;
+    errno = 0;
+    long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : 0;
+    return n > 0 && !errno && !*end ? n : 0;
+}
+
+enum MHD_Result hzp_route_job(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_version_job job;
+    int64_t id = read_number(x->tail);
+    if (no_state(x, &answered))
+        return answered;
+    if (!id || !hzp_state_job(x->server->engine->state, (uint64_t)id, &job))
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "there is no job %.40s, or it was too long ago", x->tail);
+    return hzp_reply_json(x, MHD_HTTP_OK, job_json(x, &job));
+}
+
+/* ---- one version ---- */
+
+static enum MHD_Result list_names(struct hzp_exchange *x)
+{
+    struct hzp_places places;
+    struct hzp_err_text err;
+    int r = hzp_places_read(x->server->engine, &places, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < places.names; i++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "name", places.name[i].name, "id",
+                                              (json_int_t)places.name[i].id, "since_unix_ms",
+                                              (json_int_t)places.name[i].unix_ms));
+    hzp_places_fini(&places);
+    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_version_record record;
+    struct hzp_places places;
+    struct hzp_err_text err = {.text = ""};
+    uint64_t id = 0;
+    if (no_state(x, &answered))
+        return answered;
+    if (!strcmp(x->tail, "names"))
+        return list_names(x);
+    if (strchr(x->tail, '/'))
+        return not_found(x);
+    int r = hzp_state_find(x->server->engine->state, x->tail, &id, &err);
+    if (r >= 0)
+        r = hzp_state_record(x->server->engine->state, id, &record, &err);
+    if (r >= 0)
+        r = hzp_places_read(x->server->engine, &places, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    json_t *json = hzp_version_json(&record, &places);
+    hzp_places_fini(&places);
+    char source[HZP_VERSION_SOURCE_MAX + 1];
+    r = hzp_state_source(x->server->engine->state, id, source, &err);
+    if (r < 0) {
+        json_decref(json);
+        return hzp_reply_fail(x, r, &err);
+    }
+    json_object_set_new(json, "source", *source ? json_string(source) : json_null());
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
+}
+
+/* The body, or an empty object if there is none.  NULL: an error was answered. */
+static json_t *read_body(struct hzp_exchange *x, enum MHD_Result *ret)
+{
+    return x->bytes ? hzp_exchange_json(x, ret) : json_object();
+}
+
+/* Refuses fields other than these; n of them. */
+static int check_names(const json_t *body, const char *const *known, int n,
+                       struct hzp_err_text *reterr)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)body, name, value)
+    {
+        int i = 0;
+        while (i < n && strcmp(name, known[i]))
+            i++;
+        if (i == n)
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "\"%.40s\" is not a field of this body",
+                                  name);
+    }
+    return HZP_OK;
+}
+
+/* One of two words; absent: the first. */
+static int read_choice(const json_t *body, const char *field, const char *first, const char *second,
+                       bool *ret_second, struct hzp_err_text *reterr)
+{
+    const char *text = NULL;
+    HZP_TRY(hzp_field_string(body, field, &text, reterr));
+    *ret_second = text && !strcmp(text, second);
+    if (text && strcmp(text, first) && !*ret_second)
+        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be \"%s\" or \"%s\"", field,
+                              first, second);
+    return HZP_OK;
+}
+
+static int read_name(const json_t *body, const char *field, struct hzp_version_job *job,
+                     struct hzp_err_text *reterr)
+{
+    const char *text = NULL;
+    HZP_TRY(hzp_field_string(body, field, &text, reterr));
+    if (!text || !hzp_version_name_valid(text))
+        return hzp_fail_param(reterr, HZP_EINVAL, field,
+                              "%s must be given: 1 to %d letters, digits, \"-\", \"_\" and \".\", "
+                              "beginning with a letter, and not \"current\" or \"names\"",
+                              field, HZP_VERSION_NAME_MAX);
+    snprintf(job->name, sizeof(job->name), "%s", text);
+    return HZP_OK;
+}
+
+static int read_activation(const json_t *body, struct hzp_version_job *job, json_t *what,
+                           struct hzp_err_text *reterr)
+{
+    static const char *const known[] = {"lessons", "optimizer"};
+    HZP_TRY(check_names(body, known, HZP_COUNT(known), reterr));
+    HZP_TRY(read_choice(body, "lessons", "skip", "replay", &job->replay, reterr));
+    HZP_TRY(read_choice(body, "optimizer", "restore", "reset", &job->reset, reterr));
+    json_object_set_new(what, "lessons", json_string(job->replay ? "replay" : "skip"));
+    json_object_set_new(what, "optimizer", json_string(job->reset ? "reset" : "restore"));
+    return HZP_OK;
+}
+
+static int read_asked(const json_t *body, struct hzp_version_job *job, json_t *what,
+                      struct hzp_err_text *reterr)
+{
+    static const char *const name[] = {"name"}, *const directory[] = {"directory"};
+    if (job->kind == HZP_JOB_ACTIVATE)
+        return read_activation(body, job, what, reterr);
+    bool exports = job->kind == HZP_JOB_EXPORT;
+    HZP_TRY(check_names(body, exports ? directory : name, 1, reterr));
+    HZP_TRY(read_name(body, exports ? "directory" : "name", job, reterr));
+    json_object_set_new(what, exports ? "directory" : "name", json_string(job->name));
+    return HZP_OK;
+}
+
+/* The trial of the version that the path names ends at the next step. */
+static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool promote)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_engine *e = x->server->engine;
+    uint64_t version = 0;
+    json_t *body = read_body(x, &answered);
+    if (!body)
+        return answered;
+    int r = check_names(body, NULL, 0, &err);
+    json_decref(body);
+    if (r >= 0)
+        r = hzp_state_find(e->state, text, &version, &err);
+    if (r >= 0 && !e->trials)
+        r = hzp_fail(&err, HZP_ENOENT, "no version is on trial: this server has no --canary");
+    if (r >= 0)
+        r = hzp_trials_ask(e->trials, version, promote, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    hzp_loop_poke(e->parts.loop);
+    const char *action = promote ? "promote" : "drop";
+    audit(x, action, json_pack("{s:I}", "version", (json_int_t)version));
+    return hzp_reply_json(x, MHD_HTTP_ACCEPTED,
+                          json_pack("{s:s, s:I, s:s}", "object", "trial", "version",
+                                    (json_int_t)version, "asked", action));
+}
+
+enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
+{
+    static const struct {
+        const char *action;
+        enum hzp_job_kind kind;
+    } actions[] = {
+        {"activate", HZP_JOB_ACTIVATE}, {"name", HZP_JOB_NAME}, {"export", HZP_JOB_EXPORT}};
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_version_job job = {.id = 0};
+    struct hzp_version_record record;
+    char version[HZP_VERSION_NAME_MAX + 1];
+    const char *slash = strchr(x->tail, '/');
+    int i = 0;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (no_state(x, &answered))
+        return answered;
+    while (slash && i < HZP_COUNT(actions) && strcmp(slash + 1, actions[i].action))
+        i++;
+    bool promotes = slash && !strcmp(slash + 1, "promote");
+    bool ends = promotes || (slash && !strcmp(slash + 1, "drop"));
+    if (!slash || (i == HZP_COUNT(actions) && !ends) ||
+        slash - x->tail >= (ptrdiff_t)sizeof(version))
+        return not_found(x);
+    snprintf(version, sizeof(version), "%.*s", (int)(slash - x->tail), x->tail);
+    if (ends)
+        return end_trial(x, version, promotes);
+    json_t *body = read_body(x, &answered);
+    if (!body)
+        return answered;
+    json_t *what = json_object();
+    job.kind = actions[i].kind;
+    int r = hzp_state_find(x->server->engine->state, version, &job.version, &err);
+    if (r >= 0)
+        r = hzp_state_record(x->server->engine->state, job.version, &record, &err);
+    if (r >= 0)
+        r = read_asked(body, &job, what, &err);
+    json_decref(body);
+    if (r < 0) {
+        json_decref(what);
+        return hzp_reply_fail(x, r, &err);
+    }
+    json_object_set_new(what, "version", json_integer((json_int_t)job.version));
+    return hzp_job_run(x, &job, actions[i].action, what);
+}
+
+enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    if (no_state(x, &answered))
+        return answered;
+    int r = hzp_state_unname(x->server->engine->state, x->tail, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    audit(x, "unname", json_pack("{s:s}", "name", x->tail));
+    return hzp_reply_json(
+        x, MHD_HTTP_OK,
+        json_pack("{s:s, s:s, s:b}", "object", "name", "name", x->tail, "deleted", true));
+}
+
+/* ---- one example ---- */
+
+static const char *example_status(struct hzp_engine *e, int64_t n, int64_t learned_through)
+{
+    int64_t none[1], count;
+    static const struct {
+        enum hzp_mark_kind kind;
+        const char *name;
+    } marks[] = {{HZP_MARK_DELETED, "deleted"},
+                 {HZP_MARK_REJECTED, "rejected"},
+                 {HZP_MARK_SKIPPED, "skipped"}};
+    for (int i = 0; i < HZP_COUNT(marks); i++) {
+        hzp_state_marked(e->state, marks[i].kind, n, n, none, 0, &count);
+        if (count)
+            return marks[i].name;
+    }
+    hzp_state_failed(e->state, n, n, none, 0, &count);
+    return count ? "failed" : n <= learned_through ? "learned" : "waiting";
+}
+
+/* The example that the path names; 0: an error was answered. */
+static int64_t read_example(struct hzp_exchange *x, enum MHD_Result *ret)
+{
+    struct hzp_state_stats stats;
+    int64_t n = read_number(x->tail);
+    if (no_state(x, ret))
+        return 0;
+    hzp_state_read_stats(x->server->engine->state, &stats);
+    if (n && n <= stats.last_sequence_number)
+        return n;
+    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no example %.40s", x->tail);
+    return 0;
+}
+
+enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_weights_stats weights;
+    int64_t n = read_example(x, &answered);
+    if (!n)
+        return answered;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:I, s:s}", "object", "fine_tuning.example", "number",
+                                    (json_int_t)n, "status",
+                                    example_status(x->server->engine, n, weights.learned_through)));
+}
+
+enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_weights_stats weights;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    int64_t n = read_example(x, &answered);
+    if (!n)
+        return answered;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
+    if (!strcmp(example_status(x->server->engine, n, weights.learned_through), "deleted"))
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "example %lld is deleted already",
+                               (long long)n);
+    struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .example = n};
+    return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
+}

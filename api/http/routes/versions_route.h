@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/routes/versions_route.h - a version as JSON, and where it is kept.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_API_HTTP_ROUTES_VERSIONS_ROUTE_H
+#define HZP_API_HTTP_ROUTES_VERSIONS_ROUTE_H
+
+#include "api/http/wire/http.h"
+#include "api/learn/versions.h"
+
+#include <jansson.h>
+
+/* What is on disk and has a name, read once for many versions. */
+struct hzp_places {
+    struct hzp_weights *weights;
+    struct hzp_logged_checkpoint *kept; /* [keeps] */
+    struct hzp_version_name *name;      /* [names] */
+    int32_t keeps, names;
+    int64_t most; /* the largest number up to which all examples can have been learned */
+};
+int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
+                    struct hzp_err_text *reterr);
+void hzp_places_fini(struct hzp_places *places);
+
+/* null: < 0. */
+json_t *hzp_through_json(int64_t through);
+
+/* What GET /v1/weights says of a version. */
+json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places);
+
+/* What GET /v1/weights says of a trial; null: there was none. */
+json_t *hzp_trial_json(const struct hzp_trial *trial);
+
+/* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
+enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
+                                   const struct hzp_err_text *err);
+/* Pool: appoints the job, writes an audit line with `what`, which is taken over, and answers when
+ * the job has ended, or after ?timeout= seconds. */
+enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
+                            const char *action, json_t *what);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/wire/fields.h"
+
+#include "text/chars/textbuf.h"
+#include "text/chars/utf8.h"
+
+#include <math.h>
+
+const char *hzp_json_kind(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    default:
+        return "null";
+    }
+}
+
+/* The field, or NULL if it is absent or null. */
+static const json_t *field(const json_t *body, const char *name)
+{
+    const json_t *value = json_object_get(body, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
+                  struct hzp_err_text *reterr)
+{
+    const json_t *value = field(body, name);
+    if (!value)
+        return HZP_OK;
+    /* 3.0 counts as an integer: some clients have only one kind of number. */
+    double real = json_is_real(value) ? json_real_value(value) : 0;
+    bool whole = json_is_real(value) && real == floor(real) && fabs(real) < 1e15;
+    if (!json_is_integer(value) && !whole)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be an integer, not %s", name,
+                              hzp_json_kind(value));
+    int64_t n = json_is_integer(value) ? json_integer_value(value) : (int64_t)real;
+    if (n < low || n > high)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %lld to %lld, not %lld",
+                              name, (long long)low, (long long)high, (long long)n);
+    *ret = n;
+    return HZP_OK;
+}
+
+int hzp_field_number(const json_t *body, const char *name, double low, double high, float *ret,
+                     struct hzp_err_text *reterr)
+{
+    const json_t *value = field(body, name);
+    if (!value)
+        return HZP_OK;
+    if (!json_is_number(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a number, not %s", name,
+                              hzp_json_kind(value));
+    double n = json_number_value(value);
+    if (!(n >= low && n <= high))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %g to %g, not %g", name,
+                              low, high, n);
+    *ret = (float)n;
+    return HZP_OK;
+}
+
+int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_err_text *reterr)
+{
+    const json_t *value = field(body, name);
+    if (!value)
+        return HZP_OK;
+    if (!json_is_boolean(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be true or false, not %s", name,
+                              hzp_json_kind(value));
+    *ret = json_is_true(value);
+    return HZP_OK;
+}
+
+int hzp_field_string(const json_t *body, const char *name, const char **ret,
+                     struct hzp_err_text *reterr)
+{
+    const json_t *value = field(body, name);
+    if (!value)
+        return HZP_OK;
+    if (!json_is_string(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a string, not %s", name,
+                              hzp_json_kind(value));
+    *ret = json_string_value(value);
+    return HZP_OK;
+}
+
+void hzp_given_int(const json_t *body, const char *name, int64_t *ret)
+{
+    int r = hzp_field_int(body, name, INT64_MIN, INT64_MAX, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+void hzp_given_number(const json_t *body, const char *name, float *ret)
+{
+    int r = hzp_field_number(body, name, -HUGE_VAL, HUGE_VAL, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+void hzp_given_bool(const json_t *body, const char *name, bool *ret)
+{
+    int r = hzp_field_bool(body, name, ret, NULL);
+    HZP_ASSERT(r == HZP_OK);
+}
+
+int64_t hzp_field_bound(double bound)
+{
+    return bound >= 0x1p63 ? INT64_MAX : bound <= -0x1p63 ? INT64_MIN : (int64_t)bound;
+}
+
+json_t *hzp_text_json(const char *text, size_t bytes)
+{
+    size_t valid = hzp_utf8_valid(text, bytes);
+    if (valid == bytes)
+        return json_stringn(bytes ? text : "", bytes);
+    struct hzp_textbuf buf = {0};
+    while (bytes) {
+        hzp_textbuf_append(&buf, text, valid);
+        text += valid;
+        bytes -= valid;
+        if (bytes) {
+            hzp_textbuf_append(&buf, HZP_UTF8_REPLACEMENT, 3);
+            text++;
+            bytes--;
+        }
+        valid = hzp_utf8_valid(text, bytes);
+    }
+    json_t *json = json_stringn(buf.data, buf.bytes);
+    hzp_textbuf_fini(&buf);
+    return json;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/wire/pool.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+
+#include <stdlib.h>
+
+struct hzp_pool {
+    struct hzp_lock lock;
+    pthread_cond_t cond;
+    /* under lock */
+    struct hzp_pool_task *first, *last;
+    bool stop;
+    int threads;
+    pthread_t thread[];
+};
+
+/* Under the lock. */
+static void append(struct hzp_pool *pool, struct hzp_pool_task *task)
+{
+    task->queued = true;
+    task->next = NULL;
+    if (pool->last)
+        pool->last->next = task;
+    else
+        pool->first = task;
+    pool->last = task;
+    pthread_cond_signal(&pool->cond);
+}
+
+/* Under the lock, which it releases while the task runs. */
+static void run_first(struct hzp_pool *pool)
+{
+    struct hzp_pool_task *task = pool->first;
+    pool->first = task->next;
+    if (!pool->first)
+        pool->last = NULL;
+    task->queued = false;
+    task->running = true;
+    hzp_lock_release(&pool->lock);
+    bool over = task->run(task->ctx);
+    hzp_lock_take(&pool->lock);
+    if (over)
+        return;
+    task->running = false;
+    if (task->again) {
+        task->again = false;
+        append(pool, task);
+    }
+}
+
+static void *pool_main(void *arg)
+{
+    struct hzp_pool *pool = arg;
+    hzp_thread_yielding(true);
+    hzp_lock_take(&pool->lock);
+    for (;;) {
+        while (!pool->first && !pool->stop)
+            pthread_cond_wait(&pool->cond, &pool->lock.mutex);
+        if (!pool->first)
+            break;
+        run_first(pool);
+    }
+    hzp_lock_release(&pool->lock);
+    return NULL;
+}
+
+int hzp_pool_create(int threads, struct hzp_pool **ret)
+{
+    struct hzp_pool *pool =
+        hzp_xcalloc(1, sizeof(*pool) + (size_t)threads * sizeof(pool->thread[0]));
+    hzp_lock_init(&pool->lock, HZP_LOCK_POOL);
+    pthread_cond_init(&pool->cond, NULL);
+    for (int i = 0; i < threads; i++) {
+        if (hzp_thread_start(&pool->thread[i], "hzp-http", pool_main, pool) < 0) {
+            hzp_pool_destroy(pool);
+            return HZP_ENOMEM;
+        }
+        pool->threads++;
+    }
+    *ret = pool;
+    return HZP_OK;
+}
+
+void hzp_pool_destroy(struct hzp_pool *pool)
+{
+    if (!pool)
+        return;
+    hzp_lock_take(&pool->lock);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->cond);
+    hzp_lock_release(&pool->lock);
+    for (int i = 0; i < pool->threads; i++)
+        pthread_join(pool->thread[i], NULL);
+    pthread_cond_destroy(&pool->cond);
+    hzp_lock_fini(&pool->lock);
+    free(pool);
+}
+
+void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task)
+{
+    hzp_lock_take(&pool->lock);
+    if (task->running)
+        task->again = true;
+    else if (!task->queued)
+        append(pool, task);
+    hzp_lock_release(&pool->lock);
+}

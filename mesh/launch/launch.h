@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mesh/launch/launch.h - what the launcher of several ranks says in the environment, and starting
+ * one.
+ *
+ * Thread: main, before other threads start, but for hzp_launch_kept.
+ */
+#ifndef HZP_MESH_LAUNCH_LAUNCH_H
+#define HZP_MESH_LAUNCH_LAUNCH_H
+
+#include "base/err.h"
+
+#include <signal.h>
+
+/* Opens what the launcher keeps: a socket that is bound, and does not listen yet; and under which
+ * URL clients reach it. */
+struct hzp_launch_keep {
+    int (*open)(void *ctx, int *ret_fd, char *ret_url, size_t size, struct hzp_err_text *reterr);
+    void *ctx;
+};
+
+/* A process without a launcher is rank 0 of 1. */
+struct hzp_launch {
+    int rank, ranks;
+    int local_rank, local_ranks; /* on this machine; -1: the launcher does not say */
+    bool ours;                   /* started by hzp_launch_local or hzp_launch_processes */
+    const char *kind;            /* "mpirun", "torchrun", "pmi", "slurm"; "": no launcher */
+    char host[256];              /* MASTER_ADDR; "": not set */
+    int port;                    /* MASTER_PORT; 0: not set */
+    char from[160];              /* the variables that rank and ranks were taken from */
+};
+
+/* Reads the environment through get(ctx, name), which returns NULL for what is not set.  The first
+ * of these that is complete counts: OMPI_COMM_WORLD_RANK and _SIZE, RANK and WORLD_SIZE, PMI_RANK
+ * and PMI_SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS (which Slurm sets in the tasks of a step, not
+ * in a batch script).  HZP_EINVAL: a value that is no number, or two of the first three that
+ * contradict each other. */
+int hzp_launch_read(const char *(*get)(void *ctx, const char *name), void *ctx,
+                    struct hzp_launch *ret, struct hzp_err_text *reterr);
+
+/* hzp_launch_read of the process's environment. */
+int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
+
+/* Starts this program `ranks` times on this machine with the same arguments, by the installed
+ * launcher, as root and on fewer cores, too, and waits for the end.  A rank that dies does not end
+ * the others.  SIGTERM and SIGINT, and SIGHUP of a terminal that closes, reach the ranks as
+ * SIGUSR1, because a launcher that gets them kills its ranks a second later.  *status: what rank 0
+ * reported (hzp_launch_report); HZP_LAUNCH_LOST: it ended without a report, so it was killed.
+ * *ret_asked: such a signal was passed on.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+enum { HZP_LAUNCH_LOST = 3 }; /* exit status: a rank was lost */
+int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
+                     struct hzp_err_text *reterr);
+
+bool hzp_launch_installed(void); /* whether such a launcher is */
+
+/* The same without a launcher and without MPI: the ranks are this process's children.  They find
+ * torchrun's variables in the environment and meet in a folder that is removed at the end
+ * (mesh/launch/rendezvous.h).  A rank that is killed, or ends with HZP_LAUNCH_LOST, is started
+ * again, each at most `restarts` times and not after such a signal: at once, and after pauses that
+ * double from a second to half a minute where it ends within a minute again and again.  One that
+ * ends with another status is not, because it would end so again; the log names it.
+ * together: no rank goes on without each of the others.  One that still runs half a minute after
+ * another was lost hangs: it is killed, and so started again, too.
+ * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
+ * a rank 0, so once one has listened, connections that come while there is none wait for the next.
+ * With restarts a relay has this socket, and rank 0 finds a Unix socket to which the relay forwards
+ * requests (relay_process.h).  SIGHUP that ends nothing reaches rank 0 and the relay; the relay
+ * also reads the keys again when rank 0 is started again.
+ * NULL: nothing is kept. */
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
+                         const struct hzp_launch_keep *keep, int *status,
+                         struct hzp_err_text *reterr);
+
+/* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none.
+ * Call it once; any thread. */
+int hzp_launch_kept(void);
+/* With a kept Unix socket: the address under which clients reach the launcher's relay, which passes
+ * on to that socket what they ask; NULL: it is not told.  Any thread. */
+const char *hzp_launch_kept_url(void);
+
+/* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
+ * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */
+void hzp_launch_block_signals(sigset_t *set, sigset_t *before, bool *ret_terminal);
+
+/* Says in the environment that the ranks started from now on replace others that were lost.
+ * Torchrun says it by its own variable. */
+void hzp_launch_set_again(void);
+bool hzp_launch_again(void);
+
+/* Rank 0, at its end: the exit status, for hzp_launch_local.  No effect in other processes. */
+void hzp_launch_report(int status);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mesh/launch/processes.c - starts ranks on this machine as its own children, without MPI. */
+#include "mesh/launch/launch.h"
+#include "mesh/launch/relay_process.h"
+#include "mesh/launch/rendezvous.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor, for rank 0 */
+static const char url_variable[] = "HZP_KEPT_URL";     /* where clients come to it */
+enum { KEPT_LEAST = 3 };                               /* those below are replaced, or written to */
+static const uint64_t second_ns = 1000000000u;
+
+struct team {
+    int ranks;
+    char **argv;
+    char program[4096], folder[64];
+    pid_t *pid;         /* [ranks]; 0: has ended */
+    int64_t *left;      /* [ranks]; how often it may be started again */
+    uint64_t *due_ns;   /* [ranks]; when it is to be started again; 0: it is not */
+    uint64_t *begun_ns; /* [ranks]; when it was started */
+    int *quick;         /* [ranks]; how often in a row it has ended soon */
+    bool together;      /* without one of them, all others must end */
+    uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
+    bool asked;         /* to end */
+    int kept;           /* rank 0's socket; -1: none */
+    struct hzp_relay_process relay;
+    int status;     /* of rank 0 */
+    sigset_t mask;  /* before the launcher's */
+    sigset_t first; /* that rank 0 begins with: SIGHUP to reload waits until it takes it */
+};
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+/* The child: becomes the rank.  It has a process group of its own, so that a terminal's Ctrl-C does
+ * not reach it. */
+HZP_NORETURN static void become_rank(struct team *team, int rank)
+{
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (nothing >= 0)
+        dup2(nothing, 0);
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", team->ranks);
+    set_number("LOCAL_RANK", rank);
+    set_number("LOCAL_WORLD_SIZE", team->ranks);
+    setenv("HZP_RANKS_DIR", team->folder, 1);
+    if (rank == 0 && team->kept >= 0) {
+        fcntl(team->kept, F_SETFD, 0); /* the others do not inherit it */
+        set_number(kept_variable, team->kept);
+        if (team->relay.path[0])
+            setenv(url_variable, team->relay.url, 1);
+    }
+    sigprocmask(SIG_SETMASK, rank == 0 ? &team->first : &team->mask, NULL);
+    execv(team->program, team->argv);
+    _exit(127);
+}
+
+static int start(struct team *team, int rank, struct hzp_err_text *reterr)
+{
+    team->begun_ns[rank] = hzp_now_ns();
+    team->pid[rank] = fork();
+    if (team->pid[rank] == 0)
+        become_rank(team, rank);
+    if (team->pid[rank] > 0)
+        return HZP_OK;
+    team->pid[rank] = 0;
+    return hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
+}
+
+int hzp_launch_kept(void)
+{
+    const char *text = getenv("HZP_RANKS_DIR") ? getenv(kept_variable) : NULL;
+    char *end = NULL;
+    long fd = text ? strtol(text, &end, 10) : -1;
+    bool whole = text && *text && !*end && fd >= KEPT_LEAST && fd <= INT_MAX;
+    struct sockaddr_storage at;
+    socklen_t size = sizeof(at);
+    if (!whole || getsockname((int)fd, (struct sockaddr *)&at, &size) < 0)
+        return -1;
+    return fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0 ? (int)fd : -1;
+}
+
+const char *hzp_launch_kept_url(void)
+{
+    return getenv(url_variable);
+}
+
+static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bool relayed,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_relay_process *relay = &team->relay;
+    int fd;
+    HZP_TRY(keep->open(keep->ctx, &fd, relay->url, sizeof(relay->url), reterr));
+    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
+    close(fd);
+    if (team->kept < 0)
+        return hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s", strerror(errno));
+    if (!relayed)
+        return HZP_OK;
+    relay->folder = team->folder;
+    relay->program = team->program;
+    relay->argv = team->argv;
+    relay->mask = &team->mask;
+    int port = team->kept;
+    team->kept = -1;
+    HZP_TRY(hzp_relay_process_open(relay, port, &fd, reterr));
+    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
+    close(fd);
+    return team->kept >= 0 ? HZP_OK
+                           : hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s",
+                                      strerror(errno));
+}
+
+/* Nothing answers there any more: those who wait at the socket are to know it. */
+static void let_go(struct team *team)
+{
+    if (team->kept >= 0)
+        close(team->kept);
+    team->kept = -1;
+}
+
+/* How many run, or will. */
+static int running(const struct team *team)
+{
+    int n = 0;
+    for (int r = 0; r < team->ranks; r++)
+        n += team->pid[r] != 0 || team->due_ns[r];
+    return n;
+}
+
+/* How long a rank that has ended waits until it is started again. */
+static uint64_t pause_of(struct team *team, int rank, uint64_t now)
+{
+    enum { SOON_S = 60, LONGEST_S = 30 };
+    bool soon = now - team->begun_ns[rank] < SOON_S * second_ns;
+    int quick = team->quick[rank] = soon ? HZP_MIN(team->quick[rank] + 1, 8) : 0;
+    return quick < 3 ? 0 : HZP_MIN((uint64_t)1 << (quick - 3), (uint64_t)LONGEST_S) * second_ns;
+}
+
+/* Starts the ranks whose pause is over. */
+static void start_due(struct team *team)
+{
+    uint64_t now = hzp_now_ns();
+    for (int r = 0; r < team->ranks; r++) {
+        if (!team->due_ns[r] || now < team->due_ns[r])
+            continue;
+        team->due_ns[r] = 0;
+        if (start(team, r, NULL) < 0)
+            hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
+        if (r == 0)
+            hzp_relay_process_reload(&team->relay); /* rank 0 reads the keys as they are now */
+    }
+}
+
+/* A rank has ended.  It is started again if it was lost, or another was. */
+static void ended(struct team *team, int rank, int status)
+{
+    bool lost = WIFSIGNALED(status) || WEXITSTATUS(status) == HZP_LAUNCH_LOST;
+    bool needed = rank == 0 || team->pid[0] || team->due_ns[0];
+    team->pid[rank] = 0;
+    if (rank == 0)
+        team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+    if (!lost && status && needed && !team->asked)
+        hzp_log(HZP_LOG_ERROR, "ranks",
+                "rank=%d has ended by an error of its own, status %d, and is not started again",
+                rank, WEXITSTATUS(status));
+    if (!lost || !needed || team->asked || team->left[rank] <= 0)
+        return;
+    uint64_t now = hzp_now_ns(), pause_ns = pause_of(team, rank, now);
+    if (team->begun_ns[rank] > team->lost_ns)
+        team->lost_ns = now;
+    team->left[rank]--;
+    team->due_ns[rank] = now + pause_ns;
+    hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld pause_s=%lld", rank,
+            (long long)team->left[rank], (long long)(pause_ns / second_ns));
+    hzp_launch_set_again();
+}
+
+static void reap(struct team *team)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        bool known = hzp_relay_process_ended(&team->relay, pid, status);
+        for (int r = 0; r < team->ranks && !known; r++)
+            if (team->pid[r] == pid) {
+                ended(team, r, status);
+                known = true;
+            }
+    }
+}
+
+static void kill_all(const struct team *team)
+{
+    for (int r = 0; r < team->ranks; r++)
+        if (team->pid[r])
+            kill(team->pid[r], SIGKILL);
+}
+
+/* Those that have not ended although another rank is lost. */
+static void kill_hanging(const struct team *team)
+{
+    enum { LONG_S = 30 };
+    if (!team->together || !team->lost_ns || hzp_now_ns() - team->lost_ns < LONG_S * second_ns)
+        return;
+    for (int r = 0; r < team->ranks; r++)
+        if (team->pid[r] && team->begun_ns[r] <= team->lost_ns) {
+            hzp_log(HZP_LOG_WARN, "ranks", "rank=%d hangs: it has not ended %d s after a loss", r,
+                    LONG_S);
+            kill(team->pid[r], SIGKILL);
+        }
+}
+
+/* Those that answer clients read the keys again. */
+static void reload(const struct team *team)
+{
+    if (team->pid[0])
+        kill(team->pid[0], SIGHUP);
+    hzp_relay_process_reload(&team->relay);
+}
+
+/* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
+ * rank that outlives rank 0 for long hangs. */
+static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
+{
+    enum { LONG_S = 30, ASKED_S = 5 };
+    struct timespec second = {.tv_sec = 1};
+    uint64_t alone_ns = 0; /* since when rank 0 has ended */
+    for (reap(team); running(team); reap(team)) {
+        if (team->asked || !(team->pid[0] || team->due_ns[0]))
+            let_go(team);
+        start_due(team);
+        kill_hanging(team);
+        if (!team->asked)
+            hzp_relay_process_tend(&team->relay);
+        int number = sigtimedwait(set, NULL, &second);
+        bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
+        team->asked |= ends;
+        if (ends)
+            memset(team->due_ns, 0, sizeof(*team->due_ns) * (size_t)team->ranks);
+        if (ends && team->pid[0])
+            kill(team->pid[0], SIGUSR1);
+        if (number == SIGHUP && !ends)
+            reload(team);
+        if (team->pid[0] || team->due_ns[0])
+            alone_ns = 0;
+        else if (!alone_ns)
+            alone_ns = hzp_now_ns();
+        /* Those that were waiting for a lost rank do not hear that rank 0 has ended. */
+        else if (hzp_now_ns() - alone_ns > (team->asked ? ASKED_S : LONG_S) * second_ns)
+            kill_all(team);
+    }
+}
+
+int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
+                         const struct hzp_launch_keep *keep, int *status,
+                         struct hzp_err_text *reterr)
+{
+    struct team team = {.ranks = ranks,
+                        .argv = argv,
+                        .together = together,
+                        .folder = "/tmp/hzpserve-ranks-XXXXXX",
+                        .kept = -1,
+                        .relay.port = -1,
+                        .status = HZP_LAUNCH_LOST};
+    ssize_t length = readlink("/proc/self/exe", team.program, sizeof(team.program) - 1);
+    if (length <= 0 || !mkdtemp(team.folder))
+        return hzp_fail(reterr, HZP_EIO, "--ranks: %s: %s",
+                        length > 0 ? team.folder : "this program's own file", strerror(errno));
+    bool terminal;
+    sigset_t set;
+    team.program[length] = 0;
+    team.pid = hzp_xcalloc((size_t)ranks, sizeof(*team.pid));
+    team.left = hzp_xcalloc((size_t)ranks, sizeof(*team.left));
+    team.due_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.due_ns));
+    team.begun_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.begun_ns));
+    team.quick = hzp_xcalloc((size_t)ranks, sizeof(*team.quick));
+    for (int i = 0; i < ranks; i++)
+        team.left[i] = restarts;
+    hzp_launch_block_signals(&set, &team.mask, &terminal);
+    team.first = team.mask;
+    if (keep && !terminal)
+        sigaddset(&team.first, SIGHUP);
+    int r = keep ? keep_socket(&team, keep, restarts > 0, reterr) : HZP_OK;
+    for (int i = 0; i < ranks && r == HZP_OK; i++)
+        r = start(&team, i, reterr);
+    team.asked = r < 0;
+    if (r < 0)
+        kill_all(&team);
+    wait_for_ranks(&team, &set, terminal);
+    let_go(&team);
+    hzp_relay_process_close(&team.relay);
+    sigprocmask(SIG_SETMASK, &team.mask, NULL);
+    hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
+    free(team.pid);
+    free(team.left);
+    free(team.due_ns);
+    free(team.begun_ns);
+    free(team.quick);
+    *status = team.status;
+    return r;
+}

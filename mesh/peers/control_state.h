@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mesh/peers/control_state.h - the private struct of the control messages, shared by the files that
+ * implement them: control.c (sockets, the meeting), control_thread.c (heartbeats, losses, clocks,
+ * who is slow), control_spans.c (the timeline of all ranks).
+ *
+ * One message is one frame: a letter and what belongs to it.
+ *
+ *     H rank ranks record   hello, to rank 0; again: the process replaces one that was lost
+ *     W share addresses     welcome: all agree
+ *     X text                refused: text says why
+ *     B beat                heartbeat
+ *     P time                ping, to rank 0: when it was sent
+ *     Q time time           its answer: the same, and rank 0's clock
+ *     S from bytes          rank 0 asks for spans
+ *     D piece               a piece of them, as events of a trace
+ *     L rank text           a rank is lost
+ *     G                     goodbye; while they meet, from rank 0: it ends
+ *
+ * Thread: see struct hzp_control.
+ */
+#ifndef HZP_MESH_PEERS_CONTROL_STATE_H
+#define HZP_MESH_PEERS_CONTROL_STATE_H
+
+#include "base/thread.h"
+#include "base/timeline.h"
+#include "mesh/peers/control.h"
+#include "mesh/peers/stragglers.h"
+
+#include <stdatomic.h>
+
+enum {
+    HZP_CONTROL_NAME = 16,
+    HZP_CONTROL_TEXT = 256,
+    HZP_CONTROL_MESSAGE = HZP_CONTROL_RECORD + 1024,
+    HZP_CONTROL_PINGS = 8, /* the newest answers that a clock is set by */
+};
+
+struct hzp_control_beat {
+    char letter;
+    int32_t missing;
+    uint64_t posted, done;
+    int64_t ahead_ns;       /* rank 0's clock minus this rank's */
+    struct hzp_doing doing; /* what one of its threads has been doing for longest; "": nothing */
+    double doing_s;         /* and for how long */
+    float rate[HZP_METER_COUNT];
+};
+
+struct hzp_control_hello {
+    char letter, magic[7];
+    int32_t rank, ranks, again;
+    uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* see hzp_control_offer_ports */
+    char record[HZP_CONTROL_RECORD];
+};
+
+struct hzp_control_lost {
+    char letter;
+    int32_t rank;
+    char why[HZP_CONTROL_TEXT];
+};
+
+struct hzp_control_ping {
+    char letter;
+    uint64_t sent_ns, answered_ns; /* answered: by rank 0's clock */
+};
+
+struct hzp_control_ask {
+    char letter;
+    uint32_t number;  /* of the question; pieces bear it */
+    uint64_t from_ns; /* by rank 0's clock */
+    uint64_t bytes;   /* that the answer may have */
+};
+
+struct hzp_control_piece {
+    char letter;
+    uint8_t last;
+    uint16_t bytes;
+    uint32_t number;
+    char text[HZP_CONTROL_RECORD];
+};
+
+struct hzp_peer {
+    char name[HZP_CONTROL_NAME];  /* of its socket; rank 0 only */
+    size_t name_size;             /* 0: not there yet */
+    char host[HZP_LINK_ZMQ_HOST]; /* where its hello came from; rank 0 only */
+    uint16_t *port;               /* [ranks], of its hello; rank 0 only */
+    bool lost, left;
+    uint64_t heard_ns, waits_ns; /* when it was last heard; since when it waits for `missing` */
+    uint64_t said_ns;            /* when a message of it arrived last */
+    uint64_t warned_ns;          /* when it was last logged that it waits */
+    uint64_t silent_ns;          /* when it was last logged that it is silent */
+    struct hzp_control_beat beat;
+    char *text; /* rank 0: what it has answered so far */
+    size_t text_bytes;
+    bool text_whole;
+};
+
+struct hzp_control {
+    struct hzp_control_config config;
+    void *context, *socket, *zap; /* zap: rank 0 with a key */
+    char public_key[HZP_CONTROL_KEY];
+    uint8_t public_bytes[32];
+    struct hzp_control_hello hello;        /* this rank's, then scratch for the others' */
+    uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* this rank's */
+    struct hzp_link_zmq_address *address;  /* [rank] */
+    char from[HZP_LINK_ZMQ_HOST];          /* where the newest message came from */
+    struct hzp_link *link;
+    pthread_t thread;
+    bool runs, told; /* told: the loss was sent to the others */
+    atomic_bool closing;
+
+    /* the thread's */
+    uint64_t turn_ns, beat_sent_ns; /* its last turn and last heartbeat */
+    uint64_t late_ns;               /* when a rank too many first said hello; 0: none has */
+    struct hzp_meter meter[HZP_METER_COUNT];
+    struct {
+        uint64_t trip_ns;
+        int64_t ahead_ns;
+    } ping[HZP_CONTROL_PINGS];
+    uint32_t pings;
+    char *out; /* other ranks: the answer that is being sent; NULL: none */
+    size_t out_bytes, out_at;
+    uint32_t out_number;
+    _Alignas(8) char message[HZP_CONTROL_MESSAGE];
+
+    struct hzp_lock lock;  /* of what follows */
+    struct hzp_peer *peer; /* [ranks] */
+    int lost_rank;         /* -1: none */
+    char why[HZP_CONTROL_TEXT];
+    struct hzp_stragglers stragglers; /* rank 0 */
+    /* rank 0: the question for spans; asking: a caller waits for it */
+    bool asking, asked; /* asked: it was sent */
+    struct hzp_control_ask ask;
+    struct hzp_wake told_spans; /* poked with each piece and each loss */
+};
+
+/* ---- control.c ---- */
+
+/* Sends to a rank, if there is room: nothing here may wait for a rank that does not read.
+ * HZP_EBUSY: there is none. */
+int hzp_control_send(struct hzp_control *c, int rank, const void *data, size_t size);
+void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size);
+
+/* Reads one message, if there is one: into data, and the sender's name.  -1: none; else its size,
+ * 0 if it is not one frame of at most `max` bytes. */
+int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name[HZP_CONTROL_NAME],
+                        size_t *name_size);
+
+/* Waits for messages at most this long. */
+void hzp_control_poll(struct hzp_control *c, long milliseconds);
+
+/* Rank 0: tells a process why it is not taken in. */
+void hzp_control_refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why);
+
+/* ---- control_thread.c ---- */
+
+/* The thread's function; control: struct hzp_control. */
+void *hzp_control_thread(void *control);
+
+/* ---- control_spans.c, the thread ---- */
+
+/* Rank 0: sends the question that a caller has put. */
+void hzp_control_put_question(struct hzp_control *c);
+/* Other ranks: makes the answer; goes on sending it. */
+void hzp_control_answer(struct hzp_control *c, const struct hzp_control_ask *ask);
+void hzp_control_send_answer(struct hzp_control *c);
+/* Rank 0: takes a piece of a rank's answer. */
+void hzp_control_take_piece(struct hzp_control *c, int rank, const void *data, size_t size);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mesh/peers/selftest.h - the start-up self-test of several ranks: a matrix product, a copy in
+ * device memory and an all-gather, whose speeds are compared, so that a rank with a slow core,
+ * memory or link is known before it holds up all others.
+ *
+ * Each figure is the best of several runs.  A rank is compared with the lower median of all: of two
+ * ranks with the faster one.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_MESH_PEERS_SELFTEST_H
+#define HZP_MESH_PEERS_SELFTEST_H
+
+#include "device/device.h"
+#include "mesh/link.h"
+
+enum { HZP_SELFTEST_PRODUCT, HZP_SELFTEST_COPY, HZP_SELFTEST_LINK, HZP_SELFTEST_COUNT };
+
+/* What one rank measured. */
+struct hzp_selftest {
+    double seconds[HZP_SELFTEST_COUNT];
+};
+
+/* Runs it on all ranks, which call it together, and logs the slowest rank: as a warning from three
+ * times as slow on.  HZP_EIO: a rank is more than `most` times slower than the others (0: no
+ * limit), which all ranks return and name; or the link failed.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
+                     struct hzp_err_text *reterr);
+
+/* The rank that is slowest, compared with the others: in what (*ret_which), and how many times
+ * slower (*ret_times). */
+int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_which,
+                         double *ret_times);
+
+#endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/model/backward.h"
+
+#include "base/thread.h"
+#include "nanobatch/model/ends.h"
+#include "nanobatch/model/tensor.h"
+#include "nanobatch/model/train_space_state.h"
+#include "nanobatch/model/update.h"
+
+static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
+{
+    HZP_PLAN_NEXT(plan, fill, .y = y);
+}
+
+/* From here on the chain gets items of the micro-batch. */
+static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
+                  const struct hzp_train_space *s)
+{
+    HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max);
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->row0 = 0;
+    chain->rows = micro->rows;
+}
+
+static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t unit)
+{
+    struct hzp_unit_view grad = hzp_unit_view(&s->grads, unit);
+    add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
+}
+
+void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
+                    struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    hzp_assert_engine_thread();
+    if (range->embed)
+        zero_unit(chain, s, 0);
+    for (int32_t l = range->first; l < range->last; l++)
+        zero_unit(chain, s, 1 + l);
+    if (range->head)
+        zero_unit(chain, s, 1 + model->config->layers);
+}
+
+/* One chunk's rows through the range's layers. */
+static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
+                          const struct hzp_version *v, const int32_t *id,
+                          const struct hzp_packed *chunk, struct hzp_train_space *s,
+                          const struct hzp_layer_range *range)
+{
+    struct hzp_layer layer = {model, v, NULL, -1};
+    chain->row0 = chunk->row0;
+    chain->rows = chunk->rows;
+    if (range->embed)
+        hzp_embed_forward(chain, &layer, id + chunk->row0,
+                          hzp_mat_rows(s->kept[0].x_in, chunk->row0, chunk->rows));
+    for (layer.index = range->first; layer.index < range->last; layer.index++) {
+        struct hzp_layer_space space =
+            hzp_train_layer_space(s, layer.index, chunk->row0, chunk->rows);
+        hzp_layer_attend(chain, &layer, &space, chunk);
+        hzp_layer_finish(chain, &layer, &space);
+    }
+}
+
+static void forward_chunks(struct hzp_plan *chain, const struct hzp_model *model,
+                           const struct hzp_version *v, const struct hzp_micro *micro,
+                           struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        forward_chunk(chain, model, v, micro->id, &chunk, s, range);
+    }
+}
+
+/* One layer's rows of all chunks.  The sums of O and Down of one chunk run beside the products of
+ * the others. */
+static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer *layer,
+                                 const struct hzp_micro *micro, struct hzp_train_space *s,
+                                 const struct hzp_layer_range *range)
+{
+    const struct hzp_model *model = layer->model;
+    struct hzp_layer_space space[HZP_LINK_BEGUN_MAX];
+    for (int32_t i = 0; i < micro->chunks; i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        space[i] = hzp_train_layer_space(s, layer->index, chunk.row0, chunk.rows);
+        space[i].sums_apart = true;
+        chain->row0 = chunk.row0;
+        chain->rows = chunk.rows;
+        if (layer->index > range->first) {
+            chain->layer = (int16_t)(layer->index - 1);
+            hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_in);
+        }
+        hzp_layer_attend(chain, layer, &space[i], &chunk);
+        chain->layer = (int16_t)layer->index;
+        hzp_attn_output(chain, layer, &space[i]);
+        hzp_tensor_begin(chain, model, HZP_TENSOR_O, space[i].x_mid);
+    }
+    for (int32_t i = 0; i < micro->chunks; i++) {
+        chain->row0 = micro->chunk[i].row0;
+        chain->rows = micro->chunk[i].rows;
+        hzp_tensor_end(chain, model, HZP_TENSOR_O, space[i].x_mid);
+        hzp_mlp_forward(chain, layer, &space[i]);
+        hzp_tensor_begin(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
+    }
+    for (int32_t i = 0; i < micro->chunks && layer->index == range->last - 1; i++) {
+        chain->row0 = micro->chunk[i].row0;
+        chain->rows = micro->chunk[i].rows;
+        hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
+    }
+    chain->layer = -1;
+}
+
+/* The forward pass of a tensor-parallel group's micro-batch that is cut. */
+static void forward_beside(struct hzp_plan *chain, const struct hzp_model *model,
+                           const struct hzp_version *v, const struct hzp_micro *micro,
+                           struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    struct hzp_layer layer = {model, v, NULL, -1};
+    HZP_ASSERT(micro->chunks <= HZP_LINK_BEGUN_MAX);
+    if (range->embed)
+        hzp_embed_forward(chain, &layer, micro->id, hzp_mat_rows(s->kept[0].x_in, 0, micro->rows));
+    for (layer.index = range->first; layer.index < range->last; layer.index++)
+        forward_layer_beside(chain, &layer, micro, s, range);
+}
+
+void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
+                       const struct hzp_version *v, const struct hzp_micro *micro,
+                       struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    hzp_assert_engine_thread();
+    begin(chain, micro, s);
+    if (model->tensor && micro->chunks > 1)
+        forward_beside(chain, model, v, micro, s, range);
+    else
+        forward_chunks(chain, model, v, micro, s, range);
+    begin(chain, micro, s);
+    s->forward_end = chain->items;
+}
+
+/* Head, loss and, if gradients are wanted, the head's backward pass for learned rows [row0, row0 +
+ * rows). */
+static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
+                          const struct hzp_micro *micro, struct hzp_train_space *s, int32_t row0,
+                          int32_t rows, bool backward)
+{
+    const int32_t *row = micro->learned_row + row0;
+    int32_t last = s->config.forward_only ? 0 : layer->model->config->layers;
+    struct hzp_head_space head = hzp_train_head_space(s, rows);
+    if (!backward)
+        head.dlogits = (struct hzp_mat){0};
+    hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
+    hzp_head_forward(chain, layer, &head);
+    hzp_loss_build(chain, &micro->loss, row0, head.logits, head.dlogits, head.quantum_flops);
+    if (backward)
+        hzp_head_backward(chain, layer, row, &head, hzp_mat_rows(s->dx, 0, micro->rows));
+}
+
+static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
+                     const struct hzp_micro *micro, struct hzp_train_space *s, bool backward)
+{
+    /* Equal chunks: a last one of few rows would cost as much memory traffic as a full one. */
+    int32_t chunks = HZP_DIV_UP(micro->learned, s->config.head_rows);
+    int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1));
+    for (int32_t at = 0; at < micro->learned; at += chunk)
+        add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at), backward);
+}
+
+void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
+                        const struct hzp_version *v, const struct hzp_micro *micro,
+                        struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
+    struct hzp_packed whole = hzp_micro_whole(micro);
+    struct hzp_layer layer = {model, v, &s->grads, -1};
+    HZP_ASSERT(!s->config.forward_only);
+    begin(chain, micro, s);
+    if (range->head) {
+        add_zero(chain, g.dx);
+        add_head(chain, &layer, micro, s, true);
+    }
+    for (int32_t l = range->last - 1; l >= range->first; l--) {
+        struct hzp_layer_space kept = hzp_train_layer_space(s, l, 0, micro->rows);
+        layer.index = l;
+        hzp_layer_backward(chain, &layer, &kept, &g, &whole);
+    }
+    layer.index = -1;
+    if (range->embed)
+        hzp_embed_backward(chain, &layer, micro->id, g.dx);
+}
+
+/* --- Fresh gradients -------------------------------------------------------------------------- */
+
+/* The range whose backward pass completes unit u's gradient. */
+static struct hzp_layer_range range_of(const struct hzp_model_config *c, int32_t u)
+{
+    struct hzp_layer_range range = {u - 1, u, false, false};
+    if (u == 0)
+        range = (struct hzp_layer_range){0, 0, .embed = true};
+    else if (u == c->layers + 1)
+        range = (struct hzp_layer_range){c->layers, c->layers, .head = true};
+    return range;
+}
+
+void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    zero_unit(chain, s, u);
+}
+
+void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
+                             const struct hzp_version *v, const struct hzp_micro *micro,
+                             struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range range = range_of(model->config, u);
+    bool tied = model->config->tied, fresh = hzp_shards_fresh(&s->config.shards);
+    chain->tenant = HZP_TENANT_TRAIN;
+    if (fresh && (u > 0 || !tied))
+        zero_unit(chain, s, u);
+    if (fresh && range.head && tied) /* the head adds to the embedding's gradient */
+        zero_unit(chain, s, 0);
+    if (micro)
+        hzp_micro_backward(chain, model, v, micro, s, &range);
+}
+
+void hzp_micro_zero_sums(struct hzp_plan *chain, struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t u = 0; u < s->sum->layout->units; u++) {
+        struct hzp_unit_view sum = hzp_unit_view(s->sum, u);
+        if (sum.part.count)
+            add_zero(chain, hzp_unit_piece(&sum, sum.part.first, sum.part.count));
+    }
+}
+
+/* sum += fresh gradient of the unit, element by element: the column sums of one row. */
+static void add_to_sum(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t u)
+{
+    struct hzp_unit_view fresh = hzp_unit_view(&s->grads, u), sum = hzp_unit_view(s->sum, u);
+    size_t n = HZP_MIN(sum.elements, (size_t)1 << 16);
+    struct hzp_colsum_args args = {hzp_unit_piece(&fresh, 0, n), hzp_unit_piece(&sum, 0, n)};
+    size_t piece = hzp_update_piece(s, HZP_OP_colsum, &args, n);
+    for (size_t at = 0; at < sum.elements; at += piece) {
+        n = HZP_MIN(piece, sum.elements - at);
+        HZP_PLAN_NEXT(chain, colsum, .x = hzp_unit_piece(&fresh, at, n),
+                      .y = hzp_unit_piece(&sum, at, n));
+    }
+}
+
+/* The whole chain with fresh gradients on one rank. */
+static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
+                          const struct hzp_version *v, const struct hzp_micro *micro,
+                          struct hzp_train_space *s, bool first)
+{
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    if (first)
+        hzp_micro_zero_sums(chain, s);
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    for (int32_t u = model->layout->units - 1; u >= 0; u--) {
+        hzp_micro_backward_unit(chain, model, v, micro, s, u);
+        add_to_sum(chain, s, u);
+    }
+}
+
+/* --- All of it -------------------------------------------------------------------------------- */
+
+void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
+                     const struct hzp_version *v, const struct hzp_micro *micro,
+                     struct hzp_train_space *s, bool first)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    begin(chain, micro, s);
+    HZP_ASSERT(s->config.shards.groups.ranks == 1);
+    if (hzp_shards_fresh(&s->config.shards)) {
+        build_ordered(chain, model, v, micro, s, first);
+        return;
+    }
+    if (first)
+        hzp_micro_zero(chain, model, s, &all);
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    hzp_micro_backward(chain, model, v, micro, s, &all);
+}
+
+/* --- Products alone --------------------------------------------------------------------------- */
+
+static bool same_layout(const struct hzp_mat *a, const struct hzp_mat *b)
+{
+    return a->rows == b->rows && a->cols == b->cols && a->stride == b->stride && a->type == b->type;
+}
+
+static bool same_shape(const struct hzp_matmul_args *a, const struct hzp_matmul_args *b)
+{
+    return same_layout(&a->a, &b->a) && same_layout(&a->b, &b->b) && same_layout(&a->c, &b->c) &&
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && !a->bias.ptr == !b->bias.ptr;
+}
+
+static void add_new(struct hzp_plan *chain, struct hzp_matmul_args product)
+{
+    for (int32_t i = 0; i < chain->items; i++)
+        if (same_shape(chain->item[i].args, &product))
+            return;
+    product.accumulate = 0;
+    product.from = (struct hzp_mat){0};
+    hzp_plan_next(chain, HZP_OP_matmul, &product);
+}
+
+void hzp_micro_products(struct hzp_plan *chain, const struct hzp_model *model,
+                        const struct hzp_version *v, const struct hzp_micro *micro,
+                        struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_plan whole;
+    hzp_plan_init(&whole);
+    hzp_micro_forward(&whole, model, v, micro, s, &all);
+    hzp_micro_backward(&whole, model, v, micro, s, &all);
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t i = 0; i < whole.items; i++)
+        if (whole.item[i].op == HZP_OP_matmul)
+            add_new(chain, *(const struct hzp_matmul_args *)whole.item[i].args);
+    hzp_plan_fini(&whole);
+}
+
+void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
+                    const struct hzp_version *v, const struct hzp_micro *micro,
+                    struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer layer = {model, v, NULL, -1};
+    hzp_micro_forward(chain, model, v, micro, s, &all);
+    add_head(chain, &layer, micro, s, false);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/model/micro.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
+{
+    struct hzp_micro *m = hzp_xcalloc(1, sizeof(*m));
+    m->dev = dev;
+    m->rows_max = rows_max;
+    size_t n = (size_t)rows_max + 1;
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * 14 * sizeof(int32_t), &m->memory);
+    if (r < 0) {
+        free(m);
+        return r;
+    }
+    int32_t *at = m->memory;
+    m->id = at;
+    m->pos = at + n;
+    m->row0 = at + 2 * n;
+    m->pos0 = at + 3 * n;
+    m->learned_row = at + 4 * n;
+    m->target = at + 5 * n;
+    m->loss.value = (float *)(at + 6 * n);
+    m->chunk_row0 = at + 7 * n;
+    m->chunk_pos0 = at + 10 * n;
+    m->weight = (float *)(at + 13 * n);
+    m->loss.target = m->target;
+    hzp_micro_clear(m);
+    *ret = m;
+    return HZP_OK;
+}
+
+void hzp_micro_destroy(struct hzp_micro *m)
+{
+    if (!m)
+        return;
+    hzp_device_free(m->dev, HZP_MEM_HOST, m->memory);
+    free(m->chunk);
+    free(m);
+}
+
+void hzp_micro_clear(struct hzp_micro *m)
+{
+    m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = 0;
+    m->row0[0] = 0;
+    m->loss.kind = HZP_LOSS_XENT;
+    m->loss.weight = NULL;
+    m->weight_sum = 0;
+}
+
+static void add_chunk(struct hzp_micro *m, int32_t from, int32_t to, int32_t *doc, int32_t *at)
+{
+    if (m->chunks == m->chunks_room) {
+        m->chunks_room = HZP_MAX(16, 2 * m->chunks_room);
+        m->chunk = hzp_xrealloc(m->chunk, (size_t)m->chunks_room * sizeof(*m->chunk));
+    }
+    struct hzp_chunk *c = &m->chunk[m->chunks++];
+    *c = (struct hzp_chunk){.row0 = from, .rows = to - from, .at = *at};
+    while (m->row0[*doc + 1] <= from)
+        ++*doc;
+    for (int32_t d = *doc; d < m->docs && m->row0[d] < to; d++) {
+        int32_t first = HZP_MAX(m->row0[d], from), last = HZP_MIN(m->row0[d + 1], to);
+        m->chunk_row0[*at] = first - from;
+        m->chunk_pos0[(*at)++] = first - m->row0[d];
+        c->docs++;
+        c->doc_rows_max = HZP_MAX(c->doc_rows_max, last - first);
+        c->ctx_max = HZP_MAX(c->ctx_max, last - m->row0[d]);
+    }
+    m->chunk_row0[(*at)++] = to - from;
+}
+
+void hzp_micro_cut(struct hzp_micro *m, int32_t chunk_rows)
+{
+    int32_t doc = 0, at = 0;
+    int64_t n = chunk_rows > 0 ? HZP_MAX((m->rows + chunk_rows / 2) / chunk_rows, 1) : 0;
+    m->chunks = 0;
+    for (int64_t i = 0; i < n && m->rows > 0; i++)
+        add_chunk(m, (int32_t)(m->rows * i / n), (int32_t)(m->rows * (i + 1) / n), &doc, &at);
+}
+
+void hzp_micro_halve(struct hzp_micro *m)
+{
+    hzp_micro_cut(m, HZP_DIV_UP(m->rows, 2));
+}
+
+struct hzp_packed hzp_micro_whole(const struct hzp_micro *m)
+{
+    return (struct hzp_packed){
+        .segs = {m->row0, m->pos0, m->docs, m->doc_rows_max, m->doc_rows_max},
+        .pos = m->pos,
+        .rows = m->rows};
+}
+
+struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
+{
+    if (!m->chunks)
+        return hzp_micro_whole(m);
+    const struct hzp_chunk *c = &m->chunk[chunk];
+    return (struct hzp_packed){.segs = {m->chunk_row0 + c->at, m->chunk_pos0 + c->at, c->docs,
+                                        c->doc_rows_max, c->ctx_max},
+                               .pos = m->pos + c->row0,
+                               .row0 = c->row0,
+                               .rows = c->rows,
+                               .before = m->chunk_pos0[c->at]};
+}
+
+/* Token `token` is to be predicted by row `row`. */
+static void add_target(struct hzp_micro *m, int32_t row, int32_t token, float weight)
+{
+    int32_t i = m->learned++;
+    m->learned_row[i] = row;
+    m->target[i] = token;
+    m->weight[i] = weight;
+    m->weight_sum += (double)weight;
+    if (weight != 1)
+        m->loss.weight = m->weight;
+}
+
+int hzp_micro_add_weighted(struct hzp_micro *m, const int32_t *token, const uint8_t *learn,
+                           const float *weight, int32_t count)
+{
+    HZP_ASSERT(count >= 2);
+    int32_t rows = count - 1;
+    if (rows > m->rows_max - m->rows)
+        return HZP_EBUSY;
+    for (int32_t i = 0; i < rows; i++) {
+        int32_t r = m->rows + i;
+        m->id[r] = token[i];
+        m->pos[r] = i;
+        if (learn[i + 1])
+            add_target(m, r, token[i + 1], weight ? weight[i + 1] : 1);
+    }
+    m->chunks = 0;
+    m->pos0[m->docs++] = 0;
+    m->rows += rows;
+    m->row0[m->docs] = m->rows;
+    m->doc_rows_max = HZP_MAX(m->doc_rows_max, rows);
+    return HZP_OK;
+}
+
+int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)
+{
+    return hzp_micro_add_weighted(m, token, learn, NULL, count);
+}

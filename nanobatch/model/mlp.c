@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/model/mlp.h"
+
+#include "nanobatch/model/tensor.h"
+
+/* The layer's columns of the buffers, which are wider where layers differ. */
+struct columns {
+    struct hzp_mat gate_up, inner;
+};
+
+static struct columns columns_of(const struct hzp_layer *layer, struct hzp_mat gate_up,
+                                 struct hzp_mat inner)
+{
+    int32_t cols = hzp_layout_inner(layer->model->layout, layer->index);
+    return (struct columns){hzp_mat_cols(gate_up, 0, 2 * cols), hzp_mat_cols(inner, 0, cols)};
+}
+
+void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
+                     const struct hzp_layer_space *s)
+{
+    struct columns use = columns_of(layer, s->gate_up, s->inner);
+    struct hzp_normed_product gate_up = {
+        .norm = HZP_MLP_NORM, .role = HZP_GATE_UP, .rstd = s->rstd_mlp, .inner = use.inner};
+    bool coded = hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use.gate_up);
+    hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, coded, s->x_mid, s->x_out);
+}
+
+void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
+                      const struct hzp_layer_space *k, const struct hzp_layer_grads *g)
+{
+    struct hzp_mat dy = hzp_stream_grad(plan, g);
+    struct hzp_mat norm = hzp_layer_weight(layer, HZP_MLP_NORM);
+    struct columns use = columns_of(layer, k->gate_up, g->inner);
+    struct columns grad = columns_of(layer, g->dgate_up, g->dinner);
+
+    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
+    hzp_product_backward(plan, layer, HZP_DOWN, g->quantum_flops, dy, use.inner, grad.inner);
+    HZP_PLAN_NEXT(plan, swiglu_bwd, .x = use.gate_up, .dy = grad.inner, .dx = grad.gate_up);
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_mid, .w = norm, .y = g->normed,
+                  .eps = layer->model->config->norm_eps);
+    hzp_product_backward_summed(plan, layer, HZP_GATE_UP, HZP_TENSOR_D_GATE_UP, g->quantum_flops,
+                                grad.gate_up, g->normed, g->dnormed);
+    HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_mid, .w = norm, .dx = g->dx,
+                  .dw = hzp_layer_grad(layer, HZP_MLP_NORM), .rstd = k->rstd_mlp);
+}

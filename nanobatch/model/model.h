@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/model/model.h - what the builders of plans know of the model: its layout, its versions,
+ * its rotary table.  The engine knows tokens; text exists only in api/.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_MODEL_MODEL_H
+#define HZP_NANOBATCH_MODEL_MODEL_H
+
+#include "weights/versions.h"
+
+struct hzp_model {
+    struct hzp_device *dev;
+    struct hzp_weights *weights;
+    const struct hzp_layout *layout;
+    const struct hzp_model_config *config; /* layout's */
+    enum hzp_dtype act;                    /* type of weights and activations */
+    bool kv_e4m3;                          /* keys and values in pages are E4M3; else of act */
+    struct hzp_mat rope;                   /* [positions][dim] F32, device memory, owned */
+    /* Between the ranks of a slice, one for each tenant's collectives; NULL: one rank. */
+    struct hzp_link *tensor, *tensor_train;
+    int32_t positions; /* longest sequence this process accepts */
+};
+
+/* The type of keys and values in pages. */
+static inline enum hzp_dtype hzp_model_kv_type(const struct hzp_model *model)
+{
+    return model->kv_e4m3 ? HZP_E4M3 : model->act;
+}
+
+/* Bytes of the keys, or of the values, of one position in one layer, with their scales. */
+static inline size_t hzp_kv_side_bytes(const struct hzp_model_config *config, enum hzp_dtype type)
+{
+    size_t head = (size_t)config->heads.dim * hzp_dtype_size(type);
+    return (size_t)config->heads.kv_heads * (head + (type == HZP_E4M3 ? sizeof(float) : 0));
+}
+
+/* Computes the rotary table for `positions` positions.  dev and weights are borrowed.  HZP_ENOMEM,
+ * HZP_EDEVICE. */
+int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,
+                     struct hzp_model **ret);
+/* The other ranks that compute each product with this one (model/tensor.h): the link connects just
+ * these, and its rank is that of the layout's slice.  `train` moves what training's items exchange,
+ * `serve` the rest; with one link for both, both tenants' items need one order.  Borrowed; they
+ * outlive the model, and nothing else posts on them while a plan runs. */
+void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struct hzp_link *train);
+void hzp_model_destroy(struct hzp_model *model); /* NULL: no effect */
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/model/product.h - matrix products of a layer of one version, forward and backward.
+ *
+ * Forward  y = x W^T + bias (+ y).  With fp8 (serving, and evaluation of it) a product first
+ * quantises its rows into the space's narrow buffer and reads the version's e4m3 matrix
+ * (weights/fp8.h).
+ * Backward dW += dY^T X, dX = dY W.  Gradients are F32.
+ *
+ * A product is cut into pieces of about quantum_flops, so that no item of a chain takes much
+ * longer than that: the trainer can then give way to serving between two items.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_MODEL_PRODUCT_H
+#define HZP_NANOBATCH_MODEL_PRODUCT_H
+
+#include "nanobatch/model/model.h"
+#include "nanobatch/model/space.h"
+#include "nanobatch/model/tensor.h"
+#include "nanobatch/plan/plan.h"
+#include "weights/units.h"
+
+/* Where builders find a layer's weights and gradients.  All borrowed. */
+struct hzp_layer {
+    const struct hzp_model *model;
+    const struct hzp_version *version; /* whose weights are read */
+    const struct hzp_units *grads;     /* F32; NULL: forward only */
+    int32_t index;                     /* -1: the embedding and the head */
+};
+
+/* The layer's tensor of that role; ptr NULL: the model has none. */
+struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role);
+/* The gradient of the layer's tensor of that role, F32; ptr NULL: the model has none.  The layer
+ * has gradients. */
+struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role);
+
+/* A product of any operands in pieces of at most about quantum_flops each, cut along the longer
+ * side of c.  No sum is split, so the result does not depend on the cut.  0: one piece. */
+void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
+                         const struct hzp_matmul_args *args);
+
+/* y = x W^T + bias, W the layer's matrix of that role; bias absent: none. */
+void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                         const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
+                         struct hzp_mat y);
+
+/* normed = rmsnorm(x) by the layer's weight of that role.  Where the ranks of slices divide the
+ * rows (s->part), each norms its own, and gets the others'; whole: x is complete, and nothing is
+ * sent. */
+void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                     const struct hzp_layer_space *s, struct hzp_mat x, float *rstd, bool whole);
+
+/* One op for norm, product and SwiGLU, if the device has it (hzp_device_projects); else nothing is
+ * added.  False: nothing was. */
+bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_project_args *args);
+
+/* y = rmsnorm(x) W^T + bias, norm and W the layer's of these roles; and inner = swiglu(y), unless
+ * absent.  Where the device has one op for them, and nothing is kept for a backward pass (rstd
+ * NULL, products not cut), the space's normed, and y if there is an inner, are not written.  With
+ * fp8 the product reads codes of normed from the narrow buffer, and where the device has one op for
+ * norm or SwiGLU and codes, these are written instead of normed and of inner.  True: not inner, but
+ * its codes. */
+struct hzp_normed_product {
+    enum hzp_role norm, role;
+    float *rstd;
+    bool whole; /* as in hzp_stream_norm */
+    struct hzp_mat bias, inner;
+};
+bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
+                        const struct hzp_normed_product *p, const struct hzp_layer_space *s,
+                        struct hzp_mat x, struct hzp_mat y);
+
+/* to = from + x W^T, W the layer's matrix of O or Down: a product that ends in the residual stream,
+ * of all ranks where they compute it together.  coded: the narrow buffer has x's codes already. */
+void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                    const struct hzp_layer_space *s, struct hzp_mat x, bool coded,
+                    struct hzp_mat from, struct hzp_mat to);
+
+/* dW += dy^T x, then dx = dy W. */
+void hzp_product_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                          uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                          struct hzp_mat dx);
+/* The same of a product whose input all ranks have: dx becomes the sum of theirs.  It is computed
+ * first, so that it is added up while dW is computed.  dx is none of the other memory. */
+void hzp_product_backward_summed(struct hzp_plan *plan, const struct hzp_layer *layer,
+                                 enum hzp_role role, enum hzp_tensor_place place,
+                                 uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
+                                 struct hzp_mat dx);
+
+/* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
+ * cast. */
+struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g);
+
+#endif

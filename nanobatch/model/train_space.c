@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/model/train_space_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns of each kind of row; inner: of a buffer that all layers use in turn. */
+struct widths {
+    int32_t width, packed, attn, inner, heads, vocab;
+};
+
+static struct widths widths_of(const struct hzp_layout *layout)
+{
+    const struct hzp_model_config *c = &layout->config;
+    return (struct widths){
+        .width = c->width,
+        .packed = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim,
+        .attn = c->heads.heads * c->heads.dim,
+        .inner = hzp_layout_inner_max(layout),
+        .heads = c->heads.heads,
+        .vocab = c->vocab,
+    };
+}
+
+static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
+                     const struct hzp_layout *layout, int32_t layer, struct hzp_kept_layer *k)
+{
+    const struct hzp_model_config *c = &layout->config;
+    struct widths w = widths_of(layout);
+    int32_t rows = s->rows_room;
+    int32_t inner = s->config.forward_only ? w.inner : hzp_layout_inner(layout, layer);
+    k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    k->x_mid = s->config.forward_only ? k->x_in : hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
+    k->qkv_bare = c->qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
+    k->attn = hzp_mat_cut(base, at, rows, w.attn, s->act);
+    k->gate_up = hzp_mat_cut(base, at, rows, 2 * inner, s->act);
+    k->rstd_attn = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    k->rstd_mlp = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
+}
+
+static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
+                     const struct hzp_layout *layout, struct widths w)
+{
+    int32_t rows = s->config.head_rows;
+    s->picked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    s->picked_normed = hzp_mat_cut(base, at, rows, w.width, s->act);
+    s->logits = hzp_mat_cut(base, at, rows, w.vocab, HZP_F32);
+    s->gathered = hzp_gathered_cut(base, at, layout, rows);
+    s->picked_rstd = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
+    if (s->config.forward_only)
+        return;
+    s->dlogits = s->logits; /* BF16: in the first half of each row */
+    s->dlogits.type = s->act;
+    s->dlogits.stride = w.vocab * (int32_t)(sizeof(float) / hzp_dtype_size(s->act));
+    s->dpicked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    s->dpicked_normed = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+}
+
+static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
+{
+    struct widths w = widths_of(layout);
+    int32_t rows = s->config.rows_max;
+    size_t at = 0;
+    int32_t layers = s->config.forward_only ? 1 : layout->config.layers;
+    s->rows_room = rows + s->config.ride_rows;
+    s->heads = w.heads;
+    struct hzp_kept_layer counted;
+    for (int32_t l = 0; l < layers; l++)
+        cut_kept(s, base, &at, layout, l, base ? &s->kept[l] : &counted);
+    s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
+    s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
+    cut_head(s, base, &at, layout, w);
+    if (s->config.fp8)
+        s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
+    if (s->config.forward_only)
+        return at;
+    struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
+    if (base)
+        s->kept[layers].x_in = last;
+    s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dx_act = s->act == HZP_F32 ? s->dx : hzp_mat_cut(base, &at, rows, w.width, s->act);
+    s->dnormed = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dinner = hzp_mat_cut(base, &at, rows, w.inner, s->act);
+    s->dgate_up = hzp_mat_cut(base, &at, rows, 2 * w.inner, s->act);
+    s->dattn = hzp_mat_cut(base, &at, rows, w.attn, s->act);
+    s->dqkv = hzp_mat_cut(base, &at, rows, w.packed, s->act);
+    return at;
+}
+
+static void lay_out_units(struct hzp_units *units, char *base, size_t *at,
+                          const struct hzp_layout *layout, enum hzp_dtype type)
+{
+    if (base)
+        hzp_units_init(units, layout, type, base + *at);
+    *at += hzp_units_bytes(layout, type);
+}
+
+static void lay_out_shards(struct hzp_train_space *s, enum hzp_level level, struct hzp_units *units,
+                           char *base, size_t *at, const struct hzp_layout *layout,
+                           enum hzp_dtype type)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    if (hzp_groups_shards(&shards->groups, level) == 1) {
+        lay_out_units(units, base, at, layout, type);
+        return;
+    }
+    if (base)
+        hzp_units_init_shards(units, layout, type, base + *at, &shards->groups, level,
+                              shards->rank);
+    *at += hzp_units_shard_bytes(layout, type, &shards->groups, level);
+}
+
+/* Two places for the largest unit; a tied embedding has its own (weights/groups.h). */
+static void lay_out_ring(struct hzp_train_space *s, char *base, size_t *at,
+                         const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    if (base) {
+        float *tied = (float *)(base + *at), *place = tied + m.tied;
+        hzp_units_init(&s->grads, layout, HZP_F32, NULL);
+        for (int32_t u = 0; u < layout->units; u++)
+            hzp_units_place(&s->grads, u,
+                            u == 0 && m.tied ? tied : place + (size_t)(u % 2) * m.largest);
+    }
+    *at += (m.tied + 2 * m.largest) * sizeof(float);
+}
+
+/* Gradients: the ring, if there is one, and the sums. */
+static void lay_out_grads(struct hzp_train_space *s, char *base, size_t *at,
+                          const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    s->sum = s->total = &s->grads;
+    if (!hzp_shards_fresh(shards)) {
+        lay_out_units(&s->grads, base, at, layout, HZP_F32);
+        return;
+    }
+    lay_out_ring(s, base, at, layout);
+    s->sum = s->total = &s->sums;
+    lay_out_shards(s, shards->ordered ? HZP_LEVEL_RANKS : HZP_LEVEL_GRADS, &s->sums, base, at,
+                   layout, HZP_F32);
+    if (!shards->ordered || shards->groups.z1 == shards->groups.ranks)
+        return;
+    s->total = &s->totals;
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->totals, base, at, layout, HZP_F32);
+}
+
+static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
+{
+    size_t at = 0;
+    enum hzp_dtype moment = s->config.moment_type;
+    if (s->config.forward_only)
+        return 0;
+    lay_out_grads(s, base, &at, layout);
+    size_t begin = at;
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->m, base, &at, layout, moment);
+    lay_out_shards(s, HZP_LEVEL_STATE, &s->v, base, &at, layout, moment);
+    if (s->act == HZP_BF16)
+        lay_out_shards(s, HZP_LEVEL_STATE, &s->residual, base, &at, layout, HZP_I16);
+    if (s->config.backup) {
+        size_t bytes = HZP_ROUND_UP(at - begin, sizeof(float));
+        s->copied_floats = bytes / sizeof(float);
+        s->copied = base ? (float *)(base + begin) : NULL;
+        at = HZP_ROUND_UP(begin + bytes, (size_t)64);
+        s->backup = base ? (float *)(base + at) : NULL;
+        at += bytes;
+    }
+    return at;
+}
+
+/* The sums of squares that ranks exchange. */
+static int open_squares(struct hzp_train_space *s, const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    size_t shards_of_state = (size_t)shards->groups.z1;
+    if (s->config.forward_only || shards_of_state == 1)
+        return HZP_OK;
+    s->square_count = 1;
+    if (shards->ordered)
+        s->square_count =
+            hzp_units_bytes(layout, HZP_F32) / sizeof(float) / shards_of_state / HZP_BLOCK_ELEMENTS;
+    void *memory;
+    HZP_TRY(hzp_device_alloc(s->dev, HZP_MEM_HOST,
+                             (1 + shards_of_state) * s->square_count * sizeof(double), &memory));
+    s->square = memory;
+    s->squares = s->square + s->square_count;
+    return HZP_OK;
+}
+
+struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
+                                             int32_t row0, int32_t rows)
+{
+    const struct hzp_kept_layer *k = &s->kept[s->config.forward_only ? 0 : layer];
+    struct hzp_mat x_out = s->config.forward_only ? k->x_in : s->kept[layer + 1].x_in;
+    size_t heads = (size_t)s->heads;
+    return (struct hzp_layer_space){
+        .x_in = hzp_mat_rows(k->x_in, row0, rows),
+        .x_mid = hzp_mat_rows(k->x_mid, row0, rows),
+        .x_out = hzp_mat_rows(x_out, row0, rows),
+        .normed = hzp_mat_rows(s->normed, row0, rows),
+        .qkv_bare = hzp_mat_rows(k->qkv_bare, row0, rows),
+        .qkv = hzp_mat_rows(k->qkv, row0, rows),
+        .attn = hzp_mat_rows(k->attn, row0, rows),
+        .gate_up = hzp_mat_rows(k->gate_up, row0, rows),
+        .inner = hzp_mat_rows(s->inner, row0, rows),
+        .rstd_attn = k->rstd_attn + row0,
+        .rstd_mlp = k->rstd_mlp + row0,
+        .lse = k->lse + (size_t)row0 * heads,
+        .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
+        .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
+        .quantum_flops = s->config.quantum_flops,
+    };
+}
+
+struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows)
+{
+    return (struct hzp_layer_grads){
+        .dx = hzp_mat_rows(s->dx, 0, rows),
+        .dx_act = hzp_mat_rows(s->dx_act, 0, rows),
+        .dnormed = hzp_mat_rows(s->dnormed, 0, rows),
+        .normed = hzp_mat_rows(s->normed, 0, rows),
+        .inner = hzp_mat_rows(s->inner, 0, rows),
+        .dinner = hzp_mat_rows(s->dinner, 0, rows),
+        .dgate_up = hzp_mat_rows(s->dgate_up, 0, rows),
+        .dattn = hzp_mat_rows(s->dattn, 0, rows),
+        .dqkv = hzp_mat_rows(s->dqkv, 0, rows),
+        .quantum_flops = s->config.quantum_flops,
+    };
+}
+
+struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows)
+{
+    struct hzp_head_space head = {
+        .picked = hzp_mat_rows(s->picked, 0, rows),
+        .normed = hzp_mat_rows(s->picked_normed, 0, rows),
+        .logits = hzp_mat_rows(s->logits, 0, rows),
+        .gathered = s->gathered,
+        .rstd = s->picked_rstd,
+        .quantum_flops = s->config.quantum_flops,
+    };
+    if (!s->config.forward_only) {
+        head.dlogits = hzp_mat_rows(s->dlogits, 0, rows);
+        head.dpicked = hzp_mat_rows(s->dpicked, 0, rows);
+        head.dnormed = hzp_mat_rows(s->dpicked_normed, 0, rows);
+    }
+    return head;
+}
+
+size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
+                             const struct hzp_train_space_config *config)
+{
+    struct hzp_train_space s = {.config = *config, .act = act};
+    s.config.shards = hzp_shards_of(&config->shards);
+    return lay_out_rows(&s, NULL, layout) + lay_out_state(&s, NULL, layout);
+}
+
+int hzp_train_space_create(const struct hzp_model *model,
+                           const struct hzp_train_space_config *config,
+                           struct hzp_train_space **ret)
+{
+    struct hzp_train_space *s = hzp_xcalloc(1, sizeof(*s));
+    s->dev = model->dev;
+    s->config = *config;
+    s->config.shards = hzp_shards_of(&config->shards);
+    s->act = model->act;
+    s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
+    int r;
+    size_t rows = lay_out_rows(s, NULL, model->layout);
+    size_t state = lay_out_state(s, NULL, model->layout);
+    HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, rows, &s->memory));
+    lay_out_rows(s, s->memory, model->layout);
+    void *result;
+    HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, sizeof(*s->result), &result));
+    s->result = result;
+    memset(s->result, 0, sizeof(*s->result));
+    s->memory_bytes = rows;
+    s->state_bytes = s->zeroed_bytes = state;
+    if (state) {
+        HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
+        lay_out_state(s, s->state, model->layout);
+        if (!config->unprepared)
+            HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
+    }
+    HZP_TRY_GOTO(open_squares(s, model->layout));
+    if (config->backup) {
+        void *rows_memory;
+        HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_HOST, HZP_COPY_ROWS * sizeof(*s->copied_row),
+                                      &rows_memory));
+        s->copied_row = rows_memory;
+        for (int32_t i = 0; i < HZP_COPY_ROWS; i++)
+            s->copied_row[i] = i;
+    }
+    *ret = s;
+    return HZP_OK;
+out:
+    hzp_train_space_destroy(s);
+    return r;
+}
+
+void hzp_train_space_destroy(struct hzp_train_space *s)
+{
+    if (!s)
+        return;
+    if (s->memory)
+        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->memory);
+    if (s->state)
+        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
+    if (s->result)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    if (s->copied_row)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->copied_row);
+    if (s->square)
+        hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
+    hzp_units_free(&s->grads);
+    hzp_units_free(&s->sums);
+    hzp_units_free(&s->totals);
+    hzp_units_free(&s->m);
+    hzp_units_free(&s->v);
+    hzp_units_free(&s->residual);
+    free(s->kept);
+    free(s);
+}
+
+bool hzp_train_space_prepare(const struct hzp_train_space *s, struct hzp_plan *chain, size_t *at,
+                             int32_t pieces)
+{
+    const size_t piece = 1 << 20;
+    size_t all = s->zeroed_bytes + s->memory_bytes;
+    if (*at >= all)
+        return false;
+    chain->tenant = HZP_TENANT_TRAIN;
+    while (pieces-- > 0 && *at < all) {
+        bool state = *at < s->zeroed_bytes;
+        char *ptr = state ? (char *)s->state + *at : (char *)s->memory + (*at - s->zeroed_bytes);
+        size_t bytes = HZP_MIN(piece, (state ? s->zeroed_bytes : all) - *at);
+        int32_t n = (int32_t)HZP_DIV_UP(bytes, sizeof(float)); /* allocations are whole pages */
+        HZP_PLAN_NEXT(chain, fill, .y = {ptr, 1, n, n, HZP_F32});
+        *at += bytes;
+    }
+    return true;
+}
+
+/* Whether restoring the units of a state writes all of its memory. */
+static bool restored_whole(const struct hzp_train_space *s)
+{
+    const struct hzp_layout *layout = s->m.layout;
+    if (s->m.part || !hzp_device_host_memory(s->dev))
+        return false;
+    for (int32_t u = 0; u < layout->units; u++)
+        if (layout->unit[u].room != layout->unit[u].elements)
+            return false;
+    return true;
+}
+
+int hzp_train_space_restore(struct hzp_train_space *s)
+{
+    size_t grads = hzp_units_bytes(s->grads.layout, HZP_F32);
+    if (!s->config.unprepared || s->zeroed_bytes == grads)
+        return HZP_OK;
+    s->zeroed_bytes = grads; /* they come first */
+    if (restored_whole(s))
+        return HZP_OK;
+    return hzp_device_zero(s->dev, (char *)s->state + grads, s->state_bytes - grads);
+}
+
+const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)
+{
+    return s->sum;
+}
+
+const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *s)
+{
+    return &s->m;
+}
+
+const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *s)
+{
+    return &s->v;
+}
+
+const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *s)
+{
+    return s->residual.layout ? &s->residual : NULL;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nanobatch/model/train_space.h - the memory of training beside the weights: gradients, moments,
+ * residuals in the units of the weights; activations of one micro-batch; scratch.
+ *
+ * backward.h and update.h build the chains that work in it; what it consists of is in
+ * train_space_state.h.
+ *
+ * Thread: engine.
+ */
+#ifndef HZP_NANOBATCH_MODEL_TRAIN_SPACE_H
+#define HZP_NANOBATCH_MODEL_TRAIN_SPACE_H
+
+#include "nanobatch/model/model.h"
+#include "nanobatch/plan/plan.h"
+#include "weights/groups.h"
+
+struct hzp_train_space;
+
+struct hzp_train_space_config {
+    int32_t rows_max;           /* of a micro-batch */
+    int32_t head_rows;          /* most rows whose logits there are at a time */
+    enum hzp_dtype moment_type; /* F32 or BF16 */
+    uint64_t quantum_flops;     /* 0: never cut */
+    bool forward_only;          /* evaluation: no gradients, moments, kept activations */
+    int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
+    bool backup;                /* room for a copy of the optimizer's state: hzp_update_save */
+    bool fp8;                   /* forward_only alone: products as serving's under fp8 */
+    /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
+     * owner runs the chains of hzp_train_space_prepare before any other. */
+    bool unprepared;
+    struct hzp_shards shards; /* of gradients and optimizer state; forward_only: not used */
+};
+
+/* Bytes of device memory that hzp_train_space_create takes. */
+size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act,
+                             const struct hzp_train_space_config *config);
+/* The model and its layout are borrowed; so is the device.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_train_space_create(const struct hzp_model *model,
+                           const struct hzp_train_space_config *config,
+                           struct hzp_train_space **ret);
+void hzp_train_space_destroy(struct hzp_train_space *space); /* NULL: no effect */
+
+/* Appends items that zero the next pieces of an unprepared space's memory, at most so many of 1 MB;
+ * *at, 0 at first, says how far it is.  False: all of it has been zeroed, nothing is appended. */
+bool hzp_train_space_prepare(const struct hzp_train_space *space, struct hzp_plan *chain,
+                             size_t *at, int32_t pieces);
+
+/* The caller is about to fill moments and residuals of an unprepared space, which are zeroed now
+ * and not by the chains.  No effect on another space.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_train_space_restore(struct hzp_train_space *space);
+
+/* Gradients F32 (the sums over micro-batches), first and second moments, residuals I16 (NULL in F32
+ * models), in the units of the weights, or this rank's shards of them, and in device memory.  For
+ * checkpoints and tests; valid between chains. */
+const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *space);
+
+/* What an update's chain leaves behind, in memory the host sees. */
+struct hzp_update_result {
+    double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
+    uint64_t checksum; /* of the draft */
+    int64_t nonfinite;
+    double
+        elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */
+};
+
+#endif

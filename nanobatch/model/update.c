@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nanobatch/model/update.h"
+
+#include "base/thread.h"
+#include "nanobatch/model/tensor.h"
+#include "nanobatch/model/train_space_state.h"
+#include "nanobatch/time/rates.h"
+#include "weights/fp8.h"
+
+/* A piece is at least so long, and at most what a matrix of one row can be. */
+static const size_t piece_min = (size_t)1 << 16, piece_max = (size_t)INT32_MAX / 64 * 64;
+
+/* Elements of one item of the op, whose arguments are those of an item of n > 0 elements. */
+size_t hzp_update_piece(const struct hzp_train_space *s, enum hzp_op op, const void *args, size_t n)
+{
+    size_t piece = hzp_quantum_elements(s->config.quantum_flops, hzp_op_cost(op, args), n);
+    return HZP_ROUND_UP(HZP_MIN(HZP_MAX(piece, piece_min), piece_max), (size_t)64);
+}
+
+/* One unit of everything that AdamW reads and writes. */
+struct unit {
+    struct hzp_unit_view from, to, grad, m, v, residual; /* residual.base NULL: none */
+};
+
+static struct unit unit_of(const struct hzp_model *model, const struct hzp_version *v,
+                           const struct hzp_version *draft, const struct hzp_train_space *s,
+                           int32_t u)
+{
+    const struct hzp_units *residual = hzp_train_space_residual(s);
+    return (struct unit){
+        .from = hzp_version_unit(model->weights, v, u),
+        .to = hzp_version_unit(model->weights, draft, u),
+        .grad = hzp_unit_view(s->total, u),
+        .m = hzp_unit_view(&s->m, u),
+        .v = hzp_unit_view(&s->v, u),
+        .residual = residual ? hzp_unit_view(residual, u) : (struct hzp_unit_view){0},
+    };
+}
+
+static struct hzp_adamw_args adamw_of(const struct unit *unit, const struct hzp_update_hyper *hyper,
+                                      struct hzp_train_space *s, size_t at, size_t n, float decay)
+{
+    return (struct hzp_adamw_args){
+        .from = hzp_unit_piece(&unit->from, at, n),
+        .to = hzp_unit_piece(&unit->to, at, n),
+        .residual =
+            unit->residual.base ? hzp_unit_piece(&unit->residual, at, n) : (struct hzp_mat){0},
+        .grad = hzp_unit_piece(&unit->grad, at, n),
+        .m = hzp_unit_piece(&unit->m, at, n),
+        .v = hzp_unit_piece(&unit->v, at, n),
+        .sumsq = &s->result->sumsq,
+        .grad_scale = hyper->grad_scale,
+        .clip = hyper->clip,
+        .lr = hyper->lr,
+        .beta1 = hyper->beta1,
+        .beta2 = hyper->beta2,
+        .eps = hyper->eps,
+        .decay = decay,
+        .t = hyper->t,
+    };
+}
+
+/* Elements [begin, end) of the unit. */
+static void add_adamw(struct hzp_plan *chain, const struct unit *unit,
+                      const struct hzp_update_hyper *hyper, struct hzp_train_space *s, size_t begin,
+                      size_t end, float decay)
+{
+    if (begin == end)
+        return;
+    size_t first = HZP_MIN(piece_min, end - begin);
+    struct hzp_adamw_args sized = adamw_of(unit, hyper, s, begin, first, decay);
+    size_t piece = hzp_update_piece(s, HZP_OP_adamw, &sized, first);
+    for (size_t at = begin; at < end; at += piece) {
+        struct hzp_adamw_args args = adamw_of(unit, hyper, s, at, HZP_MIN(piece, end - at), decay);
+        hzp_plan_next(chain, HZP_OP_adamw, &args);
+    }
+}
+
+/* The number of this rank's block that begins at element `at` of its part of unit u. */
+static size_t block_index(const struct hzp_train_space *s, int32_t u, size_t at)
+{
+    size_t shards = (size_t)s->config.shards.groups.z1, index = at / HZP_BLOCK_ELEMENTS;
+    for (int32_t i = 0; i < u; i++)
+        index += s->m.layout->unit[i].room / shards / HZP_BLOCK_ELEMENTS;
+    return index;
+}
+
+void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    struct hzp_unit_view grad = hzp_unit_view(s->total, u), state = hzp_unit_view(&s->m, u);
+    bool ordered = s->config.shards.ordered;
+    size_t first = HZP_MIN(piece_min, state.part.count), piece = HZP_BLOCK_ELEMENTS;
+    if (!ordered && first) {
+        struct hzp_sumsq_args sized = {hzp_unit_piece(&grad, state.part.first, first),
+                                       &s->result->sumsq};
+        piece = hzp_update_piece(s, HZP_OP_sumsq, &sized, first);
+    }
+    size_t block = ordered && s->square ? block_index(s, u, 0) : 0;
+    for (size_t at = 0; at < state.part.count; at += piece) {
+        size_t n = HZP_MIN(piece, state.part.count - at);
+        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(&grad, state.part.first + at, n),
+                      .sum = s->square ? &s->square[block] : &s->result->sumsq);
+        block += ordered && s->square;
+    }
+}
+
+void hzp_update_add_squares(struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_layout *layout = s->m.layout;
+    size_t shards = (size_t)s->config.shards.groups.z1, before = 0;
+    double sum = 0;
+    if (!s->config.shards.ordered) {
+        for (size_t i = 0; i < shards; i++)
+            sum += s->squares[i];
+        s->result->sumsq = sum;
+        return;
+    }
+    for (int32_t u = 0; u < layout->units; u++) {
+        size_t blocks = layout->unit[u].room / shards / HZP_BLOCK_ELEMENTS;
+        for (size_t i = 0; i < shards; i++)
+            for (size_t b = 0; b < blocks; b++)
+                sum += s->squares[i * s->square_count + before + b];
+        before += blocks;
+    }
+    s->result->sumsq = sum;
+}
+
+/* The draft's projections in e4m3, in pieces of whole rows. */
+static void add_quantize(struct hzp_plan *chain, const struct hzp_model *model,
+                         const struct hzp_version *draft, const struct hzp_train_space *s)
+{
+    const struct hzp_weights *w = model->weights;
+    for (int32_t l = 0; l < model->config->layers; l++)
+        for (int i = 0; i < HZP_FP8_ROLES; i++) {
+            float *scale;
+            struct hzp_mat x = hzp_version_mat(w, draft, hzp_fp8_role[i], l);
+            struct hzp_mat y = hzp_version_fp8(w, draft, hzp_fp8_role[i], l, &scale);
+            struct hzp_quantize_args all = {.x = x, .y = y, .scale = scale};
+            size_t elements = (size_t)x.rows * (size_t)x.cols;
+            size_t fit = hzp_update_piece(s, HZP_OP_quantize, &all, elements);
+            size_t rows = HZP_MAX(fit / (size_t)x.cols, (size_t)1);
+            int32_t piece = (int32_t)HZP_MIN(rows, (size_t)x.rows);
+            for (int32_t r = 0; r < x.rows; r += piece) {
+                int32_t n = HZP_MIN(piece, x.rows - r);
+                HZP_PLAN_NEXT(chain, quantize, .x = hzp_mat_rows(x, r, n),
+                              .y = hzp_mat_rows(y, r, n), .scale = scale + r);
+            }
+        }
+}
+
+void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    const int32_t result = (int32_t)(sizeof(*s->result) / sizeof(float));
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->layer = -1;
+    HZP_PLAN_NEXT(chain, fill, .y = {s->result, 1, result, result, HZP_F32});
+    if (s->square) {
+        int32_t floats = (int32_t)(s->square_count * sizeof(double) / sizeof(float));
+        HZP_PLAN_NEXT(chain, fill, .y = {s->square, 1, floats, floats, HZP_F32});
+    }
+}
+
+void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *v, struct hzp_version *draft,
+                      const struct hzp_update_hyper *hyper, struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    struct unit unit = unit_of(model, v, draft, s, u);
+    size_t begin = unit.m.part.first, end = begin + unit.m.part.count;
+    size_t middle = HZP_MIN(HZP_MAX(unit.m.decayed, begin), end);
+    add_adamw(chain, &unit, hyper, s, begin, middle, hyper->decay);
+    add_adamw(chain, &unit, hyper, s, middle, end, 0);
+}
+
+void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *draft, struct hzp_train_space *s, int32_t u)
+{
+    hzp_assert_engine_thread();
+    struct hzp_unit_view to = hzp_version_unit(model->weights, draft, u);
+    HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
+                  .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
+}
+
+void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
+                    const struct hzp_version *draft, const struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    if (hzp_weights_fp8(model->weights))
+        add_quantize(chain, model, draft, s);
+}
+
+/* --- Of a slice ------------------------------------------------------------------------------- */
+
+void hzp_update_head_norms(struct hzp_plan *chain, const struct hzp_model *model,
+                           struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    chain->tenant = HZP_TENANT_TRAIN;
+    for (int32_t l = 0; model->config->qk_norm && l < model->config->layers; l++) {
+        const struct hzp_tensor *q = hzp_layout_find(model->layout, HZP_Q_NORM, l);
+        const struct hzp_tensor *k = hzp_layout_find(model->layout, HZP_K_NORM, l);
+        struct hzp_unit_view grad = hzp_unit_view(s->total, q->unit);
+        HZP_ASSERT(k->offset > q->offset);
+        chain->layer = (int16_t)l;
+        hzp_tensor_reduce(
+            chain, model, HZP_TENSOR_UPDATE,
+            hzp_unit_piece(&grad, q->offset, k->offset + (size_t)k->cols - q->offset));
+    }
+    chain->layer = -1;
+}
+
+static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space *s,
+                           const struct hzp_unit_view *grad, size_t at, size_t end, double *sum)
+{
+    if (at == end)
+        return;
+    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, at, HZP_MIN(piece_min, end - at)), sum};
+    size_t piece = hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
+    for (; at < end; at += piece)
+        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(grad, at, HZP_MIN(piece, end - at)),
+                      .sum = sum);
+}
+
+/* Squares of what all ranks have are counted by rank 0. */
+static void slice_norm(struct hzp_plan *chain, const struct hzp_model *model,
+                       struct hzp_train_space *s, int32_t u)
+{
+    const struct hzp_unit *unit = &model->layout->unit[u];
+    struct hzp_unit_view grad = hzp_unit_view(s->total, u);
+    bool counts = model->layout->slice.rank == 0;
+    add_squares_of(chain, s, &grad, 0, unit->decayed, &s->result->sumsq);
+    for (int32_t i = unit->first; i < unit->first + unit->tensors; i++) {
+        const struct hzp_tensor *t = &model->layout->tensor[i];
+        bool own = counts || t->role == HZP_QKV_BIAS;
+        if (t->offset >= unit->decayed)
+            add_squares_of(chain, s, &grad, t->offset, t->offset + (size_t)t->cols,
+                           own ? &s->result->sumsq : &s->result->elsewhere);
+    }
+}
+
+static void add_norms(struct hzp_plan *chain, const struct hzp_model *model,
+                      struct hzp_train_space *s)
+{
+    int32_t units = model->layout->units;
+    if (!model->tensor) {
+        for (int32_t u = 0; u < units; u++)
+            hzp_update_norm(chain, s, u);
+        return;
+    }
+    hzp_update_head_norms(chain, model, s);
+    for (int32_t u = 0; u < units; u++)
+        slice_norm(chain, model, s, u);
+    hzp_tensor_reduce_wide(chain, model, HZP_WIRE_F64, &s->result->sumsq, 1);
+}
+
+void hzp_update_build(struct hzp_plan *chain, const struct hzp_model *model,
+                      const struct hzp_version *v, struct hzp_version *draft,
+                      const struct hzp_update_hyper *hyper, struct hzp_train_space *s)
+{
+    hzp_assert_engine_thread();
+    int32_t units = model->layout->units;
+    HZP_ASSERT(s->config.shards.groups.ranks == 1);
+    hzp_update_begin(chain, s);
+    add_norms(chain, model, s);
+    for (int32_t u = 0; u < units; u++)
+        hzp_update_adamw(chain, model, v, draft, hyper, s, u);
+    for (int32_t u = 0; u < units; u++)
+        hzp_update_audit(chain, model, draft, s, u);
+    hzp_tensor_reduce_wide(chain, model, HZP_WIRE_U64, &s->result->checksum, 2);
+    hzp_update_end(chain, model, draft, s);
+}
+
+/* The gather op copies rows as they are, whatever their bits mean as floats. */
+static void add_copy(struct hzp_plan *chain, const struct hzp_train_space *s, float *from,
+                     float *to)
+{
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->layer = -1;
+    for (size_t at = 0; at < s->copied_floats;) {
+        size_t left = s->copied_floats - at;
+        int32_t cols = (int32_t)HZP_MIN(left, (size_t)HZP_COPY_FLOATS);
+        int32_t rows = (int32_t)HZP_MIN(left / (size_t)cols, (size_t)HZP_COPY_ROWS);
+        HZP_PLAN_NEXT(chain, gather, .x = {from + at, rows, cols, cols, HZP_F32},
+                      .y = {to + at, rows, cols, cols, HZP_F32}, .index = s->copied_row);
+        at += (size_t)rows * (size_t)cols;
+    }
+}
+
+void hzp_update_save(struct hzp_plan *chain, const struct hzp_train_space *s)
+{
+    HZP_ASSERT(s->config.backup);
+    add_copy(chain, s, s->copied, s->backup);
+}
+
+void hzp_update_restore(struct hzp_plan *chain, const struct hzp_train_space *s)
+{
+    HZP_ASSERT(s->config.backup);
+    add_copy(chain, s, s->backup, s->copied);
+}
+
+const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *s)
+{
+    return s->result;
+}

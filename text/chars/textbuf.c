@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/chars/textbuf.h"
+
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size)
+{
+    if (need <= *cap)
+        return HZP_OK;
+    size_t to = HZP_MAX(*cap, (size_t)32);
+    while (to < need) {
+        if (to > SIZE_MAX / 2 / size)
+            return HZP_ENOMEM;
+        to *= 2;
+    }
+    void *grown = realloc(*array, to * size);
+    if (grown == NULL)
+        return HZP_ENOMEM;
+    *array = grown;
+    *cap = to;
+    return HZP_OK;
+}
+
+int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes)
+{
+    if (bytes == 0)
+        return HZP_OK;
+    void *array = buf->data;
+    HZP_TRY(hzp_text_grow(&array, &buf->cap, buf->bytes + bytes, 1));
+    buf->data = array;
+    memcpy(buf->data + buf->bytes, data, bytes);
+    buf->bytes += bytes;
+    return HZP_OK;
+}
+
+void hzp_textbuf_fini(struct hzp_textbuf *buf)
+{
+    free(buf->data);
+    *buf = (struct hzp_textbuf){0};
+}
+
+int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n)
+{
+    if (n == 0)
+        return HZP_OK;
+    void *array = tokens->ids;
+    HZP_TRY(hzp_text_grow(&array, &tokens->cap, tokens->n + n, sizeof(*ids)));
+    tokens->ids = array;
+    memcpy(tokens->ids + tokens->n, ids, n * sizeof(*ids));
+    tokens->n += n;
+    return HZP_OK;
+}
+
+void hzp_tokens_fini(struct hzp_tokens *tokens)
+{
+    free(tokens->ids);
+    *tokens = (struct hzp_tokens){0};
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/chars/textbuf.h - growing arrays of bytes and of token ids.
+ *
+ * Their size follows from what a client sent, so growing them can fail, and says so.
+ *
+ * Invariant: bytes <= cap; data is NULL only while cap is 0. Zeroed memory is an empty one.
+ * Thread: the owner's.
+ */
+#ifndef HZP_TEXT_CHARS_TEXTBUF_H
+#define HZP_TEXT_CHARS_TEXTBUF_H
+
+#include "base/base.h"
+
+struct hzp_textbuf {
+    char *data; /* not NUL-terminated */
+    size_t bytes, cap;
+};
+
+struct hzp_tokens {
+    int32_t *ids;
+    size_t n, cap;
+};
+
+/* Makes room for `need` elements of `size` bytes in *array, doubling. HZP_ENOMEM: *array is as it
+ * was. */
+int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size);
+
+/* HZP_ENOMEM, or 0 with the bytes appended. */
+int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes);
+void hzp_textbuf_fini(struct hzp_textbuf *buf);
+
+/* HZP_ENOMEM, or 0 with the ids appended. */
+int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n);
+void hzp_tokens_fini(struct hzp_tokens *tokens);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/chat/chat.h"
+
+#include "base/arena.h"
+#include "text/chat/chat_form.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_MAX = 32 << 20, TEMPLATE_MAX = 1 << 20 };
+
+struct hzp_chat {
+    struct hzp_jinja *plain, *with_tools; /* with_tools NULL: the same */
+    json_t *special;                      /* {"bos_token": "<s>", ...} */
+    char *source;
+    struct hzp_chat_form form;
+};
+
+/* ---- files ---- */
+
+/* Reads a whole file, NUL-terminated.  HZP_ENOENT: there is none. */
+static int read_file(const char *path, size_t most, char **ret, size_t *ret_bytes,
+                     struct hzp_err_text *reterr)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return hzp_fail(reterr, errno == ENOENT ? HZP_ENOENT : HZP_EIO, "%s: %s", path,
+                        strerror(errno));
+    char *text = malloc(most + 1);
+    size_t n = text ? fread(text, 1, most + 1, file) : 0;
+    bool failed = ferror(file) != 0;
+    fclose(file);
+    if (!text || failed || n > most) {
+        free(text);
+        if (!text)
+            return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
+        return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path)
+                      : hzp_fail(reterr, HZP_EFORMAT, "%s: more than %zu bytes", path, most);
+    }
+    text[n] = 0;
+    *ret = text;
+    *ret_bytes = n;
+    return HZP_OK;
+}
+
+/* The object in dir/name; *ret NULL: there is no such file. */
+static int read_object(const char *dir, const char *name, json_t **ret, struct hzp_err_text *reterr)
+{
+    char path[4096], *text;
+    size_t bytes;
+    json_error_t error;
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    *ret = NULL;
+    int r = read_file(path, FILE_MAX, &text, &bytes, reterr);
+    if (r < 0)
+        return r == HZP_ENOENT ? HZP_OK : r;
+    *ret = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+    free(text);
+    if (!json_is_object(*ret)) {
+        json_decref(*ret);
+        *ret = NULL;
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object: %s", path, error.text);
+    }
+    return HZP_OK;
+}
+
+/* ---- opening ---- */
+
+/* Compiles a template into the chat. */
+static int add_template(struct hzp_chat *chat, const char *name, const char *source, size_t bytes,
+                        bool tools, struct hzp_err_text *reterr)
+{
+    struct hzp_jinja **at = tools ? &chat->with_tools : &chat->plain;
+    if (*at)
+        return HZP_OK;
+    HZP_TRY(hzp_jinja_compile(name, source, bytes, at, reterr));
+    if (!tools) {
+        chat->source = hzp_xcalloc(1, bytes + 1);
+        memcpy(chat->source, source, bytes);
+    }
+    return HZP_OK;
+}
+
+/* chat_template of a configuration: a string, or a list of {"name", "template"}. */
+static int add_from(struct hzp_chat *chat, const char *dir, const char *name, const json_t *config,
+                    struct hzp_err_text *reterr)
+{
+    char path[4096];
+    const json_t *found = json_object_get(config, "chat_template"), *each;
+    size_t i;
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    if (json_is_string(found))
+        return add_template(chat, path, json_string_value(found), json_string_length(found), false,
+                            reterr);
+    if (found && !json_is_null(found) && !json_is_array(found))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: chat_template is neither a string nor a list",
+                        path);
+    json_array_foreach(found, i, each)
+    {
+        const char *of = json_string_value(json_object_get(each, "name"));
+        const json_t *source = json_object_get(each, "template");
+        bool tools = of && !strcmp(of, "tool_use");
+        if (of && json_is_string(source) && (tools || !strcmp(of, "default")))
+            HZP_TRY(add_template(chat, path, json_string_value(source), json_string_length(source),
+                                 tools, reterr));
+    }
+    return HZP_OK;
+}
+
+static int add_file(struct hzp_chat *chat, const char *path, struct hzp_err_text *reterr)
+{
+    char *text;
+    size_t bytes;
+    HZP_TRY(read_file(path, TEMPLATE_MAX, &text, &bytes, reterr));
+    int r = add_template(chat, path, text, bytes, false, reterr);
+    free(text);
+    return r;
+}
+
+static int find_template(struct hzp_chat *chat, const char *dir, const char *file,
+                         const json_t *config, struct hzp_err_text *reterr)
+{
+    char path[4096];
+    json_t *own;
+    if (file)
+        return add_file(chat, file, reterr);
+    snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
+    int r = add_file(chat, path, reterr);
+    if (r != HZP_ENOENT)
+        return r;
+    HZP_TRY(read_object(dir, "chat_template.json", &own, reterr));
+    r = add_from(chat, dir, "chat_template.json", own, reterr);
+    json_decref(own);
+    HZP_TRY(r);
+    return add_from(chat, dir, "tokenizer_config.json", config, reterr);
+}
+
+static void add_special(json_t *special, const json_t *from)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)from, key, value)
+    {
+        size_t n = strlen(key);
+        const json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
+        if (n > 6 && !strcmp(key + n - 6, "_token") && json_is_string(text) &&
+            !json_object_get(special, key))
+            json_object_set(special, key, (json_t *)text);
+    }
+}
+
+int hzp_chat_open(const char *model_dir, const char *file, struct hzp_chat **ret,
+                  struct hzp_err_text *reterr)
+{
+    struct hzp_chat *chat;
+    json_t *config = NULL, *map = NULL;
+    int r;
+    *ret = NULL;
+    if (file && !strcmp(file, "none"))
+        return HZP_OK;
+    chat = hzp_xcalloc(1, sizeof(*chat));
+    HZP_TRY_GOTO(read_object(model_dir, "tokenizer_config.json", &config, reterr));
+    HZP_TRY_GOTO(read_object(model_dir, "special_tokens_map.json", &map, reterr));
+    HZP_TRY_GOTO(find_template(chat, model_dir, file, config, reterr));
+    if (!chat->plain) {
+        chat->plain = chat->with_tools;
+        chat->with_tools = NULL;
+    }
+    chat->special = json_object();
+    add_special(chat->special, config);
+    add_special(chat->special, map);
+    if (chat->plain)
+        hzp_chat_probe(chat, &chat->form);
+out:
+    json_decref(config);
+    json_decref(map);
+    if (r < 0 || !chat->plain)
+        hzp_chat_close(chat);
+    else
+        *ret = chat;
+    return r;
+}
+
+void hzp_chat_close(struct hzp_chat *chat)
+{
+    if (!chat)
+        return;
+    hzp_jinja_free(chat->plain);
+    hzp_jinja_free(chat->with_tools);
+    json_decref(chat->special);
+    free(chat->source);
+    free(chat);
+}
+
+const struct hzp_chat_form *hzp_chat_form(const struct hzp_chat *chat)
+{
+    return &chat->form;
+}
+
+const char *hzp_chat_source(const struct hzp_chat *chat)
+{
+    return chat->source ? chat->source : "";
+}
+
+static const struct hzp_jinja *template_for(const struct hzp_chat *chat, bool tools)
+{
+    return tools && chat->with_tools ? chat->with_tools : chat->plain;
+}
+
+bool hzp_chat_uses(const struct hzp_chat *chat, bool tools, const char *variable)
+{
+    return hzp_jinja_uses(template_for(chat, tools), variable);
+}
+
+/* ---- rendering ---- */
+
+static json_t *variables(const struct hzp_chat *chat, const struct hzp_chat_request *request)
+{
+    json_t *vars = json_object();
+    json_object_set(vars, "messages", (json_t *)request->messages);
+    json_object_set(vars, "tools", request->tools ? (json_t *)request->tools : json_null());
+    json_object_set(vars, "documents",
+                    request->documents ? (json_t *)request->documents : json_null());
+    json_object_set_new(vars, "add_generation_prompt", json_boolean(request->generation_prompt));
+    json_object_update_missing(vars, chat->special);
+    if (request->more)
+        json_object_update(vars, (json_t *)request->more);
+    return vars;
+}
+
+static bool blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Cuts the text behind the last message's content, which transformers looks for by its last
+ * occurrence, without the blanks around it. */
+static int cut_behind(const json_t *messages, struct hzp_textbuf *text, struct hzp_err_text *reterr)
+{
+    size_t count = json_array_size(messages);
+    char *content = count ? hzp_chat_content(json_array_get(messages, count - 1)) : NULL;
+    if (!content)
+        return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
+                              "continue_final_message: the last message has no content");
+    const char *from = content;
+    while (blank(*from))
+        from++;
+    size_t whole = strlen(from), bare = whole;
+    while (bare && blank(from[bare - 1]))
+        bare--;
+    size_t at = text->bytes + 1;
+    while (at-- > 0)
+        if (text->bytes - at >= bare && !memcmp(text->data + at, from, bare))
+            break;
+    bool found = at != SIZE_MAX && bare;
+    if (found) {
+        bool all = text->bytes - at >= whole && !memcmp(text->data + at, from, whole);
+        text->bytes = at + (all ? whole : bare);
+    }
+    free(content);
+    return found ? HZP_OK
+                 : hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
+                                  "continue_final_message: the template does not show the last "
+                                  "message's content as it is");
+}
+
+int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                    struct hzp_jinja_output *ret, struct hzp_err_text *reterr)
+{
+    json_t *vars = variables(chat, request);
+    int r = hzp_jinja_render(template_for(chat, request->tools != NULL), vars, &hzp_jinja_limits,
+                             request->now, ret, reterr);
+    json_decref(vars);
+    if (r == HZP_OK && request->continues)
+        return cut_behind(request->messages, &ret->text, reterr);
+    if (r == HZP_EINVAL && reterr)
+        snprintf(reterr->param, sizeof(reterr->param), "messages");
+    return r;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/chat/chat.h - conversations as text, by the model's own chat template.
+ *
+ * The template is the file chat_template.jinja of the model's directory, else chat_template of
+ * chat_template.json or tokenizer_config.json (there also a list of templates by name, of which
+ * "default" and, where tools are given, "tool_use" are used), or a file that the operator names.
+ * Its variables are those of transformers' apply_chat_template: messages, tools, documents,
+ * add_generation_prompt, the special tokens of tokenizer_config.json, and what a request adds.
+ *
+ * When a template is opened it is tried once with made-up messages, to learn whether it reads
+ * content as a list of parts or as a string, and the arguments of a tool call as an object or as a
+ * string; messages are then given to it in that form.
+ *
+ * Invariant: never changes once opened.
+ * Thread: open and close the owner's; everything else any, at the same time.
+ */
+#ifndef HZP_TEXT_CHAT_CHAT_H
+#define HZP_TEXT_CHAT_CHAT_H
+
+#include "text/jinja/jinja.h"
+
+struct hzp_chat;
+
+/* file NULL: the model's own template; "none": none.  *ret NULL: there is none.  HZP_EIO,
+ * HZP_EFORMAT: a file cannot be read or is broken; HZP_EUNSUP: the template uses something that is
+ * not supported; the text names file and line. */
+int hzp_chat_open(const char *model_dir, const char *file, struct hzp_chat **ret,
+                  struct hzp_err_text *reterr);
+void hzp_chat_close(struct hzp_chat *chat); /* NULL: no effect */
+
+/* Checks a request's list of messages and makes a copy (owned by the caller) in the form that the
+ * template reads.  HZP_EINVAL: text and param name the field ("messages[2].content[0]"): no list,
+ * no role, content that is not text (an image, audio), calls that are none. */
+int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_t **ret,
+                      struct hzp_err_text *reterr);
+
+/* What is rendered; all JSON is borrowed, NULL: none. */
+struct hzp_chat_request {
+    const json_t *messages; /* from hzp_chat_messages */
+    const json_t *tools, *documents;
+    const json_t *more;     /* an object of further variables */
+    bool generation_prompt; /* the text ends with the beginning of an answer */
+    bool continues;         /* the text ends with the last message's content, to be continued */
+    int64_t now;            /* as in hzp_jinja_render */
+};
+
+/* Renders.  ret as in hzp_jinja_render.  HZP_EINVAL (param "messages"): the template refuses the
+ * messages, or a bound is reached; HZP_ENOMEM. */
+int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                    struct hzp_jinja_output *ret, struct hzp_err_text *reterr);
+
+/* Whether the template (of requests with tools, or of those without) mentions the variable. */
+bool hzp_chat_uses(const struct hzp_chat *chat, bool tools, const char *variable);
+
+/* The source of the default template, for GET /tokenizer_info; valid while chat is open. */
+const char *hzp_chat_source(const struct hzp_chat *chat);
+
+/* JSON as text, numbers with no more digits than they need; owned by the caller; NULL: out of
+ * memory. */
+char *hzp_chat_dumps(const json_t *json);
+
+/* The text of a message's content (a string or a list of text parts), new; NULL: it has none. */
+char *hzp_chat_content(const json_t *message);
+
+#endif

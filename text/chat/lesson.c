@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/chat/lesson.h"
+
+#include "base/arena.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes that a conversation may have tokenised in all, since each turn is tokenised with all before
+ * it. */
+#define ENCODED_MAX ((size_t)64 << 20)
+
+/* A part of a text that is learned. */
+struct part {
+    size_t from, to;
+    float weight;
+};
+
+struct maker {
+    const struct hzp_chat *chat;
+    struct hzp_tokenizer *tok;
+    struct hzp_chat_request request;
+    json_t *messages; /* checked, owned */
+    const json_t *given;
+    int32_t max_tokens;
+    size_t encoded;
+    struct hzp_err_text *reterr;
+    struct hzp_jinja_output whole, prompt, turn; /* renderings */
+    struct part *part;
+    size_t parts;
+};
+
+static const char *text_of(const struct hzp_jinja_output *out)
+{
+    return out->text.bytes ? out->text.data : "";
+}
+
+static bool begins_with(const struct hzp_jinja_output *text, const struct hzp_jinja_output *with,
+                        size_t bytes)
+{
+    return text->text.bytes >= bytes && !memcmp(text_of(text), text_of(with), bytes);
+}
+
+static size_t common(const struct hzp_jinja_output *a, const struct hzp_jinja_output *b)
+{
+    size_t n = HZP_MIN(a->text.bytes, b->text.bytes), at = 0;
+    while (at < n && text_of(a)[at] == text_of(b)[at])
+        at++;
+    while (at && at < n && ((uint8_t)text_of(a)[at] & 0xC0) == 0x80) /* not within a character */
+        at--;
+    return at;
+}
+
+/* Renders the first n messages. */
+static int render(struct maker *m, size_t n, bool generation_prompt, struct hzp_jinja_output *ret)
+{
+    json_t *some = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append(some, json_array_get(m->messages, i));
+    m->request.messages = some;
+    m->request.generation_prompt = generation_prompt;
+    int r = hzp_chat_render(m->chat, &m->request, ret, m->reterr);
+    json_decref(some);
+    return r;
+}
+
+static bool is_assistant(const struct maker *m, size_t i)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(m->messages, i), "role"));
+    return role && !strcmp(role, "assistant");
+}
+
+int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
+                       float *ret, struct hzp_err_text *reterr)
+{
+    const json_t *weight = json_object_get(message, "weight");
+    char param[64];
+    *ret = assistant ? 1 : 0;
+    if (!weight || json_is_null(weight))
+        return HZP_OK;
+    double w = json_number_value(weight);
+    snprintf(param, sizeof(param), "%s[%zu].weight", list, i);
+    if (!json_is_number(weight) || !(w == 0 || (w >= HZP_WEIGHT_MIN && w <= HZP_WEIGHT_MAX)))
+        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be 0, or a number from %g to %g",
+                              param, HZP_WEIGHT_MIN, HZP_WEIGHT_MAX);
+    if (!assistant && w > 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s: only what the assistant says is learned", param);
+    *ret = (float)w;
+    return HZP_OK;
+}
+
+static int weight_of(struct maker *m, size_t i, float *ret)
+{
+    return hzp_message_weight(json_array_get(m->given, i), "messages", i, is_assistant(m, i), ret,
+                              m->reterr);
+}
+
+/* ---- text to tokens ---- */
+
+static int encode(struct maker *m, const char *text, size_t bytes, struct hzp_tokens *out)
+{
+    m->encoded += bytes;
+    if (m->encoded > ENCODED_MAX)
+        return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
+                              "messages: too many turns for their length");
+    return hzp_tokenizer_encode(m->tok, text, bytes, HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, out,
+                                m->reterr);
+}
+
+/* Appends the tokens of text[from, to), so that all are those of text[0, to) where possible: a
+ * token that would span `from` is cut there, as it was when serving got the text before it. */
+static int append(struct maker *m, const char *text, size_t from, size_t to,
+                  struct hzp_tokens *tokens)
+{
+    struct hzp_tokens all = {0};
+    int r = encode(m, text, to, &all);
+    bool extends = r == HZP_OK && all.n >= tokens->n &&
+                   (!tokens->n || !memcmp(all.ids, tokens->ids, tokens->n * sizeof(*all.ids)));
+    if (extends)
+        r = hzp_tokens_append(tokens, all.ids + tokens->n, all.n - tokens->n);
+    else if (r == HZP_OK)
+        r = encode(m, text + from, to - from, tokens);
+    hzp_tokens_fini(&all);
+    return r;
+}
+
+/* Whether only blanks follow the last special token of the learned tokens; *ret_keep: how many
+ * tokens to learn then.  They are the template's line end behind a turn, which is never sampled. */
+static size_t without_line_end(struct maker *m, const int32_t *id, size_t n)
+{
+    size_t keep = n;
+    while (keep && !hzp_tokenizer_is_special(m->tok, id[keep - 1])) {
+        size_t bytes = 0;
+        const char *text = hzp_tokenizer_token(m->tok, id[keep - 1], &bytes);
+        for (size_t i = 0; text && i < bytes; i++)
+            if (text[i] != ' ' && text[i] != '\n' && text[i] != '\r' && text[i] != '\t')
+                return n;
+        keep--;
+    }
+    return keep ? keep : n;
+}
+
+static int set_weights(struct hzp_lesson *lesson, size_t *room, size_t from, size_t to, float w)
+{
+    size_t bytes = *room;
+    HZP_TRY(hzp_text_grow((void **)&lesson->weight, &bytes, HZP_MAX(to, 1), sizeof(float)));
+    *room = bytes;
+    for (size_t i = from; i < to; i++)
+        lesson->weight[i] = w;
+    return HZP_OK;
+}
+
+static int fill_lesson(struct maker *m, const struct hzp_jinja_output *text,
+                       const struct part *part, size_t parts, struct hzp_lesson *lesson)
+{
+    size_t at = 0, room = 0;
+    for (size_t i = 0; i < parts; i++) {
+        size_t before = lesson->tokens.n;
+        if (part[i].from > at)
+            HZP_TRY(append(m, text_of(text), at, part[i].from, &lesson->tokens));
+        size_t first = lesson->tokens.n;
+        HZP_TRY(append(m, text_of(text), part[i].from, part[i].to, &lesson->tokens));
+        size_t keep = without_line_end(m, lesson->tokens.ids + first, lesson->tokens.n - first);
+        HZP_TRY(set_weights(lesson, &room, before, first, 0));
+        HZP_TRY(set_weights(lesson, &room, first, first + keep, part[i].weight));
+        HZP_TRY(set_weights(lesson, &room, first + keep, lesson->tokens.n, 0));
+        at = part[i].to;
+        if (lesson->tokens.n > (size_t)m->max_tokens)
+            return hzp_fail_param(
+                m->reterr, HZP_EINVAL, "messages",
+                "messages: the example has at least %zu tokens, the maximum is %d",
+                lesson->tokens.n, m->max_tokens);
+    }
+    return HZP_OK;
+}
+
+/* A lesson of the text up to the last of the parts; what follows is not learned. */
+static int add_lesson(struct maker *m, const struct hzp_jinja_output *text, const struct part *part,
+                      size_t parts, struct hzp_lessons *ret)
+{
+    if (hzp_text_grow((void **)&ret->lesson, &ret->room, ret->n + 1, sizeof(*ret->lesson)) < 0)
+        return hzp_fail(m->reterr, HZP_ENOMEM, "out of memory");
+    struct hzp_lesson *lesson = &ret->lesson[ret->n++];
+    memset(lesson, 0, sizeof(*lesson));
+    int r = fill_lesson(m, text, part, parts, lesson);
+    return r == HZP_ENOMEM ? hzp_fail(m->reterr, r, "out of memory") : r;
+}
+
+/* ---- what is learned ---- */
+
+static void add_part(struct maker *m, size_t from, size_t to, float weight)
+{
+    if (weight > 0 && to > from)
+        m->part[m->parts++] = (struct part){from, to, weight};
+}
+
+/* The generation blocks; each belongs to an assistant message if there are as many. */
+static int from_spans(struct maker *m, struct hzp_lessons *ret)
+{
+    size_t count = json_array_size(m->messages), assistants = 0, at = 0;
+    for (size_t i = 0; i < count; i++)
+        assistants += is_assistant(m, i);
+    bool paired = assistants == m->whole.spans;
+    for (size_t i = 0; i < count; i++) {
+        float w;
+        HZP_TRY(weight_of(m, i, &w));
+        if (!is_assistant(m, i))
+            continue;
+        if (!paired && w != 1)
+            return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
+                                  "messages: the template does not show which text is message "
+                                  "%zu's, so it cannot have a weight of its own",
+                                  i);
+        if (paired) {
+            add_part(m, m->whole.span[at].from, m->whole.span[at].to, w);
+            at++;
+        }
+    }
+    m->part = hzp_xrealloc(m->part, (count + m->whole.spans + 1) * sizeof(*m->part));
+    for (size_t i = 0; !paired && i < m->whole.spans; i++)
+        add_part(m, m->whole.span[i].from, m->whole.span[i].to, 1);
+    return m->parts ? add_lesson(m, &m->whole, m->part, m->parts, ret) : HZP_OK;
+}
+
+/* Renders message i's turn into m->turn; *ret_from: where what is learned of it begins. */
+static int render_turn(struct maker *m, size_t i, size_t *ret_from)
+{
+    HZP_TRY(render(m, i + 1, false, &m->turn));
+    HZP_TRY(render(m, i, false, &m->prompt));
+    size_t before = m->prompt.text.bytes;
+    bool appends = begins_with(&m->turn, &m->prompt, before);
+    HZP_TRY(render(m, i, true, &m->prompt));
+    *ret_from = common(&m->turn, &m->prompt);
+    if (!appends || *ret_from < before)
+        return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
+                              "messages[%zu]: the template writes the messages before it "
+                              "differently once it is there",
+                              i);
+    return HZP_OK;
+}
+
+static int from_turns(struct maker *m, struct hzp_lessons *ret)
+{
+    size_t count = json_array_size(m->messages), from;
+    bool one = true;
+    for (size_t i = 0; i < count; i++) {
+        float w;
+        HZP_TRY(weight_of(m, i, &w));
+        if (!is_assistant(m, i) || w == 0)
+            continue;
+        HZP_TRY(render_turn(m, i, &from));
+        if (!begins_with(&m->whole, &m->turn, m->turn.text.bytes))
+            one = false;
+        add_part(m, from, m->turn.text.bytes, w);
+    }
+    if (!m->parts)
+        return HZP_OK;
+    if (one)
+        return add_lesson(m, &m->whole, m->part, m->parts, ret);
+    for (size_t i = 0; i < count; i++) {
+        float w;
+        HZP_TRY(weight_of(m, i, &w));
+        if (!is_assistant(m, i) || w == 0)
+            continue;
+        HZP_TRY(render_turn(m, i, &from));
+        const struct part part = {from, m->turn.text.bytes, w};
+        HZP_TRY(add_lesson(m, &m->turn, &part, 1, ret));
+    }
+    return HZP_OK;
+}
+
+/* ---- the example ---- */
+
+static int read_more(struct maker *m, const json_t *example)
+{
+    static const struct {
+        const char *name;
+        json_type type;
+    } fields[] = {
+        {"tools", JSON_ARRAY}, {"documents", JSON_ARRAY}, {"chat_template_kwargs", JSON_OBJECT}};
+    const json_t **at[] = {&m->request.tools, &m->request.documents, &m->request.more};
+    for (int i = 0; i < HZP_COUNT(fields); i++) {
+        const json_t *value = json_object_get(example, fields[i].name);
+        if (!value || json_is_null(value))
+            continue;
+        if (json_typeof(value) != fields[i].type)
+            return hzp_fail_param(m->reterr, HZP_EINVAL, fields[i].name, "%s must be %s",
+                                  fields[i].name,
+                                  fields[i].type == JSON_ARRAY ? "a list" : "an object");
+        if (fields[i].type == JSON_OBJECT || json_array_size(value))
+            *at[i] = value;
+    }
+    return HZP_OK;
+}
+
+static int make(struct maker *m, const json_t *example, struct hzp_lessons *ret)
+{
+    size_t before = ret->n;
+    HZP_TRY(read_more(m, example));
+    m->given = json_object_get(example, "messages");
+    HZP_TRY(hzp_chat_messages(m->chat, m->given, &m->messages, m->reterr));
+    m->part = hzp_xcalloc(json_array_size(m->messages) + 1, sizeof(*m->part));
+    HZP_TRY(render(m, json_array_size(m->messages), false, &m->whole));
+    HZP_TRY(m->whole.spans ? from_spans(m, ret) : from_turns(m, ret));
+    if (ret->n == before)
+        return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
+                              "messages: nothing is learned: no assistant message has a weight");
+    return HZP_OK;
+}
+
+int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, const json_t *example,
+                    int32_t max_tokens, struct hzp_lessons *ret, struct hzp_err_text *reterr)
+{
+    struct maker m = {.chat = chat, .tok = tok, .max_tokens = max_tokens, .reterr = reterr};
+    int r = make(&m, example, ret);
+    json_decref(m.messages);
+    hzp_jinja_output_fini(&m.whole);
+    hzp_jinja_output_fini(&m.prompt);
+    hzp_jinja_output_fini(&m.turn);
+    free(m.part);
+    return r;
+}
+
+void hzp_lessons_fini(struct hzp_lessons *lessons)
+{
+    for (size_t i = 0; i < lessons->n; i++) {
+        hzp_tokens_fini(&lessons->lesson[i].tokens);
+        free(lessons->lesson[i].weight);
+    }
+    free(lessons->lesson);
+    memset(lessons, 0, sizeof(*lessons));
+}

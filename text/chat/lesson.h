@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/chat/lesson.h - conversations to learn from: messages to tokens and their weights.
+ *
+ * What the assistant says is learned, all else is context.  An assistant message may have a
+ * `weight` (OpenAI's field), which the loss of each of its tokens gets; 0: it is context too.
+ *
+ * Where the template has {% generation %} blocks, their text is learned.  Without them, of each
+ * assistant message is learned what the template adds behind the beginning of an answer, which is
+ * the prompt that serving would give: its content with its end token.  As long as every turn only
+ * appends to the text before it, a conversation is one lesson; a template that writes earlier turns
+ * differently later (without their reasoning, for example) gives one lesson for each learned turn,
+ * as serving would have seen it.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_TEXT_CHAT_LESSON_H
+#define HZP_TEXT_CHAT_LESSON_H
+
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
+
+/* Of a message, if not 0: an update divides by the sum of its weights, so what matters is how they
+ * compare. */
+#define HZP_WEIGHT_MIN 0.001
+#define HZP_WEIGHT_MAX 1000.0
+
+struct hzp_lesson {
+    struct hzp_tokens tokens;
+    float *weight; /* [tokens.n]; 0: not learned */
+};
+
+struct hzp_lessons {
+    struct hzp_lesson *lesson;
+    size_t n, room;
+};
+
+/* example: an object with messages, and where the template reads them tools, documents and
+ * chat_template_kwargs.  Appends to ret (zeroed before the first use; the caller ends it, also
+ * after an error).  max_tokens: of one lesson.  HZP_EINVAL: a field is wrong (param names it), the
+ * template refuses the messages, nothing is learned, or it is too long; HZP_ENOMEM. */
+int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, const json_t *example,
+                    int32_t max_tokens, struct hzp_lessons *ret, struct hzp_err_text *reterr);
+void hzp_lessons_fini(struct hzp_lessons *lessons);
+
+/* The weight of message i of `list` ("messages"); 0: it is not learned.  HZP_EINVAL. */
+int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
+                       float *ret, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/chat/structure.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+#include "text/chat/structure_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kept {
+    char *key;
+    struct hzp_grammar *grammar;
+    int64_t bytes;
+    uint64_t used; /* the turn in which it was last asked for */
+};
+
+struct hzp_structures {
+    struct hzp_tokenizer *tok;
+    int32_t vocab;
+    int64_t in_use_max;
+    struct hzp_lock lock;
+    struct hzp_lexicon *lexicon; /* NULL: not made yet */
+    uint64_t words;              /* a hash of what it was made of */
+    struct kept kept[HZP_STRUCTURES_MAX];
+    int32_t count;
+    int64_t bytes;
+    uint64_t turn;
+    bool large; /* one that takes much memory while it is made is being made */
+};
+
+void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_use_max,
+                         struct hzp_structures **ret)
+{
+    struct hzp_structures *s = hzp_xcalloc(1, sizeof(*s));
+    s->tok = tok;
+    s->vocab = vocab;
+    s->in_use_max = in_use_max;
+    s->words = 0xcbf29ce484222325u;
+    hzp_lock_init(&s->lock, HZP_LOCK_GRAMMARS);
+    *ret = s;
+}
+
+static void drop(struct hzp_structures *s, int32_t i)
+{
+    s->bytes -= s->kept[i].bytes;
+    hzp_grammar_unref(s->kept[i].grammar);
+    free(s->kept[i].key);
+    s->kept[i] = s->kept[--s->count];
+}
+
+void hzp_structures_close(struct hzp_structures *s)
+{
+    if (!s)
+        return;
+    while (s->count)
+        drop(s, s->count - 1);
+    hzp_lexicon_destroy(s->lexicon);
+    hzp_lock_fini(&s->lock);
+    free(s);
+}
+
+/* FNV-1a. */
+static uint64_t hash(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* Under the lock: the first request makes it, others wait for it. */
+static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
+{
+    if (s->lexicon)
+        return s->lexicon;
+    int32_t words = hzp_tokenizer_vocab(s->tok), count = HZP_MIN(words, s->vocab);
+    struct hzp_token_text *text = hzp_xcalloc((size_t)count + 1, sizeof(*text));
+    for (int32_t i = 0; i < count; i++) {
+        size_t size = 0;
+        text[i].bytes = hzp_tokenizer_token(s->tok, i, &size);
+        text[i].size = (int32_t)size;
+        text[i].special = hzp_tokenizer_is_special(s->tok, i);
+        s->words = hash(s->words, &text[i].special, sizeof(text[i].special));
+        s->words = hash(s->words, &text[i].size, sizeof(text[i].size));
+        s->words = hash(s->words, text[i].bytes, size);
+    }
+    hzp_lexicon_create(text, count, &s->lexicon);
+    free(text);
+    return s->lexicon;
+}
+
+/* ---- rules ---- */
+
+/* bytes: what its languages may take meanwhile. */
+static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
+                const struct hzp_structure *what, int64_t bytes, struct hzp_grammar **ret,
+                struct hzp_err_text *reterr)
+{
+    struct hzp_rules *rules = hzp_rules_create();
+    hzp_regular_begin(bytes);
+    int32_t root = hzp_rules_add(rules, "answer", 6);
+    int r = hzp_structure_rules(s->tok, what, rules, root, reterr);
+    if (r == HZP_OK)
+        r = hzp_grammar_create(rules, root, words, ret, reterr);
+    hzp_rules_destroy(rules);
+    return r;
+}
+
+static bool begin_large(struct hzp_structures *s, bool begin)
+{
+    hzp_lock_take(&s->lock);
+    bool free_before = !s->large;
+    s->large = begin;
+    hzp_lock_release(&s->lock);
+    return free_before;
+}
+
+/* Most take little memory while they are made, and any number may be made at once.  One that does
+ * not is made again with more, and no other such one beside it. */
+static int make_bounded(struct hzp_structures *s, const struct hzp_lexicon *words,
+                        const struct hzp_structure *what, struct hzp_grammar **ret,
+                        struct hzp_err_text *reterr)
+{
+    int r = make(s, words, what, HZP_STRUCTURE_SMALL, ret, reterr);
+    if (!hzp_regular_over())
+        return r;
+    if (r == HZP_OK)
+        hzp_grammar_unref(*ret);
+    *ret = NULL;
+    if (!begin_large(s, true))
+        return hzp_fail(reterr, HZP_EBUSY,
+                        "it takes more than %lld bytes of memory while it is made, and another "
+                        "such one is being made; try again",
+                        (long long)HZP_STRUCTURE_SMALL);
+    r = make(s, words, what, HZP_STRUCTURE_LARGE, ret, reterr);
+    begin_large(s, false);
+    return r;
+}
+
+/* ---- what is kept ---- */
+
+/* What is asked as text; owned by the caller; NULL: no memory. */
+static char *key_of(const struct hzp_structure *what)
+{
+    json_t *json =
+        json_pack("{s:b, s:O?, s:O?, s:s?, s:s?, s:O?, s:s?, s:i, s:b, s:b, s:b, s:b, s:b}",
+                  "object", what->object, "schema", what->schema, "choice", what->choice, "regex",
+                  what->regex, "gbnf", what->gbnf, "tools", what->tools, "tool", what->tool,
+                  "calls", (int)what->calls, "one", what->one_call, "reasoning", what->reasoning,
+                  "inside", what->inside, "channels", what->channels, "free", what->free);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return text;
+}
+
+/* Under the lock.  NULL: it is not kept. */
+static struct hzp_grammar *find(struct hzp_structures *s, const char *key)
+{
+    for (int32_t i = 0; i < s->count; i++)
+        if (!strcmp(s->kept[i].key, key)) {
+            s->kept[i].used = ++s->turn;
+            return hzp_grammar_ref(s->kept[i].grammar);
+        }
+    return NULL;
+}
+
+/* Under the lock; one at least is kept. */
+static void drop_oldest(struct hzp_structures *s)
+{
+    int32_t oldest = 0;
+    for (int32_t i = 1; i < s->count; i++)
+        if (s->kept[i].used < s->kept[oldest].used)
+            oldest = i;
+    drop(s, oldest);
+}
+
+/* Under the lock.  Whether the grammars in use leave room for another, once none is merely kept. */
+static bool has_room(struct hzp_structures *s)
+{
+    while (s->count && hzp_lexicon_in_use(s->lexicon) > s->in_use_max)
+        drop_oldest(s);
+    return hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
+}
+
+/* Under the lock; takes key over. */
+static void keep(struct hzp_structures *s, char *key, struct hzp_grammar *grammar)
+{
+    int64_t bytes = hzp_grammar_size(grammar).bytes;
+    while (s->count && (s->count == HZP_STRUCTURES_MAX || s->bytes + bytes > HZP_STRUCTURES_BYTES))
+        drop_oldest(s);
+    s->kept[s->count++] = (struct kept){key, hzp_grammar_ref(grammar), bytes, ++s->turn};
+    s->bytes += bytes;
+}
+
+int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
+                       struct hzp_grammar **ret, struct hzp_err_text *reterr)
+{
+    char *key = key_of(what);
+    if (!key)
+        return hzp_fail(reterr, HZP_EINVAL, "it cannot be written as JSON");
+    if (strlen(key) > HZP_STRUCTURE_SOURCE_MAX) {
+        free(key);
+        return hzp_fail(reterr, HZP_EINVAL, "longer than %d bytes", HZP_STRUCTURE_SOURCE_MAX);
+    }
+    hzp_lock_take(&s->lock);
+    *ret = find(s, key);
+    const struct hzp_lexicon *words = lexicon(s);
+    int r = HZP_OK;
+    if (!*ret && !has_room(s))
+        r = hzp_fail(reterr, HZP_EBUSY,
+                     "the grammars of requests in progress take more than %lld bytes; try again",
+                     (long long)s->in_use_max);
+    hzp_lock_release(&s->lock);
+    if (!*ret && r == HZP_OK)
+        r = make_bounded(s, words, what, ret, reterr);
+    if (r < 0) {
+        free(key);
+        return r;
+    }
+    hzp_lock_take(&s->lock);
+    struct hzp_grammar *other = find(s, key); /* another thread may have made it meanwhile */
+    if (!other) {
+        keep(s, key, *ret);
+        key = NULL;
+    }
+    hzp_lock_release(&s->lock);
+    hzp_grammar_unref(other);
+    free(key);
+    return HZP_OK;
+}
+
+char *hzp_structures_write(struct hzp_structures *s, const struct hzp_structure *what)
+{
+    enum { DIGITS = 16 };
+    hzp_lock_take(&s->lock);
+    lexicon(s);
+    hzp_lock_release(&s->lock);
+    char *key = key_of(what);
+    size_t size = key ? strlen(key) + DIGITS + 2 : 0;
+    char *ret = key ? hzp_xmalloc(size) : NULL;
+    if (ret)
+        snprintf(ret, size, "%016" PRIx64 " %s", s->words, key);
+    free(key);
+    return ret;
+}
+
+/* The value; NULL: null, or it is not there. */
+static const json_t *value_of(const json_t *json, const char *name)
+{
+    const json_t *value = json_object_get(json, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+int hzp_structures_get_written(struct hzp_structures *s, const char *written,
+                               struct hzp_grammar **ret, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&s->lock);
+    lexicon(s);
+    hzp_lock_release(&s->lock);
+    char *asked = NULL;
+    if (strtoull(written, &asked, 16) != s->words)
+        return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
+    json_t *json = json_loads(asked, 0, NULL);
+    int calls = -1, object, one, reasoning, inside, channels, any;
+    if (json_unpack(json, "{s:i, s:b, s:b, s:b, s:b, s:b, s:b}", "calls", &calls, "object", &object,
+                    "one", &one, "reasoning", &reasoning, "inside", &inside, "channels", &channels,
+                    "free", &any) < 0 ||
+        calls < HZP_CALLS_NONE || calls > HZP_CALLS_CHANNELS) {
+        json_decref(json);
+        return hzp_fail(reterr, HZP_EFORMAT, "what a grammar is made of is malformed");
+    }
+    struct hzp_structure what = {.object = object,
+                                 .schema = value_of(json, "schema"),
+                                 .choice = value_of(json, "choice"),
+                                 .regex = json_string_value(value_of(json, "regex")),
+                                 .gbnf = json_string_value(value_of(json, "gbnf")),
+                                 .tools = value_of(json, "tools"),
+                                 .tool = json_string_value(value_of(json, "tool")),
+                                 .calls = (enum hzp_reply_calls)calls,
+                                 .one_call = one,
+                                 .free = any,
+                                 .reasoning = reasoning,
+                                 .inside = inside,
+                                 .channels = channels};
+    int r = hzp_structures_get(s, &what, ret, reterr);
+    json_decref(json);
+    return r;
+}

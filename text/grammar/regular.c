@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text/grammar/regular.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct state {
+    int16_t next[256]; /* -1: none */
+    bool final;
+};
+
+struct hzp_regular {
+    struct state *state; /* the first begins */
+    int32_t states, room;
+};
+
+/* What hzp_regular_begin gave this thread and it has not spent; whether memory did not suffice. */
+static _Thread_local int64_t steps_left = INT64_MAX, bytes_left = INT64_MAX;
+static _Thread_local bool over;
+
+void hzp_regular_begin(int64_t bytes)
+{
+    steps_left = HZP_REGULAR_TOTAL_MAX;
+    bytes_left = bytes;
+    over = false;
+}
+
+bool hzp_regular_over(void)
+{
+    return over;
+}
+
+static bool take_bytes(size_t bytes)
+{
+    bool fits = (int64_t)bytes <= bytes_left;
+    bytes_left -= fits ? (int64_t)bytes : 0;
+    over |= !fits;
+    return fits;
+}
+
+static void give_bytes(size_t bytes)
+{
+    if (bytes_left <= INT64_MAX - (int64_t)bytes)
+        bytes_left += (int64_t)bytes;
+}
+
+static int32_t add_state(struct hzp_regular *a)
+{
+    if (a->states == HZP_REGULAR_STATES_MAX)
+        return -1;
+    if (a->states == a->room) {
+        int32_t room = HZP_MIN(HZP_MAX(2 * a->room, 16), HZP_REGULAR_STATES_MAX);
+        if (!take_bytes((size_t)(room - a->room) * sizeof(*a->state)))
+            return -1;
+        a->room = room;
+        a->state = hzp_xrealloc(a->state, (size_t)a->room * sizeof(*a->state));
+    }
+    memset(&a->state[a->states], 0xFF, sizeof(*a->state));
+    a->state[a->states].final = false;
+    return a->states++;
+}
+
+void hzp_regular_destroy(struct hzp_regular *a)
+{
+    if (!a)
+        return;
+    give_bytes((size_t)a->room * sizeof(*a->state));
+    free(a->state);
+    free(a);
+}
+
+/* Marks the states from which a final one is reached, by the edges turned round. */
+static bool *live_states(const struct hzp_regular *a)
+{
+    size_t n = (size_t)a->states;
+    bool *live = hzp_xcalloc(n + 1, sizeof(*live));
+    for (bool more = true; more && steps_left > 0;) {
+        more = false;
+        steps_left -= 16 * (int64_t)n;
+        for (size_t s = n; s-- > 0;) {
+            bool good = a->state[s].final;
+            for (int b = 0; b < 256 && !good && !live[s]; b++)
+                good = a->state[s].next[b] >= 0 && live[a->state[s].next[b]];
+            if (good && !live[s])
+                live[s] = more = true;
+        }
+    }
+    return live;
+}
+
+/* Removes the states that lead to no end, so that an empty language has none at all.  NULL: no
+ * steps are left. */
+static struct hzp_regular *trim(struct hzp_regular *a)
+{
+    bool *live = live_states(a);
+    if (steps_left <= 0) {
+        free(live);
+        hzp_regular_destroy(a);
+        return NULL;
+    }
+    int16_t *new_of = hzp_xcalloc((size_t)a->states + 1, sizeof(*new_of));
+    int32_t kept = 0;
+    for (int32_t s = 0; s < a->states; s++)
+        new_of[s] = (int16_t)(live[s] && live[0] ? kept++ : -1);
+    for (int32_t s = 0; s < a->states; s++) {
+        if (new_of[s] < 0)
+            continue;
+        struct state moved = a->state[s];
+        for (int b = 0; b < 256; b++)
+            if (moved.next[b] >= 0)
+                moved.next[b] = new_of[moved.next[b]];
+        a->state[new_of[s]] = moved;
+    }
+    a->states = kept;
+    free(live);
+    free(new_of);
+    return a;
+}
+
+/* ---- from rules ---- */
+
+/* A set of nodes, and the state of the same number. */
+struct subset {
+    int32_t at, count; /* range of the pool, sorted */
+    int32_t chain;     /* the next of its chain, -1: none */
+};
+
+enum { CHAINS = 1 << 10 };
+
+struct job {
+    const struct hzp_rules *rules;
+    struct hzp_regular *made;
+    int32_t to;
+    int32_t *mark; /* [nodes] stamp of the set being made */
+    int32_t stamp;
+    int32_t *set; /* [nodes] the set being made */
+    int32_t count;
+    struct subset *subset; /* [made->states] */
+    int32_t *pool;
+    int32_t used, pool_room, subsets_room;
+    int32_t chain[CHAINS];
+    int64_t work;
+};
+
+static void set_add(struct job *j, int32_t node)
+{
+    if (j->mark[node] != j->stamp) {
+        j->mark[node] = j->stamp;
+        j->set[j->count++] = node;
+    }
+}
+
+static int by_number(const void *pa, const void *pb)
+{
+    const int32_t *a = pa, *b = pb;
+    return (*a > *b) - (*a < *b);
+}
+
+static void set_close(struct job *j)
+{
+    for (int32_t i = 0; i < j->count; i++)
+        for (int32_t e = j->rules->node[j->set[i]]; e >= 0; e = j->rules->edge[e].next) {
+            HZP_ASSERT(j->rules->edge[e].kind != HZP_EDGE_CALL);
+            if (j->rules->edge[e].kind == HZP_EDGE_EMPTY)
+                set_add(j, j->rules->edge[e].to);
+        }
+    qsort(j->set, (size_t)j->count, sizeof(*j->set), by_number);
+    j->work += 4 * j->count;
+}
+
+/* The state of the set being made, -1: too many. */
+static int32_t state_of(struct job *j)
+{
+    uint32_t hash = 2166136261u;
+    set_close(j);
+    for (int32_t i = 0; i < j->count; i++)
+        hash = (hash ^ (uint32_t)j->set[i]) * 16777619u;
+    int32_t *chain = &j->chain[(hash ^ hash >> 15) % CHAINS];
+    size_t bytes = (size_t)j->count * sizeof(*j->set);
+    for (int32_t s = *chain; s >= 0; s = j->subset[s].chain)
+        if (j->subset[s].count == j->count && !memcmp(j->pool + j->subset[s].at, j->set, bytes))
+            return s;
+    int32_t pool_room = j->used + j->count > j->pool_room
+                            ? HZP_MAX(2 * j->pool_room, j->used + j->count + 256)
+                            : j->pool_room;
+    if (!take_bytes((size_t)(pool_room - j->pool_room) * sizeof(*j->pool)))
+        return -1;
+    if (pool_room > j->pool_room)
+        j->pool = hzp_xrealloc(j->pool, (size_t)pool_room * sizeof(*j->pool));
+    j->pool_room = pool_room;
+    int32_t state = add_state(j->made);
+    if (state < 0)
+        return -1;
+    if (state == j->subsets_room) {
+        j->subsets_room = HZP_MAX(2 * j->subsets_room, 64);
+        j->subset = hzp_xrealloc(j->subset, (size_t)j->subsets_room * sizeof(*j->subset));
+    }
+    memcpy(j->pool + j->used, j->set, bytes);
+    j->subset[state] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
+    j->used += j->count;
+    *chain = state;
+    for (int32_t i = 0; i < j->count; i++)
+        j->made->state[state].final |= j->set[i] == j->to;
+    return state;
+}
+
+/* Where the bytes that the set's edges tell apart begin. */
+static void find_bounds(struct job *j, const struct subset *s, bool begins[257])
+{
+    memset(begins, 0, 257 * sizeof(*begins));
+    for (int32_t i = 0; i < s->count; i++)
+        for (int32_t e = j->rules->node[j->pool[s->at + i]]; e >= 0; e = j->rules->edge[e].next) {
+            const struct hzp_edge *edge = &j->rules->edge[e];
+            if (edge->kind == HZP_EDGE_BYTES)
+                begins[edge->lo] = begins[edge->hi + 1] = true;
+        }
+}
+
+static bool make_edges(struct job *j, int32_t state)
+{
+    struct subset s = j->subset[state];
+    bool begins[257];
+    int32_t to = -1;
+    find_bounds(j, &s, begins);
+    for (int b = 0; b < 256; b++) {
+        if (begins[b]) {
+            j->stamp++;
+            j->count = 0;
+            for (int32_t i = 0; i < s.count; i++)
+                for (int32_t e = j->rules->node[j->pool[s.at + i]]; e >= 0;
+                     e = j->rules->edge[e].next) {
+                    const struct hzp_edge *edge = &j->rules->edge[e];
+                    j->work++;
+                    if (edge->kind == HZP_EDGE_BYTES && edge->lo <= b && b <= edge->hi)
+                        set_add(j, edge->to);
+                }
+            to = j->count ? state_of(j) : -1;
+            if ((to < 0 && j->count) || j->work > HZP_REGULAR_WORK_MAX)
+                return false;
+        }
+        j->made->state[state].next[b] = (int16_t)to;
+    }
+    return true;
+}
+
+struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t from, int32_t to)
+{
+    struct job j = {.rules = rules, .to = to};
+    bool fits = !rules->full && steps_left > 0;
+    j.made = hzp_xcalloc(1, sizeof(*j.made));
+    j.mark = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.mark));
+    j.set = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.set));
+    memset(j.chain, 0xFF, sizeof(j.chain));
+    j.stamp = 1;
+    if (fits) {
+        set_add(&j, from);
+        fits = state_of(&j) >= 0;
+    }
+    for (int32_t s = 0; s < j.made->states && fits; s++)
+        fits = make_edges(&j, s);
+    steps_left -= j.work;
+    free(j.mark);
+    free(j.set);
+    free(j.subset);
+    give_bytes((size_t)j.pool_room * sizeof(*j.pool));
+    free(j.pool);
+    if (fits)
+        return trim(j.made);
+    hzp_regular_destroy(j.made);
+    return NULL;
+}
+
+/* ---- products ---- */
+
+/* Pairs of states: of a, and of b or (-1) of nothing. */
+struct product {
+    const struct hzp_regular *a, *b;
+    bool without;
+    struct hzp_regular *made;
+    struct {
+        int16_t a, b;
+        int32_t chain;
+    } * pair; /* [made->states] */
+    int32_t room;
+    int32_t chain[CHAINS];
+};
+
+static int32_t pair_of(struct product *p, int16_t a, int16_t b)
+{
+    uint32_t hash = ((uint32_t)(uint16_t)a << 16 | (uint16_t)b) * 0x9E3779B1u;
+    int32_t *chain = &p->chain[(hash ^ hash >> 15) % CHAINS];
+    for (int32_t s = *chain; s >= 0; s = p->pair[s].chain)
+        if (p->pair[s].a == a && p->pair[s].b == b)
+            return s;
+    int32_t state = add_state(p->made);
+    if (state < 0)
+        return -1;
+    if (state == p->room) {
+        p->room = HZP_MAX(2 * p->room, 64);
+        p->pair = hzp_xrealloc(p->pair, (size_t)p->room * sizeof(*p->pair));
+    }
+    p->pair[state].a = a;
+    p->pair[state].b = b;
+    p->pair[state].chain = *chain;
+    *chain = state;
+    bool other = b >= 0 && p->b->state[b].final;
+    p->made->state[state].final = p->a->state[a].final && other != p->without;
+    return state;
+}
+
+static struct hzp_regular *combine(const struct hzp_regular *a, const struct hzp_regular *b,
+                                   bool without)
+{
+    struct product p = {.a = a, .b = b, .without = without};
+    bool fits = steps_left > 0;
+    p.made = hzp_xcalloc(1, sizeof(*p.made));
+    memset(p.chain, 0xFF, sizeof(p.chain));
+    if (fits && a->states && (b->states || without))
+        fits = pair_of(&p, 0, b->states ? 0 : -1) >= 0;
+    for (int32_t s = 0; s < p.made->states && fits; s++) {
+        steps_left -= 16;
+        for (int k = 0; k < 256 && fits; k++) {
+            int16_t to = a->state[p.pair[s].a].next[k];
+            int16_t other = (int16_t)(p.pair[s].b >= 0 ? b->state[p.pair[s].b].next[k] : -1);
+            if (to < 0 || (other < 0 && !without))
+                continue;
+            int32_t state = pair_of(&p, to, other);
+            steps_left--;
+            fits = state >= 0 && steps_left > 0;
+            p.made->state[s].next[k] = (int16_t)state;
+        }
+    }
+    free(p.pair);
+    if (fits)
+        return trim(p.made);
+    hzp_regular_destroy(p.made);
+    return NULL;
+}
+
+struct hzp_regular *hzp_regular_both(const struct hzp_regular *a, const struct hzp_regular *b)
+{
+    return combine(a, b, false);
+}
+
+struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struct hzp_regular *b)
+{
+    return combine(a, b, true);
+}
+
+/* ---- use ---- */
+
+bool hzp_regular_empty(const struct hzp_regular *a)
+{
+    return !a->states;
+}
+
+int32_t hzp_regular_states(const struct hzp_regular *a)
+{
+    return a->states;
+}
+
+bool hzp_regular_takes(const struct hzp_regular *a, const char *bytes, size_t size)
+{
+    int16_t s = (int16_t)(a->states ? 0 : -1);
+    for (size_t i = 0; i < size && s >= 0; i++)
+        s = a->state[s].next[(uint8_t)bytes[i]];
+    return s >= 0 && a->state[s].final;
+}
+
+int32_t hzp_regular_add(struct hzp_rules *rules, int32_t from, const struct hzp_regular *a)
+{
+    int32_t to = hzp_rules_node(rules), first = rules->nodes;
+    for (int32_t s = 0; s < a->states; s++)
+        hzp_rules_node(rules);
+    if (rules->full) /* there are no such nodes */
+        return to;
+    if (a->states)
+        hzp_rules_empty(rules, from, first);
+    for (int32_t s = 0; s < a->states; s++) {
+        const struct state *state = &a->state[s];
+        if (state->final)
+            hzp_rules_empty(rules, first + s, to);
+        for (int lo = 0, hi; lo < 256; lo = hi + 1) {
+            for (hi = lo; hi < 255 && state->next[hi + 1] == state->next[lo];)
+                hi++;
+            if (state->next[lo] >= 0)
+                hzp_rules_bytes(rules, first + s, (uint8_t)lo, (uint8_t)hi,
+                                first + state->next[lo]);
+        }
+    }
+    return to;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/grammar/regular.h - regular languages over bytes, as deterministic automata that can be
+ * intersected and subtracted: what several conditions on one string or number leave.
+ *
+ * Invariant: a language never changes once made; from each of its states a final one is reached.
+ * Thread: one at a time while it is made; afterwards any.
+ */
+#ifndef HZP_TEXT_GRAMMAR_REGULAR_H
+#define HZP_TEXT_GRAMMAR_REGULAR_H
+
+#include "text/grammar/rules.h"
+
+enum {
+    HZP_REGULAR_STATES_MAX = 1 << 14,
+    HZP_REGULAR_WORK_MAX = 1 << 27,
+    HZP_REGULAR_TOTAL_MAX = 1 << 30, /* steps of all languages of one grammar: some seconds */
+};
+
+struct hzp_regular;
+
+/* From here on this thread spends HZP_REGULAR_TOTAL_MAX steps at most, and its languages take so
+ * many bytes at a time; then all languages are too large.  A thread that never calls it has no such
+ * bounds. */
+void hzp_regular_begin(int64_t bytes);
+/* Whether a language was too large for these bytes since. */
+bool hzp_regular_over(void);
+
+/* What the nodes between `from` and `to` take, which call no rules.  NULL: it is too large: more
+ * than HZP_REGULAR_STATES_MAX states, or HZP_REGULAR_WORK_MAX steps. */
+struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t from, int32_t to);
+void hzp_regular_destroy(struct hzp_regular *a); /* NULL: no effect */
+
+/* What both take; what a takes and b does not.  NULL: too large. */
+struct hzp_regular *hzp_regular_both(const struct hzp_regular *a, const struct hzp_regular *b);
+struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struct hzp_regular *b);
+
+bool hzp_regular_empty(const struct hzp_regular *a);
+int32_t hzp_regular_states(const struct hzp_regular *a);
+bool hzp_regular_takes(const struct hzp_regular *a, const char *bytes, size_t size);
+
+/* Appends the language behind `from`; returns the node behind it. */
+int32_t hzp_regular_add(struct hzp_rules *rules, int32_t from, const struct hzp_regular *a);
+
+#endif

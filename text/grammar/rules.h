@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/grammar/rules.h - a grammar while it is built: rules as nondeterministic graphs over bytes.
+ *
+ * A rule has a first and a last node.  An edge takes one byte of a range, or nothing, or whatever
+ * another rule takes (a call).  A rule takes a text if some path from its first to its last node
+ * does.  The front ends (regex.h, gbnf.h, schema.h) build rules; grammar.h makes automata of them.
+ *
+ * Text is UTF-8.  The byte 0xFF, which UTF-8 has not, begins the key of a special token, so that a
+ * rule can ask for one (hzp_rules_special).
+ *
+ * Bounds: HZP_RULES_NODES_MAX and HZP_RULES_EDGES_MAX.  What goes beyond is dropped and `full` is
+ * set; front ends ask for it now and then, and hzp_grammar_create refuses such rules.
+ *
+ * Thread: one at a time.
+ */
+#ifndef HZP_TEXT_GRAMMAR_RULES_H
+#define HZP_TEXT_GRAMMAR_RULES_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+enum {
+    HZP_RULES_NODES_MAX = 1 << 18,
+    HZP_RULES_EDGES_MAX = 1 << 20,
+    HZP_RULES_MAX = 1 << 14,
+    HZP_REPEAT_MAX = 4096, /* of a count in {m,n}, minLength, maxItems and so on */
+};
+
+enum hzp_edge_kind { HZP_EDGE_BYTES, HZP_EDGE_EMPTY, HZP_EDGE_CALL };
+
+struct hzp_edge {
+    uint8_t kind;   /* enum hzp_edge_kind */
+    uint8_t lo, hi; /* of BYTES, both included */
+    int32_t rule;   /* of CALL */
+    int32_t to;
+    int32_t next; /* the node's next edge, -1: none */
+};
+
+struct hzp_rule {
+    char name[48]; /* for errors */
+    int32_t first, last;
+};
+
+struct hzp_rules {
+    struct hzp_rule *rule;
+    int32_t rules, rules_room;
+    int32_t *node; /* [nodes] the node's newest edge, -1: none */
+    int32_t nodes, nodes_room;
+    struct hzp_edge *edge;
+    int32_t edges, edges_room;
+    bool full;
+};
+
+/* A part of a rule, from one node to another. */
+struct hzp_part_of {
+    int32_t from, to;
+};
+
+/* Without rules.  A bound that is reached sets `full`, and hzp_grammar_create refuses them. */
+struct hzp_rules *hzp_rules_create(void);
+void hzp_rules_destroy(struct hzp_rules *rules); /* NULL: no effect */
+
+/* A new rule with a first and a last node, without a path between them.  The name is copied and
+ * cut; of `bytes` bytes. */
+int32_t hzp_rules_add(struct hzp_rules *rules, const char *name, size_t bytes);
+
+/* A new node without edges; returns its number. */
+int32_t hzp_rules_node(struct hzp_rules *rules);
+
+/* Edges.  lo .. hi: bytes, code points (surrogates are left out). */
+void hzp_rules_bytes(struct hzp_rules *rules, int32_t from, uint8_t lo, uint8_t hi, int32_t to);
+void hzp_rules_empty(struct hzp_rules *rules, int32_t from, int32_t to);
+void hzp_rules_call(struct hzp_rules *rules, int32_t from, int32_t rule, int32_t to);
+void hzp_rules_codes(struct hzp_rules *rules, int32_t from, uint32_t lo, uint32_t hi, int32_t to);
+void hzp_rules_special(struct hzp_rules *rules, int32_t from, int32_t token, int32_t to);
+
+/* Appends a text, or a call, behind `from`; returns the node behind it. */
+int32_t hzp_rules_text(struct hzp_rules *rules, int32_t from, const char *text, size_t bytes);
+int32_t hzp_rules_then(struct hzp_rules *rules, int32_t from, int32_t rule);
+
+/* Puts copies of the part in a row behind `from`, between `least` and `most` (-1: any number) of
+ * them; returns the node behind them.  All nodes made since part.from belong to the part, and
+ * nothing but these copies uses it; `from` is older. */
+int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_of part,
+                         int32_t least, int32_t most);
+
+/* Appends text in which `mark` first occurs at its end; returns the node behind it. */
+int32_t hzp_rules_until(struct hzp_rules *rules, int32_t from, const char *mark, size_t bytes);
+
+enum { HZP_SPECIAL_KEY_BYTES = 4 };
+
+/* The key of a special token: 0xFF and three bytes. */
+static inline void hzp_special_key(int32_t token, char ret[HZP_SPECIAL_KEY_BYTES])
+{
+    ret[0] = (char)0xFF;
+    for (int i = 1; i < HZP_SPECIAL_KEY_BYTES; i++)
+        ret[i] = (char)(token >> 8 * (3 - i) & 0xFF);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* text/grammar/schema_kinds.c - which types a schema's values can have, and whether two schemas
+ * exclude each other. */
+#include "text/grammar/schema_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 16, VALUES_MAX = 1 << 20 /* pairs */ };
+
+static int named(const char *name)
+{
+    static const char *const names[] = {"null",   "boolean", "integer", "number",
+                                        "string", "array",   "object"};
+    for (int i = 0; i < HZP_COUNT(names); i++)
+        if (!strcmp(name, names[i]))
+            return names[i][0] == 'n' && names[i][2] == 'm' ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER
+                                                            : 1 << i;
+    return 0;
+}
+
+int hzp_type_mask(const json_t *type)
+{
+    size_t i;
+    const json_t *each;
+    int types = 0;
+    if (json_is_string(type))
+        return named(json_string_value(type));
+    json_array_foreach(type, i, each)
+    {
+        int one = json_is_string(each) ? named(json_string_value(each)) : 0;
+        if (!one)
+            return 0;
+        types |= one;
+    }
+    return types;
+}
+
+int hzp_type_of(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+        return HZP_TYPE_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return HZP_TYPE_BOOLEAN;
+    case JSON_INTEGER:
+        return HZP_TYPE_INTEGER;
+    case JSON_REAL:
+        return fmod(json_real_value(value), 1) == 0 ? HZP_TYPE_INTEGER : HZP_TYPE_NUMBER;
+    case JSON_STRING:
+        return HZP_TYPE_STRING;
+    case JSON_ARRAY:
+        return HZP_TYPE_ARRAY;
+    default:
+        return HZP_TYPE_OBJECT;
+    }
+}
+
+int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
+{
+    static const char *const unions[] = {"anyOf", "oneOf"};
+    const json_t *found, *each;
+    size_t i;
+    int types = HZP_TYPE_ALL, some;
+    if (json_is_false(schema))
+        return 0;
+    if (!json_is_object(schema) || depth > DEPTH_MAX || s->looks-- <= 0)
+        return HZP_TYPE_ALL;
+    found = json_object_get(schema, "$ref");
+    if (found) {
+        const json_t *target = hzp_schema_resolve(s, json_string_value(found));
+        return target ? hzp_schema_types(s, target, depth + 1) : HZP_TYPE_ALL;
+    }
+    found = json_object_get(schema, "type");
+    if (found && hzp_type_mask(found))
+        types &= hzp_type_mask(found);
+    found = json_object_get(schema, "const");
+    if (found)
+        types &= hzp_type_of(found);
+    found = json_object_get(schema, "enum");
+    some = 0;
+    json_array_foreach(found, i, each) some |= hzp_type_of(each);
+    if (json_is_array(found))
+        types &= some;
+    for (int u = 0; u < HZP_COUNT(unions); u++) {
+        found = json_object_get(schema, unions[u]);
+        some = 0;
+        json_array_foreach(found, i, each) some |= hzp_schema_types(s, each, depth + 1);
+        if (json_is_array(found))
+            types &= some;
+    }
+    return types;
+}
+
+static const json_t *followed(const struct hzp_schema *s, const json_t *schema)
+{
+    for (int i = 0; i < DEPTH_MAX && json_object_get(schema, "$ref"); i++) {
+        const char *text = json_string_value(json_object_get(schema, "$ref"));
+        const json_t *target = text ? hzp_schema_resolve(s, text) : NULL;
+        if (!target)
+            break;
+        schema = target;
+    }
+    return schema;
+}
+
+/* Whether both are finite sets of values that share none; false for sets too large to compare. */
+static bool values_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
+{
+    const json_t *list[2] = {json_object_get(a, "enum"), json_object_get(b, "enum")};
+    const json_t *only[2] = {json_object_get(a, "const"), json_object_get(b, "const")};
+    size_t n[2];
+    for (int i = 0; i < 2; i++) {
+        if (!only[i] && !json_is_array(list[i]))
+            return false;
+        n[i] = only[i] ? 1 : json_array_size(list[i]);
+    }
+    if (n[1] && n[0] > VALUES_MAX / n[1])
+        return false;
+    s->compares -= (int64_t)(n[0] * n[1]);
+    if (s->compares < 0)
+        return false;
+    for (size_t i = 0; i < n[0]; i++)
+        for (size_t k = 0; k < n[1]; k++)
+            if (hzp_schema_same_value(only[0] ? only[0] : json_array_get(list[0], i),
+                                      only[1] ? only[1] : json_array_get(list[1], k)))
+                return false;
+    return true;
+}
+
+static bool requires(const json_t *schema, const char *name)
+{
+    size_t i;
+    const json_t *each;
+    json_array_foreach(json_object_get(schema, "required"), i, each)
+    {
+        if (json_is_string(each) && !strcmp(json_string_value(each), name))
+            return true;
+    }
+    return false;
+}
+
+bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
+{
+    a = followed(s, a);
+    b = followed(s, b);
+    int both = hzp_schema_types(s, a, 0) & hzp_schema_types(s, b, 0);
+    if (!both || values_disjoint(s, a, b))
+        return true;
+    if (both != HZP_TYPE_OBJECT)
+        return false;
+    const char *name;
+    json_t *mine;
+    json_object_foreach(json_object_get(a, "properties"), name, mine)
+    {
+        const json_t *theirs = json_object_get(json_object_get(b, "properties"), name);
+        if (theirs && requires(a, name) && requires(b, name) &&
+            values_disjoint(s, followed(s, mine), followed(s, theirs)))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statements. */
+#include "text/jinja/parser.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void hzp_j_nodes_add(struct jparser *p, struct jnodes *nodes, struct jnode *node)
+{
+    if (nodes->n == nodes->room) {
+        int32_t room = HZP_MAX(4, 2 * nodes->room);
+        struct jnode **grown = hzp_j_alloc(p->m, (size_t)room * sizeof(struct jnode *));
+        if (nodes->n)
+            memcpy(grown, nodes->node, (size_t)nodes->n * sizeof(struct jnode *));
+        nodes->node = grown;
+        nodes->room = room;
+    }
+    nodes->node[nodes->n++] = node;
+}
+
+const struct jtoken *hzp_j_now(const struct jparser *p)
+{
+    return &p->tokens.token[HZP_MIN(p->at, p->tokens.n - 1)];
+}
+
+const struct jtoken *hzp_j_peek(const struct jparser *p)
+{
+    return &p->tokens.token[HZP_MIN(p->at + 1, p->tokens.n - 1)];
+}
+
+bool hzp_j_is(const struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    const struct jtoken *token = hzp_j_now(p);
+    size_t n = strlen(text);
+    return token->kind == kind && (size_t)token->bytes == n && !memcmp(token->text, text, n);
+}
+
+bool hzp_j_skip_if(struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    if (!hzp_j_is(p, kind, text))
+        return false;
+    p->at++;
+    return true;
+}
+
+void hzp_j_refuse(struct jparser *p, int code, const char *format, ...)
+{
+    char text[300];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (p->m->failed)
+        return;
+    p->m->code = code;
+    p->m->line = hzp_j_now(p)->line;
+    hzp_j_fail(p->m, "%s", text);
+}
+
+void hzp_j_expect(struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    const struct jtoken *token = hzp_j_now(p);
+    if (!hzp_j_skip_if(p, kind, text))
+        hzp_j_refuse(p, HZP_EFORMAT, "expected '%s', got '%.*s'", text, HZP_MIN(token->bytes, 40),
+                     token->text);
+}
+
+struct jnode *hzp_j_node(struct jparser *p, enum jkind kind)
+{
+    struct jnode *node = hzp_j_alloc(p->m, sizeof(*node));
+    node->kind = (uint8_t)kind;
+    node->line = hzp_j_now(p)->line;
+    return node;
+}
+
+int32_t hzp_j_intern(struct jparser *p, const char *text, size_t bytes)
+{
+    struct hzp_jinja *j = p->jinja;
+    for (int32_t i = 0; i < j->names_count; i++)
+        if (strlen(j->names[i]) == bytes && !memcmp(j->names[i], text, bytes))
+            return i;
+    if (j->names_count == j->names_room) {
+        int32_t room = HZP_MAX(32, 2 * j->names_room);
+        const char **names = hzp_j_alloc(p->m, (size_t)room * sizeof(*names));
+        if (j->names_count)
+            memcpy(names, j->names, (size_t)j->names_count * sizeof(*names));
+        j->names = names;
+        j->names_room = room;
+    }
+    char *copy = hzp_j_alloc(p->m, bytes + 1);
+    memcpy(copy, text, bytes);
+    j->names[j->names_count] = copy;
+    return j->names_count++;
+}
+
+struct jval hzp_j_token_text(struct jparser *p, const struct jtoken *token)
+{
+    struct jval v = hzp_j_string(p->m, token->text, (size_t)token->bytes);
+    char *copy = hzp_j_alloc(p->m, (size_t)token->bytes + 1); /* messages read it as a C string */
+    memcpy(copy, token->text, (size_t)token->bytes);
+    v.s->text = copy;
+    hzp_j_codes(v);
+    return v;
+}
+
+static struct jnode *parse_body(struct jparser *p, const char *const *ends);
+
+/* After the name of a tag: its body up to {% endX %}, which is consumed. */
+static struct jnode *body_until(struct jparser *p, const char *end)
+{
+    const char *const ends[] = {end, NULL};
+    hzp_j_expect(p, T_CLOSE, "%}");
+    struct jnode *body = parse_body(p, ends);
+    hzp_j_expect(p, T_NAME, end);
+    return body;
+}
+
+static struct jnode *parse_if(struct jparser *p)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    struct jnode *node = hzp_j_node(p, N_IF);
+    struct jnodes list = {0};
+    p->conditional++;
+    do {
+        hzp_j_nodes_add(p, &list, hzp_j_parse_tuple(p, false, NULL));
+        hzp_j_expect(p, T_CLOSE, "%}");
+        hzp_j_nodes_add(p, &list, parse_body(p, ends));
+    } while (!p->m->failed && hzp_j_skip_if(p, T_NAME, "elif"));
+    if (hzp_j_skip_if(p, T_NAME, "else"))
+        node->b = body_until(p, "endif");
+    else
+        hzp_j_expect(p, T_NAME, "endif");
+    p->conditional--;
+    node->list = list.node;
+    node->n = list.n;
+    return node;
+}
+
+static struct jnode *parse_for(struct jparser *p)
+{
+    static const char *const ends[] = {"else", "endfor", NULL};
+    struct jnode *node = hzp_j_node(p, N_FOR);
+    node->a = hzp_j_parse_target(p, "in", false);
+    hzp_j_expect(p, T_NAME, "in");
+    node->b = hzp_j_parse_tuple(p, false, "recursive");
+    if (hzp_j_skip_if(p, T_NAME, "if"))
+        node->c = hzp_j_parse_expr(p, true);
+    node->flag = hzp_j_skip_if(p, T_NAME, "recursive");
+    hzp_j_expect(p, T_CLOSE, "%}");
+    p->loops++;
+    node->d = parse_body(p, ends);
+    p->loops--;
+    if (hzp_j_skip_if(p, T_NAME, "else")) {
+        struct jnodes other = {0};
+        hzp_j_nodes_add(p, &other, body_until(p, "endfor"));
+        node->list = other.node;
+        node->n = 1;
+    } else {
+        hzp_j_expect(p, T_NAME, "endfor");
+    }
+    return node;
+}
+
+static struct jnode *parse_set(struct jparser *p)
+{
+    struct jnode *node = hzp_j_node(p, N_SET);
+    node->a = hzp_j_parse_target(p, NULL, true);
+    if (hzp_j_skip_if(p, T_OP, "=")) {
+        node->b = hzp_j_parse_tuple(p, true, NULL);
+        return node;
+    }
+    node->kind = N_SET_BLOCK;
+    node->c = hzp_j_parse_filters(p, NULL, false);
+    node->d = body_until(p, "endset");
+    return node;
+}
+
+/* The parameters of a macro or of a call block, with their defaults. */
+static void parse_signature(struct jparser *p, struct jnode *macro)
+{
+    struct jnodes params = {0};
+    hzp_j_expect(p, T_OP, "(");
+    while (!p->m->failed && !hzp_j_is(p, T_OP, ")")) {
+        if (params.n)
+            hzp_j_expect(p, T_OP, ",");
+        struct jnode *param = hzp_j_node(p, N_NAME);
+        const struct jtoken *token = hzp_j_now(p);
+        if (token->kind != T_NAME)
+            hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a parameter");
+        param->name = hzp_j_intern(p, token->text, (size_t)token->bytes);
+        param->value = hzp_j_token_text(p, token);
+        p->at++;
+        if (hzp_j_skip_if(p, T_OP, "="))
+            param->a = hzp_j_parse_expr(p, true);
+        hzp_j_nodes_add(p, &params, param);
+    }
+    hzp_j_expect(p, T_OP, ")");
+    macro->list = params.node;
+    macro->n = params.n;
+}
+
+static bool mentions(const struct jparser *p, size_t from, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = from; i < p->at && i < p->tokens.n; i++) {
+        const struct jtoken *token = &p->tokens.token[i];
+        if (token->kind == T_NAME && (size_t)token->bytes == n && !memcmp(token->text, name, n))
+            return true;
+    }
+    return false;
+}
+
+static void parse_macro_body(struct jparser *p, struct jnode *macro, const char *end)
+{
+    size_t from = p->at;
+    int loops = p->loops;
+    p->loops = 0;
+    macro->d = body_until(p, end);
+    p->loops = loops;
+    macro->takes_varargs = mentions(p, from, "varargs");
+    macro->takes_kwargs = mentions(p, from, "kwargs");
+}
+
+static struct jnode *parse_macro(struct jparser *p)
+{
+    struct jnode *node = hzp_j_node(p, N_MACRO);
+    const struct jtoken *token = hzp_j_now(p);
+    if (token->kind != T_NAME)
+        hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a macro");
+    node->name = hzp_j_intern(p, token->text, (size_t)token->bytes);
+    node->value = hzp_j_token_text(p, token);
+    p->at++;
+    parse_signature(p, node);
+    parse_macro_body(p, node, "endmacro");
+    return node;
+}
+
+static struct jnode *parse_call_block(struct jparser *p)
+{
+    struct jnode *node = hzp_j_node(p, N_CALL_BLOCK), *macro = hzp_j_node(p, N_MACRO);
+    macro->value = hzp_j_borrow(p->m, "caller", 6);
+    if (hzp_j_is(p, T_OP, "("))
+        parse_signature(p, macro);
+    node->a = macro;
+    node->b = hzp_j_parse_expr(p, true);
+    if (node->b->kind != N_CALL)
+        hzp_j_refuse(p, HZP_EFORMAT, "expected call");
+    parse_macro_body(p, macro, "endcall");
+    return node;
+}
+
+static struct jnode *parse_with(struct jparser *p)
+{
+    struct jnode *node = hzp_j_node(p, N_WITH);
+    struct jnodes list = {0};
+    while (!p->m->failed && hzp_j_now(p)->kind != T_CLOSE) {
+        if (list.n)
+            hzp_j_expect(p, T_OP, ",");
+        hzp_j_nodes_add(p, &list, hzp_j_parse_target(p, NULL, false));
+        hzp_j_expect(p, T_OP, "=");
+        hzp_j_nodes_add(p, &list, hzp_j_parse_expr(p, true));
+    }
+    node->d = body_until(p, "endwith");
+    node->list = list.node;
+    node->n = list.n;
+    return node;
+}
+
+static struct jnode *parse_leave(struct jparser *p, enum jkind kind)
+{
+    if (!p->loops)
+        hzp_j_refuse(p, HZP_EFORMAT, "%s outside a loop", kind == N_BREAK ? "break" : "continue");
+    return hzp_j_node(p, kind);
+}
+
+static struct jnode *parse_block_of(struct jparser *p, enum jkind kind)
+{
+    struct jnode *node = hzp_j_node(p, kind);
+    if (kind == N_FILTER_BLOCK)
+        node->c = hzp_j_parse_filters(p, NULL, true);
+    node->d = body_until(p, kind == N_FILTER_BLOCK ? "endfilter" : "endgeneration");
+    return node;
+}
+
+/* What {% name ... %} begins, up to its closing %}. */
+static struct jnode *parse_statement(struct jparser *p)
+{
+    const struct jtoken *token = hzp_j_now(p);
+    if (hzp_j_skip_if(p, T_NAME, "if"))
+        return parse_if(p);
+    if (hzp_j_skip_if(p, T_NAME, "for"))
+        return parse_for(p);
+    if (hzp_j_skip_if(p, T_NAME, "set"))
+        return parse_set(p);
+    if (hzp_j_skip_if(p, T_NAME, "macro"))
+        return parse_macro(p);
+    if (hzp_j_skip_if(p, T_NAME, "call"))
+        return parse_call_block(p);
+    if (hzp_j_skip_if(p, T_NAME, "with"))
+        return parse_with(p);
+    if (hzp_j_skip_if(p, T_NAME, "filter"))
+        return parse_block_of(p, N_FILTER_BLOCK);
+    if (hzp_j_skip_if(p, T_NAME, "generation"))
+        return parse_block_of(p, N_GENERATION);
+    if (hzp_j_skip_if(p, T_NAME, "break"))
+        return parse_leave(p, N_BREAK);
+    if (hzp_j_skip_if(p, T_NAME, "continue"))
+        return parse_leave(p, N_CONTINUE);
+    hzp_j_refuse(p, HZP_EUNSUP, "the tag %.*s is not supported", HZP_MIN(token->bytes, 40),
+                 token->text);
+    return hzp_j_node(p, N_BODY);
+}
+
+static struct jnode *parse_print(struct jparser *p)
+{
+    struct jnode *node = hzp_j_node(p, N_PRINT);
+    p->at++;
+    node->a = hzp_j_parse_tuple(p, true, NULL);
+    if (hzp_j_now(p)->kind != T_PRINT_END)
+        hzp_j_expect(p, T_PRINT_END, "}}");
+    else
+        p->at++;
+    return node;
+}
+
+/* Statements up to a tag whose name is one of ends, whose {% is consumed; NULL: to the end. */
+static struct jnode *parse_body(struct jparser *p, const char *const *ends)
+{
+    struct jnode *body = hzp_j_node(p, N_BODY);
+    struct jnodes list = {0};
+    if (p->m->depth >= p->m->depth_max)
+        hzp_j_refuse(p, HZP_EUNSUP, "tags are nested too deeply");
+    p->m->depth++;
+    while (!p->m->failed) {
+        const struct jtoken *token = hzp_j_now(p);
+        if (token->kind == T_END) {
+            if (ends)
+                hzp_j_refuse(p, HZP_EFORMAT, "the template ends, %s is missing", ends[0]);
+            break;
+        }
+        if (token->kind == T_TEXT) {
+            struct jnode *text = hzp_j_node(p, N_TEXT);
+            text->value = token->value;
+            hzp_j_nodes_add(p, &list, text);
+            p->at++;
+            continue;
+        }
+        if (token->kind == T_PRINT) {
+            hzp_j_nodes_add(p, &list, parse_print(p));
+            continue;
+        }
+        p->at++; /* {% */
+        bool ended = false;
+        for (int i = 0; ends && ends[i]; i++)
+            ended |= hzp_j_is(p, T_NAME, ends[i]);
+        if (ended)
+            break;
+        hzp_j_nodes_add(p, &list, parse_statement(p));
+        hzp_j_expect(p, T_CLOSE, "%}");
+    }
+    p->m->depth--;
+    body->list = list.node;
+    body->n = list.n;
+    return body;
+}
+
+void hzp_j_parse(struct hzp_jinja *ret, const char *source, size_t bytes)
+{
+    struct jparser p = {.m = &ret->mem, .jinja = ret};
+    hzp_j_lex(p.m, source, bytes, &p.tokens);
+    if (p.m->failed)
+        return;
+    ret->loop = hzp_j_intern(&p, "loop", 4);
+    ret->caller = hzp_j_intern(&p, "caller", 6);
+    ret->varargs = hzp_j_intern(&p, "varargs", 7);
+    ret->kwargs = hzp_j_intern(&p, "kwargs", 6);
+    ret->root = parse_body(&p, NULL);
+}

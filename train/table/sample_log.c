@@ -1,0 +1,757 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/table/sample_log_state.h"
+
+#include "base/arena.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
+    SCHEMA_VERSION = 5,
+    BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
+};
+
+/* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
+ * learn; where it has weights, by those, too, as the words of their bits. */
+static const char schema[] =
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE samples (sequence_number INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
+    " data BLOB NOT NULL);"
+    "CREATE TABLE versions (id INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
+    " published_unix_ms INTEGER NOT NULL, loss REAL, checksum INTEGER NOT NULL,"
+    " learned_through INTEGER NOT NULL, learned_more INTEGER NOT NULL, learned BLOB NOT NULL);"
+    "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY, learned_through INTEGER NOT NULL,"
+    " name TEXT NOT NULL);";
+
+/* What version 2 added: checksums of samples (NULL: the row is older), bodies with a key, samples
+ * that were given up. */
+static const char schema2[] =
+    "ALTER TABLE samples ADD COLUMN checksum INTEGER;"
+    "CREATE TABLE bodies (key TEXT PRIMARY KEY, digest INTEGER NOT NULL, first INTEGER NOT NULL,"
+    " count INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX bodies_by_time ON bodies (unix_ms);"
+    "CREATE TABLE failed (sequence_number INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
+    " unix_ms INTEGER NOT NULL);";
+
+/* What version 3 added: a version's parent (0: the one before it) and its losses on the gate's
+ * examples; names of versions; samples that no version learns any more, with the version that
+ * served when that was decided (train/table/sample_log_marks.c). */
+static const char schema3[] =
+    "ALTER TABLE versions ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE versions ADD COLUMN gate_before REAL;"
+    "ALTER TABLE versions ADD COLUMN gate_after REAL;"
+    "CREATE TABLE names (name TEXT PRIMARY KEY, id INTEGER NOT NULL, unix_ms INTEGER NOT NULL)"
+    " WITHOUT ROWID;"
+    "CREATE TABLE marks (first INTEGER NOT NULL, last INTEGER NOT NULL, kind INTEGER NOT NULL,"
+    " version INTEGER NOT NULL, unix_ms INTEGER NOT NULL);"
+    "CREATE INDEX marks_by_last ON marks (last);";
+
+/* Since version 4 samples may have weights.  What version 5 added: sessions
+ * (train/table/sample_log_sessions.c), and of a version that another server or a directory sent,
+ * where it came from. */
+static const char schema5[] =
+    "CREATE TABLE sessions (name TEXT PRIMARY KEY, newest INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX sessions_by_newest ON sessions (newest);"
+    "INSERT OR REPLACE INTO meta SELECT 'sessions_forgotten', ifnull(max(sequence_number), 0)"
+    " FROM samples;"
+    "CREATE TABLE sources (id INTEGER PRIMARY KEY, source TEXT NOT NULL);";
+
+static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
+    [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
+    [HZP_LOG_SQL_READ] =
+        ("SELECT sequence_number, count, data, checksum FROM samples WHERE sequence_number > ?1"
+         " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
+         " AND NOT EXISTS (SELECT 1 FROM marks WHERE last >= sequence_number"
+         " AND first <= sequence_number)"
+         " ORDER BY sequence_number LIMIT ?2"),
+    [HZP_LOG_SQL_VERSION] =
+        ("INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
+         " learned_through, learned_more, learned, parent, gate_before, gate_after)"
+         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
+    [HZP_LOG_SQL_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
+    [HZP_LOG_SQL_CHECKPOINTS] =
+        "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
+    [HZP_LOG_SQL_FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
+    [HZP_LOG_SQL_FIND_BODY] = "SELECT digest, first, count FROM bodies WHERE key = ?1",
+    [HZP_LOG_SQL_ADD_BODY] = "INSERT INTO bodies VALUES (?1, ?2, ?3, ?4, ?5)",
+    [HZP_LOG_SQL_DROP_BODIES] = "DELETE FROM bodies WHERE unix_ms < ?1",
+    [HZP_LOG_SQL_ADD_FAILED] = "INSERT OR REPLACE INTO failed VALUES (?1, ?2, ?3)",
+    [HZP_LOG_SQL_FAILED] =
+        ("SELECT sequence_number FROM failed WHERE sequence_number BETWEEN ?1 AND ?2"
+         " ORDER BY sequence_number"),
+    [HZP_LOG_SQL_GET_META] = "SELECT value FROM meta WHERE key = ?1",
+    [HZP_LOG_SQL_SET_META] = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)",
+};
+
+/* A sample with room for its arrays; NULL: out of memory. */
+static struct hzp_sample *sample_alloc(int32_t count, bool weighted)
+{
+    size_t each = sizeof(int32_t) + 1 + (weighted ? sizeof(float) : 0);
+    struct hzp_sample *sample = malloc(sizeof(*sample) + (size_t)count * each);
+    if (!sample)
+        return NULL;
+    sample->sequence_number = 0;
+    sample->count = count;
+    sample->token = (int32_t *)(void *)(sample + 1);
+    sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
+    sample->learn = (uint8_t *)(sample->token + (weighted ? 2 : 1) * (size_t)count);
+    return sample;
+}
+
+struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
+                                              const float *weight, int32_t count)
+{
+    HZP_ASSERT(count >= 0);
+    bool weighted = false;
+    for (int32_t i = 0; weight && i < count; i++)
+        weighted |= learn[i] && weight[i] != 1;
+    struct hzp_sample *sample = sample_alloc(count, weighted);
+    if (!sample || !count)
+        return sample;
+    memcpy(sample->token, token, (size_t)count * sizeof(*token));
+    memcpy(sample->learn, learn, (size_t)count);
+    for (int32_t i = 0; weighted && i < count; i++)
+        sample->weight[i] = learn[i] ? weight[i] : 1;
+    return sample;
+}
+
+struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
+{
+    return hzp_sample_create_weighted(token, learn, NULL, count);
+}
+
+void hzp_sample_destroy(struct hzp_sample *sample)
+{
+    free(sample);
+}
+
+/* --- SQLite's errors as HZP codes ------------------------------------------------------------- */
+
+int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *what,
+                             struct hzp_err_text *reterr)
+{
+    switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s: %s)", log->path,
+                        what, sqlite3_errmsg(log->db));
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return hzp_fail(reterr, HZP_EBUSY, "%s: the sample log is in use by another process",
+                        log->path);
+    case SQLITE_CANTOPEN:
+        return hzp_fail(reterr, HZP_ENOENT, "%s: cannot open the sample log: %s", log->path,
+                        sqlite3_errmsg(log->db));
+    default:
+        return hzp_fail(reterr, HZP_EIO, "%s: %s: %s", log->path, what, sqlite3_errmsg(log->db));
+    }
+}
+
+int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
+                        struct hzp_err_text *reterr)
+{
+    int code = sqlite3_exec(log->db, sql, NULL, NULL, NULL);
+    return code == SQLITE_OK ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
+}
+
+int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
+                          struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s;
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        code = sqlite3_step(s);
+        if (code == SQLITE_ROW)
+            *ret = sqlite3_column_int64(s, 0);
+        sqlite3_finalize(s);
+    }
+    return code == SQLITE_ROW ? HZP_OK : hzp_sample_log_fail_code(log, code, "reading", reterr);
+}
+
+int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
+                        struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s;
+    ret[0] = '\0';
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code != SQLITE_OK)
+        return hzp_sample_log_fail_code(log, code, "reading", reterr);
+    code = sqlite3_step(s);
+    if (code == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(s, 0);
+        size_t length = text ? strlen(text) : 0;
+        length = HZP_MIN(length, size - 1);
+        if (length)
+            memcpy(ret, text, length);
+        ret[length] = '\0';
+    }
+    sqlite3_finalize(s);
+    return code == SQLITE_ROW || code == SQLITE_DONE
+               ? HZP_OK
+               : hzp_sample_log_fail_code(log, code, "reading", reterr);
+}
+
+int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
+                       struct hzp_err_text *reterr)
+{
+    int code = sqlite3_step(s);
+    int r = code == SQLITE_DONE ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
+}
+
+/* --- Opening ---------------------------------------------------------------------------------- */
+
+static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
+                       struct hzp_err_text *reterr)
+{
+    char pragma[96];
+    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema5, "making the tables", reterr));
+    sqlite3_stmt *s;
+    int code =
+        sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_text(s, 1, fingerprint, -1, SQLITE_STATIC);
+        code = sqlite3_step(s);
+        sqlite3_finalize(s);
+    }
+    if (code != SQLITE_DONE)
+        return hzp_sample_log_fail_code(log, code, "making the tables", reterr);
+    sqlite3_snprintf(sizeof(pragma), pragma, "PRAGMA application_id=%d; PRAGMA user_version=%d",
+                     APPLICATION_ID, SCHEMA_VERSION);
+    HZP_TRY(hzp_sample_log_exec(log, pragma, "making the tables", reterr));
+    return hzp_sample_log_exec(log, "COMMIT", "making the tables", reterr);
+}
+
+/* A log of an earlier version becomes one of this. */
+static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text *reterr)
+{
+    static const char what[] = "upgrading the tables";
+    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
+    if (from < 2)
+        HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
+    if (from < 3)
+        HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=5", what, reterr));
+    return hzp_sample_log_exec(log, "COMMIT", what, reterr);
+}
+
+static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
+                          struct hzp_err_text *reterr)
+{
+    int64_t schema_version = 0, count = 0, before = 0;
+    char text[512];
+    HZP_TRY(hzp_sample_log_number(log, "PRAGMA user_version", &schema_version, reterr));
+    if (schema_version < 1 || schema_version > SCHEMA_VERSION)
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "%s: the sample log has schema version %lld, this program reads up to %d",
+                        log->path, (long long)schema_version, SCHEMA_VERSION);
+    HZP_TRY(hzp_sample_log_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
+    if (strcmp(text, "ok"))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path, text);
+    HZP_TRY(hzp_sample_log_text(log, "SELECT value FROM meta WHERE key = 'fingerprint'", text,
+                                sizeof(text), reterr));
+    if (fingerprint && strcmp(text, fingerprint))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: the sample log belongs to another model (%s, this one is %s)",
+                        log->path, text[0] ? text : "none named", fingerprint);
+    if (schema_version < SCHEMA_VERSION)
+        HZP_TRY(upgrade(log, schema_version, reterr));
+    HZP_TRY(
+        hzp_sample_log_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));
+    HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM samples", &count, reterr));
+    HZP_TRY(hzp_sample_log_number(log,
+                                  "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                                  " WHERE key = 'samples_after'",
+                                  &before, reterr));
+    log->last = HZP_MAX(log->last, before);
+    HZP_TRY(hzp_sample_log_number(log,
+                                  "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                                  " WHERE key = 'sessions_forgotten'",
+                                  &log->forgotten, reterr));
+    log->forgotten = HZP_MAX(log->forgotten, before);
+    if (count != log->last - before)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s: the sample log is damaged (%lld samples, the last is number %lld)",
+                        log->path, (long long)count, (long long)log->last);
+    return HZP_OK;
+}
+
+int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
+                                 const char *fingerprint, struct hzp_err_text *reterr)
+{
+    int create = fingerprint ? SQLITE_OPEN_CREATE : 0;
+    int code =
+        sqlite3_open_v2(file, &log->db, SQLITE_OPEN_READWRITE | create | SQLITE_OPEN_NOMUTEX, NULL);
+    if (!log->db)
+        return hzp_fail(reterr, HZP_EIO, "%s: out of memory", log->path);
+    if (code != SQLITE_OK)
+        return hzp_sample_log_fail_code(log, code, "opening", reterr);
+    sqlite3_extended_result_codes(log->db, 1);
+    sqlite3_busy_timeout(log->db, 500);
+    /* Exclusive locking: two servers on one state directory would both learn every sample.  Reading
+     * application_id takes the lock.  WAL with synchronous = FULL syncs once per commit. */
+    int64_t application = 0, tables = 0;
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF",
+                                "opening", reterr));
+    HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM sqlite_master", &tables, reterr));
+    HZP_TRY(hzp_sample_log_number(log, "PRAGMA application_id", &application, reterr));
+    if (application != APPLICATION_ID && (tables || !fingerprint))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a sample log", log->path);
+    log->no_tables = !tables;
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening",
+                                reterr));
+    if (!tables)
+        HZP_TRY(make_schema(log, fingerprint, reterr));
+    HZP_TRY(check_contents(log, fingerprint, reterr));
+    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++) {
+        code = sqlite3_prepare_v3(log->db, statement_sql[i], -1, SQLITE_PREPARE_PERSISTENT,
+                                  &log->statement[i], NULL);
+        if (code != SQLITE_OK)
+            return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path,
+                            sqlite3_errmsg(log->db));
+    }
+    return HZP_OK;
+}
+
+int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_sample_log *log = hzp_xcalloc(1, sizeof(*log));
+    log->path = hzp_xstrdup(path);
+    hzp_lock_init(&log->lock, HZP_LOCK_LOG);
+    int r = hzp_sample_log_open_database(log, path, fingerprint, reterr);
+    if (r < 0) {
+        hzp_sample_log_close(log);
+        return r;
+    }
+    *ret = log;
+    return HZP_OK;
+}
+
+/* Orderly shutdown: if the last id is journalled, the next process continues after it and the mark
+ * is removed; otherwise the mark stays. */
+static void remove_mark(struct hzp_sample_log *log)
+{
+    int64_t newest = 0;
+    if (log->versions_from && !log->version_missing &&
+        hzp_sample_log_number(log, "SELECT max(id) FROM versions", &newest, NULL) == HZP_OK &&
+        newest >= log->versions_from)
+        hzp_sample_log_exec(log, "DELETE FROM meta WHERE key = 'versions_from'", "closing", NULL);
+}
+
+void hzp_sample_log_close_database(struct hzp_sample_log *log)
+{
+    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++)
+        sqlite3_finalize(log->statement[i]);
+    sqlite3_close(log->db);
+    memset(log->statement, 0, sizeof(log->statement));
+    log->db = NULL;
+}
+
+void hzp_sample_log_close(struct hzp_sample_log *log)
+{
+    if (!log)
+        return;
+    remove_mark(log);
+    hzp_sample_log_close_database(log);
+    hzp_lock_fini(&log->lock);
+    free(log->path);
+    free(log->fingerprint);
+    free(log);
+}
+
+/* --- Samples ---------------------------------------------------------------------------------- */
+
+static size_t blob_size(int32_t count, bool weighted)
+{
+    return (size_t)count * (weighted ? 8 : 4) + HZP_DIV_UP((size_t)count, 8);
+}
+
+/* Words of the machine, and of four little-endian bytes each; both return what is behind. */
+static uint8_t *pack_words(const void *word, int32_t count, uint8_t *blob)
+{
+    for (int32_t i = 0; i < count; i++) {
+        uint32_t value;
+        memcpy(&value, (const char *)word + 4 * (size_t)i, sizeof(value));
+        for (int b = 0; b < 4; b++)
+            *blob++ = (uint8_t)(value >> 8 * b);
+    }
+    return blob;
+}
+
+static const uint8_t *unpack_words(const uint8_t *blob, int32_t count, void *word)
+{
+    for (int32_t i = 0; i < count; i++, blob += 4) {
+        uint32_t value = (uint32_t)blob[0] | (uint32_t)blob[1] << 8 | (uint32_t)blob[2] << 16 |
+                         (uint32_t)blob[3] << 24;
+        memcpy((char *)word + 4 * (size_t)i, &value, sizeof(value));
+    }
+    return blob;
+}
+
+static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
+{
+    size_t bits = HZP_DIV_UP((size_t)sample->count, 8);
+    blob = pack_words(sample->token, sample->count, blob);
+    memset(blob, 0, bits);
+    for (int32_t i = 0; i < sample->count; i++)
+        blob[i / 8] |= (uint8_t)((sample->learn[i] ? 1 : 0) << i % 8);
+    if (sample->weight)
+        pack_words(sample->weight, sample->count, blob + bits);
+}
+
+static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
+{
+    blob = unpack_words(blob, sample->count, sample->token);
+    for (int32_t i = 0; i < sample->count; i++)
+        sample->learn[i] = blob[i / 8] >> i % 8 & 1;
+    if (sample->weight)
+        unpack_words(blob + HZP_DIV_UP((size_t)sample->count, 8), sample->count, sample->weight);
+}
+
+/* FNV-1a of a sample's row. */
+static int64_t row_checksum(int64_t number, int64_t count, const void *blob, size_t size)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const int64_t head[] = {number, count};
+    const void *part[] = {head, blob};
+    const size_t bytes[] = {sizeof(head), size};
+    for (int i = 0; i < HZP_COUNT(part); i++)
+        for (size_t k = 0; k < bytes[i]; k++)
+            hash = (hash ^ ((const uint8_t *)part[i])[k]) * 0x100000001b3u;
+    return (int64_t)hash;
+}
+
+static int append_one(struct hzp_sample_log *log, int64_t number, const struct hzp_sample *sample,
+                      struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_APPEND];
+    size_t size = blob_size(sample->count, sample->weight != NULL);
+    uint8_t *blob = malloc(size + 1);
+    if (!blob || size > INT_MAX) {
+        free(blob);
+        return hzp_fail(reterr, HZP_EIO, "%s: out of memory for a sample of %d tokens", log->path,
+                        sample->count);
+    }
+    pack_sample(sample, blob);
+    sqlite3_bind_int64(s, 1, number);
+    sqlite3_bind_int64(s, 2, sample->count);
+    sqlite3_bind_int64(s, 4, row_checksum(number, sample->count, blob, size));
+    sqlite3_bind_blob(s, 3, blob, (int)size, free);
+    int code = sqlite3_step(s);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return code == SQLITE_DONE ? HZP_OK
+                               : hzp_sample_log_fail_code(log, code, "adding a sample", reterr);
+}
+
+/* Under lock: as hzp_sample_log_find_body. */
+static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t *ret_first,
+                     int64_t *ret_count, struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FIND_BODY];
+    int r = 0;
+    if (!key->key)
+        return 0;
+    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s);
+    if (code == SQLITE_ROW && sqlite3_column_int64(s, 0) != (int64_t)key->digest) {
+        r = hzp_fail(reterr, HZP_EINVAL, "the idempotency key \"%s\" came with another body before",
+                     key->key);
+    } else if (code == SQLITE_ROW) {
+        *ret_first = sqlite3_column_int64(s, 1);
+        *ret_count = sqlite3_column_int64(s, 2);
+        r = 1;
+    } else if (code != SQLITE_DONE) {
+        r = hzp_sample_log_fail_code(log, code, "reading bodies", reterr);
+    }
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
+}
+
+int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = find_body(log, key, ret_first, ret_count, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t first,
+                    int32_t count, struct hzp_err_text *reterr)
+{
+    int64_t now = hzp_unix_ms();
+    sqlite3_bind_int64(log->statement[HZP_LOG_SQL_DROP_BODIES], 1, now - BODY_KEPT_MS);
+    HZP_TRY(hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_DROP_BODIES], "forgetting bodies",
+                               reterr));
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_BODY];
+    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 2, (int64_t)key->digest);
+    sqlite3_bind_int64(s, 3, first);
+    sqlite3_bind_int64(s, 4, count);
+    sqlite3_bind_int64(s, 5, now);
+    return hzp_sample_log_run(log, s, "adding a body", reterr);
+}
+
+/* Under lock, in a transaction. */
+static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
+                      const struct hzp_body_key *key, int64_t *ret_first,
+                      struct hzp_err_text *reterr)
+{
+    int64_t first = log->last + 1, before;
+    if (key) {
+        int r = find_body(log, key, ret_first, &before, reterr);
+        if (r)
+            return r;
+        if (key->key)
+            HZP_TRY(add_body(log, key, first, count, reterr));
+        if (key->session)
+            HZP_TRY(hzp_sample_log_put_session(log, key->session, first + count - 1, reterr));
+    }
+    for (int32_t i = 0; i < count; i++)
+        HZP_TRY(append_one(log, first + i, sample[i], reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "COMMIT", "committing samples", reterr));
+    for (int32_t i = 0; i < count; i++)
+        sample[i]->sequence_number = first + i;
+    log->last += count;
+    *ret_first = first;
+    return HZP_OK;
+}
+
+int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **sample,
+                               int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
+                               struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding samples", reterr);
+    if (r >= 0) {
+        r = append_all(log, sample, count, key, ret_first, reterr);
+        if (r != HZP_OK)
+            sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
+                          int64_t *ret_first, struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_append_once(log, sample, count, NULL, ret_first, reterr);
+}
+
+/* The row of the current result, as HZP_LOG_SQL_READ selects it. */
+static bool is_sound(sqlite3_stmt *s)
+{
+    int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
+    size_t size = (size_t)sqlite3_column_bytes(s, 2);
+    if (count < 0 || count > INT_MAX / 8 ||
+        (size != blob_size((int32_t)count, false) && size != blob_size((int32_t)count, true)))
+        return false;
+    return sqlite3_column_type(s, 3) == SQLITE_NULL ||
+           sqlite3_column_int64(s, 3) ==
+               row_checksum(number, count, sqlite3_column_blob(s, 2), size);
+}
+
+static int read_one(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
+                    struct hzp_err_text *reterr)
+{
+    int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
+    bool sound = is_sound(s);
+    if (!sound)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
+                        (long long)number);
+    bool weighted = count && (size_t)sqlite3_column_bytes(s, 2) == blob_size((int32_t)count, true);
+    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted);
+    if (!sample)
+        return hzp_fail(reterr, HZP_EIO, "%s: out of memory for sample %lld", log->path,
+                        (long long)number);
+    sample->sequence_number = number;
+    if (count)
+        unpack_sample(sqlite3_column_blob(s, 2), sample);
+    *ret = sample;
+    return HZP_OK;
+}
+
+int64_t hzp_sample_log_last(struct hzp_sample_log *log)
+{
+    hzp_lock_take(&log->lock);
+    int64_t last = log->last;
+    hzp_lock_release(&log->lock);
+    return last;
+}
+
+int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
+                               struct hzp_err_text *reterr)
+{
+    char sql[128];
+    HZP_ASSERT(log->last == 0);
+    sqlite3_snprintf(sizeof(sql), sql, "INSERT INTO meta VALUES ('samples_after', '%lld')",
+                     (long long)last);
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, sql, "beginning to count samples", reterr);
+    log->last = log->forgotten = r < 0 ? 0 : last;
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
+                                struct hzp_err_text *reterr)
+{
+    int code;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
+    sqlite3_bind_int64(s, 1, after);
+    sqlite3_bind_int64(s, 2, -1);
+    *ret = 0;
+    while (!*ret && (code = sqlite3_step(s)) == SQLITE_ROW)
+        if (!is_sound(s))
+            *ret = sqlite3_column_int64(s, 0);
+    int r = *ret || code == SQLITE_DONE
+                ? HZP_OK
+                : hzp_sample_log_fail_code(log, code, "reading samples", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
+                            struct hzp_sample **ret, struct hzp_err_text *reterr)
+{
+    int r = HZP_OK, code = SQLITE_DONE;
+    int32_t n = 0;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
+    sqlite3_bind_int64(s, 1, after);
+    sqlite3_bind_int64(s, 2, max);
+    while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        r = read_one(log, s, &ret[n], reterr);
+        if (r >= 0)
+            n++;
+    }
+    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
+        r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    if (r >= 0)
+        return n;
+    while (n > 0)
+        hzp_sample_destroy(ret[--n]);
+    return r;
+}
+
+int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
+                        int64_t optimizer_step, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    for (int32_t i = 0; i < count && r >= 0; i++) {
+        sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_FAILED];
+        sqlite3_bind_int64(s, 1, number[i]);
+        sqlite3_bind_int64(s, 2, optimizer_step);
+        sqlite3_bind_int64(s, 3, hzp_unix_ms());
+        r = hzp_sample_log_run(log, s, "marking samples", reterr);
+    }
+    if (r >= 0)
+        r = hzp_sample_log_exec(log, "COMMIT", "marking samples", reterr);
+    if (r < 0)
+        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
+                              int32_t max, int64_t *ret_count, struct hzp_err_text *reterr)
+{
+    int code;
+    int32_t n = 0;
+    int64_t count = 0;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FAILED];
+    sqlite3_bind_int64(s, 1, first);
+    sqlite3_bind_int64(s, 2, last);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (n < max)
+            ret[n++] = sqlite3_column_int64(s, 0);
+        count++;
+    }
+    int r = code == SQLITE_DONE
+                ? HZP_OK
+                : hzp_sample_log_fail_code(log, code, "reading failed samples", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    if (ret_count)
+        *ret_count = count;
+    return r < 0 ? r : n;
+}
+
+/* Under lock.  1: there is a note of that name; 0: there is none. */
+static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                    struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_GET_META];
+    sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s), r = code == SQLITE_ROW;
+    ret[0] = 0;
+    if (r)
+        snprintf(ret, size, "%s", (const char *)sqlite3_column_text(s, 0));
+    else if (code != SQLITE_DONE)
+        r = hzp_sample_log_fail_code(log, code, "reading", reterr);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
+}
+
+int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_SET_META];
+    sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, value, -1, SQLITE_STATIC);
+    return hzp_sample_log_run(log, s, "writing", reterr);
+}
+
+int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                        struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = get_note(log, name, ret, size, reterr);
+    hzp_lock_release(&log->lock);
+    return HZP_MIN(r, 0);
+}
+
+int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_put_note(log, name, value, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
+                       const char *value, struct hzp_err_text *reterr)
+{
+    char then[128];
+    hzp_lock_take(&log->lock);
+    int r = get_note(log, name, then, sizeof(then), reterr);
+    if (r == 0)
+        r = hzp_sample_log_put_note(log, name, value, reterr);
+    else if (r > 0 && strcmp(then, value))
+        r = hzp_fail(reterr, HZP_EINVAL,
+                     "%s: the sample log was begun with another %s (%s, now %s)", log->path, what,
+                     then, value);
+    hzp_lock_release(&log->lock);
+    return HZP_MIN(r, 0);
+}

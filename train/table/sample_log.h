@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/table/sample_log.h - the durable log of samples and of published versions (SQLite).
+ *
+ * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
+ * start at 1 and have no holes; each row carries a checksum.  A version's row lists the samples it
+ * learned from; a checkpoint's row has the number up to which all samples are contained in that
+ * checkpoint.  After a restart, samples beyond the newest checkpoint are queued again, so no
+ * accepted sample is lost; samples that a lost version had already learned from are counted
+ * (hzp_sample_log_resume).
+ *
+ * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
+ */
+#ifndef HZP_TRAIN_TABLE_SAMPLE_LOG_H
+#define HZP_TRAIN_TABLE_SAMPLE_LOG_H
+
+#include "weights/versions.h"
+
+struct hzp_sample {
+    int64_t sequence_number; /* set by append; <= 0: not from the log (replay, offline) */
+    int32_t count;
+    int32_t *token; /* [count], owned */
+    float *weight;  /* [count] how much a token's loss counts, finite and > 0; NULL: each 1 */
+    uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
+};
+
+/* One allocation for the sample and its arrays; contents are copied.  NULL: out of memory. */
+struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count);
+/* The same; weight [count] is read where learn is 1.  NULL, or each of these 1: the sample has
+ * none. */
+struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
+                                              const float *weight, int32_t count);
+void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
+
+struct hzp_sample_log;
+
+/* Opens or creates the file. fingerprint: of model configuration and vocabulary; the log of another
+ * model is refused (HZP_EINVAL), naming the file.  NULL: the log of any model, which must exist. */
+int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
+                        struct hzp_err_text *reterr);
+/* The same, but where there is no log yet and no space to make one, it is in memory, and resume
+ * says that it is not marked; hzp_sample_log_mark() makes the file.  why: it is known that no file
+ * can be made now, for this reason; NULL: it is tried. */
+int hzp_sample_log_open_later(const char *path, const char *fingerprint,
+                              const struct hzp_err_text *why, struct hzp_sample_log **ret,
+                              struct hzp_err_text *reterr);
+void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
+
+/* Commits all samples or none, and numbers them in order: *ret_first .. *ret_first + count - 1. */
+int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
+                          int64_t *ret_first, struct hzp_err_text *reterr);
+
+/* Names a body that its client may send again because the answer was lost. */
+struct hzp_body_key {
+    const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
+    uint64_t digest;     /* of the body */
+    const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
+};
+/* The same for a body with a key, a session, or both.  1: it was committed before, *ret_first is
+ * its first number, and no sample was added.  HZP_EINVAL: the key names another body. */
+int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **sample,
+                               int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
+                               struct hzp_err_text *reterr);
+/* Whether that body was committed before: 1, with its first number and its count; 0: no, or it has
+ * no key. */
+int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr);
+
+/* Compares what the log says under `name` with value, which identifies `what` ("tokenizer"); a log
+ * that says nothing yet takes it over.  HZP_EINVAL: another. */
+int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
+                       const char *value, struct hzp_err_text *reterr);
+
+/* A note: a text under a name.  ret "": there is none. */
+int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                        struct hzp_err_text *reterr);
+int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr);
+
+/* Marks samples that were given up in all their passes, because their updates were not finite. */
+int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
+                        int64_t optimizer_step, struct hzp_err_text *reterr);
+/* The numbers of the failed samples in [first, last], in ascending order, max at most; returns how
+ * many were written.  *ret_count (may be NULL): how many there are. */
+int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
+                              int32_t max, int64_t *ret_count, struct hzp_err_text *reterr);
+
+/* The newest sequence number; 0: none. */
+int64_t hzp_sample_log_last(struct hzp_sample_log *log);
+
+/* A new log begins with the number after `last`: the samples up to it are known only to a
+ * checkpoint. */
+int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
+                               struct hzp_err_text *reterr);
+
+/* The first sample with a number > after whose row is damaged and that is not marked as failed;
+ * *ret 0: none. */
+int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
+                                struct hzp_err_text *reterr);
+
+/* Loads up to max samples with numbers > after, in ascending order, without those that are marked
+ * as failed; the caller owns them.  Returns their number. */
+int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
+                            struct hzp_sample **ret, struct hzp_err_text *reterr);
+
+/* Journals a published version. */
+int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
+                           struct hzp_err_text *reterr);
+
+/* Reads the newest `max` journalled versions with ids below `below`, newest first; returns their
+ * number.  Their state is FREE: this process has no memory of them. */
+int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
+                                     struct hzp_version_record *ret, struct hzp_err_text *reterr);
+
+/* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
+ * everything learned from samples <= learned_through. */
+int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
+                              const char *name, struct hzp_err_text *reterr);
+
+/* A checkpoint as the log has it. */
+struct hzp_logged_checkpoint {
+    uint64_t id;
+    int64_t learned_through;
+    char name[64];
+};
+/* The newest max checkpoints, newest first; returns their number. */
+int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
+                                   int32_t max, struct hzp_err_text *reterr);
+/* The checkpoint is not used any more: its samples beyond an older one are queued again. */
+int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
+                                     struct hzp_err_text *reterr);
+
+/* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, which
+ * is larger than all in the log and than ids_used, and the number of samples beyond the checkpoint
+ * that a lost version had learned from.  If the process was killed, 4096 ids are skipped: clients
+ * may have seen versions that were not journalled. */
+struct hzp_sample_log_resume {
+    uint64_t checkpoint_id, next_version_id;
+    int64_t learned_through, last_sequence_number, retrain_count;
+    char checkpoint_name[64];
+    /* The log can be read and not written, or is not on disk yet; `why` says why: only the first
+     * version may be published until hzp_sample_log_mark() has succeeded. */
+    bool unmarked;
+    struct hzp_err_text why;
+};
+int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                          struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr);
+/* Writes what resume could not write; makes the file of a log that is in memory. */
+int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
+
+/* --- sample_log_sessions.c --------------------------------------------------------------------
+ * Names under which clients teach, each with the newest sample that it taught.  The log keeps
+ * HZP_SESSIONS_MAX of them; the one whose newest sample is the oldest makes room. */
+
+enum { HZP_SESSIONS_MAX = 4096, HZP_SESSION_BYTES = 128 };
+struct hzp_session {
+    char name[HZP_SESSION_BYTES + 1];
+    int64_t newest;
+};
+/* Samples up to `newest` were taught in the session. */
+int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                                struct hzp_err_text *reterr);
+/* All sessions that are kept, at most max; returns their number.  *ret_forgotten: the newest sample
+ * that a session which is not kept may have taught. */
+int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *ret, int32_t max,
+                                int64_t *ret_forgotten, struct hzp_err_text *reterr);
+
+/* --- sample_log_marks.c -----------------------------------------------------------------------
+ * Samples that the versions to come do not learn, names of versions, and the way back. */
+
+/* Why a sample is not learned any more: its lesson was skipped when an older version was activated;
+ * it was deleted, tokens and all; the gate refused the draft that had learned it. */
+enum hzp_mark_kind { HZP_MARK_SKIPPED = 1, HZP_MARK_DELETED, HZP_MARK_REJECTED };
+
+struct hzp_mark {
+    int64_t first, last; /* sequence numbers */
+    enum hzp_mark_kind kind;
+    /* skipped: the version that the activation made; else the one that served then */
+    uint64_t version;
+};
+/* Appends them; they are on disk when it returns.  HZP_EIO. */
+int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
+                             struct hzp_err_text *reterr);
+/* All marks; the caller frees *ret.  Returns their number. */
+int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
+                             struct hzp_err_text *reterr);
+
+enum { HZP_VERSION_NAME_MAX = 64 };
+struct hzp_version_name {
+    char name[HZP_VERSION_NAME_MAX + 1];
+    uint64_t id;
+    int64_t unix_ms; /* when it was given */
+};
+/* Gives the name to version id, and takes it from the one that had it; id 0: takes it away. */
+int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
+                            struct hzp_err_text *reterr);
+/* All names, sorted; at most max.  Returns their number. */
+int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
+                             struct hzp_err_text *reterr);
+
+/* An older version serves again under a new id. */
+struct hzp_activation {
+    uint64_t id, of;         /* the new id, and the version whose weights it has */
+    int64_t learned_through; /* of that version */
+    const char *source;      /* of weights that were sent here (of: 0): from where; NULL: none */
+    const char *checkpoint;  /* a directory that holds it: with that a restart begins */
+    int64_t skip_through; /* samples after learned_through, up to this one, are skipped; 0: none */
+    int64_t forget;       /* the sample that is deleted by this; 0: none */
+    bool replay; /* samples are not skipped any more that were skipped later than `of`; else that
+                  * holds for those that it has learned, and the others stay skipped */
+};
+/* Where version id was sent from; "": it was made here. */
+int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
+                          struct hzp_err_text *reterr);
+
+/* All of it in one transaction. */
+int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
+                            struct hzp_err_text *reterr);
+/* Marks a sample as deleted and removes its tokens. */
+int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
+                          struct hzp_err_text *reterr);
+
+/* Of a version and those it descends from: *ret_learned is the oldest that learned from the sample
+ * (0: none); ret [max] are the checkpoints of older ones, newest first.  Returns their number. */
+int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
+                              uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+                              struct hzp_err_text *reterr);
+
+#endif

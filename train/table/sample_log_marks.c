@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/table/sample_log_marks.c - samples that are not learned any more, names of versions, and
+ * the activation of an older one. */
+#include "base/arena.h"
+#include "train/table/sample_log_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Prepares a statement and binds integers to ?1 .. ?n; the lock is held. */
+static int prepare(struct hzp_sample_log *log, const char *sql, int n, const int64_t *value,
+                   sqlite3_stmt **ret, struct hzp_err_text *reterr)
+{
+    int code = sqlite3_prepare_v2(log->db, sql, -1, ret, NULL);
+    if (code != SQLITE_OK)
+        return hzp_sample_log_fail_code(log, code, "reading the tables", reterr);
+    for (int i = 0; i < n; i++)
+        sqlite3_bind_int64(*ret, i + 1, value[i]);
+    return HZP_OK;
+}
+
+/* Runs a statement with integers ?1 .. ?n and, behind them, a text (NULL: none). */
+static int change(struct hzp_sample_log *log, const char *sql, int n, const int64_t *value,
+                  const char *text, struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s;
+    HZP_TRY(prepare(log, sql, n, value, &s, reterr));
+    if (text)
+        sqlite3_bind_text(s, n + 1, text, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s);
+    sqlite3_finalize(s);
+    return code == SQLITE_DONE ? HZP_OK
+                               : hzp_sample_log_fail_code(log, code, "changing the tables", reterr);
+}
+
+/* Ends the transaction that was begun: commits it if r is no error. */
+static int end_change(struct hzp_sample_log *log, int r, struct hzp_err_text *reterr)
+{
+    if (r >= 0)
+        r = hzp_sample_log_exec(log, "COMMIT", "changing the tables", reterr);
+    if (r < 0)
+        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    return r;
+}
+
+/* --- Marks ------------------------------------------------------------------------------------ */
+
+static int add_mark(struct hzp_sample_log *log, const struct hzp_mark *m,
+                    struct hzp_err_text *reterr)
+{
+    int64_t value[] = {m->first, m->last, m->kind, (int64_t)m->version, hzp_unix_ms()};
+    return change(log, "INSERT INTO marks VALUES (?1, ?2, ?3, ?4, ?5)", 5, value, NULL, reterr);
+}
+
+int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
+                             struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    for (int32_t i = 0; i < count && r >= 0; i++)
+        r = add_mark(log, &mark[i], reterr);
+    r = end_change(log, r, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
+                             struct hzp_err_text *reterr)
+{
+    struct hzp_mark *mark = NULL;
+    int32_t n = 0, room = 0;
+    sqlite3_stmt *s;
+    hzp_lock_take(&log->lock);
+    int code = SQLITE_DONE;
+    int r = prepare(log, "SELECT first, last, kind, version FROM marks ORDER BY first, last", 0,
+                    NULL, &s, reterr);
+    while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (n == room) {
+            room = HZP_MAX(64, 2 * room);
+            mark = hzp_xrealloc(mark, (size_t)room * sizeof(*mark));
+        }
+        mark[n++] = (struct hzp_mark){.first = sqlite3_column_int64(s, 0),
+                                      .last = sqlite3_column_int64(s, 1),
+                                      .kind = (enum hzp_mark_kind)sqlite3_column_int(s, 2),
+                                      .version = (uint64_t)sqlite3_column_int64(s, 3)};
+    }
+    if (r >= 0 && code != SQLITE_DONE)
+        r = hzp_sample_log_fail_code(log, code, "reading marks", reterr);
+    sqlite3_finalize(s); /* NULL if it was not prepared */
+    hzp_lock_release(&log->lock);
+    if (r < 0) {
+        free(mark);
+        return r;
+    }
+    *ret = mark;
+    return n;
+}
+
+/* --- Names ------------------------------------------------------------------------------------ */
+
+int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
+                            struct hzp_err_text *reterr)
+{
+    int64_t value[] = {(int64_t)id, hzp_unix_ms()};
+    hzp_lock_take(&log->lock);
+    int r = id ? change(log, "INSERT OR REPLACE INTO names (id, unix_ms, name) VALUES (?1, ?2, ?3)",
+                        2, value, name, reterr)
+               : change(log, "DELETE FROM names WHERE name = ?1", 0, NULL, name, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
+                             struct hzp_err_text *reterr)
+{
+    const int64_t most = max;
+    int32_t n = 0;
+    int code = SQLITE_DONE;
+    sqlite3_stmt *s;
+    hzp_lock_take(&log->lock);
+    int r = prepare(log, "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1", 1, &most, &s,
+                    reterr);
+    if (r >= 0) {
+        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+            snprintf(ret[n].name, sizeof(ret[n].name), "%s",
+                     (const char *)sqlite3_column_text(s, 0));
+            ret[n].id = (uint64_t)sqlite3_column_int64(s, 1);
+            ret[n++].unix_ms = sqlite3_column_int64(s, 2);
+        }
+        if (code != SQLITE_DONE && code != SQLITE_ROW)
+            r = hzp_sample_log_fail_code(log, code, "reading names", reterr);
+        sqlite3_finalize(s);
+    }
+    hzp_lock_release(&log->lock);
+    return r < 0 ? r : n;
+}
+
+/* --- The way back ----------------------------------------------------------------------------- */
+
+/* The row stays, so that numbers have no holes. */
+static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
+                 struct hzp_err_text *reterr)
+{
+    struct hzp_mark mark = {number, number, HZP_MARK_DELETED, version};
+    HZP_TRY(add_mark(log, &mark, reterr));
+    return change(log,
+                  "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL"
+                  " WHERE sequence_number = ?1",
+                  1, &number, NULL, reterr);
+}
+
+int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
+                          struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "deleting a sample", reterr);
+    if (r >= 0)
+        r = erase(log, number, version, reterr);
+    r = end_change(log, r, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+/* Marks of samples that were skipped later than version `of`, which knows nothing of that. */
+static int lift_marks(struct hzp_sample_log *log, const struct hzp_activation *a,
+                      struct hzp_err_text *reterr)
+{
+    const int64_t value[] = {HZP_MARK_SKIPPED, (int64_t)a->of,
+                             a->replay ? INT64_MAX : HZP_MAX(a->learned_through, 0)};
+    HZP_TRY(change(log, "DELETE FROM marks WHERE kind = ?1 AND version > ?2 AND last <= ?3", 3,
+                   value, NULL, reterr));
+    return change(log,
+                  "UPDATE marks SET first = ?3 + 1"
+                  " WHERE kind = ?1 AND version > ?2 AND first <= ?3",
+                  3, value, NULL, reterr);
+}
+
+/* Marks samples first .. last as skipped, but for those that are already. */
+static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
+                        struct hzp_err_text *reterr)
+{
+    const int64_t value[] = {HZP_MARK_SKIPPED, first, last};
+    sqlite3_stmt *s;
+    int code = SQLITE_DONE;
+    HZP_TRY(prepare(log,
+                    "SELECT first, last FROM marks WHERE kind = ?1 AND last >= ?2 AND first <= ?3"
+                    " ORDER BY first",
+                    3, value, &s, reterr));
+    int r = HZP_OK;
+    struct hzp_mark mark = {.kind = HZP_MARK_SKIPPED, .version = version};
+    /* What is inserted lies before the rows that are read next. */
+    while (r >= 0 && first <= last && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        int64_t from = sqlite3_column_int64(s, 0), to = sqlite3_column_int64(s, 1);
+        mark.first = first;
+        mark.last = from - 1;
+        if (mark.first <= mark.last)
+            r = add_mark(log, &mark, reterr);
+        first = HZP_MAX(first, to + 1);
+    }
+    sqlite3_finalize(s);
+    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
+        r = hzp_sample_log_fail_code(log, code, "reading marks", reterr);
+    mark.first = first;
+    mark.last = last;
+    return r >= 0 && first <= last ? add_mark(log, &mark, reterr) : r;
+}
+
+static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
+                    struct hzp_err_text *reterr)
+{
+    const int64_t checkpoint[] = {(int64_t)a->id, a->learned_through};
+    int64_t first = HZP_MAX(a->learned_through, 0) + 1;
+    if (a->forget)
+        HZP_TRY(erase(log, a->forget, a->id - 1, reterr));
+    else
+        HZP_TRY(lift_marks(log, a, reterr));
+    if (a->skip_through >= first)
+        HZP_TRY(skip_samples(log, first, a->skip_through, a->id, reterr));
+    if (a->source)
+        HZP_TRY(change(log, "INSERT OR REPLACE INTO sources VALUES (?1, ?2)", 1, checkpoint,
+                       a->source, reterr));
+    return change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)", 2, checkpoint,
+                  a->checkpoint, reterr);
+}
+
+int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
+                          struct hzp_err_text *reterr)
+{
+    char sql[96];
+    sqlite3_snprintf(sizeof(sql), sql, "SELECT source FROM sources WHERE id = %lld", (long long)id);
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_text(log, sql, ret, size, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
+                            struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "activating a version", reterr);
+    if (r >= 0)
+        r = activate(log, a, reterr);
+    r = end_change(log, r, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+/* Whether the row's version learned from the sample; where it learned from more ranges than a
+ * record keeps, from any after the first. */
+static bool learned_from(sqlite3_stmt *s, int64_t number)
+{
+    int64_t pair[2];
+    int ranges = sqlite3_column_bytes(s, 1) / (int)sizeof(pair);
+    const char *blob = sqlite3_column_blob(s, 1);
+    bool more = sqlite3_column_int(s, 2) != 0;
+    for (int i = 0; i < ranges; i++) {
+        memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
+        if (number >= pair[0] && (number <= pair[1] || more))
+            return true;
+    }
+    return false;
+}
+
+/* Reads ids and what each learned, newest first. */
+static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t number,
+                       uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+                       struct hzp_err_text *reterr)
+{
+    int code;
+    int32_t n = 0;
+    *ret_learned = 0;
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (learned_from(s, number)) {
+            *ret_learned = (uint64_t)sqlite3_column_int64(s, 0);
+            n = 0; /* the checkpoints so far are not older */
+        } else if (sqlite3_column_type(s, 4) != SQLITE_NULL && n < max) {
+            ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
+            ret[n].learned_through = sqlite3_column_int64(s, 3);
+            snprintf(ret[n].name, sizeof(ret[n].name), "%s",
+                     (const char *)sqlite3_column_text(s, 4));
+            n++;
+        }
+    }
+    return code == SQLITE_DONE ? n
+                               : hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+}
+
+int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
+                              uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+                              struct hzp_err_text *reterr)
+{
+    static const char sql[] =
+        /* A version that was not journalled before the process was killed is known by its
+         * checkpoint, whose name says what it was made from. */
+        "WITH RECURSIVE node (id, parent, learned, more) AS"
+        " (SELECT id, parent, learned, learned_more FROM versions UNION ALL"
+        " SELECT id, CAST(substr(name, 12) AS INTEGER), x'', 0 FROM checkpoints"
+        " WHERE id NOT IN (SELECT id FROM versions)),"
+        " line (id, parent) AS (SELECT id, parent FROM node WHERE id = ?1"
+        " UNION SELECT n.id, n.parent FROM line JOIN node n ON n.id ="
+        " CASE WHEN line.parent > 0 THEN line.parent WHEN line.parent < 0 THEN 0"
+        " ELSE (SELECT max(id) FROM versions WHERE id < line.id) END)"
+        " SELECT line.id, n.learned, n.more, c.learned_through, c.name FROM line"
+        " JOIN node n ON n.id = line.id LEFT JOIN checkpoints c ON c.id = line.id"
+        " ORDER BY line.id DESC";
+    const int64_t value = (int64_t)version;
+    sqlite3_stmt *s;
+    hzp_lock_take(&log->lock);
+    int32_t r = prepare(log, sql, 1, &value, &s, reterr);
+    if (r >= 0) {
+        r = read_before(log, s, number, ret_learned, ret, max, reterr);
+        sqlite3_finalize(s);
+    }
+    hzp_lock_release(&log->lock);
+    return r;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/table/sample_log_state.h - the log's struct and its ways to SQLite, private to the files
+ * that implement it.
+ *
+ * Thread: the caller holds the lock, or is the only thread that knows the log, while it is opened.
+ */
+#ifndef HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
+#define HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
+
+#include "base/thread.h"
+#include "train/table/sample_log.h"
+
+#include <sqlite3.h>
+
+/* Prepared statements. */
+enum hzp_log_sql {
+    HZP_LOG_SQL_APPEND,
+    HZP_LOG_SQL_READ,
+    HZP_LOG_SQL_VERSION,
+    HZP_LOG_SQL_CHECKPOINT,
+    HZP_LOG_SQL_CHECKPOINTS,
+    HZP_LOG_SQL_FORGET,
+    HZP_LOG_SQL_FIND_BODY,
+    HZP_LOG_SQL_ADD_BODY,
+    HZP_LOG_SQL_DROP_BODIES,
+    HZP_LOG_SQL_ADD_FAILED,
+    HZP_LOG_SQL_FAILED,
+    HZP_LOG_SQL_GET_META,
+    HZP_LOG_SQL_SET_META,
+    HZP_LOG_SQL_COUNT
+};
+
+struct hzp_sample_log {
+    /* fixed after open */
+    char *path;
+    char *fingerprint; /* of a log that may be made later; NULL: of another */
+    /* under lock */
+    struct hzp_lock lock;
+    sqlite3 *db;
+    sqlite3_stmt *statement[HZP_LOG_SQL_COUNT];
+    bool no_tables;          /* the file had none when it was opened */
+    bool unmade;             /* it is in memory: */
+    struct hzp_err_text why; /* why its file could not be made */
+    int64_t last;            /* newest sequence number; 0: none */
+    int64_t versions_from;   /* first version id of this process; 0: not chosen yet */
+    bool version_missing;    /* a version of this process could not be journalled */
+    int64_t forgotten;       /* the newest sample that a session not kept may have taught */
+};
+
+/* An error for SQLite's code; what: the action that failed, for the text. */
+int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *what,
+                             struct hzp_err_text *reterr);
+
+/* Runs statements without results. */
+int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
+                        struct hzp_err_text *reterr);
+
+/* Runs a prepared statement that returns no rows, and resets it. */
+int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
+                       struct hzp_err_text *reterr);
+
+/* Runs a query that returns one number; NULL reads as 0. */
+int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
+                          struct hzp_err_text *reterr);
+
+/* Runs a query that returns one text, cut to size; "" if there is no row. */
+int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
+                        struct hzp_err_text *reterr);
+
+/* Opens the database in `file`, or makes its tables; the log's path is for errors.  After a
+ * failure, too, close_database has to be called. */
+int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
+                                 const char *fingerprint, struct hzp_err_text *reterr);
+void hzp_sample_log_close_database(struct hzp_sample_log *log);
+
+/* Under lock: makes the file of a log that is in memory.  After a failure it still is. */
+int hzp_sample_log_make(struct hzp_sample_log *log, struct hzp_err_text *reterr);
+
+/* Under lock: as hzp_sample_log_set_note. */
+int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr);
+
+/* Under lock, in a transaction: as hzp_sample_log_note_session. */
+int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                               struct hzp_err_text *reterr);
+
+#endif

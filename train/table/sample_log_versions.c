@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/table/sample_log_versions.c - versions and checkpoints in the log, and where to continue.
+ * */
+#include "base/arena.h"
+#include "train/table/sample_log_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Versions published but not yet journalled, at most: as many as the store keeps. */
+enum { IDS_UNSEEN = 4096 };
+
+static void bind_loss(sqlite3_stmt *s, int column, double loss)
+{
+    if (isfinite(loss))
+        sqlite3_bind_double(s, column, loss);
+    else
+        sqlite3_bind_null(s, column);
+}
+
+static double read_loss(sqlite3_stmt *s, int column)
+{
+    return sqlite3_column_type(s, column) == SQLITE_NULL ? NAN : sqlite3_column_double(s, column);
+}
+
+int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_record *record,
+                           struct hzp_err_text *reterr)
+{
+    int64_t range[2 * HZP_LEARNED_MAX];
+    int32_t ranges = HZP_MIN(HZP_MAX(record->learned.ranges, 0), HZP_LEARNED_MAX);
+    for (int32_t i = 0; i < ranges; i++) {
+        range[2 * i] = record->learned.first[i];
+        range[2 * i + 1] = record->learned.last[i];
+    }
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_VERSION];
+    sqlite3_bind_int64(s, 1, (int64_t)record->id);
+    sqlite3_bind_int64(s, 2, record->optimizer_step);
+    sqlite3_bind_int64(s, 3, record->published_unix_ms);
+    bind_loss(s, 4, record->loss);
+    sqlite3_bind_int64(s, 5, (int64_t)record->checksum);
+    sqlite3_bind_int64(s, 6, record->learned_through);
+    sqlite3_bind_int64(s, 7, record->learned.more);
+    sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
+    sqlite3_bind_int64(s, 9, (int64_t)record->parent);
+    bind_loss(s, 10, record->gate_before);
+    bind_loss(s, 11, record->gate_after);
+    int r = hzp_sample_log_run(log, s, "adding a version", reterr);
+    log->version_missing = log->version_missing || r < 0;
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+static void read_record(sqlite3_stmt *s, struct hzp_version_record *ret)
+{
+    int64_t pair[2];
+    int32_t ranges = sqlite3_column_bytes(s, 7) / (int32_t)sizeof(pair);
+    const char *blob = sqlite3_column_blob(s, 7);
+    *ret = (struct hzp_version_record){.id = (uint64_t)sqlite3_column_int64(s, 0),
+                                       .optimizer_step = sqlite3_column_int64(s, 1),
+                                       .state = HZP_VERSION_FREE,
+                                       .published_unix_ms = sqlite3_column_int64(s, 2),
+                                       .loss = read_loss(s, 3),
+                                       .checksum = (uint64_t)sqlite3_column_int64(s, 4),
+                                       .learned_through = sqlite3_column_int64(s, 5),
+                                       .learned.more = sqlite3_column_int64(s, 6) != 0 ||
+                                                       ranges > HZP_LEARNED_MAX,
+                                       .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX),
+                                       .parent = (uint64_t)sqlite3_column_int64(s, 8),
+                                       .gate_before = read_loss(s, 9),
+                                       .gate_after = read_loss(s, 10)};
+    for (int32_t i = 0; i < ret->learned.ranges; i++) {
+        memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
+        ret->learned.first[i] = pair[0];
+        ret->learned.last[i] = pair[1];
+    }
+}
+
+int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
+                                     struct hzp_version_record *ret, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT id, optimizer_step, published_unix_ms, loss, checksum,"
+                              " learned_through, learned_more, learned, parent, gate_before,"
+                              " gate_after FROM versions"
+                              " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+    sqlite3_stmt *s;
+    int32_t n = 0;
+    hzp_lock_take(&log->lock);
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX));
+        sqlite3_bind_int(s, 2, max);
+        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
+            read_record(s, &ret[n++]);
+        sqlite3_finalize(s);
+    }
+    bool read = code == SQLITE_ROW || code == SQLITE_DONE || code == SQLITE_OK;
+    int r = read ? HZP_OK : hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    hzp_lock_release(&log->lock);
+    return r < 0 ? r : n;
+}
+
+int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
+                              const char *name, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_CHECKPOINT];
+    sqlite3_bind_int64(s, 1, (int64_t)id);
+    sqlite3_bind_int64(s, 2, learned_through);
+    sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
+    int r = hzp_sample_log_run(log, s, "adding a checkpoint", reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
+                                   int32_t max, struct hzp_err_text *reterr)
+{
+    int code = SQLITE_DONE;
+    int32_t n = 0;
+    hzp_lock_take(&log->lock);
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_CHECKPOINTS];
+    sqlite3_bind_int64(s, 1, max);
+    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 2);
+        ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
+        ret[n].learned_through = sqlite3_column_int64(s, 1);
+        snprintf(ret[n].name, sizeof(ret[n].name), "%s", name ? name : "");
+        n++;
+    }
+    int r = code == SQLITE_DONE || code == SQLITE_ROW
+                ? n
+                : hzp_sample_log_fail_code(log, code, "reading checkpoints", reterr);
+    sqlite3_reset(s);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
+                                     struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    sqlite3_bind_int64(log->statement[HZP_LOG_SQL_FORGET], 1, (int64_t)id);
+    int r = hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_FORGET], "removing a checkpoint",
+                               reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return x[0] < y[0] ? -1 : x[0] > y[0];
+}
+
+/* Counts the samples with numbers above `after` that the journalled versions learned from.  This
+ * includes versions contained in the checkpoint: a sample with only some of its passes done is
+ * offered again with all of them. */
+static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret,
+                         struct hzp_err_text *reterr)
+{
+    int64_t *range = NULL, ranges = 0, room = 0, total = 0, end = after;
+    sqlite3_stmt *s;
+    int code = sqlite3_prepare_v2(log->db, "SELECT learned FROM versions", -1, &s, NULL);
+    if (code != SQLITE_OK)
+        return hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        int64_t n = sqlite3_column_bytes(s, 0) / (int)(2 * sizeof(*range));
+        const char *blob = sqlite3_column_blob(s, 0);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t pair[2];
+            memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
+            if (pair[1] <= after)
+                continue;
+            if (ranges == room) {
+                room = HZP_MAX(64, 2 * room);
+                range = hzp_xrealloc(range, (size_t)room * sizeof(pair));
+            }
+            memcpy(&range[2 * ranges++], pair, sizeof(pair));
+        }
+    }
+    sqlite3_finalize(s);
+    if (ranges)
+        qsort(range, (size_t)ranges, 2 * sizeof(*range), compare_ranges);
+    for (int64_t i = 0; i < ranges; i++) {
+        int64_t first = HZP_MAX(range[2 * i], end + 1), last = range[2 * i + 1];
+        if (last >= first) {
+            total += last - first + 1;
+            end = last;
+        }
+    }
+    free(range);
+    if (code != SQLITE_DONE)
+        return hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    *ret = total;
+    return HZP_OK;
+}
+
+static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    char sql[128];
+    sqlite3_snprintf(sizeof(sql), sql,
+                     "INSERT OR REPLACE INTO meta VALUES "
+                     "('versions_from', '%lld')",
+                     (long long)log->versions_from);
+    return hzp_sample_log_exec(log, sql, "beginning to count versions", reterr);
+}
+
+int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = log->unmade ? hzp_sample_log_make(log, reterr) : HZP_OK;
+    if (r == HZP_OK)
+        r = write_mark(log, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
+/* Versions are journalled after they are published, so a killed process may have shown clients
+ * versions that are in no table.  It left a mark: the id of its first version.  The next process
+ * then skips as many ids as may have been published without being journalled, and writes its own
+ * mark before it publishes anything but its first version, whose weights it has from the log's
+ * newest checkpoint, as the next process would have. */
+static int choose_version_id(struct hzp_sample_log *log, int64_t newest,
+                             struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
+{
+    int64_t mark = 0;
+    if (!log->versions_from) {
+        HZP_TRY(hzp_sample_log_number(log,
+                                      "SELECT max(CAST(value AS INTEGER)) FROM meta"
+                                      " WHERE key = 'versions_from'",
+                                      &mark, reterr));
+        log->versions_from = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
+        int r = write_mark(log, &ret->why);
+        ret->unmarked = r == HZP_EIO || log->unmade;
+        if (log->unmade)
+            ret->why = log->why;
+        if (r < 0 && r != HZP_EIO)
+            return hzp_fail(reterr, r, "%s", ret->why.text);
+    }
+    ret->next_version_id = (uint64_t)HZP_MAX(newest + 1, log->versions_from);
+    return HZP_OK;
+}
+
+static int read_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                       struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
+{
+    int64_t number = 0;
+    HZP_TRY(hzp_sample_log_number(log, "SELECT max(id) FROM checkpoints", &number, reterr));
+    ret->checkpoint_id = (uint64_t)number;
+    ret->learned_through = -1;
+    if (number)
+        HZP_TRY(hzp_sample_log_number(
+            log, "SELECT learned_through FROM checkpoints ORDER BY id DESC LIMIT 1",
+            &ret->learned_through, reterr));
+    HZP_TRY(hzp_sample_log_text(log, "SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1",
+                                ret->checkpoint_name, sizeof(ret->checkpoint_name), reterr));
+    HZP_TRY(hzp_sample_log_number(log,
+                                  "SELECT max((SELECT ifnull(max(id), 0) FROM versions),"
+                                  " (SELECT ifnull(max(id), 0) FROM checkpoints))",
+                                  &number, reterr));
+    number = HZP_MAX(number, (int64_t)HZP_MIN(ids_used, (uint64_t)INT64_MAX / 2));
+    HZP_TRY(choose_version_id(log, number, ret, reterr));
+    ret->last_sequence_number = log->last;
+    return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
+}
+
+int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
+                          struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_sample_log_resume resume = {0};
+    hzp_lock_take(&log->lock);
+    int r = read_resume(log, ids_used, &resume, reterr);
+    hzp_lock_release(&log->lock);
+    if (r >= 0)
+        *ret = resume;
+    return r;
+}
