@@ -23,7 +23,7 @@
 struct hzp_track;
 
 enum {
-    HZP_TRACKS_MAX = 64, /* of a process; more are not recorded */
+    HZP_TRACKS_MAX = 64, /* in one process; further tracks are not recorded */
     HZP_TRACK_OPS = 1 << 16,
     HZP_TRACK_FEW = 1 << 12, /* spans, for everything that is rarer than ops */
     HZP_TRACK_NAME = 24,     /* bytes of a track's name, with the 0 */

@@ -19,7 +19,7 @@ struct hzp_fact {
 struct hzp_about_device {
     char name[96];
     int ordinal;
-    char id[40];   /* of this one, whatever its ordinal; "": not known */
+    char id[40];   /* identifies this device whatever its ordinal; "": not known */
     size_t memory; /* bytes */
     int cores;     /* threads, or SMs */
     struct hzp_fact fact[HZP_ABOUT_FACTS_MAX];

@@ -151,7 +151,7 @@ bool hzp_device_has_codes(const struct hzp_device *dev);
  * more (hzp_lane_bytes); it takes memory and gives it back. */
 struct hzp_attention_use {
     struct hzp_heads heads;
-    int32_t rows; /* of a micro-batch at most, BF16 */
+    int32_t rows; /* most rows of a micro-batch, BF16 */
     float scale;
     bool repeats; /* results must be the same bits each time */
 };

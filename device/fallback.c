@@ -177,7 +177,7 @@ struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal, con
     hzp_lock_init(&f->lock, HZP_LOCK_FALLBACKS);
     hzp_wake_init(&f->wake);
     if (path_of(backend, ordinal, id, f->path))
-        unlink(f->path); /* of the run before, if there is one */
+        unlink(f->path); /* the previous run's, if there is one */
     return f;
 }
 

@@ -61,7 +61,7 @@ struct hzp_fallback_shape {
     char reason[HZP_FALLBACK_REASON];
 };
 
-/* Those of the last run on this device of the backend, as its file has them; returns how many.  id:
+/* Reads the fallbacks of the last run on this device from its file; returns how many.  id:
  * the device's; "": it is known by its ordinal only, which CUDA_VISIBLE_DEVICES changes.  A line
  * that is not as written is left out.  Thread: any. */
 int hzp_fallbacks_last(const char *backend, int ordinal, const char *id,

@@ -426,7 +426,7 @@ struct hzp_sumsq_args {
  * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16. */
 struct hzp_adamw_args {
     struct hzp_mat from, to, residual /* I16, absent for F32 */, grad, m, v;
-    const double *sumsq; /* of all gradients, before grad_scale */
+    const double *sumsq; /* sum over all gradients, before grad_scale */
     float grad_scale;    /* 1 / learned tokens of the update */
     float clip;          /* 0: no clipping */
     float lr, beta1, beta2, eps, decay;

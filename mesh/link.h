@@ -36,7 +36,7 @@ struct hzp_link;
 
 enum {
     HZP_LINK_RANKS_MAX = 1024,
-    HZP_LINK_GROUPS_MAX = 8,   /* of one link, with the group of all ranks */
+    HZP_LINK_GROUPS_MAX = 8,   /* in one link, including the group of all ranks */
     HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
     HZP_LINK_SPLITS_MAX = 3,   /* links split off one */
     HZP_LINK_BLOCK = 1024,     /* bytes that are left out together if all are zero */
@@ -57,7 +57,7 @@ enum hzp_wire { HZP_WIRE_BYTE, HZP_WIRE_F32, HZP_WIRE_U64, HZP_WIRE_F64, HZP_WIR
 struct hzp_transfer {
     enum hzp_transfer_op op;
     enum hzp_wire type;
-    int group;    /* of hzp_link_group; 0: all ranks */
+    int group;    /* made by hzp_link_group; 0: all ranks */
     int root;     /* broadcast: the root's index in the group */
     size_t count; /* elements of one member's piece (gather, scatter), or of all (others) */
     /* In place is allowed: gather with send as this member's piece of recv, scatter with recv as
@@ -109,7 +109,7 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
 int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr);
 
 int hzp_link_group_size(const struct hzp_link *link, int group);
-int hzp_link_group_index(const struct hzp_link *link, int group); /* of this rank */
+int hzp_link_group_index(const struct hzp_link *link, int group); /* this rank's */
 
 /* Posts a transfer; the struct is copied.  Returns at once.  HZP_EBUSY: HZP_LINK_TICKETS_MAX
  * tickets are not done, nothing was posted.  HZP_EINVAL: sums of bytes, or what the comments of
@@ -170,7 +170,7 @@ struct hzp_link_state {
     bool failed;
     bool left;           /* failed, because that rank has closed its link in good order */
     uint64_t wire_bytes; /* sent by this rank, of the transfers that are done */
-    char why[256];       /* of the failure */
+    char why[256];       /* the failure's text */
 };
 void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret);
 
@@ -258,7 +258,7 @@ int hzp_link_connect_zmq(struct hzp_link *link, const struct hzp_link_zmq_addres
 struct hzp_link_sim {
     int rank, ranks, node_ranks;
     double rate_node, rate_net;
-    uint64_t latency_ns; /* of each transfer */
+    uint64_t latency_ns; /* added to each transfer */
     uint64_t late_ns;    /* the slowest other rank posts this much later than this one */
 };
 
@@ -302,10 +302,10 @@ struct hzp_link_streams {
     int (*call)(void *stream, void (*run)(void *ctx), void *ctx);
     int (*device_count)(int *ret);              /* that this process sees */
     int (*device_name)(char *ret, size_t size); /* no two devices have the same */
-    int lane_sms;                               /* of a network lane that has its own */
+    int lane_sms;                               /* SMs of a network lane that has its own */
 };
 
-/* Those of the CUDA runtime; NULL: built without CUDA. */
+/* The streams of the CUDA runtime; NULL: built without CUDA. */
 const struct hzp_link_streams *hzp_cuda_link_streams(void);
 
 struct hzp_link_nccl {

@@ -295,7 +295,7 @@ static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *activ
                                      .shape = hzp_plan_shapes_number(&shapes, active->shape)};
     HZP_ASSERT(active->offer.slices <= 1);
     const struct hzp_slice *slice = active->offer.slices ? &active->offer.slice[0] : NULL;
-    if (slice && slice->to > slice->from) { /* of one without items nothing is to be run */
+    if (slice && slice->to > slice->from) { /* a slice without items needs no run */
         HZP_ASSERT(slice->tenant == HZP_TENANT_TRAIN && slice->number);
         HZP_ASSERT(!active->shape || hzp_plan_shape_plain(active->shape));
         record.training = (struct hzp_step_training){slice->number, slice->from, slice->to,

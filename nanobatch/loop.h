@@ -68,8 +68,7 @@ struct hzp_loop_config {
      * step, with their number and work; they run in turn behind serving's rows, which then have a
      * plain shape (hzp_plan_shape_plain): so collectives have one order. */
     struct hzp_step_link *group;
-    /* of the device's memory that graphs may take, and what one takes; bytes 0: any.  The count is
-     * the loop's. */
+    /* device memory that graphs may take, and what one takes; bytes 0: any.  The loop counts. */
     struct hzp_graphs_room graphs;
 };
 

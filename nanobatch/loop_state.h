@@ -42,7 +42,7 @@ struct hzp_active_step {
     struct hzp_split_step split; /* the split's state for this step */
     struct hzp_batch *batch;     /* NULL: no serving */
     struct hzp_plan plan;
-    const struct hzp_plan_shape *shape; /* of serving's part; NULL: sequential */
+    const struct hzp_plan_shape *shape; /* serving's part; NULL: sequential */
     struct hzp_outcome outcome;
     struct hzp_flight *flight;
     uint64_t tokens_ns; /* when serving's part was delivered */
@@ -55,7 +55,7 @@ struct hzp_loop {
     struct hzp_exec *exec;
     bool ahead;
     /* engine thread */
-    struct hzp_active_step active[2]; /* of step n: active[n % 2] */
+    struct hzp_active_step active[2]; /* step n is active[n % 2] */
     /* numbers of the newest formed and the newest landed step; number <= landed + 2 */
     uint64_t number, landed;
     /* turns, for seeing whether the engine thread hangs; steps; NULL: a simulated device */

@@ -38,7 +38,7 @@ struct hzp_member_config {
     const struct hzp_kv *kv; /* [layers] */
     struct hzp_step_limits limits;
     struct hzp_plan_shapes shapes;
-    struct hzp_link *link; /* of the records (step_link.h) */
+    struct hzp_link *link; /* carries the records (step_link.h) */
     bool check_plans;      /* prove every plan race-free before it runs */
     /* Rank 0 has published this version: it is to be current here, too, when this returns.  NULL:
      * the versions of this group never change. */

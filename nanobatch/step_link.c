@@ -6,21 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the first broadcast: enough for a step that decodes some eighty sequences. */
+/* Bytes of the first broadcast: enough for a step that decodes some eighty sequences. */
 enum { FIRST = 8192, DREW = 4 };
 
 struct hzp_step_link {
     struct hzp_step_link_config config;
     struct hzp_step_pages pages;
-    uint64_t step; /* of the newest record */
+    uint64_t step; /* the newest record's */
     struct {
         uint64_t step, hash;
-    } drew[DREW];    /* of step n: drew[n % DREW] */
-    uint64_t newest; /* of those */
+    } drew[DREW];    /* step n is drew[n % DREW] */
+    uint64_t newest; /* the newest of those steps */
     struct {
         char *data;               /* [room] */
-        hzp_ticket first, second; /* of its parts; 0: not posted */
-    } record[2];                  /* of step n: record[n % 2] */
+        hzp_ticket first, second; /* its parts; 0: not posted */
+    } record[2];                  /* step n is record[n % 2] */
     size_t room;
 };
 

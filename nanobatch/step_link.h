@@ -19,7 +19,7 @@ struct hzp_step_link;
 
 struct hzp_step_link_config {
     struct hzp_link *link;         /* borrowed; closed before this is destroyed if it failed */
-    struct hzp_batch_config max;   /* of the steps' batches, and */
+    struct hzp_batch_config max;   /* bounds of the steps' batches, and */
     struct hzp_step_limits limits; /* the rest: equal on all ranks */
 };
 

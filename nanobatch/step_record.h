@@ -53,11 +53,11 @@ struct hzp_step_record {
 
 /* What the numbers of a record may be at most, besides the batch's own maxima. */
 struct hzp_step_limits {
-    int32_t lines;            /* of running slots and what else has pages of its own */
-    int32_t vocab;            /* tokens: 0 .. vocab - 1 */
-    int32_t pages, page_rows; /* of the pool */
-    int32_t positions;        /* of the longest sequence: at most what a line's pages hold */
-    int32_t work_bytes;       /* of a chain of training; 0: no step trains */
+    int32_t lines; /* rows of the page table: running slots plus the rewarming sequence */
+    int32_t vocab; /* tokens: 0 .. vocab - 1 */
+    int32_t pages, page_rows; /* the pool's */
+    int32_t positions;        /* length of the longest sequence: at most what a line's pages hold */
+    int32_t work_bytes;       /* most bytes of a training chain's work; 0: no step trains */
 };
 
 /* The page numbers that the newest record has told, on both sides alike. */

@@ -34,7 +34,7 @@ struct hzp_admission {
     int32_t count;
     int64_t worst;
     double goes_on[CLASSES + 1];             /* S at the beginning of each class */
-    double mean[CLASSES], variance[CLASSES]; /* of pages, by class of steps from now */
+    double mean[CLASSES], variance[CLASSES]; /* pages needed, by class of steps from now */
     int32_t classes;                         /* classes that at least one sequence reaches */
 };
 

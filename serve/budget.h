@@ -47,7 +47,7 @@ enum hzp_budget_reason {
 const char *hzp_budget_reason_name(enum hzp_budget_reason reason);
 
 struct hzp_budget_load {
-    int32_t decode_rows;                   /* of this step */
+    int32_t decode_rows;                   /* this step's */
     double decode_reads;                   /* positions of keys and values they attend to */
     int32_t rows_left;                     /* left in the dense batch */
     int32_t running, running_max, waiting; /* running requests, slots, waiting requests */

@@ -24,7 +24,7 @@ struct hzp_edits {
     int32_t words;
     uint32_t *fixed, *now;                /* [words] before the first token, for the next draw */
     uint32_t *ends;                       /* [words] tokens that end a text; with a grammar */
-    const struct hzp_constraint_ops *ops; /* of run */
+    const struct hzp_constraint_ops *ops; /* run's */
     struct hzp_constraint_run *run;       /* NULL: the text is not constrained */
     int32_t last[HZP_BAD_TOKENS_MAX];     /* the newest tokens, newest first */
     int32_t lasts;

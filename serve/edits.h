@@ -43,7 +43,7 @@ struct hzp_edit_rules {
     int32_t biases;
     const int32_t *end[2]; /* [ends[i]] stop ids, end-of-sequence ids */
     int32_t ends[2];
-    int32_t bans[2];                      /* of these, how many may be banned: ends[i] or none */
+    int32_t bans[2];                      /* how many of these may be banned: ends[i] or none */
     const struct hzp_token_rules *tokens; /* NULL: any; borrowed as long as the edits exist */
     bool penalties;                       /* tokens of the prompt and generated ones are counted: */
     const int32_t *prompt;                /* [prompt_count] */

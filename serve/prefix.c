@@ -14,7 +14,7 @@ enum { NONE = -1 };
 struct entry {
     bool kept;      /* it is in the table, can be matched */
     bool held;      /* it is the cache's: kept, or was until a swap and is still in use */
-    uint64_t hash;  /* of all tokens from the first one on */
+    uint64_t hash;  /* over all tokens from the first one on */
     int32_t before; /* the page before; NONE: it is the first */
     /* names its contents for ever (tier.h); 0: of no kept page; before_id: of the page before, 0:
      * it is the first */
@@ -562,7 +562,7 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
     HZP_ASSERT((index + 1) * p->page_rows <= tokens->count);
     HZP_ASSERT(before == NONE || p->entry[before].held);
     if (before != NONE && !p->entry[before].kept)
-        return false; /* of the version before the last swap */
+        return false; /* computed by the version before the last swap */
     uint64_t hash = read_page(p, tokens, index, before == NONE ? 0 : p->entry[before].hash);
     uint64_t oldest = p->served[0];
     if (before != NONE)

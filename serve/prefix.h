@@ -120,7 +120,7 @@ void hzp_prefix_count(struct hzp_prefix *prefix, const int32_t *page, int32_t co
 struct hzp_prefix_hot {
     int32_t *token; /* [count], owned by the caller */
     int32_t count;
-    uint32_t hits; /* of its last page */
+    uint32_t hits; /* its last page's */
 };
 /* The most used ones, longest first among equals, of at most rows_max tokens together (what they
  * share counts once) and at most `most`; returns how many. */

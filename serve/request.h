@@ -57,8 +57,8 @@ struct hzp_output {
     int32_t token;
     float logprob;
     int32_t rank;
-    uint64_t version; /* of the weights that computed it */
-    /* of the weights that computed the rows it attends to up to the end of the prompt; after a
+    uint64_t version; /* the version that computed it */
+    /* the version that computed the rows it attends to up to the end of the prompt; after a
      * preemption also the rows of the tokens generated before it */
     uint64_t prompt_version;
     uint64_t at_ns; /* monotonic; 0: another process computed it, when is not known here */
@@ -79,7 +79,7 @@ struct hzp_request {
     int32_t bias_token[HZP_BIASES_MAX];
     float bias[HZP_BIASES_MAX];
     int32_t biases;
-    struct hzp_demands demands; /* of the weights: consistency.h */
+    struct hzp_demands demands; /* what it asks of the weights: consistency.h */
     bool again;        /* another scheduler had accepted it: a graceful stop does not refuse it */
     uint64_t affinity; /* requests with the same number prefer one rank (api/front); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */
@@ -99,12 +99,12 @@ struct hzp_request {
     /* with pooling: the mean of the prompt's hidden states, or the last; owned */
     float *hidden;               /* [hidden_cols] */
     int32_t hidden_cols, pooled; /* the model's width; prompt tokens in it so far */
-    uint64_t prompt_version;  /* of a final request with max_tokens 0: what computed its prompt */
-    bool not_finite;          /* of FAILED: the model's logits were NaN or infinite */
-    int32_t stop_token;       /* of STOPPED: the last token if it ended the text and is no part of
-                                * it; -1: the text of a grammar is complete with its last token */
-    enum hzp_unmet unmet;     /* of UNMET */
-    enum hzp_changed changed; /* of CHANGED */
+    uint64_t prompt_version;  /* final, with max_tokens 0: the version that computed its prompt */
+    bool not_finite;          /* if state is FAILED: the model's logits were NaN or infinite */
+    int32_t stop_token;       /* if state is STOPPED: the last token if it ended the text and is no
+                                * part of it; -1: the grammar was complete with its last token */
+    enum hzp_unmet unmet;     /* why it is UNMET */
+    enum hzp_changed changed; /* why it is CHANGED */
     int32_t recomputes;       /* swaps after which all its rows were computed again */
     int32_t cached;           /* prompt tokens whose rows the prefix cache had, at first; set
                                 * before the first output */
@@ -159,7 +159,7 @@ void hzp_request_await_release(const struct hzp_request *rq);
 struct hzp_request_limits {
     const struct hzp_model_config *model;
     int32_t positions;           /* longest sequence */
-    int32_t kv_pages, page_rows; /* of the pool: each request must fit it alone */
+    int32_t kv_pages, page_rows; /* the pool's: each request must fit it alone */
     int64_t prompt_max;          /* tokens */
     int32_t edits_max;
 };

@@ -85,12 +85,12 @@ struct hzp_scheduler_config {
                                  * budget.h */
     enum hzp_admission_rule admission;
     bool prefix_cache;        /* rows of equal beginnings of prompts are computed once (prefix.h) */
-    int32_t prefix_stale_max; /* of how many versions before the serving one rows are reused, where
+    int32_t prefix_stale_max; /* rows of so many versions before the serving one are reused, where
                                * the request does not ask for newer ones (hzp_demands_oldest) */
     struct hzp_tier *tier;    /* where pages of the prefix cache go; borrowed; NULL: nowhere */
-    int32_t rewarm_rows;      /* of the most used beginnings, computed again after a swap while no
+    int32_t rewarm_rows; /* rows of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
-    int32_t edits_max;        /* of the batch: submit refuses a request that could need more */
+    int32_t edits_max;   /* edits in a batch: submit refuses a request that could need more */
     struct hzp_trials *trials; /* borrowed, needs pin_ns and 3 slots; NULL: there are none */
     uint64_t pin_ns; /* how long a version that is not current may be pinned; 0: requests may not
                         * pin versions (consistency.h) */
@@ -129,7 +129,7 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 /* Thread: any. */
 struct hzp_scheduler_stats {
     int32_t waiting, running; /* waiting: with preempted ones, which no bound counts */
-    int32_t waiting_weights;  /* of them: for weights they ask for */
+    int32_t waiting_weights;  /* those among them that wait for weights */
     int32_t pins;             /* requests that hold a version, */
     int32_t pinned_slots;     /* and versions held that are not current any more (64 at most) */
     int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran */
@@ -141,8 +141,8 @@ struct hzp_scheduler_stats {
     uint64_t recomputes;                  /* decoding sequences computed again after a swap */
     uint64_t aborted, pins_ended;         /* requests ended by a swap, by the bound on pins */
     uint64_t prefix_queries, prefix_hits; /* prompt tokens looked for in the cache, found */
-    uint64_t found_tokens;                /* of prompt_tokens: found, not computed */
-    uint64_t prefix_stale;                /* of prefix_hits: computed by an older version */
+    uint64_t found_tokens;                /* part of prompt_tokens: found, not computed */
+    uint64_t prefix_stale;                /* part of prefix_hits: computed by an older version */
     struct hzp_tier_stats tier;
     uint64_t rewarmed_tokens;                  /* rows computed again after a swap, for later */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */

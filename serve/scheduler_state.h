@@ -32,7 +32,7 @@ struct hzp_seq {
     int32_t *page; /* [page_stride], the first `taken` are the sequence's */
     int32_t taken;
     int32_t kept;   /* the first ones are the prefix cache's, with a reference: never written to */
-    int32_t spared; /* of these, pages that another sequence used when they were found */
+    int32_t spared; /* pages among these that another sequence used when they were found */
     int32_t fed;    /* positions whose keys and values are stored once all steps formed so far
                          * have ended */
     int32_t prompt_end;      /* end of the rows computed in chunks: the prompt, and tokens generated
@@ -44,7 +44,7 @@ struct hzp_seq {
     bool passed_over;        /* restarted, and the newest step of its version had no row for it */
     uint64_t fetch;          /* waits until hzp_prefix_fetched() has come to this */
     uint64_t sought;         /* hzp_prefix_additions() at the last search */
-    struct hzp_part part[2]; /* of step n: part[n % 2]; two may be in flight */
+    struct hzp_part part[2]; /* step n is part[n % 2]; two may be in flight */
     uint64_t step;           /* the last step that accesses its pages */
 };
 
@@ -103,7 +103,7 @@ struct hzp_scheduler {
     uint64_t serves;   /* that computes the rows of the step being formed */
     uint64_t trial;    /* the version on trial; 0: none */
     uint64_t served;   /* that computed those of the newest step that had rows */
-    uint64_t clock_ns; /* of the newest step */
+    uint64_t clock_ns; /* the newest step's */
     struct hzp_scheduler_stats now;
 
     /* under lock; nothing blocks while it is held */

@@ -51,8 +51,8 @@ bool hzp_may_wait(const struct hzp_request *rq)
     return hzp_demands_wait(&rq->demands) || is_bound(rq);
 }
 
-/* Of a request that another scheduler has begun: whether v, the current version, may not go on with
- * it, and no later one may. */
+/* Whether v, the current version, may not go on with a request that another scheduler has
+ * begun, and no later one may. */
 static bool has_changed(const struct hzp_scheduler *s, const struct hzp_request *rq,
                         const struct hzp_version *v)
 {
@@ -293,7 +293,7 @@ void hzp_swap(struct hzp_scheduler *s, const struct hzp_version *v)
 
 /* ---- trials ---- */
 
-/* Of requests that the trial answered, which has become the current version: they go on like those
+/* The trial has become the current version: requests that it answered go on like those
  * that it answers from now on. */
 static void join_current(struct hzp_scheduler *s, struct hzp_request *rq)
 {

@@ -57,7 +57,7 @@ struct hzp_tier {
     int32_t *free_entry, free_entries;
     struct job job[HZP_TIER_JOBS], *free_job[HZP_TIER_JOBS];
     int32_t free_jobs;
-    double read_ns[STORES]; /* of a page, averaged; 0: not measured yet */
+    double read_ns[STORES]; /* average for a page; 0: not measured yet */
     struct hzp_tier_stats stats;
     bool told; /* that copying has failed */
 

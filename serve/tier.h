@@ -49,7 +49,7 @@ void hzp_tier_set_wake(struct hzp_tier *tier, void (*wake)(void *ctx), void *ctx
 
 struct hzp_tier_page {
     uint64_t id, before;  /* the page's, and the one's before it (0: it is the first) */
-    uint64_t hash;        /* of all tokens up to its end */
+    uint64_t hash;        /* over all tokens up to its end */
     uint64_t oldest;      /* version that computed any of its rows, or of those before */
     const int32_t *token; /* [page_rows] */
 };

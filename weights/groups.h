@@ -95,11 +95,11 @@ int32_t hzp_groups_members(const struct hzp_groups *groups, enum hzp_group group
 
 /* What the sums below depend on. */
 struct hzp_groups_model {
-    size_t elements; /* of all units; padding included, here and below */
+    size_t elements; /* in all units; padding included, here and below */
     /* The rings have places for the largest unit.  A tied embedding, which both ends of the model
      * use, has a place of its own instead: its elements; 0: not tied. */
     size_t largest, tied;
-    enum hzp_dtype type; /* of the parameters */
+    enum hzp_dtype type; /* the parameters' type */
     enum hzp_dtype moment_type;
     int32_t slots;  /* versions */
     int32_t micros; /* micro-batches of one rank in an update, for the wire */

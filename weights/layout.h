@@ -64,8 +64,8 @@ struct hzp_disk_tensor {
 };
 
 struct hzp_layout {
-    /* Of a slice: with the heads and the inner width that this rank has; the vocabulary is the
-     * model's. */
+    /* With tensor parallelism heads and inner width are this rank's share; the vocabulary is the
+     * whole model's. */
     struct hzp_model_config config;
     struct hzp_tensor_slice slice;
     struct hzp_tensor *tensor;
@@ -73,7 +73,7 @@ struct hzp_layout {
     struct hzp_disk_tensor *disk; /* ordered by tensor, and so by unit */
     int32_t *by_role;             /* [1 + layers][HZP_ROLE_COUNT] index into tensor; -1: none */
     int32_t tensors, units, disks;
-    size_t elements; /* of one version, all units */
+    size_t elements; /* in all units of one version */
 };
 
 /* The units of a model and what lies where in them; the caller ends it with hzp_layout_free. */

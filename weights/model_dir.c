@@ -26,7 +26,7 @@ struct hzp_model_reader {
     const struct hzp_layout *layout;
     enum hzp_dtype type;
     int32_t next;               /* index of the layout->disk that is converted next */
-    uint64_t checksum;          /* of the units converted so far */
+    uint64_t checksum;          /* over the units converted so far */
     char (*file)[NAME_MAX + 1]; /* the shards' names */
     int32_t files;
     struct hzp_safetensors **st;            /* one per file */

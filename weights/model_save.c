@@ -17,7 +17,7 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
 static const size_t copied_bytes_max = (size_t)256 << 20;
-static const size_t file_bytes = 5000000000; /* of a file of weights, at most */
+static const size_t file_bytes = 5000000000; /* most bytes of a file of weights */
 
 /* The state of a save. */
 struct save {

@@ -43,7 +43,7 @@ struct hzp_st_tensor {
     int64_t shape[HZP_DIMS_MAX];
     int64_t elements;
     const struct hzp_safetensors *file;
-    uint64_t at; /* of its data, in the file */
+    uint64_t at; /* where its data begin in the file */
 };
 
 /* Reads and checks the header; data are read when asked for.  HZP_ENOENT, HZP_EIO; HZP_EFORMAT:

@@ -17,7 +17,7 @@ struct hzp_trials {
     uint64_t count;                          /* ended so far */
     uint64_t begin_ns;
     enum hzp_verdict asked;
-    char why[sizeof(((struct hzp_trial *)0)->reason)]; /* of the newest verdict */
+    char why[sizeof(((struct hzp_trial *)0)->reason)]; /* the newest verdict's */
 };
 
 const char *hzp_trial_end_name(enum hzp_trial_end end)

@@ -33,8 +33,8 @@
 struct hzp_trials;
 
 struct hzp_trials_config {
-    double share;          /* of the requests, above 0 and below 1 */
-    uint64_t time_ns;      /* that a trial lasts at most */
+    double share;          /* share of the requests, above 0 and below 1 */
+    uint64_t time_ns;      /* how long a trial lasts at most */
     int64_t requests;      /* that must have ended on each side, >= 1 */
     double max_drop;       /* in nats per token, >= 0 */
     double max_score_drop; /* >= 0; scores are from -1 to 1 */
@@ -44,7 +44,7 @@ struct hzp_trials_config {
 struct hzp_trial_side {
     int64_t requests, ended; /* begun; ended, with at least one token */
     int64_t failed;          /* because logits were not finite */
-    int64_t cut;             /* of the ended ones, by max_tokens or the end of the context */
+    int64_t cut;             /* ended by max_tokens or the end of the context */
     int64_t tokens, scores;
     double logprob, score; /* sums over tokens; over answers */
 };
@@ -56,8 +56,8 @@ struct hzp_trial {
     uint64_t version, parent; /* version 0: none yet */
     enum hzp_trial_end end;
     int64_t begun_unix_ms, ended_unix_ms; /* 0: not yet */
-    struct hzp_trial_side side[2];        /* of the current version; of the trial */
-    char reason[200];                     /* of its end */
+    struct hzp_trial_side side[2];        /* the current version's; the trial's */
+    char reason[200];                     /* why it ended */
 };
 
 enum { HZP_TRIALS_KEPT = 64 };

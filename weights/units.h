@@ -27,9 +27,9 @@ struct hzp_units {
 
 /* One unit. */
 struct hzp_unit_view {
-    void *base; /* of the resident part; NULL: not resident */
+    void *base; /* the resident part; NULL: not resident */
     enum hzp_dtype type;
-    size_t elements;        /* of the unit, padding included */
+    size_t elements;        /* in the unit, padding included */
     size_t decayed;         /* the first `decayed` elements: weight decay applies to them */
     struct hzp_extent part; /* resident; all elements where the unit is resident as a whole */
 };
@@ -58,7 +58,7 @@ bool hzp_units_whole(const struct hzp_units *units);
 
 /* Where unit u is and which of its elements are resident; base NULL: none of them. */
 struct hzp_unit_view hzp_unit_view(const struct hzp_units *units, int32_t u);
-size_t hzp_unit_bytes(const struct hzp_unit_view *view); /* of the resident part */
+size_t hzp_unit_bytes(const struct hzp_unit_view *view); /* the resident part's */
 
 /* Elements [at, at + n) of the unit, all resident, as a matrix of one row; n <= INT32_MAX. */
 struct hzp_mat hzp_unit_piece(const struct hzp_unit_view *view, size_t at, size_t n);

@@ -26,7 +26,7 @@ struct hzp_weights {
     const struct hzp_layout *layout;
     struct hzp_weights_config config;
     struct slot_memory *memory; /* [config.slots] */
-    void *ring;                 /* of gathered units; NULL: there is none */
+    void *ring;                 /* holds gathered units; NULL: there is none */
     size_t ring_bytes;
     struct hzp_units gathered;
 
@@ -722,7 +722,7 @@ void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
     ret->loss = ret->gate_before = ret->gate_after = NAN;
     ret->learned_through = -1;
     hzp_lock_take(&w->lock);
-    uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX); /* of this process */
+    uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX); /* this process's */
     for (uint64_t i = 1; i <= kept && !ret->id; i++) {
         const struct hzp_version_record *r = &w->record[(w->issued - i) % RECORDS_MAX];
         if (r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED)

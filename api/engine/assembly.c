@@ -69,7 +69,7 @@ static int open_tokenizer(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return hzp_chat_open(a->source_dir, a->is.model->chat_template, &a->chat, reterr);
 }
 
-/* Of the model, or of this rank's slice of it. */
+/* The layout of the model, or of this rank's slice of it. */
 static int make_layout(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     if (!a->is.group) {

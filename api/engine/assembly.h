@@ -62,7 +62,7 @@ struct hzp_assembly_config {
     const char *source_dir; /* config.json and tokenizer; NULL: the model's directory */
     bool tokenizer;         /* true: the tokenizer is opened */
     int32_t layers_max;     /* 0: all; else the model is cut to this many layers */
-    int32_t slots;          /* of weights; 0: 1 */
+    int32_t slots;          /* slots of weights; 0: 1 */
     /* Updates by which the serving version may be behind.  It is reported without training, too. */
     int32_t max_staleness;
     int32_t positions; /* without serving, training and rig: the longest sequence */
@@ -89,7 +89,7 @@ struct hzp_assembly {
     const char *source_dir; /* NULL: the built-in model */
     struct hzp_model_config config;
     struct hzp_layout layout;
-    struct hzp_layout whole; /* of a group: of the whole model (hzp_assembly_whole) */
+    struct hzp_layout whole; /* in a tensor group: the whole model's (hzp_assembly_whole) */
     bool layout_made;
     struct hzp_tokenizer *tok;
     struct hzp_chat *chat; /* NULL: the model has no chat template */
@@ -97,14 +97,15 @@ struct hzp_assembly {
     /* open */
     struct hzp_device *dev;
     struct hzp_link *link;         /* moves the device's memory: is.link, or one over it */
-    struct hzp_link *steps;        /* of a group: carries the records of steps; and */
+    struct hzp_link *steps;        /* in a tensor group: carries the records of steps; and */
     struct hzp_link *tensor;       /* what serving's items exchange; a rig's: is.group */
     struct hzp_link *tensor_train; /* what training's items exchange */
     struct hzp_plan_table plans;   /* as the serving settings say; empty: none */
     struct hzp_tables tables;      /* from the same file; empty: none */
-    int32_t chunk_rows;            /* of training's forward pass; 0: it never rides */
-    struct hzp_shards shards;      /* of weights and training; all zero: one rank, not ordered */
-    struct hzp_memory_plan plan;   /* without serving and training only what weights need */
+    int32_t chunk_rows;            /* chunk of training's forward pass; 0: it never rides */
+    struct hzp_shards
+        shards; /* how weights and training are divided; all zero: one rank, not ordered */
+    struct hzp_memory_plan plan; /* without serving and training only what weights need */
     struct hzp_weights *weights;
     struct hzp_model *model;
     /* open_trainer */
@@ -121,13 +122,13 @@ struct hzp_assembly {
     struct hzp_page_table *pages; /* NULL: the device's memory is the host's */
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
-    const struct hzp_gate *gate;   /* of the trainer; set before open by the caller; NULL: none */
+    const struct hzp_gate *gate;   /* the trainer's; set before open by the caller; NULL: none */
     struct hzp_trials *trials;     /* the same */
-    struct hzp_step_link *records; /* of rank 0 of a group; NULL: none */
+    struct hzp_step_link *records; /* on rank 0 of a tensor group; NULL: none */
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */
-    struct hzp_plan_shape beside; /* of steps that serve and train, with --train-cores or --ride */
+    struct hzp_plan_shape beside; /* for steps that serve and train, with --train-cores or --ride */
     struct hzp_loop *loop;
 };
 
@@ -183,7 +184,7 @@ struct hzp_assembly_loop {
     uint64_t idle_ns;         /* longest stretch of training while no request runs */
     /* Sources before and after those of the scheduler and the trainer; NULL: none. */
     struct hzp_source *first, *last;
-    struct hzp_source *elsewhere; /* of the front (api/front/front.h); NULL: none */
+    struct hzp_source *elsewhere; /* the front's (api/front/front.h); NULL: none */
 };
 /* With the sources that are open, and warms it up (hzp_loop_warm_up).  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loop *loop,

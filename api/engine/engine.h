@@ -23,7 +23,7 @@
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */
-    int32_t slots;                  /* of weights; 0: as in the settings if it trains, else 1 */
+    int32_t slots; /* slots of weights; 0: as in the settings if it trains, else 1 */
     const char *checkpoint_options; /* serve.options of checkpoints; NULL: none; borrowed */
     bool provisional;               /* a state directory created by start is removed again, unless
                        * hzp_state_keep() was called */

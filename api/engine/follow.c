@@ -11,9 +11,9 @@ static const uint64_t slice_ns = 100000000; /* the longest step */
 struct follow {
     const struct hzp_follow_config *config;
     struct hzp_assembly parts;
-    struct hzp_policy policy;         /* of a replica */
+    struct hzp_policy policy;         /* a replica's */
     struct hzp_replica_rank *replica; /* NULL: none */
-    /* Of the thread that makes grammars; NULL: none was asked for yet. */
+    /* For the thread that makes grammars; NULL: none was asked for yet. */
     struct hzp_tokenizer *tok;
     struct hzp_structures *structures;
 };

@@ -18,10 +18,10 @@ struct hzp_pipe_place;
 
 struct hzp_follow_config {
     const struct hzp_engine_settings *settings; /* device, model and training, as on rank 0 */
-    const char *source_dir;                     /* of config.json; NULL: the model's directory */
-    struct hzp_link *link;                      /* borrowed; NULL: a replica that does not train */
-    bool serves;                                /* rank 0 serves */
-    bool runs;                                  /* rank 0 ran before this rank came: no self-test */
+    const char *source_dir; /* where config.json is; NULL: the model's directory */
+    struct hzp_link *link;  /* borrowed; NULL: a replica that does not train */
+    bool serves;            /* rank 0 serves */
+    bool runs;              /* rank 0 ran before this rank came: no self-test */
     /* Where parameters are sharded (z3 > 1): fills this rank's shards of the first version, and
      * loads its shards of the state, from the same files as rank 0.  NULL: HZP_EUNSUP there. */
     int (*fill)(void *ctx, struct hzp_assembly *a, struct hzp_version *draft,

@@ -34,7 +34,7 @@ size_t hzp_group_links_bytes(bool learns);
 
 /* What rank 0 begins with: which version, and from where. */
 struct hzp_group_start {
-    uint64_t first_id; /* of the first version */
+    uint64_t first_id; /* the first version's */
     int32_t learned;   /* 1: dir is a checkpoint, whose state of the optimizer is loaded, too */
     char dir[PATH_MAX];
 };

@@ -275,7 +275,8 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
 static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                       struct hzp_memory_plan *plan)
 {
-    size_t ranks = (size_t)HZP_MAX(layout->slice.ranks, 1); /* of a group: a little too much */
+    size_t ranks =
+        (size_t)HZP_MAX(layout->slice.ranks, 1); /* for a tensor group a little too much */
     size_t bytes = ranks * hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
     size_t most = (q->host_limit ? q->host_limit : q->limit) / 10 * 9;
     size_t used = q->host_limit ? 0 : plan->total;

@@ -32,7 +32,7 @@ struct hzp_memory_plan {
     /* values that follow from the plan */
     enum hzp_dtype dtype;
     bool fp8;          /* each slot has a copy of the projections in e4m3 */
-    enum hzp_dtype kv; /* of keys and values in pages */
+    enum hzp_dtype kv; /* type of keys and values in pages */
     int32_t positions; /* longest sequence */
     int32_t slots;
     int32_t kv_pages;
@@ -49,7 +49,7 @@ struct hzp_memory_request {
     const struct hzp_model_settings *model;
     const struct hzp_serving_settings *serving;   /* NULL: it does not serve */
     const struct hzp_training_settings *training; /* NULL: it does not train */
-    int32_t slots;                                /* of weights, >= 1 */
+    int32_t slots;                                /* slots of weights, >= 1 */
     size_t limit;                                 /* bytes the device has */
     struct hzp_driver_memory driver;              /* what the driver takes for its own objects */
     size_t lanes; /* part of the limit that the executors' lanes take (hzp_exec_bytes) */
@@ -57,11 +57,12 @@ struct hzp_memory_request {
     /* Checkpoints may be written from a copy in host memory.  It is planned where nine tenths of
      * the memory hold it: of the limit where that is host memory, else of host_limit. */
     bool copies;
-    size_t host_limit;        /* bytes of host memory; 0: that is the limit, the device's
+    size_t host_limit; /* bytes of host memory; 0: that is the limit, the device's
                                * memory is the host's */
-    int32_t shapes;           /* of each step: hzp_plan_shapes_each; 0: 1 */
-    bool rides;               /* training may ride in serving's products, which needs memory */
-    struct hzp_shards shards; /* of weights and training; the layout is padded for them */
+    int32_t shapes;    /* shapes of each step: hzp_plan_shapes_each; 0: 1 */
+    bool rides;        /* training may ride in serving's products, which needs memory */
+    struct hzp_shards
+        shards; /* how weights and training are divided; the layout is padded for it */
 };
 
 /* HZP_ENOMEM: it does not fit; the text shows the sum and names the options to lower.  HZP_EINVAL:

@@ -72,7 +72,7 @@ struct hzp_training_settings {
     int64_t publish_every; /* updates per version */
     int64_t max_staleness; /* updates by which the serving version may be behind */
     int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
-    double slowness_max;   /* of a rank in the self-test (selftest.h); 0: no limit */
+    double slowness_max;   /* slowest rank that the self-test accepts (selftest.h); 0: no limit */
     int64_t ordered;       /* 1: sums in an order that does not depend on the number of ranks */
 };
 
@@ -87,8 +87,8 @@ struct hzp_split_settings {
 
 /* Versions on trial: the values of hzp_trials_config. */
 struct hzp_canary_settings {
-    double share;   /* of the requests; 0: versions are published at once */
-    double seconds; /* that a trial lasts at most */
+    double share;   /* share of the requests; 0: versions are published at once */
+    double seconds; /* how long a trial lasts at most */
     int64_t requests;
     double max_drop, max_score_drop;
 };

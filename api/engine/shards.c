@@ -7,7 +7,7 @@
 struct told {
     struct hzp_groups groups;
     int32_t ordered, result;
-    char text[200]; /* of a result < 0 */
+    char text[200]; /* explains a result < 0 */
 };
 
 /* Bytes of one rank that do not depend on the groups: what a plan with everything sharded needs

@@ -12,7 +12,7 @@
 
 struct hzp_shards_request {
     struct hzp_link *link;                   /* borrowed; NULL: there is one rank */
-    const struct hzp_memory_request *memory; /* of one rank, with no shards */
+    const struct hzp_memory_request *memory; /* one rank's, without shards */
     bool serves;                             /* rank 0 serves, so every rank has whole units */
     bool quiet;                              /* the choice is not printed */
 };

@@ -8,7 +8,7 @@
 
 enum {
     CHUNK = 32,       /* tokens */
-    CHUNKS_MAX = 256, /* of a prompt that are remembered */
+    CHUNKS_MAX = 256, /* chunks of a prompt that are remembered */
     BEGINNINGS = 16384,
     SESSIONS = 4096,
     MEAN_OF = 64, /* requests, about, that the expected length follows from */

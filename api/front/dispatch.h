@@ -37,7 +37,8 @@ struct hzp_dispatch_rank {
     bool takes;       /* it is there, is not being drained, and has room for the request */
     int32_t requests; /* not ended */
     int32_t running_max;
-    int32_t kv_pages, kv_needed; /* of its pool; that its requests are predicted to need */
+    int32_t kv_pages,
+        kv_needed; /* pages of its pool; pages that its requests are predicted to need */
     int32_t page_rows;
     int32_t found; /* tokens of the prompt's beginning that it has had */
 };

@@ -64,7 +64,7 @@ struct hzp_front_parts {
     struct hzp_loop *loop;
     struct hzp_weights *weights;
     const struct hzp_model *model;
-    struct hzp_hello own; /* of rank 0: what replicas are compared with */
+    struct hzp_hello own; /* rank 0's: replicas are compared with it */
 };
 /* Takes replicas in from now on.  HZP_ENOMEM: no thread. */
 int hzp_front_start(struct hzp_front *f, const struct hzp_front_parts *parts);

@@ -30,8 +30,8 @@ struct hzp_place {
     struct hzp_pipe_peer peer;
     struct hzp_pipe_peer former; /* the one before, which was lost or displaced */
     uint64_t heard_ns, since_ns;
-    int32_t pages;    /* of its requests, as expected when they were sent */
-    uint64_t told;    /* of the front's policies */
+    int32_t pages;    /* pages of its requests, as expected when they were sent */
+    uint64_t told;    /* the number of the front's policy that it was told */
     uint64_t checked; /* the version whose optimizer step was compared, and that step */
     int64_t checked_step;
     uint64_t stale_version; /* the newest that was seen to trail by more than one update */
@@ -55,7 +55,7 @@ struct hzp_front {
     bool *news_final;           /* [news_room] */
     int32_t news_count, news_room;
 
-    struct hzp_lock lock; /* of what follows */
+    struct hzp_lock lock; /* guards what follows */
     bool stopping, hurry, closing;
     uint64_t line; /* since this version each has learned one update more than the one before */
     struct hzp_place place[HZP_DISPATCH_RANKS_MAX];

@@ -135,7 +135,7 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 
 /* ---- requests ---- */
 
-/* Of a token with its logprob and rank, and the likeliest ones. */
+/* Bytes of a token with its logprob and rank, and of the likeliest ones. */
 static size_t told_bytes(int32_t tops)
 {
     return 3 * sizeof(int32_t) + (size_t)tops * (sizeof(int32_t) + sizeof(float));
@@ -421,9 +421,9 @@ int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
 
 /* ---- news ---- */
 
-/* Of an entry: some fields may be absent, because most entries are one more token. */
+/* Bits of an entry: some fields may be absent, because most entries are one more token. */
 enum {
-    NEWS_FIRST = 1, /* of the first token: what was known when it began */
+    NEWS_FIRST = 1, /* with the first token: what was known when it began */
     NEWS_END = 2,   /* it is final */
     NEWS_REFUSED = 4,
     NEWS_HIDDEN = 8,

@@ -59,12 +59,12 @@ struct hzp_message_reader {
 /* What a replica is. */
 struct hzp_hello {
     int32_t rank, ranks;
-    int32_t vocab, positions, width, layers; /* of its model: as on rank 0 */
+    int32_t vocab, positions, width, layers; /* its model's: as on rank 0 */
     int32_t running_max, waiting_max;        /* requests it takes */
     int32_t page_rows, kv_pages;
     uint64_t version; /* that it serves */
     int64_t optimizer_step;
-    uint64_t checksum; /* of that version's weights */
+    uint64_t checksum; /* that version's weights' */
     int32_t round;     /* how often it has come again since it began */
 };
 
@@ -114,7 +114,7 @@ void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *policy);
 int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
                     struct hzp_err_text *reterr);
 
-/* Of a beat: the newest finished update, and the version that serves on rank 0. */
+/* What a beat says: the newest finished update, and the version that serves on rank 0. */
 struct hzp_front_beat {
     int64_t finished;
     uint64_t version;
@@ -144,10 +144,10 @@ struct hzp_news {
     int32_t refused; /* an error code: it was not taken; text says why */
     int32_t stop_token, unmet, changed, recomputes, cached, stale_tokens;
     uint64_t stale_version;
-    uint64_t waited_ns; /* until it was admitted */
-    int32_t hidden;     /* of a request of embeddings that has ended: so many numbers follow */
-    int32_t prompts;    /* of one that wants logprobs of its prompt, with its first token or end: so
-                      * many tokens it has; those of all but the first follow */
+    uint64_t waited_ns;      /* until it was admitted */
+    int32_t hidden;          /* numbers that follow: a request for embeddings has ended */
+    int32_t prompts;         /* prompt tokens, sent once, with the first token or the end, if prompt
+                      * logprobs were asked for: those of all tokens but the first follow */
     uint64_t prompt_version; /* with either: what computed them */
     bool not_finite;
     char text[HZP_NEWS_TEXT];

@@ -26,8 +26,8 @@ enum { HZP_INCOMING_HEAD_MAX = 64 << 10 };
 
 enum hzp_incoming_part {
     HZP_INCOMING_HEAD,
-    HZP_INCOMING_SIZE,  /* of a chunk: its line */
-    HZP_INCOMING_BODY,  /* of a chunk, or all */
+    HZP_INCOMING_SIZE,  /* the line with a chunk's size */
+    HZP_INCOMING_BODY,  /* a chunk's bytes, or the whole body */
     HZP_INCOMING_AFTER, /* the end of line behind a chunk */
     HZP_INCOMING_LAST,  /* behind the last chunk */
     HZP_INCOMING_WHOLE,
@@ -43,7 +43,7 @@ struct hzp_incoming {
     struct hzp_textbuf head;    /* status line and header, up to the empty line */
     struct hzp_textbuf line;    /* being read: of a chunk's size */
     struct hzp_textbuf body;    /* for the client */
-    /* of a stream */
+    /* a stream's: */
     struct hzp_textbuf group;   /* events that have no end of their group yet */
     struct hzp_textbuf lines;   /* their control lines */
     size_t line0;               /* where the last line of `group` begins */

@@ -13,7 +13,8 @@
 #include <stdatomic.h>
 
 enum {
-    HZP_CALL_BODY_MAX = 256 << 10, /* of an answer, held for a client that does not read */
+    HZP_CALL_BODY_MAX =
+        256 << 10, /* part of an answer that is held for a client that does not read */
     HZP_CALL_LOSSES_MAX = 6,
 };
 
@@ -30,20 +31,20 @@ struct hzp_relay_call {
     _Atomic int holds;
     bool repeats;                  /* may be sent again */
     bool named_events;             /* its stream has event names: an error has one, too */
-    struct hzp_textbuf head, body; /* of the request; constant */
+    struct hzp_textbuf head, body; /* the request's; constant */
 
     _Atomic bool left; /* the client has disconnected, or the exchange has ended */
     bool patient; /* a client that sends no more may still read the answer, which comes soon: */
     _Atomic uint64_t closed_ns; /* since when it sends no more; 0: it may */
 
-    /* of the thread */
+    /* only the thread uses what follows */
     struct hzp_relay_call *next, *prev; /* in the thread's list */
     int fd;                             /* -1: not connected */
     struct hzp_textbuf out;             /* what is sent before the body */
-    size_t sent;                        /* of out and body */
+    size_t sent;                        /* bytes of out and body */
     _Atomic bool paused;                /* the client does not read: nothing is read from rank 0 */
     int losses;                         /* in a row */
-    int64_t groups;                     /* of the reply when it was lost last */
+    int64_t groups;                     /* groups of the reply when it was lost last */
     uint64_t lost_ns;                   /* when it was lost last; 0: never */
     uint64_t due_ns;                    /* when it is to be connected again */
 

@@ -26,8 +26,8 @@ struct hzp_relay {
     int epoll, poke; /* poke: an eventfd */
     pthread_t thread;
     _Atomic bool stopping;
-    /* of the thread */
-    struct hzp_relay_call *first; /* of all calls */
+    /* only the thread uses what follows */
+    struct hzp_relay_call *first; /* list of all calls */
     uint64_t due_ns;              /* when one of them is to be looked at again; UINT64_MAX: none */
     char *piece;                  /* [READ_BYTES] */
     struct hzp_lock lock;

@@ -27,7 +27,7 @@ int hzp_choice_class(const struct hzp_matmul_args *args);
 /* Seconds of a product of this class, computed this way; less than 0: it cannot be. */
 typedef double hzp_choice_time_fn(void *ctx, int class, enum hzp_cpu_way way);
 
-/* Of each class the fastest way by the least of several measurements, the ways in turns; panels
+/* Chooses each class's fastest way by the least of several measurements, taken in turns; panels
  * where none can be measured. */
 struct hzp_cpu_choice hzp_choice_measure(hzp_choice_time_fn *time, void *ctx);
 

@@ -4,10 +4,10 @@
 #include "device/cpu/pool.h"
 
 enum {
-    TURN_BYTES = 32 << 10, /* of W, at least, for one turn of a thread, with one row */
-    STREAM_LEAST = 3,      /* columns of a stream: of fewer it is none */
+    TURN_BYTES = 32 << 10, /* least part of W that a thread takes at once, with one row */
+    STREAM_LEAST = 3,      /* least columns of a stream */
     SET_BYTES = 2048,      /* lines of W so far from each other share two sets of the first cache */
-    X_BYTES_MAX = 128 << 10, /* of x transposed: it stays in the second-level cache beside W */
+    X_BYTES_MAX = 128 << 10, /* transposed x stays in the second-level cache beside W */
 };
 
 struct job {

@@ -42,7 +42,7 @@ static inline int hzp_few_step(const struct hzp_few *few, int thread)
 /* One instruction set's kernels.  start: copies x into the thread's own memory.  run: the columns
  * `now` of c, while it fetches the beginning of `next`. */
 struct hzp_few_kernels {
-    int lanes;   /* of a vector */
+    int lanes;   /* floats in a vector */
     int strip;   /* columns at a time, of more than one row */
     int streams; /* through W, of one thread */
     /* Rows, at least, by the number of vectors: lanes without a row cost as much as the others.

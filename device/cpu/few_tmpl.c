@@ -7,11 +7,11 @@
 #include "device/cpu/wide_tmpl.h"
 
 enum {
-    DWORDS = LINE / 4, /* of a line */
+    DWORDS = LINE / 4, /* in a cache line */
     ROW_COLS = 2 * VL, /* columns of a product of one row */
     STRIP = 3 * VL,    /* and of more rows */
     PIECE_BYTES =
-        128 << 10, /* of W: one piece is read while the next comes into the second cache */
+        128 << 10, /* piece of W that is read while the next comes into the second cache */
     AHEAD = 256,   /* bytes of a row between what is read and what is fetched */
     VECTORS_MAX = HZP_FEW_VECTORS,
     TILE_COLS = 12,

@@ -182,7 +182,7 @@ struct cut {
     struct hzp_cpu_matmul *products;
     struct hzp_team *team;
     struct entry *entry[2][2]; /* [last row block][last column block] */
-    int rows, cols;            /* of a block */
+    int rows, cols;            /* one block's */
     int down, across;          /* blocks */
     _Atomic int failed;
 };

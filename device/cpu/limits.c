@@ -22,7 +22,7 @@ enum { WORDS = 8 * LINE_WORDS }; /* a task reads a multiple: a line of each of e
 struct reading {
     const uint64_t *words;
     size_t words_each;
-    int streams;   /* of a task */
+    int streams;   /* that one task reads */
     uint64_t *sum; /* [threads]: keeps the reads from being optimized away */
 };
 

@@ -40,7 +40,7 @@ struct hzp_dot {
     const char *x;
     size_t row_bytes, block_bytes; /* from one to the next */
     int k_block;
-    bool streams; /* of one row in one block: four streams through W */
+    bool streams; /* one row in one block is computed by four streams through W */
 };
 
 /* c[m0..m1)[n0..n1). */

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 enum {
-    X_BYTES = 4 << 20,      /* of packed x, of which a block of k at a time is in use */
+    X_BYTES = 4 << 20,      /* packed x; one block of k at a time is in use */
     SLAB_ROWS_MIN = 256,    /* fewer do not repay the packing of w */
-    COLS_ALONE = 256,       /* of c for each thread: from here on each packs x for itself */
-    WORDS_ALONE = 16 << 10, /* of x: up to here too */
+    COLS_ALONE = 256,       /* columns of c per thread from which on each packs x for itself */
+    WORDS_ALONE = 16 << 10, /* words of x up to which each packs x for itself, too */
     GROUP_MAX = 8,          /* panels: more gain nothing */
     SUMS = 2048,            /* rows of all panels of a group, at most */
     L1_BYTES = 32 << 10,    /* where the system does not tell */
@@ -24,7 +24,7 @@ struct stretch {
 };
 
 struct job {
-    struct hzp_panel panel; /* of slab 0; of all slabs where x is shared */
+    struct hzp_panel panel; /* describes slab 0, or all slabs where x is shared */
     const struct hzp_panel_kernels *kernels;
     struct hzp_team *team;
     int slab, slabs, panels; /* rows of a slab; slabs; panels of each */

@@ -28,9 +28,9 @@ struct hzp_panel {
     const struct hzp_matmul_args *args;
     uint32_t *x; /* words: [blocks of k][blocks of rows][words of k][rows of the block] */
     int m0, rows, blocks;
-    int height, higher; /* of each block, and how many of the first have one row more */
-    int inner, k_block; /* elements of k: all, and of a block, a multiple of 32 */
-    size_t w_bytes;     /* of a thread's own memory, for a panel's part of w; behind it: sums */
+    int height, higher; /* rows of each block, and how many of the first blocks have one more */
+    int inner, k_block; /* elements of k in all, and in a block, where they are a multiple of 32 */
+    size_t w_bytes;     /* a thread's own memory for a panel's part of w; sums follow it */
     bool along;         /* all blocks of k of one panel before the next */
 };
 
@@ -49,9 +49,9 @@ static inline int hzp_panel_row(const struct hzp_panel *panel, int b)
  * fetches the beginning of `next`; own: the thread's memory, w_bytes and a float for each element
  * of c in `now` (along: in one panel).  pack: blocks begin .. end-1 of x's rows. */
 struct hzp_panel_kernels {
-    int rows, cols; /* of a tile at most, of a panel */
+    int rows, cols; /* most rows of a tile; columns of a panel */
     int word;       /* elements of k in 4 packed bytes: a pair, or one float */
-    int k, slab;    /* of a block of k, rows of a slab, at most; 0: by the sizes of the caches */
+    int k, slab;    /* most k of a block and rows of a slab; 0: by the sizes of the caches */
     void (*run)(const struct hzp_panel *panel, struct hzp_panel_cols now,
                 struct hzp_panel_cols next, void *own);
     void (*pack)(const struct hzp_panel *panel, int begin, int end);

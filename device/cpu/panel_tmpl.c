@@ -14,8 +14,8 @@
 
 enum {
     LINE = 32, /* elements of k at a time: a cache line of bf16 */
-    COLS = 32, /* of a panel */
-    ROWS = 12, /* of a tile, at most */
+    COLS = 32, /* a panel's */
+    ROWS = 12, /* a tile's, at most */
 };
 
 INLINE size_t size_of(const struct hzp_mat *mat)
@@ -56,7 +56,7 @@ INLINE void transpose(__m512i r[16])
 struct ahead {
     const char *at; /* the first row's first line */
     ptrdiff_t row;  /* bytes from one row to the next */
-    int rows;       /* of each line, at most 32 */
+    int rows;       /* in each line, at most 32 */
     int step;       /* bytes of LINE elements */
 };
 
@@ -155,7 +155,7 @@ struct fetches {
     const char *x; /* NULL: none */
     const char *c;
     size_t c_row;
-    int c_lines; /* of each row */
+    int c_lines; /* in each row */
 };
 
 /* from: the sums so far, [mr][COLS], NULL: there are none; to: where they go. */
@@ -263,10 +263,13 @@ INLINE struct part part_after(const struct hzp_panel *p, struct part at, struct 
                          HZP_MIN(p->k_block, inner - k0)};
 }
 
-/* Of the next panel's rows so many are fetched while this one is packed: its part of the time. */
+/* How many of the next panel's rows are fetched while this one is packed: its part of the time. */
 INLINE int while_packing(const struct hzp_panel *p, int rows)
 {
-    enum { PACK_CYCLES = 96, TILE_CYCLES = 16 }; /* of 32 columns and a line of k: all; each row */
+    enum {
+        PACK_CYCLES = 96,
+        TILE_CYCLES = 16
+    }; /* for 32 columns and a line of k: in all; for each row */
     return HZP_DIV_UP(rows * PACK_CYCLES, PACK_CYCLES + TILE_CYCLES * p->rows);
 }
 

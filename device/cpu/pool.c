@@ -78,7 +78,7 @@ static void work(struct hzp_team *team, int thread)
     uint64_t ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
 
     for (;;) {
-        /* of this ticket's job or of a later one; in the latter case the exchange fails */
+        /* this ticket's job's, or a later one's; in the latter case the exchange fails */
         int tasks = atomic_load_explicit(&team->tasks, memory_order_acquire);
         hzp_task_fn *fn = atomic_load_explicit(&team->fn, memory_order_acquire);
         void *ctx = atomic_load_explicit(&team->ctx, memory_order_acquire);

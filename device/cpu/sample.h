@@ -30,7 +30,7 @@ struct hzp_scan {
     /* Largest logit, the lowest id that has it, log sum exp: NaN if a logit is not finite. */
     void (*top)(const float *x, int n, float *ret_top, int *ret_at, double *ret_lse);
     int (*above)(const float *x, int n, float v);      /* number of logits > v */
-    void (*maxima)(const float *x, int n, float *ret); /* of each block of HZP_MAXIMA_BLOCK */
+    void (*maxima)(const float *x, int n, float *ret); /* one for each block of HZP_MAXIMA_BLOCK */
     /* Logit and token of all logits >= v, ordered by id; returns how many. */
     int (*extract)(const float *x, int n, float v, struct hzp_candidate *ret);
     double (*mass)(const float *x, int n, float top,

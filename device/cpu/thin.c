@@ -7,10 +7,10 @@ enum {
     FOLD = 512,             /* elements of k: 16 rows of x so long leave room for W in the cache */
     TILE = 2048,            /* elements of k at once where there are few rows */
     SPREAD = 16,            /* rows from which each of four blocks fetches one row of W */
-    AHEAD_BYTES = 12 << 10, /* of W fetched ahead: 20000 evict each other from the cache */
+    AHEAD_BYTES = 12 << 10, /* W fetched ahead; 20000 bytes evict each other from the cache */
     AHEAD_PAIRS = 8 << 10,  /* the same where much of x goes through the cache meanwhile */
     SETS_BYTES = 4096,      /* addresses so far apart meet in one set of the first-level cache */
-    TURN_BYTES = 16 << 10,  /* of W, at least, for one turn of a thread */
+    TURN_BYTES = 16 << 10,  /* least part of W that a thread takes at once */
     ROUND = 16,             /* columns: whole lines of c, and HZP_THIN_ACROSS */
 };
 

@@ -23,12 +23,12 @@
 #include "device/cpu/deal.h"
 
 enum {
-    HZP_THIN_ROWS = 6,      /* of a tile, at most */
-    HZP_THIN_COLS = 4,      /* of a tile */
+    HZP_THIN_ROWS = 6,      /* a tile's, at most */
+    HZP_THIN_COLS = 4,      /* a tile's */
     HZP_THIN_ACROSS = 16,   /* rows of W at a time with one row of x */
     HZP_THIN_LINE = 32,     /* elements of k in a vector */
     HZP_THIN_STRIP = 32,    /* columns whose sums are accumulated at once */
-    HZP_THIN_ROWS_MAX = 48, /* of c: beyond, panels are as fast or faster */
+    HZP_THIN_ROWS_MAX = 48, /* for more rows of c panels are as fast or faster */
     HZP_THIN_BLOCKS = HZP_THIN_ROWS_MAX / HZP_THIN_ROWS,
 };
 
@@ -38,7 +38,7 @@ enum hzp_thin_fetch { HZP_THIN_NEAR, HZP_THIN_FAR };
 
 struct hzp_thin {
     const struct hzp_matmul_args *args;
-    int blocks;                   /* of x's rows, of nearly the same height */
+    int blocks;                   /* blocks of x's rows, nearly equal in height */
     int row[HZP_THIN_BLOCKS + 1]; /* the first of each block */
     int k_fold;          /* length of an independent partial sum along k; depends on k only */
     int k_tile, k_tiles; /* as they are walked through: a tile is one k_fold or several */

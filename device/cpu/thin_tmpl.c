@@ -393,7 +393,7 @@ INLINE void columns(const struct hzp_thin *t, int kb, const uint16_t *own, struc
 
 enum {
     ACROSS = HZP_THIN_ACROSS,
-    PIECE_BYTES = 128 << 10, /* of ACROSS rows, at most, if they are fetched as they lie */
+    PIECE_BYTES = 128 << 10, /* most bytes of ACROSS rows that are fetched as they lie */
     AHEAD_ROW = 256,         /* bytes of a row between what is read and what is fetched, else */
 };
 

@@ -4,7 +4,7 @@
 #include "device/bf16.h"
 
 enum {
-    X_BYTES = 1 << 20, /* of a slab of packed op(a): half of a core's second-level cache */
+    X_BYTES = 1 << 20, /* a slab of packed op(a) takes half of a core's second-level cache */
     SLAB_MIN = 4 * HZP_TILE_BLOCK,
     TILE_BYTES = HZP_TILE_WORDS * 4,
 };
@@ -14,7 +14,7 @@ struct job {
     const struct hzp_tiles_kernels *kernels;
     struct hzp_team *team;
     uint32_t *x;  /* [rows / 16][steps] tiles */
-    int m0, rows; /* of this slab */
+    int m0, rows; /* this slab's */
     int steps;
 };
 

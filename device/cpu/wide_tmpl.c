@@ -225,7 +225,7 @@ INLINE const char *b_at(const struct hzp_matmul_args *a, int k, int n)
 struct fetches {
     const char *at;
     size_t stride;
-    int lines, line, left; /* of a row, the next of this row, rows */
+    int lines, line, left; /* lines of a row, the next line of this row, rows left */
 };
 
 INLINE struct fetches fetches_of(const struct source *s, struct part part)

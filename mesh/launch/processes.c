@@ -39,7 +39,7 @@ struct team {
     bool asked;         /* to end */
     int kept;           /* rank 0's socket; -1: none */
     struct hzp_relay_process relay;
-    int status;     /* of rank 0 */
+    int status;     /* rank 0's */
     sigset_t mask;  /* before the launcher's */
     sigset_t first; /* that rank 0 begins with: SIGHUP to reload waits until it takes it */
 };

@@ -32,7 +32,7 @@ struct hzp_ranks_settings {
     int64_t port;            /* zmq: TCP port of rank 0; 0: one more than MASTER_PORT */
     int64_t replicas;        /* 1: all ranks serve requests; over ZeroMQ */
     int64_t tensor;          /* ranks that compute each step together; 0, 1: each by itself */
-    int64_t on_machine;      /* of them on this machine, whose memory they share; 0: one */
+    int64_t on_machine;      /* ranks on this machine, which share its memory; 0: one */
     int64_t restarts;        /* how many losses there may be; see hzp_launch_processes */
     int64_t link_rate;       /* bytes a second that a rank sends at most; 0: as fast as it goes */
     double link_latency_ms;  /* with a rate */
@@ -41,7 +41,7 @@ struct hzp_ranks_settings {
 
 struct hzp_ranks {
     int rank, ranks;
-    /* Of host memory; NULL: one rank, or they meet; for the thread that opens and rejoins. */
+    /* Moves host memory; NULL: one rank, or they meet; for the thread that opens and rejoins. */
     struct hzp_link *link;
     bool runs; /* rank 0 says when they meet: it runs already */
     bool met;  /* in the newest meeting all came, but perhaps were not connected */
@@ -49,7 +49,7 @@ struct hzp_ranks {
     struct hzp_rendezvous rendezvous; /* zmq */
 
     bool made;                   /* the lock */
-    struct hzp_lock lock;        /* of what follows */
+    struct hzp_lock lock;        /* guards what follows */
     struct hzp_control *control; /* NULL: one rank, or they meet */
     int users;                   /* threads that use control and link now */
     bool linked;                 /* they have met at least once */
@@ -112,11 +112,12 @@ void hzp_ranks_abort(struct hzp_ranks *ranks, const char *why);
 struct hzp_ranks_standing {
     int lost_rank; /* the first that was lost, until hzp_ranks_rejoined; -1: none */
     char why[256];
-    bool meeting;        /* they wait for each other: there is no link */
-    uint64_t losses;     /* noticed by this rank */
-    uint64_t rejoins;    /* losses after which all went on */
-    uint64_t generation; /* of link and control messages: from 1 on, each meeting makes one */
-    uint64_t wire_bytes; /* that this rank has sent, by this generation's link */
+    bool meeting;     /* they wait for each other: there is no link */
+    uint64_t losses;  /* noticed by this rank */
+    uint64_t rejoins; /* losses after which all went on */
+    uint64_t
+        generation; /* of the messages: each meeting begins one, from 1 on */
+    uint64_t wire_bytes; /* sent by this rank over this generation's link */
 };
 void hzp_ranks_standing(struct hzp_ranks *ranks, struct hzp_ranks_standing *ret);
 /* What this rank knows of one (control.h); false: nothing, because there is one rank, or they meet.

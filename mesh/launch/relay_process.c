@@ -106,7 +106,7 @@ void hzp_relay_process_reload(const struct hzp_relay_process *p)
 
 void hzp_relay_process_close(struct hzp_relay_process *p)
 {
-    enum { TIMES = 1000 }; /* of a hundredth of a second */
+    enum { TIMES = 1000 }; /* each lasts a hundredth of a second */
     if (p->port >= 0)
         close(p->port);
     p->port = -1;

@@ -19,7 +19,7 @@
 #include <sys/types.h>
 
 struct hzp_relay_process {
-    char path[96]; /* of rank 0's socket; "": there is no relay */
+    char path[96]; /* rank 0's socket; "": there is no relay */
     char url[160]; /* under which clients reach the relay */
     int port;      /* the socket of clients; -1: none */
     pid_t pid;     /* 0: it does not run */

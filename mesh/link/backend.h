@@ -71,12 +71,12 @@ struct hzp_link {
     int rank, ranks;
     struct hzp_link_group group[HZP_LINK_GROUPS_MAX];
     int groups;
-    struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* of ticket t: [t % HZP_LINK_TICKETS_MAX] */
+    struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* ticket t is at [t % HZP_LINK_TICKETS_MAX] */
     _Atomic(uint64_t) posted, done, wire_bytes;
     hzp_ticket begun[HZP_LINK_BEGUN_MAX]; /* and not ended, oldest first */
     int begun_count;
     uint64_t counted;     /* bytes that the transfer in progress has sent; 0: hzp_transfer_cost */
-    struct hzp_lock lock; /* of wake and of the failure's text */
+    struct hzp_lock lock; /* guards wake and the failure's text */
     void (*wake)(void *ctx);
     void *wake_ctx;
     atomic_bool failed;
@@ -86,10 +86,10 @@ struct hzp_link {
     /* Links of one family fail together. */
     struct hzp_link *root;                       /* the one it was split off; NULL: none */
     struct hzp_link *split[HZP_LINK_SPLITS_MAX]; /* NULL: none, or closed */
-    struct hzp_lock all;                         /* of split and closed */
+    struct hzp_lock all;                         /* guards split and closed */
     struct {
         uint64_t posted, done, wire_bytes;
-    } closed; /* of links that were split off */
+    } closed; /* links that were split off */
 };
 
 /* Fills what all backends share, with group 0.  fini frees it (not the struct). */

@@ -98,7 +98,7 @@ struct nccl_link {
     void *event[HZP_LINK_TICKETS_MAX];
     float *scratch;    /* received pieces: HZP_LINK_NCCL_BYTES of device memory */
     uint64_t launched; /* tickets */
-    /* Of the next ticket: how many elements of a piece were launched, and how many with the last
+    /* The next ticket: how many elements of a piece were launched, and how many with the last
      * call, which NCCL may still be working on; none: 0. */
     size_t at, calling;
     bool stopped; /* communicators were aborted */

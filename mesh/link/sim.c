@@ -17,7 +17,7 @@ struct sim_link {
     struct hzp_link_sim config;
     struct hzp_device *device;
     uint64_t free_ns;                      /* when the wire has carried what was posted */
-    uint64_t end_ns[HZP_LINK_TICKETS_MAX]; /* of ticket t: [t % HZP_LINK_TICKETS_MAX] */
+    uint64_t end_ns[HZP_LINK_TICKETS_MAX]; /* ticket t is at [t % HZP_LINK_TICKETS_MAX] */
 };
 
 static bool within_node(const struct sim_link *link, const struct hzp_link_group *group)

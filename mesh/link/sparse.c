@@ -30,7 +30,7 @@ size_t hzp_sparse_fits(size_t room)
     return blocks * HZP_LINK_BLOCK;
 }
 
-/* Of a block of `bytes`; -0 counts as zero. */
+/* Whether a block of `bytes` is all zeros; -0 counts as zero. */
 static bool is_zero(const char *block, size_t bytes)
 {
     const uint32_t *word = (const uint32_t *)(const void *)block;

@@ -191,7 +191,7 @@ void hzp_link_worker_run(struct hzp_link_worker *w)
     }
     if (!atomic_load(&base->failed) && atomic_load(&base->done) < atomic_load(&base->posted))
         hzp_link_fail(base, base->rank, "has closed its link");
-    hzp_track_leave(w->track); /* of a transfer that failed */
+    hzp_track_leave(w->track); /* the span of a transfer that failed */
     hzp_wake_poke(&w->arrived);
 }
 

@@ -88,7 +88,7 @@ enum hzp_link_header_kind { HZP_LINK_HEADER_TRANSFER = 0x687a7031, HZP_LINK_HEAD
 struct hzp_link_header {
     uint32_t kind, op, type, root, onto, pad;
     uint64_t count, nonzero, pitch, tag, group; /* group: a hash of its list */
-    /* Of a goodbye after a failure: the rank at fault and why.  It travels with the goodbye,
+    /* For a goodbye after a failure: the rank at fault and why.  It travels with the goodbye,
      * because the message that told of the failure may come from another rank, and later. */
     int32_t failed, failed_rank;
     char why[208];

@@ -22,7 +22,7 @@ struct hzp_zmq_peer {
     bool connected, left, gone; /* left: it said goodbye; gone: the connection is broken */
     int open;                   /* connections; those of strangers, which lack the key, end soon */
     bool blocked;               /* no room for another message; until ZeroMQ says there is */
-    /* of the transfer in progress */
+    /* the transfer in progress: */
     bool told, heard; /* headers */
     const char *out;
     size_t out_bytes; /* left to send, and to receive */
@@ -34,7 +34,7 @@ struct hzp_zmq_link {
     struct hzp_link_worker worker;
     struct hzp_link_zmq config;           /* folder and key: only until connected */
     struct hzp_link_zmq_address *address; /* [ranks], and */
-    double wait_s;                        /* of connecting: for links that are split off */
+    double wait_s;                        /* for connecting, of links that are split off */
     char folder[HZP_ZMQ_FOLDER];
     char secret_key[HZP_LINK_ZMQ_KEY], public_key[HZP_LINK_ZMQ_KEY];
     void *context;

@@ -65,7 +65,7 @@ struct hzp_control_ping {
 
 struct hzp_control_ask {
     char letter;
-    uint32_t number;  /* of the question; pieces bear it */
+    uint32_t number;  /* the question's; pieces bear it */
     uint64_t from_ns; /* by rank 0's clock */
     uint64_t bytes;   /* that the answer may have */
 };
@@ -79,7 +79,7 @@ struct hzp_control_piece {
 };
 
 struct hzp_peer {
-    char name[HZP_CONTROL_NAME];  /* of its socket; rank 0 only */
+    char name[HZP_CONTROL_NAME];  /* its socket's; rank 0 only */
     size_t name_size;             /* 0: not there yet */
     char host[HZP_LINK_ZMQ_HOST]; /* where its hello came from; rank 0 only */
     uint16_t *port;               /* [ranks], of its hello; rank 0 only */
@@ -122,7 +122,7 @@ struct hzp_control {
     uint32_t out_number;
     _Alignas(8) char message[HZP_CONTROL_MESSAGE];
 
-    struct hzp_lock lock;  /* of what follows */
+    struct hzp_lock lock;  /* guards what follows */
     struct hzp_peer *peer; /* [ranks] */
     int lost_rank;         /* -1: none */
     char why[HZP_CONTROL_TEXT];

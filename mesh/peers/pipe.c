@@ -171,7 +171,8 @@ bool hzp_pipe_receive(struct hzp_pipe *w, struct hzp_pipe_peer *peer, const char
                 *peer = from;
             return true;
         }
-        while (w->holds && zmq_msg_more(&w->message)) /* of no use: the rest of it, too */
+        while (w->holds &&
+               zmq_msg_more(&w->message)) /* the message is useless: drops the rest of it, too */
             read_frame(w);
     }
 }

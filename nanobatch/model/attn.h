@@ -28,7 +28,7 @@ struct hzp_nano;
  * lie in several nano-batches; the later ones then need what the earlier ones append. */
 struct hzp_paged {
     const struct hzp_nano *nano;
-    const struct hzp_kv *kv;  /* of this layer */
+    const struct hzp_kv *kv;  /* this layer's */
     struct hzp_needs appends; /* items of other rows that append what prompt rows read here */
     int32_t decode, prefill;  /* out: the items of decode rows and of pieces of prompts; -1: none */
 };
@@ -37,7 +37,7 @@ struct hzp_paged {
 struct hzp_packed {
     struct hzp_segs segs;
     const int32_t *pos; /* [rows] */
-    int32_t row0, rows; /* of the micro-batch */
+    int32_t row0, rows; /* rows of the micro-batch */
     int32_t before;     /* rows before row0 that belong to the first document */
 };
 

@@ -42,7 +42,7 @@ struct hzp_batch_config {
     int32_t masks_max;            /* rows that have a mask */
     int32_t mask_words;           /* hzp_mask_words of the vocabulary */
     int32_t hidden_cols;          /* the model's width; 0: no hidden states can be wanted */
-    enum hzp_dtype hidden_type;   /* of activations */
+    enum hzp_dtype hidden_type;   /* type of activations */
     struct hzp_page_table *table; /* borrowed; NULL: attention reads the batch's page numbers */
 };
 
@@ -71,7 +71,7 @@ struct hzp_batch {
     /* rows */
     int32_t rows;
     int32_t pads;             /* padding rows behind them */
-    int32_t pad_segs;         /* of these with a segment of their own: all or none */
+    int32_t pad_segs;         /* padding rows with a segment of their own: all or none */
     int32_t pad_logits;       /* padding rows of the head, behind the logits */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
 
@@ -99,7 +99,7 @@ struct hzp_batch {
     struct hzp_logit_edit *edit;   /* [edits_max] */
     uint32_t *mask;                /* [masks_max][mask_words] */
     bool tops_wanted;
-    int32_t hiddens;       /* of the logits, those whose hidden state is wanted, too */
+    int32_t hiddens;       /* logits whose hidden state is wanted, too */
     int32_t *hidden_logit; /* [hiddens] ascending */
 
     /* what came out */

@@ -41,8 +41,8 @@ struct hzp_micro {
     int32_t doc_rows_max; /* the longest document's */
     int32_t *learned_row; /* [rows_max] the rows that have a target, ascending */
     int32_t *target;      /* [rows_max] of those rows: the next token */
-    struct hzp_loss loss; /* of those rows */
-    double weight_sum;    /* of those rows: `learned` if all weights are 1 */
+    struct hzp_loss loss; /* those rows' */
+    double weight_sum;    /* sum over those rows: `learned` if all weights are 1 */
 };
 
 /* Empty, for at most rows_max rows, in memory that the host and the device see; dev is borrowed.

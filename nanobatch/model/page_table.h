@@ -20,7 +20,7 @@
 
 struct hzp_page_table_config {
     int32_t lines, stride; /* running slots; pages of the longest sequence */
-    int32_t changes_max;   /* of one step; at least one for each line, and `stride` */
+    int32_t changes_max;   /* most changes of one step; at least one for each line, and `stride` */
 };
 
 struct hzp_page_table {

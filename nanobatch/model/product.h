@@ -23,7 +23,7 @@
 /* Where builders find a layer's weights and gradients.  All borrowed. */
 struct hzp_layer {
     const struct hzp_model *model;
-    const struct hzp_version *version; /* whose weights are read */
+    const struct hzp_version *version; /* its weights are read */
     const struct hzp_units *grads;     /* F32; NULL: forward only */
     int32_t index;                     /* -1: the embedding and the head */
 };

@@ -37,7 +37,7 @@ struct hzp_rider {
 /* What of a slice rides. */
 struct hzp_ride {
     struct hzp_rider rider;
-    int32_t chunk;          /* of the micro-batch */
+    int32_t chunk;          /* the micro-batch's chunk */
     int32_t layer0, layer1; /* in layers [layer0, layer1) */
     int32_t from, to;       /* items of the chain that it replaces */
 };

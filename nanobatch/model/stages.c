@@ -150,7 +150,7 @@ static void project(struct hzp_forward *f, const struct run *run, const struct h
         f->strand[i].append[layer->index] = f->plan->items - 1;
 }
 
-/* Of each strand the next item needs the attention that has rows of it. */
+/* Each strand's next item needs the attention that has rows of it. */
 static void need_attention(struct hzp_forward *f, const struct run *run,
                            const struct hzp_paged *paged)
 {

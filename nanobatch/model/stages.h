@@ -27,8 +27,8 @@
 struct hzp_strand {
     int32_t nano; /* its index in the shape */
     int32_t row0, rows;
-    struct hzp_needs needs; /* of its next item */
-    int32_t step;           /* the next one, of which no item has been issued (stages.h) */
+    struct hzp_needs needs; /* its next item's */
+    int32_t step;           /* the next one; none of its items has been issued (stages.h) */
     int32_t attend;         /* index of attention's part that has its rows */
     int32_t *append;        /* [layers] the rope items, which append its keys and values */
 };

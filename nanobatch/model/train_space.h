@@ -17,18 +17,19 @@
 struct hzp_train_space;
 
 struct hzp_train_space_config {
-    int32_t rows_max;           /* of a micro-batch */
+    int32_t rows_max;           /* most rows of a micro-batch */
     int32_t head_rows;          /* most rows whose logits there are at a time */
     enum hzp_dtype moment_type; /* F32 or BF16 */
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
-    int32_t ride_rows;          /* of serving, for which there is room behind the micro-batch */
+    int32_t ride_rows;          /* serving's rows that have room behind the micro-batch */
     bool backup;                /* room for a copy of the optimizer's state: hzp_update_save */
     bool fp8;                   /* forward_only alone: products as serving's under fp8 */
     /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
      * owner runs the chains of hzp_train_space_prepare before any other. */
     bool unprepared;
-    struct hzp_shards shards; /* of gradients and optimizer state; forward_only: not used */
+    struct hzp_shards
+        shards; /* how gradients and optimizer state are divided; forward_only: not used */
 };
 
 /* Bytes of device memory that hzp_train_space_create takes. */
@@ -59,8 +60,8 @@ const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *s
 
 /* What an update's chain leaves behind, in memory the host sees. */
 struct hzp_update_result {
-    double sumsq;      /* of the unscaled gradients; not finite: the update changed nothing */
-    uint64_t checksum; /* of the draft */
+    double sumsq;      /* sum over the unscaled gradients; not finite: the update changed nothing */
+    uint64_t checksum; /* the draft's */
     int64_t nonfinite;
     double
         elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */

@@ -31,12 +31,12 @@ struct hzp_train_space {
     struct hzp_train_space_config config;
     enum hzp_dtype act;
     void *memory, *state;             /* allocations: activations; gradients, optimizer state */
-    size_t memory_bytes, state_bytes; /* of the allocations */
-    size_t zeroed_bytes;              /* of state: how much hzp_train_space_prepare zeroes */
+    size_t memory_bytes, state_bytes; /* sizes of the allocations */
+    size_t zeroed_bytes;              /* bytes of state that hzp_train_space_prepare zeroes */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
-    int32_t rows_room;   /* of kept activations, normed, inner: rows_max + ride_rows */
-    int32_t forward_end; /* of the newest chain: its items before belong to forward */
+    int32_t rows_room;   /* rows of kept activations, normed, inner: rows_max + ride_rows */
+    int32_t forward_end; /* the newest chain's items before it belong to forward */
 
     /* F32: what backward adds to.  Whole units; if they are fresh (hzp_shards_fresh), in a ring:
      * units u and u + 2 have the same place, except a tied embedding, which has one of its own. */

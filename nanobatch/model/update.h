@@ -40,7 +40,7 @@ const struct hzp_update_result *hzp_update_result(const struct hzp_train_space *
  * ranks that share one copy of the optimizer state gather their sums of squares (squares in
  * train_space_state.h), and the host adds them up with hzp_update_add_squares. */
 void hzp_update_begin(struct hzp_plan *chain, struct hzp_train_space *space);
-/* Of slices: the norms of q and k are the same on all ranks, and each has the part of their
+/* With tensor parallelism the norms of q and k are equal on all ranks; each has the part of their
  * gradients that comes from its heads; these are added up, once an update, before its norm. */
 void hzp_update_head_norms(struct hzp_plan *chain, const struct hzp_model *model,
                            struct hzp_train_space *space);

@@ -111,8 +111,8 @@ struct hzp_plan {
     int32_t row0, rows, rides;
     const uint8_t *lane_of;  /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
     const int16_t *cores_of; /* [HZP_KIND_COUNT]; NULL: all of their lane's */
-    uint8_t network_lane;    /* of collectives */
-    struct hzp_needs needs;  /* of the next item */
+    uint8_t network_lane;    /* lane of collectives */
+    struct hzp_needs needs;  /* the next item's */
 };
 
 /* Without items, on the lanes of the default shape; fini frees what they consist of. */

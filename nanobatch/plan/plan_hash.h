@@ -8,7 +8,7 @@
 
 #include "nanobatch/plan/plan.h"
 
-/* Of everything that plans of one step have in common on all ranks that compute it together: each
+/* Hashes what plans of one step have in common on all ranks that compute it together: each
  * item's op, lane, tenants, layer, rows and waits, and the lanes' shares.  Arguments are left out:
  * they hold addresses. */
 uint64_t hzp_plan_hash(const struct hzp_plan *plan);

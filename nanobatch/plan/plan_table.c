@@ -165,7 +165,7 @@ static void append(char *text, const char *more)
     snprintf(text + at, HZP_SHAPE_TEXT - at, "%s", more);
 }
 
-/* Of which nano-batches the ranks divide the rows. */
+/* Appends the nano-batches whose rows the ranks divide. */
 static void append_divided(char *text, const struct hzp_plan_shape *s)
 {
     char part[32] = "";
@@ -200,7 +200,7 @@ static void append_parts(char *text, const struct hzp_plan_shape *s)
     }
 }
 
-/* Of which nano-batches ops use how many cores at most. */
+/* Appends how many cores the ops of which nano-batches use at most. */
 static void append_cores(char *text, const struct hzp_plan_shape *s)
 {
     char part[48];

@@ -69,7 +69,7 @@ bool hzp_plan_shapes_at(const struct hzp_plan_shapes *shapes, int32_t number,
 /* How many shapes a step of the same rows may have, 1 or 2: with training and without. */
 int32_t hzp_plan_shapes_each(const struct hzp_plan_shapes *shapes);
 
-/* Of rows and shapes: ranks that compute each step together need the same. */
+/* Hashes rows and shapes: ranks that compute each step together need equal ones. */
 uint64_t hzp_plan_table_hash(const struct hzp_plan_table *table);
 
 /* The chunk size (of training's forward pass) that most riding shapes in the table want; 0: none

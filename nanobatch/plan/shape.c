@@ -124,7 +124,7 @@ int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers)
                                           HZP_KIND_ROWS,    HZP_KIND_PRODUCT, HZP_KIND_ROWS,
                                           HZP_KIND_PRODUCT, HZP_KIND_ROWS};
     int64_t runs = 0;
-    int borders = 0; /* of stages, where nano-batches that another lane computes as one meet */
+    int borders = 0; /* stages where nano-batches that another lane computes as one meet */
     for (int k = 0; k < HZP_STAGE_COUNT; k++)
         borders += shape->joined[k] != shape->joined[(k + 1) % HZP_STAGE_COUNT] ? 1 : 0;
     for (int32_t i = 0; i < shape->nanos; i++) {

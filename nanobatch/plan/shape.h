@@ -82,7 +82,7 @@ struct hzp_plan_shape {
      * of their own and its all-gather. A CPU gives this lane a thread, and no core;
      * share[HZP_LANE_COMPUTE] may leave it one. */
     uint8_t network_lane;
-    uint8_t reduce[HZP_NANO_MAX]; /* of each nano-batch: enum hzp_plan_reduce */
+    uint8_t reduce[HZP_NANO_MAX]; /* for each nano-batch: enum hzp_plan_reduce */
     /* The chunk size in rows in which training rides; 0: it does not ride.  If it rides, there is
      * one nano-batch and training has no lane of its own. */
     int32_t ride;

@@ -30,7 +30,7 @@ struct hzp_exec {
     struct hzp_lane *lane[HZP_LANE_COUNT]; /* NULL: no plan has used the lane */
     struct hzp_flight *own;                /* used by hzp_exec_run */
     struct hzp_graphs *graphs;             /* NULL: the device has no graphs, or they are off */
-    int share[HZP_LANE_COUNT];             /* of the newest plan */
+    int share[HZP_LANE_COUNT];             /* the newest plan's */
     bool timed;                            /* the device times single ops */
     bool alone;                            /* lanes queue their ops even without shares */
     uint64_t ended_ns[HZP_TENANT_COUNT]; /* when the tenant's newest item ended, as far as known */

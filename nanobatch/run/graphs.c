@@ -27,7 +27,7 @@ struct kept {
     unsigned char *key;
     size_t size;
     int32_t pieces, nodes; /* graphs of the driver; nodes in all of them */
-    size_t bytes;          /* of the device's memory */
+    size_t bytes;          /* bytes of the device's memory */
 };
 
 struct hzp_graphs {

@@ -104,7 +104,7 @@ struct hzp_graphs_stats {
     uint64_t refusals[2]; /* failed captures on one lane; on several lanes */
     /* graphs of the driver that were launched: several a launch where the device cuts graphs */
     uint64_t pieces;
-    uint64_t graphs, nodes, bytes; /* of the driver, kept now, as counted */
+    uint64_t graphs, nodes, bytes; /* the driver's, kept now, as counted */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
 

@@ -31,8 +31,8 @@ struct hzp_crew {
     struct order order;
     void *memory[2];                    /* [rows][width] F32 each */
     int32_t rows;                       /* the most of an exchange: a multiple of the ranks */
-    double exchange_ns;                 /* of the newest EXCHANGE */
-    double busy_ns[HZP_BOUND_COPY + 1]; /* of the newest STEP's items */
+    double exchange_ns;                 /* duration of the newest EXCHANGE */
+    double busy_ns[HZP_BOUND_COPY + 1]; /* busy time of the newest STEP's items */
 };
 
 static int32_t ranks_of(const struct hzp_crew *c)
@@ -273,7 +273,7 @@ int hzp_crew_link(struct hzp_crew *c, struct hzp_err_text *reterr)
     HZP_TRY(measure_kind(c, HZP_ALL_GATHER, reterr));
     HZP_TRY(measure_kind(c, HZP_REDUCE_SCATTER, reterr));
     HZP_TRY(measure_kind(c, HZP_ALL_REDUCE, reterr));
-    double each = c->exchange_ns; /* of the largest all-reduce */
+    double each = c->exchange_ns; /* duration of the largest all-reduce */
     int32_t count = (int32_t)HZP_MIN(HZP_MAX(beside_ns / each, 3), BESIDE_MAX);
     for (int i = 0; i < HZP_COUNT(beside); i++) {
         struct order o = {.what = BESIDE,

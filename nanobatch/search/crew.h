@@ -24,7 +24,7 @@ struct hzp_crew;
 struct hzp_crew_config {
     struct hzp_rig *rig;
     struct hzp_tables *tables;
-    struct hzp_measure *measure; /* of these */
+    struct hzp_measure *measure; /* measures these */
     struct hzp_link *link;
     uint64_t processors; /* the same number on ranks that may use the same ones; 0: unknown */
 };

@@ -10,7 +10,7 @@ struct lane {
     int32_t *task;     /* [count] its tasks, in order */
     int32_t count, at; /* number of tasks; the next task to run, or the running one */
     bool runs;
-    double left;    /* of the running task: nanoseconds that it would take alone */
+    double left;    /* nanoseconds that the rest of the running task would take alone */
     double free_at; /* when the lane's previous task ended */
 };
 

@@ -20,7 +20,7 @@ static const double stretch_max = 1.3;
 
 static const uint64_t warm_ns = 50000000;
 
-/* Of a plan that takes longer than long_ns, only some items of each kind are run (at most
+/* In a plan that takes longer than long_ns, only some items of each kind are run (at most
  * OF_A_KIND_MAX): every layer has the same ops, so more samples add nothing. */
 static const double long_ns = 150e6;
 enum { OF_A_KIND_MAX = 8 };

@@ -147,7 +147,7 @@ static void print_exchange(const struct hzp_pipeline *p, struct hzp_rig *rig, in
     struct hzp_plan_shape other = p->shape;
     int32_t rows = cut[end] - cut[i];
     bool asked = p->shape.reduce[i] == HZP_REDUCE_SCATTERED, divided = asked && rows % ranks == 0;
-    for (int32_t k = 0; k < other.nanos; k++) /* whose cuts may be other ones */
+    for (int32_t k = 0; k < other.nanos; k++) /* its cuts may differ */
         other.reduce[k] = divided ? HZP_REDUCE_ALL : HZP_REDUCE_SCATTERED;
     for (int k = 0; k < HZP_STAGE_COUNT; k++) /* a shape with divided rows has one cut */
         other.joined[k] = p->shape.joined[HZP_STAGE_EXCHANGE];

@@ -37,7 +37,7 @@ struct hzp_rig {
     int32_t pages_count;
     struct hzp_train_space *train; /* NULL: no training */
     struct hzp_micro *micro;
-    struct hzp_plan chain; /* of the micro-batch or of an update */
+    struct hzp_plan chain; /* computes the micro-batch or an update */
     int32_t chunk_rows;    /* rows of a chunk of the micro-batch: hzp_rig_chunks */
 };
 

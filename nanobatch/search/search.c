@@ -33,7 +33,7 @@ struct slice {
 struct candidate {
     struct hzp_plan_shape shape;
     double score;               /* higher is better */
-    double ns, serve_ns;        /* of the step; with training, the mean over slices */
+    double ns, serve_ns;        /* the step's; with training, the mean over slices */
     struct slice slice[SLICES]; /* without training only the first is used, with no items */
 };
 
@@ -41,7 +41,7 @@ struct hzp_search {
     struct hzp_search_config config;
     struct hzp_simulator *sim;
     struct hzp_plan plan;
-    struct candidate best[BEST]; /* of the current step, best first */
+    struct candidate best[BEST]; /* the current step's, best first */
     int32_t bests;
     /* With several ranks: the best of the current step with one nano-batch, and with two that have
      * a lane for exchanges; nanos 0: none. */

@@ -23,7 +23,7 @@ struct hzp_simulator {
     struct hzp_task *task;
     bool *again;
     int32_t *order, room;
-    /* of the plan that is simulated */
+    /* the plan that is simulated: */
     const struct hzp_plan *plan;
     int32_t count[HZP_LANE_COUNT], cores[HZP_LANE_COUNT]; /* items and cores of each lane */
     int lanes;                                            /* that compute */

@@ -15,7 +15,7 @@ struct hzp_vary {
     uint64_t seed, drawn; /* the same seed: the same changes */
     bool trains;          /* training's lanes may change */
     bool group;           /* several ranks compute products together, and exchange */
-    int32_t rows;         /* of serving's step */
+    int32_t rows;         /* rows of serving's step */
     int32_t overlap;      /* cores that each lane may have, shared with others; 0: they have own */
 };
 

@@ -46,7 +46,7 @@ struct hzp_overrun_case {
     bool rarely_missed; /* hzp_throttle_rarely_missed */
     double allowed_ns;  /* by goals and share */
     double share_ns;    /* what the share leaves */
-    double next_ns;     /* of training's next item; 0: not known */
+    double next_ns;     /* duration of training's next item; 0: not known */
     uint64_t itl_ns;    /* the goal; 0: none */
 };
 bool hzp_overrun_allowed(const struct hzp_exceptions *exceptions, const struct hzp_overrun_case *c);

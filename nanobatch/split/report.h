@@ -27,8 +27,8 @@ struct hzp_split_report {
     struct hzp_policy policy;
     uint64_t derived_itl_ns;           /* the ITL goal derived from itl_stretch; 0: none */
     uint64_t steps;                    /* that served */
-    uint64_t trained;                  /* of these, with training */
-    uint64_t beside;                   /* of these, with training beside serving */
+    uint64_t trained;                  /* steps among these with training */
+    uint64_t beside;                   /* steps among these with training beside serving */
     uint64_t held;                     /* steps of training alone while requests run */
     uint64_t limited[HZP_LIMIT_COUNT]; /* all steps, by what held training */
     double recent[HZP_LIMIT_COUNT];    /* the same as parts of about the last 64 steps */
@@ -38,10 +38,10 @@ struct hzp_split_report {
     double alone_ns, slowdown, itl_ns, slice_ns; /* predicted; what training was allowed */
     double measured_itl_ns;
     double itl_p99_ns; /* 99 of 100 ITLs predicted so stay within that */
-    double error;      /* of predicted ITLs, mean, relative */
+    double error;      /* mean relative error of predicted ITLs */
     double missed_itl, missed_itl_alone, missed_ttft; /* recent miss rates; 0 without goals */
     struct hzp_window itl, ttft;                      /* the newest */
-    double serve_part, train_part;                    /* of the last half minute, 0 .. 1 */
+    double serve_part, train_part;                    /* parts of the last half minute, 0 .. 1 */
     struct hzp_seen_second second[HZP_SEEN_SECONDS];
 };
 

@@ -50,9 +50,9 @@ struct hzp_seen {
     struct hzp_spread ratio[HZP_TENANT_COUNT], excess[HZP_TENANT_COUNT];
     struct hzp_spread ttft_alone;              /* TTFTs less the training in them */
     double missed_itl, missed_ttft;            /* miss rates, for the report */
-    double missed_itl_alone;                   /* of ITLs less the training in them */
+    double missed_itl_alone;                   /* miss rate of ITLs less the training in them */
     struct hzp_misses itl_misses, ttft_misses; /* miss rates, for the throttle */
-    double error;                              /* of predicted ITLs, relative, averaged */
+    double error;                              /* averaged relative error of predicted ITLs */
     struct {
         uint64_t begin_ns, end_ns;
         double trained_ns;  /* training's time in all steps up to its end */

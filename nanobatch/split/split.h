@@ -81,8 +81,8 @@ struct hzp_split_step {
     double alone_ns;       /* predicted: of serving's rows, */
     double itl_ns;         /* and of the ITL that ends with it */
     double slice_ns;       /* by op times: of training's items */
-    double ride_ns;        /* of that, in serving's own items: set before `taken` by the loop */
-    double carry_ns;       /* of the slice before, and of a hold, that fall into this ITL */
+    double ride_ns;        /* part of that in serving's own items: set before `taken` by the loop */
+    double carry_ns;       /* part of the slice before, and of a hold, that falls into this ITL */
     double owes_ns;        /* what the slice takes beyond a usual share, until the step has ended */
     uint64_t first_ns[16]; /* submission times of the requests that get their first token */
     int32_t firsts;
@@ -90,11 +90,11 @@ struct hzp_split_step {
 
 /* Steps formed that have not ended, and the last one that has. */
 struct hzp_split_pipeline {
-    double carry_ns;        /* of the newest step formed: its slice falls into the next ITL */
+    double carry_ns;        /* the newest formed step's slice, which falls into the next ITL */
     double in_flight_ns;    /* predicted: of steps formed that have not ended */
     uint64_t hold_ns;       /* the next step may hold serving so long; 0: not */
     uint64_t held_ns;       /* training's time in such steps since the last tokens */
-    uint64_t last_train_ns; /* of the last step that ended, behind its tokens */
+    uint64_t last_train_ns; /* training of the last step that ended, behind its tokens */
     uint64_t last_tokens_ns;
     bool last_served;
 };
@@ -104,17 +104,17 @@ struct hzp_split {
     /* engine thread */
     struct hzp_policy policy; /* the one that holds; its itl_ns may be derived from itl_stretch: */
     bool derived;
-    bool may_beside; /* of the newest step that serves */
+    bool may_beside; /* for the newest step that serves */
     struct hzp_seen seen;
     struct hzp_credit credit;
     double floor_ns;       /* share.h */
-    uint64_t learn_age_ns; /* of the oldest work that waits for training; 0: none waits */
+    uint64_t learn_age_ns; /* age of the oldest work that waits for training; 0: none waits */
     double overdue_factor; /* throttle.h */
     struct hzp_exceptions exceptions;
     struct hzp_split_pipeline pipeline;
     double host_ns;      /* the part of an ITL in which the device is idle, averaged */
     double next_ns;      /* the last known duration of training's next item; 0: none */
-    int32_t prompt_rows; /* of the last step that had any */
+    int32_t prompt_rows; /* the last step's that had any */
     /* under lock */
     struct hzp_lock lock;
     struct hzp_policy wanted;

@@ -17,7 +17,7 @@ struct hzp_waits {
     int32_t count;
     struct hzp_wait {
         uint64_t since_ns;           /* device clock: submitted at */
-        int32_t rows_left, rows_now; /* of its prompt: not computed before this step; in it */
+        int32_t rows_left, rows_now; /* rows of its prompt: not computed before this step; in it */
     } of[HZP_WAITS_MAX];
 };
 

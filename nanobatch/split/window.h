@@ -31,7 +31,7 @@ int64_t hzp_window_weight(const struct hzp_window *w);
 
 struct hzp_spread {
     double low, factor; /* class i holds [low factor^i, low factor^(i+1)) */
-    double keep;        /* of the older weight, with each value */
+    double keep;        /* part of the older weight that each value leaves */
     double weight[HZP_SPREAD_CLASSES], all;
 };
 

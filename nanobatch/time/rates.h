@@ -26,7 +26,7 @@
 #include "device/device.h"
 
 struct hzp_rates {
-    double flops_per_ns, bytes_per_ns; /* of the whole device */
+    double flops_per_ns, bytes_per_ns; /* the whole device's */
     double call_ns;                    /* per op */
 };
 

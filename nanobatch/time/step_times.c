@@ -17,7 +17,7 @@ static double clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* Of a model of no size in particular, in nanoseconds: what every step takes, each row, and each
+/* Starting values, for a model of any size, in nanoseconds: what a step takes, a row, and each
  * position attended to.  The first step measured rescales them. */
 static const double any_step_ns = 50000, any_row_ns = 1000, any_position_ns = 1;
 
@@ -64,7 +64,7 @@ void hzp_step_times_init(struct hzp_step_times *t, const struct hzp_model_config
         t->class_factor[i] = 1;
 }
 
-/* Of rows: 1, 2, 3..4, 5..8, 9..16 and so on. */
+/* Classes of rows: 1, 2, 3..4, 5..8, 9..16 and so on. */
 static int class_of(const struct hzp_step_shape *shape)
 {
     int32_t rows = shape->decode_rows + shape->prompt_rows;

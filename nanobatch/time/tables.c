@@ -320,7 +320,7 @@ static double line(double x0, double v0, double x1, double v1, double x)
     return HZP_MAX(v, 0.25 * nearest);
 }
 
-/* Of points [from, to), which have one x, at y; 0: none measured. */
+/* Interpolates points [from, to), which have one x, at y; 0: none measured. */
 static double at_y(const struct hzp_curve *c, int32_t from, int32_t to, double y, int32_t share)
 {
     const struct hzp_point *low = NULL, *high = NULL;

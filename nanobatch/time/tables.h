@@ -32,10 +32,10 @@ enum { HZP_SHARES_MAX = 6 };
 
 struct hzp_op_key {
     uint8_t op;
-    /* of a product: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; of xent: 1 with dx; of rmsnorm: 1
-     * keeps rstd; of rope: 1 appends */
+    /* bits.  Products: 1 trans_a, 2 trans_b, 4 accumulate, 8 bias; xent: 1 with dx; rmsnorm: 1
+     * keeps rstd; rope: 1 appends */
     uint8_t flags;
-    uint8_t type;  /* of its first and last matrix: a + 8 c */
+    uint8_t type;  /* types of its first and last matrix: a + 8 c */
     uint8_t again; /* the matrix of weights was read by another nano-batch just before */
     int32_t a, b;  /* what else shapes it, 0: nothing */
 };
@@ -68,7 +68,7 @@ struct hzp_rate {
 
 struct hzp_tables {
     char device[96], model[128], build[32]; /* what they hold for */
-    char settings[96];                      /* of the measurement: which parts there are */
+    char settings[96];                      /* the measurement's: which parts there are */
     int32_t threads;                        /* the device's cores (SMs) */
     int16_t cores[HZP_SHARES_MAX];          /* shares measured, ascending; the last is the device */
     int32_t shares;
@@ -82,13 +82,13 @@ struct hzp_tables {
     double
         handover_ns;  /* an item of another lane ended: until the waiting lane, polling, goes on */
     double wakeup_ns; /* the same of a lane that had gone to sleep */
-    /* of the plans measured: their durations, and what their items' times add up to.  A machine
+    /* durations of the measured plans, and what their items' times add up to.  A machine
      * that is never quite idle takes longer than the times of undisturbed items say. */
     double plans_ns, items_ns;
     bool led;                  /* the issuing thread works the first lane after issuing */
-    int32_t parts, parts_done; /* of the measurement */
-    double spent_ns;           /* on measuring and searching, so far; 0: it came to its end */
-    bool whole;                /* the search whose plans are beside it came to its end */
+    int32_t parts, parts_done; /* parts of the measurement */
+    double spent_ns; /* time spent on measuring and searching so far; 0: it came to its end */
+    bool whole;      /* the search whose plans are beside it came to its end */
     /* While it measured: processor time that the CPUs had, and what others took of it; the part of
      * it up to which times count as undisturbed. */
     double watched_ns, others_ns, others_max;

@@ -23,7 +23,7 @@
 /* What is known of one code point; code points without anything share the first record. */
 struct record {
     uint32_t values; /* where its one-step decomposition begins */
-    uint8_t count;   /* of code points in it, 0: none */
+    uint8_t count;   /* code points in it; 0: none */
     bool compat;     /* it is a compatibility decomposition */
     uint8_t ccc;     /* canonical combining class */
     bool mark;
@@ -276,7 +276,7 @@ static uint32_t compose_pair(uint32_t first, uint32_t second)
 static void compose(struct codes *codes)
 {
     size_t out = 0, starter = SIZE_MAX;
-    int last_ccc = -1; /* of what follows the starter in the output; -1: nothing does */
+    int last_ccc = -1; /* class of what follows the starter in the output; -1: nothing does */
     for (size_t i = 0; i < codes->n; i++) {
         uint32_t code = codes->data[i];
         int ccc = record_of(code)->ccc;

@@ -70,8 +70,8 @@ enum jop {
 
 struct jnode {
     uint8_t kind, op;
-    bool flag;                        /* of a for loop: recursive */
-    bool takes_varargs, takes_kwargs; /* of a macro */
+    bool flag;                        /* for loops: recursive */
+    bool takes_varargs, takes_kwargs; /* for macros */
     int32_t line, name;               /* name: index into names */
     int32_t n, kws;
     struct jnode *a, *b, *c, *d;

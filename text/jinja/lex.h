@@ -30,8 +30,8 @@ enum jtoken_kind {
 struct jtoken {
     uint8_t kind;
     int32_t line;
-    struct jval value; /* of T_TEXT, T_STRING, T_INT, T_FLOAT */
-    const char *text;  /* of a name or operator, and for messages */
+    struct jval value; /* set for T_TEXT, T_STRING, T_INT, T_FLOAT */
+    const char *text;  /* a name or operator, and for messages */
     int32_t bytes;
 };
 

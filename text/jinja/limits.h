@@ -11,7 +11,7 @@
 
 struct hzp_jinja_limits {
     int64_t steps;       /* evaluated nodes; a string operation counts one for each 32 bytes */
-    size_t memory_bytes; /* of values made on the way */
+    size_t memory_bytes; /* for values made on the way */
     size_t output_bytes;
 };
 

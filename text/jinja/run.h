@@ -33,7 +33,7 @@ struct jmacro {
 struct jloop {
     struct jiter it;
     const struct jnode *node;
-    struct jscope *scope;           /* of the turn */
+    struct jscope *scope;           /* the turn's */
     struct jlist *rest;             /* what `loop.length` has read ahead */
     struct jval now, before, ahead; /* J_UNSET: none */
     struct jval changed;            /* what loop.changed saw last */

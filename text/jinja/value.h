@@ -49,7 +49,7 @@ struct jstr {
 
 struct jval {
     uint8_t type;
-    bool markup; /* of a string: marked safe, so `+` escapes what is added */
+    bool markup; /* strings: marked safe, so `+` escapes what is added */
     union {
         bool b;
         int64_t i;
@@ -68,10 +68,10 @@ struct jval {
 struct jlist {
     struct jval *item;
     size_t n, room;
-    size_t taken; /* of an iterator: what it has given already */
+    size_t taken; /* iterators: how many it has given already */
     enum jlist_kind kind;
-    int64_t from, to, step; /* of a range */
-    const char *view;       /* of a view: how its text begins */
+    int64_t from, to, step; /* ranges */
+    const char *view;       /* views: how its text begins */
 };
 
 struct jdict {
@@ -95,7 +95,7 @@ struct jmem {
     size_t used, most;
     int64_t steps, steps_max;
     int depth, depth_max;
-    int line; /* of the statement or expression that is evaluated */
+    int line; /* line of the statement or expression that is evaluated */
     const char *name;
     bool failed;
     int code; /* HZP_EINVAL, ... */

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD      "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
-#define BYTES_MAX 4096 /* of one token: the walk may look that far ahead at every place */
+#define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
+#define BYTES_MAX                                                                                  \
+    4096 /* most bytes of one token: the walk may look that far ahead at every place */
 
 int hzp_added_load(struct hzp_added *added, const json_t *json, int32_t id,
                    const struct hzp_vocab *vocab, const char *where, struct hzp_err_text *reterr)

@@ -25,7 +25,7 @@ struct hzp_bpe_cached {
 struct hzp_bpe_symbol {
     int32_t id;
     int32_t merged;     /* what it and the next become */
-    uint32_t rank;      /* of that merge, NO_RANK: they do not merge */
+    uint32_t rank;      /* rank of that merge; NO_RANK: they do not merge */
     int32_t prev, next; /* -1: none; the heap's list */
 };
 

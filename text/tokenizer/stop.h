@@ -15,7 +15,7 @@
 #include "text/chars/textbuf.h"
 
 #define HZP_STOP_MAX       64   /* strings */
-#define HZP_STOP_BYTES_MAX 1024 /* of each */
+#define HZP_STOP_BYTES_MAX 1024 /* most bytes of each */
 
 struct hzp_stop_string;
 

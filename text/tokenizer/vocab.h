@@ -45,7 +45,7 @@ struct hzp_vocab {
 
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
     int32_t unk;            /* HZP_VOCAB_NONE: unknown characters are left out */
-    char *prefix, *suffix;  /* of symbols inside and at the end of a word; "" for none */
+    char *prefix, *suffix;  /* around symbols inside and at the end of a word; "": none */
     int32_t byte_ids[256];  /* byte-level: of each byte; fallback: of <0xNN>; HZP_VOCAB_NONE */
     int32_t ascii_ids[128]; /* not byte-level: of each ASCII character */
     bool bytes_complete;    /* byte_ids are all there and in use: nothing is ever unknown */

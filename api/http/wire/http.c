@@ -23,14 +23,14 @@ enum {
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
     BODY_ROOM = 1024,
-    FEED_BYTES = 64 << 10,  /* of a long body, given to the route at a time */
-    HEADER_ROOM = 32 << 10, /* of a connection, for its request's header and its answer's */
+    FEED_BYTES = 64 << 10,  /* piece of a long body that is given to the route at a time */
+    HEADER_ROOM = 32 << 10, /* a connection's, for its request's header and its answer's */
     RELAYED_TIMES = 4, /* so much more: a relay writes a byte of a URL as three, and adds lines */
 };
 
 static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a whole */
 
-/* Of an exchange: NEWS: woken while it runs. */
+/* The state of an exchange.  NEWS: woken while it runs. */
 enum park { RUNNING, PARKED, NEWS };
 
 /* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */

@@ -87,7 +87,7 @@ struct hzp_server {
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
     _Atomic int active;          /* requests being answered */
-    _Atomic int parked;          /* of them, suspended */
+    _Atomic int parked;          /* those that are suspended */
     _Atomic int held;            /* exchanges whose memory is in use */
     _Atomic int64_t bodies;      /* bytes of memory that bodies and what is read of them take */
     _Atomic int64_t joined;      /* tokens of streams written together with an earlier one */
@@ -104,12 +104,12 @@ struct hzp_exchange {
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, also those that were fed already */
-    _Atomic int64_t charged;    /* of hzp_server.bodies */
+    _Atomic int64_t charged;    /* part of hzp_server.bodies */
     size_t thrown_away;         /* bytes read of an oversized body */
     size_t journal;             /* bytes of the body in front of its JSON (journal.h) */
     bool resumed;               /* a stream that another rank 0 has begun; journal may be 0 */
     struct hzp_refusal refusal; /* decided before the body was read */
-    int status;                 /* of the answer, once there is one */
+    int status;                 /* the answer's, once there is one */
     bool early;                 /* answered before the body was read */
     bool preflight;             /* the answer has its headers of CORS */
     bool begun;                 /* the route was asked for its answer */
@@ -121,7 +121,7 @@ struct hzp_exchange {
     int64_t staleness;             /* with version: sent as x-hzpserve-staleness */
     uint64_t stale_prefix;         /* sent as x-hzpserve-stale-prefix; 0: it is not sent */
     struct MHD_Response *response; /* to be sent by the I/O thread */
-    struct hzp_pool_task task;     /* of a pooled route */
+    struct hzp_pool_task task;     /* for a pooled route */
 
     /* Set by a pooled handler that answers later; called on the I/O thread.  resume: the exchange
      * was woken and has no answer yet; false: the connection is closed.  leave: the exchange ends,

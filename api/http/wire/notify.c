@@ -10,9 +10,9 @@
 static const uint64_t POLL_NS = 5000000;
 enum { BATCH = 512 }; /* notes called before those who wait for it go on: some hundred us */
 enum { WRITERS_MAX = 64 };
-static const uint64_t PERIOD_NS = 50000000; /* of learning what flushes cost */
+static const uint64_t PERIOD_NS = 50000000; /* how often the cost of flushes is averaged */
 
-/* Of the notifying thread.  TIMED: asleep until joined notes have waited for the bound. */
+/* State of the notifying thread.  TIMED: asleep until joined notes have waited for the bound. */
 enum sleep { AWAKE, ASLEEP, TIMED };
 
 struct hzp_notify {
@@ -23,11 +23,11 @@ struct hzp_notify {
     _Atomic bool stop;
     _Atomic int32_t steps;   /* that joined notes since the last flush */
     _Atomic int32_t wanted;  /* steps of a flush */
-    _Atomic uint64_t due_ns; /* of the flush if no further step comes; UINT64_MAX: not known */
+    _Atomic uint64_t due_ns; /* when to flush if no further step comes; UINT64_MAX: not known */
     _Atomic uint64_t window_ns;
-    /* of the notifying thread */
+    /* only the notifying thread uses what follows */
     struct hzp_join join;
-    struct hzp_join_seen seen;    /* of this period */
+    struct hzp_join_seen seen;    /* seen in this period */
     uint64_t period_ns, spent_ns; /* when it began; processor time until then */
     uint64_t flush_ns;            /* when the last flush began */
     struct hzp_lock batch;        /* held while notes are called */
@@ -75,7 +75,7 @@ static bool call_list(struct hzp_notify *n, _Atomic(struct hzp_note *) *list)
 static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec t;
-    if (clock_gettime(clock, &t)) /* of a thread that has ended */
+    if (clock_gettime(clock, &t)) /* the thread has ended */
         return 0;
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }

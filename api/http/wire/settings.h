@@ -12,7 +12,7 @@
 
 struct hzp_http_settings {
     const char *host;                       /* address to listen on */
-    const char *served_name;                /* of the model; NULL: its directory's name */
+    const char *served_name;                /* the model's; NULL: its directory's name */
     const char *api_key, *api_key_file;     /* NULL: none (auth.h) */
     const char *admin_key, *admin_key_file; /* NULL: none */
     const char *allow_host, *allow_origin;  /* lists, separated by commas; "*": all */
