@@ -112,11 +112,10 @@ void hzp_ranks_abort(struct hzp_ranks *ranks, const char *why);
 struct hzp_ranks_standing {
     int lost_rank; /* the first that was lost, until hzp_ranks_rejoined; -1: none */
     char why[256];
-    bool meeting;     /* they wait for each other: there is no link */
-    uint64_t losses;  /* noticed by this rank */
-    uint64_t rejoins; /* losses after which all went on */
-    uint64_t
-        generation; /* of the messages: each meeting begins one, from 1 on */
+    bool meeting;        /* they wait for each other: there is no link */
+    uint64_t losses;     /* noticed by this rank */
+    uint64_t rejoins;    /* losses after which all went on */
+    uint64_t generation; /* each meeting of the ranks begins one, from 1 on */
     uint64_t wire_bytes; /* sent by this rank over this generation's link */
 };
 void hzp_ranks_standing(struct hzp_ranks *ranks, struct hzp_ranks_standing *ret);
