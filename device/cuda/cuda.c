@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "device/about.h"
 #include "device/cuda/nvml.h"
 #include "device/fallback.h"
@@ -44,6 +45,11 @@ int hzp_cuda_launched(struct hzp_lane *lane, const char *op)
     return hzp_cuda_check(hzp_cuda_device(lane), cudaGetLastError(), op);
 }
 
+void hzp_cuda_load_whole(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 /* *ret_free: its free memory before the context is made, which cudaSetDevice may do; 0: not
  * known. */
 static int device_choose(const struct hzp_device_config *config, size_t *ret_free,
@@ -51,6 +57,7 @@ static int device_choose(const struct hzp_device_config *config, size_t *ret_fre
 {
     char bus[32];
     int count = 0;
+    hzp_cuda_load_whole();
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         cudaGetLastError();
@@ -170,10 +177,25 @@ static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reter
                           "HZP_CUDA_GRAPHS=%s: not lanes or whole", name);
 }
 
+/* begin, loaded: when opening it began, and when the context was there. */
+static void say_opened(const struct hzp_cuda_device *dev, uint64_t begin, uint64_t loaded)
+{
+    size_t free_bytes = 0, total = 0;
+    uint64_t now = hzp_now_ns();
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        cudaGetLastError();
+    hzp_log(HZP_LOG_INFO, "cuda",
+            "device opened number=%d kernels_load=%s load_ms=%.0f libraries_ms=%.0f "
+            "free_bytes=%zu total_bytes=%zu",
+            dev->ordinal, hzp_cuda_loading(), (double)(loaded - begin) / 1e6,
+            (double)(now - loaded) / 1e6, free_bytes, total);
+}
+
 static int cuda_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {
     size_t before = 0;
+    uint64_t begin = hzp_now_ns(), loaded = begin;
     HZP_TRY(device_choose(config, &before, reterr));
     struct hzp_cuda_device *dev = calloc(1, sizeof(*dev));
     if (!dev)
@@ -186,6 +208,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
         r = graphs_choose(dev, reterr);
     if (r == HZP_OK)
         r = device_describe(dev, before, reterr);
+    loaded = hzp_now_ns();
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
     if (r == HZP_OK &&
@@ -203,6 +226,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
 #define X(name, class_) dev->base.op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
+    say_opened(dev, begin, loaded);
     *ret = &dev->base;
     return HZP_OK;
 }

@@ -209,6 +209,9 @@ enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
                          int parts, cudaStream_t *ret_stream, int *ret_sms);
 void hzp_cuda_green_close(struct hzp_cuda_device *dev);
+/* When kernels are loaded, as the driver says: a process may have started it before
+ * hzp_cuda_load_whole.  "at-once", "when-launched" or "unknown". */
+const char *hzp_cuda_loading(void);
 
 /* time.c.  begin and end enclose an op that lane_time asked to time; read fills the spans of the
  * lane's first `upto` timings, all of which have ended. */
@@ -251,6 +254,11 @@ int hzp_cudnn_open(struct hzp_cuda_algos *algos, struct hzp_cudnn **ret,
 void hzp_cudnn_close(struct hzp_cudnn *dnn);
 void hzp_cudnn_steady(struct hzp_cudnn *dnn);
 void hzp_cudnn_prepare(struct hzp_device *dev, const struct hzp_attention_use *use);
+
+/* Before any call that starts the driver: all kernels of a program, and of the libraries it loads,
+ * are then loaded with the context and not when each is first launched, unless CUDA_MODULE_LOADING
+ * says otherwise. */
+void hzp_cuda_load_whole(void);
 
 /* about.c */
 void hzp_cuda_about(struct hzp_about *ret);

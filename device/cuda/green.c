@@ -75,6 +75,21 @@ static int find(const char *name, void **ret)
     return refused(name, (CUresult)0);
 }
 
+const char *hzp_cuda_loading(void)
+{
+    CUresult (*mode_of)(CUmoduleLoadingMode *) = NULL;
+    CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuModuleGetLoadingMode", (void **)&mode_of, CUDA_VERSION, cudaEnableDefault, &result);
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || !mode_of ||
+        mode_of(&mode) != CUDA_SUCCESS)
+        return "unknown";
+    return mode == CU_MODULE_EAGER_LOADING ? "at-once" : "when-launched";
+}
+
 static int green_open(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_green *g = calloc(1, sizeof(*g));

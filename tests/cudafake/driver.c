@@ -41,6 +41,13 @@ bool fake_exceeds(void)
     return false;
 }
 
+static CUresult loading_mode(CUmoduleLoadingMode *ret)
+{
+    bool eager = strcmp(fake_loading(), "EAGER") == 0;
+    *ret = eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
 /* ---- green contexts ---- */
 
 static CUresult get(CUdevice *ret, int ordinal)
@@ -196,6 +203,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **ret, unsig
         {"cuGreenCtxDestroy", (void *)context_free},
         {"cuGreenCtxStreamCreate", (void *)stream_new},
         {"cuTensorMapEncodeTiled", (void *)map_encode},
+        {"cuModuleGetLoadingMode", (void *)loading_mode},
     };
     int error = 0;
     fake_enter();

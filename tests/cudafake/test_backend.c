@@ -255,6 +255,24 @@ static void test_times(void **state)
     rig_close(&g);
 }
 
+/* Every kernel is on the device before the first step, unless the environment says otherwise. */
+static void test_loading(void **state)
+{
+    struct rig g;
+    unsetenv("CUDA_MODULE_LOADING");
+    rig_open(&g, 9, NULL);
+    assert_string_equal(fake_loading(), "EAGER");
+    rig_close(&g);
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    rig_open(&g, 9, NULL);
+    assert_string_equal(fake_loading(), "LAZY");
+    rig_close(&g);
+    unsetenv("CUDA_MODULE_LOADING");
+    struct hzp_about about;
+    hzp_device_about(0, &about); /* starts the driver, too */
+    assert_string_equal(fake_loading(), "EAGER");
+}
+
 /* ---- kernels that begin early ---- */
 
 static void norm_and_product(struct rig *g, int rows)
@@ -681,6 +699,7 @@ int main(void)
         cmocka_unit_test(test_share_order),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),
+        cmocka_unit_test(test_loading),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_slow_shares),
         cmocka_unit_test(test_priority),
