@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/about.h"
@@ -239,7 +240,49 @@ static void cuda_close(struct hzp_device *base)
     hzp_cuda_graphs_end(dev);
     hzp_cuda_time_close(dev);
     hzp_cuda_green_close(dev);
+    free(dev->pinned);
     free(dev);
+}
+
+/* How many of the host's allocations begin at or before ptr. */
+static int pinned_until(const struct hzp_cuda_device *dev, const void *ptr)
+{
+    int from = 0, to = dev->pinneds;
+    while (from < to) {
+        int middle = from + (to - from) / 2;
+        if ((uintptr_t)dev->pinned[middle].ptr <= (uintptr_t)ptr)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static bool is_pinned(const struct hzp_cuda_device *dev, const void *ptr)
+{
+    int at = pinned_until(dev, ptr);
+    return at > 0 && (uintptr_t)ptr - (uintptr_t)dev->pinned[at - 1].ptr < dev->pinned[at - 1].size;
+}
+
+static void pinned_add(struct hzp_cuda_device *dev, void *ptr, size_t size)
+{
+    int at = pinned_until(dev, ptr);
+    if (dev->pinneds == dev->pinneds_room) {
+        dev->pinneds_room = HZP_MAX(2 * dev->pinneds_room, 64);
+        dev->pinned = hzp_xrealloc(dev->pinned, (size_t)dev->pinneds_room * sizeof(*dev->pinned));
+    }
+    memmove(dev->pinned + at + 1, dev->pinned + at,
+            (size_t)(dev->pinneds++ - at) * sizeof(*dev->pinned));
+    dev->pinned[at].ptr = ptr;
+    dev->pinned[at].size = size;
+}
+
+static void pinned_remove(struct hzp_cuda_device *dev, const void *ptr)
+{
+    int at = pinned_until(dev, ptr) - 1;
+    if (at >= 0 && dev->pinned[at].ptr == ptr)
+        memmove(dev->pinned + at, dev->pinned + at + 1,
+                (size_t)(--dev->pinneds - at) * sizeof(*dev->pinned));
 }
 
 static int cuda_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t size, void **ret)
@@ -253,10 +296,8 @@ static int cuda_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t si
         return HZP_ENOMEM;
     }
     HZP_TRY(hzp_cuda_check(dev, error, "allocating memory"));
-    if (where == HZP_MEM_HOST && dev->pinneds < HZP_CUDA_PINNED_MAX) {
-        dev->pinned[dev->pinneds].ptr = *ret;
-        dev->pinned[dev->pinneds++].size = size;
-    }
+    if (where == HZP_MEM_HOST)
+        pinned_add(dev, *ret, size);
     return HZP_OK;
 }
 
@@ -268,21 +309,8 @@ static void cuda_mem_free(struct hzp_device *base, enum hzp_mem where, void *ptr
         hzp_cuda_check(dev, cudaFree(ptr), "freeing memory");
         return;
     }
-    for (int i = 0; i < dev->pinneds; i++)
-        if (dev->pinned[i].ptr == ptr) {
-            dev->pinned[i] = dev->pinned[--dev->pinneds];
-            break;
-        }
+    pinned_remove(dev, ptr);
     hzp_cuda_check(dev, cudaFreeHost(ptr), "freeing host memory");
-}
-
-static bool is_pinned(const struct hzp_cuda_device *dev, const void *ptr)
-{
-    for (int i = 0; i < dev->pinneds; i++)
-        if ((const char *)ptr >= dev->pinned[i].ptr &&
-            (const char *)ptr < dev->pinned[i].ptr + dev->pinned[i].size)
-            return true;
-    return false;
 }
 
 const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)

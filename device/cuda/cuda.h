@@ -41,7 +41,7 @@ enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
 /* STAGED_MAX: eight nano-batches on one lane have eight arrays each; training has some more. */
 enum { HZP_CUDA_SPACE = 64 << 20 }; /* a lane's workspace: twice what cuBLASLt's fastest need */
-enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
+enum { HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
 
 struct hzp_cuda_device {
     struct hzp_device base;
@@ -54,8 +54,8 @@ struct hzp_cuda_device {
     struct {
         char *ptr;
         size_t size;
-    } pinned[HZP_CUDA_PINNED_MAX]; /* host memory that was allocated */
-    int pinneds;
+    } * pinned; /* [pinneds] host memory that was allocated, by address */
+    int pinneds, pinneds_room;
     struct hzp_cuda_products *products;
     struct hzp_cudnn *cudnn; /* NULL: not wanted */
     size_t attn_bytes;       /* of a lane's `attn` */

@@ -185,6 +185,37 @@ static void test_staging(void **state)
     rig_close(&g);
 }
 
+/* Host memory is known as such however much of it there is. */
+static void test_pinned(void **state)
+{
+    enum { MANY = 400 };
+    struct rig g;
+    static int32_t *host[MANY];
+    rig_open(&g, 3, NULL);
+    fill(g.a, g.x, 1);
+    fill(g.a, g.y, 0);
+    for (int i = 0; i < MANY; i++) {
+        assert_int_equal(hzp_device_alloc(g.dev, HZP_MEM_HOST, 64, (void **)&host[i]), HZP_OK);
+        memset(host[i], 0, 64);
+    }
+    fake_reset(3);
+    for (int i = 0; i < MANY; i += 57) {
+        struct hzp_rope_args args = {.x = {g.x, 2, 24, 24, HZP_F32},
+                                     .y = {g.x, 2, 24, 24, HZP_F32},
+                                     .table = {g.y, 4, 8, 8, HZP_F32},
+                                     .pos = host[i] + 4, /* within it */
+                                     .heads = {1, 1, 8},
+                                     .eps = 1e-5f};
+        int copies = fake_count(FAKE_COPY);
+        assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
+        assert_int_equal(fake_count(FAKE_COPY), copies + 1);
+    }
+    finish(&g, g.a);
+    for (int i = 0; i < MANY; i++) /* first those in between */
+        hzp_device_free(g.dev, HZP_MEM_HOST, host[i * 7 % MANY]);
+    rig_close(&g);
+}
+
 static void test_failures(void **state)
 {
     struct rig g;
@@ -699,6 +730,7 @@ int main(void)
         cmocka_unit_test(test_share_order),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),
+        cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_loading),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_slow_shares),
