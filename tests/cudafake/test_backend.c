@@ -452,6 +452,42 @@ static void test_priority(void **state)
     }
 }
 
+static void ran_on(struct rig *g, struct hzp_lane *lane, int from, int to)
+{
+    on_share(g, lane, from, to);
+    finish(g, lane);
+}
+
+/* Three and four lanes: the driver divides the SMs once, into groups of equal size. */
+static void test_parts(void **state)
+{
+    struct rig g;
+    struct hzp_lane *more[2];
+    rig_open(&g, 9, "green");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hzp_lane_open(g.dev, HZP_BOUND_MEMORY, &more[i]), HZP_OK);
+    shares(&g, 24, 60);
+    assert_int_equal(hzp_lane_set_share(more[0], 48), HZP_OK);
+    ran_on(&g, g.a, 0, 24);
+    ran_on(&g, g.b, 72, 132);
+    ran_on(&g, more[0], 24, 72);
+    assert_int_equal(hzp_cuda_sms(g.b), 60);
+    fake_fail("cuDevSmResourceSplitByCount", 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    shares(&g, 32, 52); /* a common divisor, of which the driver makes no groups */
+    ran_on(&g, more[0], 32, 80);
+    ran_on(&g, g.b, 80, 132);
+    assert_int_equal(hzp_lane_set_share(more[1], 16), HZP_OK);
+    assert_int_equal(hzp_lane_set_share(more[0], 16), HZP_OK);
+    ran_on(&g, more[0], 0, 16);
+    ran_on(&g, more[1], 16, 32);
+    ran_on(&g, g.a, 32, 64);
+    ran_on(&g, g.b, 64, 132);
+    assert_int_equal(hzp_device_fallbacks(g.dev, HZP_FALLBACK_share), 0);
+    for (int i = 0; i < 2; i++)
+        hzp_lane_close(more[i]);
+    rig_close(&g);
+}
+
 static int contexts(void)
 {
     int count = 0;
@@ -732,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_about),
         cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_slow_shares),
         cmocka_unit_test(test_priority),
