@@ -2,6 +2,7 @@
 /* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,8 +110,7 @@ static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hz
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
     note_context(dev->ordinal, before, free_bytes, total);
-    const char *early = getenv("HZP_CUDA_EARLY");
-    dev->early = prop.major >= 9 && !(early && strcmp(early, "0") == 0);
+    dev->early = prop.major >= 9 ? dev->early : 0;
     const char *fuse = getenv("HZP_CUDA_FUSE");
     dev->fuses = !(fuse && strcmp(fuse, "0") == 0);
     dev->sms = prop.multiProcessorCount;
@@ -167,6 +167,25 @@ static int lanes_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr
                           "HZP_CUDA_LANES=%s: not green, grid or plain", name);
 }
 
+static int early_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+{
+    static const struct {
+        const char *name;
+        int rows;
+    } steps[] = {{"0", 0}, {"few", HZP_CUDA_FEW_ROWS}, {"all", INT_MAX}};
+    const char *name = getenv("HZP_CUDA_EARLY");
+    dev->early = HZP_CUDA_FEW_ROWS;
+    if (!name || !*name)
+        return HZP_OK;
+    for (int i = 0; i < HZP_COUNT(steps); i++)
+        if (strcmp(name, steps[i].name) == 0) {
+            dev->early = steps[i].rows;
+            return HZP_OK;
+        }
+    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_EARLY",
+                          "HZP_CUDA_EARLY=%s: not 0, few or all", name);
+}
+
 static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
 {
     const char *name = getenv("HZP_CUDA_GRAPHS");
@@ -207,6 +226,8 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     int r = lanes_choose(dev, reterr);
     if (r == HZP_OK)
         r = graphs_choose(dev, reterr);
+    if (r == HZP_OK)
+        r = early_choose(dev, reterr);
     if (r == HZP_OK)
         r = device_describe(dev, before, reterr);
     loaded = hzp_now_ns();

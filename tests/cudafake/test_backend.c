@@ -336,7 +336,7 @@ static void expect_early(int all, int early, bool captured)
     assert_int_equal(begins, early);
 }
 
-/* Steps of few rows, and graphs of them; not larger ones, nor where it is turned off. */
+/* Steps of few rows, and graphs of them; not larger ones. */
 static void test_early(void **state)
 {
     struct rig g;
@@ -357,14 +357,33 @@ static void test_early(void **state)
     finish(&g, g.a);
     hzp_graph_close(g.dev, graph);
     rig_close(&g);
-    setenv("HZP_CUDA_EARLY", "0", 1);
-    rig_open(&g, 12, NULL);
+}
+
+/* Which steps' kernels may begin early; other words are refused. */
+static void test_early_words(void **state)
+{
+    static const struct {
+        const char *word;
+        int rows, early;
+    } cases[] = {{"all", 4, 3}, {"all", 5, 2}, {"all", 8, 2}, {"few", 4, 3},
+                 {"few", 5, 0}, {"", 4, 3},    {"", 5, 0},    {"0", 4, 0}};
+    struct rig g;
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        setenv("HZP_CUDA_EARLY", cases[i].word, 1);
+        rig_open(&g, 12, NULL);
+        fake_reset(12);
+        norm_and_product(&g, cases[i].rows);
+        expect_early(cases[i].rows > 4 ? 2 : 3, cases[i].early, false);
+        finish(&g, g.a);
+        rig_close(&g);
+    }
+    struct hzp_device *dev;
+    struct hzp_err_text why = {0};
+    setenv("HZP_CUDA_EARLY", "yes", 1);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why),
+                     HZP_EINVAL);
+    assert_string_equal(why.param, "HZP_CUDA_EARLY");
     unsetenv("HZP_CUDA_EARLY");
-    fake_reset(12);
-    norm_and_product(&g, 4);
-    expect_early(3, 0, false);
-    finish(&g, g.a);
-    rig_close(&g);
 }
 
 /* ---- shares ---- */
@@ -768,6 +787,7 @@ int main(void)
         cmocka_unit_test(test_about),
         cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_early_words),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_slow_shares),
