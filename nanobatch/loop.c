@@ -267,7 +267,7 @@ static int check_group(struct hzp_loop *loop)
 
 /* This rank's steps do not go on, because of another rank, which the link's text names, or of its
  * own device: a plan's exchange that another rank ended looks like a failure of the device. */
-static void tell_failure(struct hzp_loop *loop, int status)
+void hzp_loop_tell_failure(struct hzp_loop *loop, int status)
 {
     struct hzp_err_text text;
     struct hzp_step_link *group = loop->config.group;
@@ -282,7 +282,7 @@ static void tell_failure(struct hzp_loop *loop, int status)
         hzp_step_link_fail(group, "its device failed");
 }
 
-static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *active)
+int hzp_loop_tell_group(struct hzp_loop *loop, const struct hzp_active_step *active)
 {
     const struct hzp_loop_config *c = &loop->config;
     const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
@@ -292,7 +292,8 @@ static int tell_group(struct hzp_loop *loop, const struct hzp_active_step *activ
                                      .version = active->step.version->record.id,
                                      .current = active->current,
                                      .plan = hzp_plan_hash(&active->plan),
-                                     .shape = hzp_plan_shapes_number(&shapes, active->shape)};
+                                     .shape = hzp_plan_shapes_number(&shapes, active->shape),
+                                     .warms = active->warms};
     HZP_ASSERT(active->offer.slices <= 1);
     const struct hzp_slice *slice = active->offer.slices ? &active->offer.slice[0] : NULL;
     if (slice && slice->to > slice->from) { /* a slice without items needs no run */
@@ -325,7 +326,7 @@ static int fail(struct hzp_loop *loop, int status)
         active->stage = HZP_STEP_LANDED;
     }
     loop->landed = loop->number;
-    tell_failure(loop, status);
+    hzp_loop_tell_failure(loop, status);
     atomic_store(&loop->counters.failed, true);
     return status;
 }
@@ -364,7 +365,7 @@ static int issue(struct hzp_loop *loop, struct hzp_active_step *active)
                                                : NULL;
     if (loop->config.check_plans)
         check(loop, active, before);
-    HZP_TRY(tell_group(loop, active));
+    HZP_TRY(hzp_loop_tell_group(loop, active));
     uint64_t begin = hzp_host_ns();
     HZP_TRY(
         hzp_exec_issue(loop->exec, &active->plan, active->flight, before ? before->flight : NULL));

@@ -85,8 +85,9 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
  * once with the whole device, and with each share that training has on lanes where nothing serves.
  * Then, on every device, it calls hzp_device_steady().  Call it before the first turn.
  *
- * In a group on such a device nothing runs here, because members run only steps that records tell
- * of: algorithms are chosen, and events made, by the first steps of each size. */
+ * In a group these are steps that records tell of, so that all ranks run the same ones, with their
+ * collectives in one order; nothing is captured, and the numbers of later steps follow theirs.
+ * Each rank is steady before its first step with requests.  HZP_EIO, HZP_EDEVICE: a rank failed. */
 int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv,
                      const struct hzp_plan *products);
 

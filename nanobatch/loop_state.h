@@ -47,6 +47,7 @@ struct hzp_active_step {
     struct hzp_flight *flight;
     uint64_t tokens_ns; /* when serving's part was delivered */
     uint64_t current;   /* id of the current version when the step was begun; 0: none */
+    bool warms;         /* a step of the start (loop_warm.c) */
 };
 
 struct hzp_loop {
@@ -120,6 +121,14 @@ static inline bool hzp_step_serves(const struct hzp_active_step *active)
 {
     return active->batch && active->batch->rows > 0;
 }
+
+/* ---- loop.c ---- */
+
+/* Sends the record of a planned step to the other ranks of the group, if there is one. */
+int hzp_loop_tell_group(struct hzp_loop *loop, const struct hzp_active_step *active);
+
+/* Logs why steps do not go on, and tells the group. */
+void hzp_loop_tell_failure(struct hzp_loop *loop, int status);
 
 /* ---- loop_form.c ---- */
 

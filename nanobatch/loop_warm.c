@@ -31,8 +31,16 @@ static bool is_plain(const struct hzp_plan_shape *shape)
 static bool differs(const struct hzp_loop *loop, const struct hzp_batch *batch)
 {
     const struct hzp_plan_shape *both = hzp_loop_shape(loop, batch, HZP_TENANT_TRAIN);
-    return loop->config.trains && both &&
+    return loop->config.trains && (both || loop->config.group) &&
            !(is_plain(both) && is_plain(hzp_loop_shape(loop, batch, HZP_TENANT_SERVE)));
+}
+
+static struct hzp_warm warm_of(const struct hzp_loop *loop)
+{
+    const struct hzp_loop_config *c = &loop->config;
+    return (struct hzp_warm){.kv = loop->active[0].offer.kv,
+                             .positions = c->model->positions,
+                             .lines = c->group ? hzp_step_link_limits(c->group)->lines : 0};
 }
 
 /* Plans the batch as in a step with this tenant: training takes lanes too, though it has no items
@@ -42,7 +50,7 @@ static void warm_build_with(struct hzp_loop *loop, struct hzp_active_step *activ
 {
     const struct hzp_plan_shape *shape = hzp_loop_shape(loop, active->batch, with);
     warm_build(loop, active, shape);
-    for (int kind = 0; kind < HZP_KIND_COUNT && with == HZP_TENANT_TRAIN; kind++)
+    for (int kind = 0; kind < HZP_KIND_COUNT && shape && with == HZP_TENANT_TRAIN; kind++)
         if (kind != HZP_KIND_DECODE)
             active->plan.computing |= 1u << shape->train_lane[kind];
 }
@@ -50,52 +58,49 @@ static void warm_build_with(struct hzp_loop *loop, struct hzp_active_step *activ
 static int warm_run(struct hzp_loop *loop, struct hzp_active_step *active, enum hzp_tenant with)
 {
     struct hzp_exec_times times;
+    struct hzp_step_link *group = loop->config.group;
     warm_build_with(loop, active, with);
+    if (group) { /* a step like any other for them */
+        active->step.number = ++loop->number;
+        HZP_TRY(hzp_loop_tell_group(loop, active));
+    }
     HZP_TRY(hzp_exec_issue(loop->exec, &active->plan, active->flight, NULL));
-    return hzp_exec_land(active->flight, NULL, &times);
+    HZP_TRY(hzp_exec_land(active->flight, NULL, &times));
+    loop->landed = loop->number;
+    if (group)
+        hzp_step_link_drew(group, loop->number, active->batch);
+    return HZP_OK;
 }
 
-/* Opens the fences for steps of this shape; *ret_items: the largest number of items so far.  Some
- * steps need more than the one that is built here: for tokens that the step before draws and for
- * changes of the page table, and in each layer where another nano-batch has decode rows and
- * prompts. */
 static int warm_reserve(struct hzp_loop *loop, const struct hzp_plan_shape *shape,
                         int32_t *ret_items)
 {
-    int32_t more = 2 + (shape ? shape->nanos : 1) * loop->config.model->config->layers;
+    const struct hzp_warm warm = warm_of(loop);
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {
         struct hzp_active_step *active = &loop->active[i];
-        hzp_warm_mixed(active->batch, active->offer.kv);
-        warm_build(loop, active, shape);
-        HZP_TRY(hzp_flight_reserve(active->flight, &active->plan, more));
-        *ret_items = HZP_MAX(*ret_items, active->plan.items);
+        active->shape = shape;
+        struct hzp_step_plan what = hzp_step_serving(loop, active);
+        HZP_TRY(hzp_warm_reserve(active->flight, &active->plan, &what, &warm, ret_items));
     }
     return HZP_OK;
 }
 
-/* Prepares events for the items of two steps, each with a slice of training. The number of
- * training's items is estimated: a layer's forward and backward are about forty, more with a
- * quantum. */
-static int warm_times(struct hzp_loop *loop, int32_t items)
-{
-    enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
-    const struct hzp_model *model = loop->config.model;
-    return hzp_device_prepare_times(
-        model->dev, 2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
-}
-
-/* Runs the first active step, which chooses algorithms; then captures both. */
+/* Runs the first active step, which chooses algorithms; then captures both, which a group's are
+ * not. */
 static int warm_decode(struct hzp_loop *loop, int32_t rows, enum hzp_tenant with)
 {
+    const struct hzp_warm warm = warm_of(loop);
     for (int i = 0; i < HZP_COUNT(loop->active); i++) {
         struct hzp_active_step *active = &loop->active[i];
-        hzp_warm_decode(active->batch, rows);
+        hzp_warm_decode(active->batch, &warm, rows);
         if (with == HZP_TENANT_TRAIN && !differs(loop, active->batch))
             return HZP_OK;
         if (i == 0)
             HZP_TRY(warm_run(loop, active, with));
         else
             warm_build_with(loop, active, with);
+        if (loop->config.group)
+            return HZP_OK;
         HZP_TRY(hzp_exec_capture(loop->exec, &active->plan));
     }
     return HZP_OK;
@@ -118,7 +123,8 @@ static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant wit
 {
     struct hzp_active_step *active = &loop->active[0];
     const struct hzp_batch_config *max = &active->batch->max;
-    hzp_warm_prompts(active->batch, active->offer.kv, rows, 1);
+    const struct hzp_warm warm = warm_of(loop);
+    hzp_warm_prompts(active->batch, &warm, rows, 1);
     const struct hzp_plan_shape *shape = hzp_loop_shape(loop, active->batch, with);
     if (with == HZP_TENANT_TRAIN && !differs(loop, active->batch))
         return HZP_OK;
@@ -127,7 +133,7 @@ static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant wit
     int32_t logits = HZP_MIN(active->batch->rows, max->logits_max);
     do {
         heads->most = hzp_batch_head_rows(max, HZP_MIN(heads->most + 1, logits));
-        hzp_warm_prompts(active->batch, active->offer.kv, rows, heads->most);
+        hzp_warm_prompts(active->batch, &warm, rows, heads->most);
         HZP_TRY(warm_run(loop, active, with));
     } while (heads->most < logits);
     return HZP_OK;
@@ -137,12 +143,15 @@ static int warm_prompts(struct hzp_loop *loop, int32_t rows, enum hzp_tenant wit
 static int warm_sizes(struct hzp_loop *loop, enum hzp_tenant with)
 {
     const struct hzp_batch_config *max = &loop->config.batch->max;
+    const struct hzp_warm warm = warm_of(loop);
     int32_t most = hzp_batch_decodes_max(max);
     struct heads heads = {0};
     for (int32_t rows = hzp_batch_size(1); rows < max->rows_max; rows = hzp_batch_size(rows + 1))
         if (rows >= MIXED_MIN || rows > most)
             HZP_TRY(warm_prompts(loop, rows, with, &heads));
     HZP_TRY(warm_prompts(loop, max->rows_max, with, &heads));
+    if (warm.lines) /* more sequences cannot decode in one step */
+        most = HZP_MIN(most, HZP_MIN(warm.lines, warm.kv->pages));
     for (int32_t rows = 1, bucket; rows <= most; rows = bucket + 1) {
         bucket = hzp_batch_bucket(rows);
         HZP_TRY(warm_decode(loop, HZP_MIN(bucket, most), with));
@@ -158,7 +167,8 @@ static int warm_all(struct hzp_loop *loop)
     HZP_TRY(warm_reserve(loop, c->beside, &items));
     for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
         HZP_TRY(warm_reserve(loop, &c->plans->entry[i].shape, &items));
-    HZP_TRY(warm_times(loop, items));
+    hzp_page_table_forget(c->batch->max.table); /* those steps never run */
+    HZP_TRY(hzp_warm_times(c->model, items));
     HZP_TRY(warm_sizes(loop, HZP_TENANT_TRAIN));
     return warm_sizes(loop, HZP_TENANT_SERVE); /* last: these graphs are evicted last */
 }
@@ -205,6 +215,8 @@ static int warm_products(struct hzp_loop *loop, const struct hzp_plan *products)
     const struct hzp_loop_config *c = &loop->config;
     const struct hzp_plan_entry *entry = c->plans ? c->plans->entry : NULL;
     HZP_TRY(warm_products_with(loop, products, NULL));
+    if (c->group) /* training is in turn */
+        return HZP_OK;
     if (c->beside && hzp_plan_shape_beside(c->beside))
         HZP_TRY(warm_products_with(loop, products, c->beside));
     for (int32_t i = 0; entry && i < c->plans->entries; i++) {
@@ -224,28 +236,32 @@ int hzp_loop_warm_up(struct hzp_loop *loop, const struct hzp_kv *kv,
     struct hzp_version *version = hzp_weights_current(loop->config.model->weights);
     int r = HZP_OK;
     HZP_ASSERT(loop->number == 0);
-    if (hzp_device_has_graphs(dev) && loop->config.group)
-        return HZP_OK; /* see nanobatch/loop.h */
     if (hzp_device_has_graphs(dev) && (loop->config.batch || products) && version) {
         uint64_t begin = hzp_now_ns();
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {
             loop->active[i].step.version = version;
+            loop->active[i].current = version->record.id;
             loop->active[i].offer.kv = kv;
+            loop->active[i].warms = true;
         }
-        r = loop->config.batch ? warm_all(loop) : warm_times(loop, 0);
+        r = loop->config.batch ? warm_all(loop) : hzp_warm_times(loop->config.model, 0);
         if (r == HZP_OK && products && products->items)
             r = warm_products(loop, products);
         for (int i = 0; i < HZP_COUNT(loop->active); i++) {
             if (loop->active[i].batch)
                 hzp_batch_clear(loop->active[i].batch);
             hzp_plan_clear(&loop->active[i].plan);
+            loop->active[i].warms = false;
         }
-        if (loop->config.batch) /* some of those steps never ran */
+        if (loop->config.batch && !loop->config.group) /* some of those steps never ran */
             hzp_page_table_forget(loop->config.batch->max.table);
-        hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu",
+        hzp_log(HZP_LOG_INFO, "loop", "warm-up ms=%.0f graphs=%llu told_steps=%llu",
                 (double)(hzp_now_ns() - begin) / 1e6,
-                (unsigned long long)hzp_exec_graphs(loop->exec).captures);
+                (unsigned long long)hzp_exec_graphs(loop->exec).captures,
+                (unsigned long long)loop->number);
     }
+    if (r < 0 && loop->config.group)
+        hzp_loop_tell_failure(loop, r);
     hzp_exec_steady(loop->exec);
     hzp_device_steady(dev);
     return r;

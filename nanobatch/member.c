@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/member.h"
 
+#include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/model/step.h"
 #include "nanobatch/plan/plan_hash.h"
-#include "nanobatch/run/exec.h"
+#include "nanobatch/run/warm.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,8 +29,44 @@ struct hzp_member {
     struct member_step *runs; /* issued, and not landed; NULL: none */
     struct hzp_plan joined;   /* two steps in flight, to be checked */
     uint64_t step, chain;     /* the newest one issued, and the newest chain */
-    _Atomic uint64_t steps, rows, version, serve_ns;
+    bool steady;              /* rank 0's start has ended */
+    _Atomic uint64_t steps, rows, version, warms, serve_ns;
 };
+
+/* As rank 0 does for its own steps (loop_warm.c): makes what steps of any shape need. */
+static int reserve(struct hzp_member *m)
+{
+    const struct hzp_member_config *c = &m->config;
+    const struct hzp_warm warm = {.kv = c->kv, .positions = c->model->positions};
+    int32_t items = 0;
+    struct hzp_step_plan what = {.model = c->model,
+                                 .version = hzp_weights_current(c->model->weights),
+                                 .kv = c->kv,
+                                 .space = c->space,
+                                 .in_turn = true};
+    for (int32_t i = -1; hzp_plan_shapes_at(&c->shapes, i, &what.shape) || i < 2; i++)
+        for (int k = 0; k < HZP_COUNT(m->at) && (what.shape || i < 0); k++) {
+            what.batch = m->at[k].batch;
+            HZP_TRY(hzp_warm_reserve(m->at[k].flight, &m->at[k].plan, &what, &warm, &items));
+            hzp_batch_clear(what.batch);
+        }
+    hzp_page_table_forget(c->batch->max.table); /* those steps never run */
+    return hzp_warm_times(c->model, items);
+}
+
+static int try_products(struct hzp_member *m)
+{
+    const struct hzp_plan *products = m->config.products;
+    struct hzp_exec_times times;
+    if (!products || !products->items)
+        return HZP_OK;
+    int r = hzp_exec_run(m->exec, products, NULL, &times);
+    if (r != HZP_ENOMEM && r != HZP_EUNSUP)
+        return r;
+    hzp_log(HZP_LOG_WARN, "loop", "products of training cannot be tried: %s, ignoring",
+            hzp_err_name(r));
+    return HZP_OK;
+}
 
 static int prepare(struct hzp_member *m)
 {
@@ -49,10 +85,22 @@ static int prepare(struct hzp_member *m)
     HZP_TRY(hzp_batch_create(dev, &m->config.batch->max, &m->at[1].batch));
     for (int i = 0; i < HZP_COUNT(m->at); i++)
         HZP_TRY(hzp_flight_open(m->exec, &m->at[i].flight));
+    if (!hzp_device_has_graphs(dev) || !hzp_weights_current(m->config.model->weights))
+        return HZP_OK;
+    HZP_TRY(reserve(m));
+    return try_products(m);
+}
+
+/* Before the first step with requests, or with training. */
+static void end_start(struct hzp_member *m)
+{
+    if (m->steady)
+        return;
+    m->steady = true;
     hzp_exec_steady(m->exec);
-    if (!hzp_device_has_graphs(dev)) /* else the first steps choose algorithms, as on rank 0 */
-        hzp_device_steady(dev);
-    return HZP_OK;
+    hzp_device_steady(m->config.model->dev);
+    hzp_log(HZP_LOG_INFO, "loop", "warm-up ended told_steps=%llu",
+            (unsigned long long)atomic_load(&m->warms));
 }
 
 int hzp_member_create(const struct hzp_member_config *config, struct hzp_member **ret)
@@ -67,6 +115,7 @@ int hzp_member_create(const struct hzp_member_config *config, struct hzp_member 
         hzp_plan_init(&m->at[i].plan);
     hzp_plan_init(&m->joined);
     int r = prepare(m);
+    m->config.products = NULL; /* the caller's again */
     if (r < 0) {
         hzp_member_destroy(m);
         return r;
@@ -194,6 +243,10 @@ static int land(struct hzp_member *m, struct hzp_err_text *reterr)
     if (r < 0)
         return device_failed(m, r, step, reterr);
     hzp_step_link_drew(m->records, step->record.step, step->batch);
+    if (step->record.warms) {
+        atomic_fetch_add(&m->warms, 1);
+        return HZP_OK;
+    }
     atomic_fetch_add(&m->steps, 1);
     atomic_fetch_add(&m->rows, (uint64_t)step->batch->rows);
     atomic_fetch_add(&m->serve_ns, times.ns[HZP_TENANT_SERVE]);
@@ -259,6 +312,8 @@ static int turn(struct hzp_member *m, struct hzp_err_text *reterr)
     HZP_TRY(hzp_step_link_receive(m->records, before, &step->record, step->batch, reterr));
     if (m->runs && needs_end(m, &step->record))
         HZP_TRY(land(m, reterr));
+    if (!step->record.warms)
+        end_start(m);
     if (step->record.end) /* as rank 0 does (end_group in loop.c) */
         return hzp_link_end_all(m->config.model->tensor_train, reterr);
     HZP_TRY(hzp_step_link_compare(m->records, &step->record, reterr));
@@ -294,5 +349,6 @@ void hzp_member_read_stats(const struct hzp_member *m, struct hzp_member_stats *
     *ret = (struct hzp_member_stats){.steps = atomic_load(&m->steps),
                                      .rows = atomic_load(&m->rows),
                                      .version = atomic_load(&m->version),
+                                     .warms = atomic_load(&m->warms),
                                      .serve_ns = atomic_load(&m->serve_ns)};
 }

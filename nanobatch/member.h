@@ -16,6 +16,9 @@
  * something of step n + 1 follows from the end of step n (another version, another chain, the
  * tokens drawn).
  *
+ * Rank 0 begins with steps of made-up rows (loop.h), by which algorithms are chosen here, too, and
+ * what the device needs is made.  With the first step after them the device is steady.
+ *
  * What ranks must agree on is compared in every step: the numbers of steps and versions, the hash
  * of the plan, and (a step later) of the tokens drawn.  Where they differ, and where its device
  * fails, the member fails the link with a line that names its rank; the group fails as a whole.
@@ -40,6 +43,9 @@ struct hzp_member_config {
     struct hzp_plan_shapes shapes;
     struct hzp_link *link; /* carries the records (step_link.h) */
     bool check_plans;      /* prove every plan race-free before it runs */
+    /* Of training (train/group_learner.h), borrowed by create, which runs each once on a device
+     * that has graphs: so their algorithms are chosen.  NULL: none. */
+    const struct hzp_plan *products;
     /* Rank 0 has published this version: it is to be current here, too, when this returns.  NULL:
      * the versions of this group never change. */
     int (*publish)(void *ctx, uint64_t id, struct hzp_err_text *reterr);
@@ -53,7 +59,8 @@ struct hzp_member_config {
     void *ctx;
 };
 
-/* All borrowed but the configuration, which is copied.  HZP_ENOMEM, HZP_EDEVICE. */
+/* All borrowed but the configuration, which is copied.  The current version is the one that rank 0
+ * begins with.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_member_create(const struct hzp_member_config *config, struct hzp_member **ret);
 void hzp_member_destroy(struct hzp_member *m); /* NULL: no effect */
 
@@ -66,7 +73,8 @@ int hzp_member_turn(struct hzp_member *m, struct hzp_err_text *reterr);
 int hzp_member_run(struct hzp_member *m, struct hzp_err_text *reterr);
 
 struct hzp_member_stats {
-    uint64_t steps, rows, version; /* version: of the newest step */
+    uint64_t steps, rows, version; /* without made-up rows; version: of the newest step */
+    uint64_t warms;                /* steps of made-up rows */
     uint64_t serve_ns;             /* how long its steps took on the device */
 };
 void hzp_member_read_stats(const struct hzp_member *m, struct hzp_member_stats *ret);

@@ -46,6 +46,11 @@ void hzp_step_link_destroy(struct hzp_step_link *l)
     free(l);
 }
 
+const struct hzp_step_limits *hzp_step_link_limits(const struct hzp_step_link *l)
+{
+    return &l->config.limits;
+}
+
 /* Posts bytes [from, from + bytes) of the record of a step; *ret is 0 if there are none. */
 static int post(struct hzp_step_link *l, uint64_t step, size_t from, size_t bytes, hzp_ticket *ret,
                 struct hzp_err_text *reterr)

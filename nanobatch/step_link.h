@@ -27,6 +27,8 @@ struct hzp_step_link_config {
 struct hzp_step_link *hzp_step_link_create(const struct hzp_step_link_config *config);
 void hzp_step_link_destroy(struct hzp_step_link *l); /* NULL: no effect */
 
+const struct hzp_step_limits *hzp_step_link_limits(const struct hzp_step_link *l);
+
 /* Rank 0: sends the step's record; batch NULL: the end, which it waits for until all ranks have
  * it.  Sets record->drawn and drawn_step.  HZP_EIO names the rank at fault. */
 int hzp_step_link_send(struct hzp_step_link *l, struct hzp_step_record *record,

@@ -31,6 +31,7 @@ struct head {
     uint64_t step, version, current, plan, drawn_step, drawn, chain;
     int32_t shape, end, padded, tops;
     int32_t rows, refs, segs, decode_segs, logits, edits, masks, hiddens, pages, from, to, work;
+    int32_t warms, zero;
 };
 _Static_assert(sizeof(struct head) == HZP_STEP_RECORD_HEAD, "a record's head has no padding");
 _Static_assert(sizeof(struct hzp_logit_edit) == 16, "an edit has no padding");
@@ -199,6 +200,7 @@ size_t hzp_step_record_write(const struct hzp_step_record *record, const struct 
                      .chain = training->chain,
                      .shape = record->shape,
                      .end = record->end,
+                     .warms = record->warms,
                      .from = training->from,
                      .to = training->to,
                      .work = (int32_t)training->work_bytes};
@@ -289,6 +291,9 @@ static int check_counts(const struct reader *r)
                  {"an unknown flag", h->end, 1},
                  {"an unknown flag", h->padded, 1},
                  {"an unknown flag", h->tops, 1},
+                 {"an unknown flag", h->warms, 1},
+                 {"an unknown flag", h->zero, 0},
+                 {"made-up rows of training or of an end", h->warms ? h->end || h->chain : 0, 0},
                  {"rows in an end", h->end ? h->rows : 0, 0},
                  {"too much work of a chain", h->work, h->chain ? r->is->work_bytes : 0},
                  {"items of no chain", h->to, h->chain && r->is->work_bytes ? INT32_MAX : 0},
@@ -478,6 +483,8 @@ int hzp_step_record_read(const char *data, size_t bytes, const struct hzp_step_l
     REQUIRE(&r, said == bytes, "it does not end where it says", 0);
     REQUIRE(&r, h.sum == sum_of(data, bytes), "its checksum is wrong", 0);
     hzp_batch_clear(batch);
+    if (h.warms) /* as rank 0 does (run/warm.h) */
+        hzp_page_table_forget(batch->max.table);
     HZP_TRY(check_counts(&r));
     HZP_TRY(read_segments(&r));
     HZP_TRY(read_draws(&r));
@@ -493,6 +500,7 @@ int hzp_step_record_read(const char *data, size_t bytes, const struct hzp_step_l
                                     .drawn = h.drawn,
                                     .shape = h.shape,
                                     .end = h.end,
+                                    .warms = h.warms,
                                     .training = {.chain = h.chain,
                                                  .from = h.from,
                                                  .to = h.to,

@@ -48,6 +48,7 @@ struct hzp_step_record {
     uint64_t drawn;      /* hzp_step_drawn of it */
     int32_t shape;       /* hzp_plan_shapes_number; -1: sequential */
     bool end;            /* there are no more steps, and no rows */
+    bool warms;          /* of made-up rows, before the first request (loop.h): it counts nowhere */
     struct hzp_step_training training;
 };
 
@@ -69,7 +70,7 @@ void hzp_step_pages_init(struct hzp_step_pages *pages, int32_t lines, int32_t st
 void hzp_step_pages_fini(struct hzp_step_pages *pages);
 
 enum {
-    HZP_STEP_RECORD_HEAD = 152, /* bytes of the part that says how long the record is */
+    HZP_STEP_RECORD_HEAD = 160, /* bytes of the part that says how long the record is */
 };
 
 /* Bytes of the longest record of such batches. */

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/model/chain_work.h"
+#include "nanobatch/run/warm.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -64,6 +65,11 @@ void hzp_group_learner_destroy(struct hzp_group_learner *l)
 struct hzp_train_space *hzp_group_learner_space(struct hzp_group_learner *l)
 {
     return l->space;
+}
+
+int hzp_group_learner_products(struct hzp_group_learner *l, struct hzp_plan *chain)
+{
+    return hzp_warm_micros(chain, l->config.model, l->micro, l->space);
 }
 
 void hzp_group_learner_read_stats(const struct hzp_group_learner *l,

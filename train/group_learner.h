@@ -49,6 +49,9 @@ void hzp_group_learner_destroy(struct hzp_group_learner *l); /* NULL: no effect 
 /* For checkpoints and tests; valid between chains. */
 struct hzp_train_space *hzp_group_learner_space(struct hzp_group_learner *l);
 
+/* As hzp_trainer_products. */
+int hzp_group_learner_products(struct hzp_group_learner *l, struct hzp_plan *chain);
+
 /* The callbacks of struct hzp_member_config, whose ctx is the learner.
  *
  * chain: HZP_EFORMAT: the work cannot be read; HZP_EINVAL: rank 0 is at another place of its chains

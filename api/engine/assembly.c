@@ -708,13 +708,13 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         hzp_link_set_wake(a->link, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->tier)
         hzp_tier_set_wake(a->tier, hzp_loop_wake, a->loop);
+    int64_t ready = 1;
+    if (r == HZP_OK && a->is.group) /* all ranks run the steps of the warm-up */
+        r = hzp_group_least(a->is.group, &ready, reterr);
     if (r == HZP_OK && (a->pool || a->trainer || a->follower))
         r = hzp_warm_up(a->loop, a->pool, a->trainer, a->follower, a->dev);
     if (r == HZP_OK)
         note_memory(a);
-    int64_t ready = 1;
-    if (r == HZP_OK && a->is.group)
-        r = hzp_group_least(a->is.group, &ready, reterr);
     return explain(a, r, "the loop", reterr);
 }
 

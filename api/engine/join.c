@@ -32,6 +32,21 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
                : HZP_OK;
 }
 
+static int create(struct hzp_assembly *a, struct hzp_member_config *config, struct hzp_member **ret)
+{
+    struct hzp_plan products;
+    int r = HZP_OK;
+    hzp_plan_init(&products);
+    if (a->group_learner && hzp_device_has_graphs(a->dev)) {
+        r = hzp_group_learner_products(a->group_learner, &products);
+        config->products = &products;
+    }
+    if (r == HZP_OK)
+        r = hzp_member_create(config, ret);
+    hzp_plan_fini(&products);
+    return r;
+}
+
 static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     struct hzp_member *member;
@@ -60,7 +75,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
         config.publish = hzp_group_learner_publish;
         config.ctx = a->group_learner;
     }
-    int r = hzp_member_create(&config, &member);
+    int r = create(a, &config, &member);
     if (r < 0)
         return hzp_fail(reterr, r, "cannot join the group: %s", hzp_err_name(r));
     r = hzp_group_least(a->is.group, &ready, reterr);

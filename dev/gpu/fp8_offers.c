@@ -208,12 +208,14 @@ static void offers(struct lab *l, const char *name, const struct product *p)
     static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    static const uint32_t align = 16;
+    static const uint32_t align = 16, sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int found = 0, usable = 0;
     float best = -1;
     GOOD(l->MatmulPreferenceCreate(&wish));
     GOOD(l->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &SPACE,
                                          sizeof(SPACE)));
+    GOOD(l->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums,
+                                         sizeof(sums)));
     for (int i = 0; i < HZP_COUNT(aligned); i++)
         GOOD(l->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)));
     if (l->MatmulAlgoGetHeuristic(l->handle, desc, layout[0], layout[1], layout[2], layout[2], wish,

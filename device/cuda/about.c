@@ -54,6 +54,7 @@ static void add_device(struct hzp_about *ret, int ordinal)
 void hzp_cuda_about(struct hzp_about *ret)
 {
     int count = 0, driver = 0;
+    hzp_cuda_load_whole();
     size_t found = library_version();
     hzp_fact_add(ret->build, &ret->builds, "CUDA", "%d.%d", CUDART_VERSION / 1000,
                  CUDART_VERSION % 1000 / 10);

@@ -57,7 +57,7 @@ static const uint64_t HASH_BEGIN = 14695981039346656037u;
 static struct head head_of(const struct hzp_cuda_algos *a)
 {
     struct head head = {
-        .magic = "HZPALG1", .entry_bytes = sizeof(*a->entry), .count = (uint32_t)a->count};
+        .magic = "HZPALG2", .entry_bytes = sizeof(*a->entry), .count = (uint32_t)a->count};
     memcpy(head.identity, a->identity, sizeof(head.identity));
     return head;
 }

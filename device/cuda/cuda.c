@@ -2,12 +2,15 @@
 /* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "device/about.h"
 #include "device/cuda/nvml.h"
 #include "device/fallback.h"
@@ -44,6 +47,11 @@ int hzp_cuda_launched(struct hzp_lane *lane, const char *op)
     return hzp_cuda_check(hzp_cuda_device(lane), cudaGetLastError(), op);
 }
 
+void hzp_cuda_load_whole(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 /* *ret_free: its free memory before the context is made, which cudaSetDevice may do; 0: not
  * known. */
 static int device_choose(const struct hzp_device_config *config, size_t *ret_free,
@@ -51,6 +59,7 @@ static int device_choose(const struct hzp_device_config *config, size_t *ret_fre
 {
     char bus[32];
     int count = 0;
+    hzp_cuda_load_whole();
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         cudaGetLastError();
@@ -101,8 +110,7 @@ static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hz
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
     note_context(dev->ordinal, before, free_bytes, total);
-    const char *early = getenv("HZP_CUDA_EARLY");
-    dev->early = prop.major >= 9 && !(early && strcmp(early, "0") == 0);
+    dev->early = prop.major >= 9 ? dev->early : 0;
     const char *fuse = getenv("HZP_CUDA_FUSE");
     dev->fuses = !(fuse && strcmp(fuse, "0") == 0);
     dev->sms = prop.multiProcessorCount;
@@ -159,6 +167,25 @@ static int lanes_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr
                           "HZP_CUDA_LANES=%s: not green, grid or plain", name);
 }
 
+static int early_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+{
+    static const struct {
+        const char *name;
+        int rows;
+    } steps[] = {{"0", 0}, {"few", HZP_CUDA_FEW_ROWS}, {"all", INT_MAX}};
+    const char *name = getenv("HZP_CUDA_EARLY");
+    dev->early = HZP_CUDA_FEW_ROWS;
+    if (!name || !*name)
+        return HZP_OK;
+    for (int i = 0; i < HZP_COUNT(steps); i++)
+        if (strcmp(name, steps[i].name) == 0) {
+            dev->early = steps[i].rows;
+            return HZP_OK;
+        }
+    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_EARLY",
+                          "HZP_CUDA_EARLY=%s: not 0, few or all", name);
+}
+
 static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
 {
     const char *name = getenv("HZP_CUDA_GRAPHS");
@@ -170,10 +197,25 @@ static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reter
                           "HZP_CUDA_GRAPHS=%s: not lanes or whole", name);
 }
 
+/* begin, loaded: when opening it began, and when the context was there. */
+static void say_opened(const struct hzp_cuda_device *dev, uint64_t begin, uint64_t loaded)
+{
+    size_t free_bytes = 0, total = 0;
+    uint64_t now = hzp_now_ns();
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        cudaGetLastError();
+    hzp_log(HZP_LOG_INFO, "cuda",
+            "device opened number=%d kernels_load=%s load_ms=%.0f libraries_ms=%.0f "
+            "free_bytes=%zu total_bytes=%zu",
+            dev->ordinal, hzp_cuda_loading(), (double)(loaded - begin) / 1e6,
+            (double)(now - loaded) / 1e6, free_bytes, total);
+}
+
 static int cuda_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {
     size_t before = 0;
+    uint64_t begin = hzp_now_ns(), loaded = begin;
     HZP_TRY(device_choose(config, &before, reterr));
     struct hzp_cuda_device *dev = calloc(1, sizeof(*dev));
     if (!dev)
@@ -185,7 +227,10 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     if (r == HZP_OK)
         r = graphs_choose(dev, reterr);
     if (r == HZP_OK)
+        r = early_choose(dev, reterr);
+    if (r == HZP_OK)
         r = device_describe(dev, before, reterr);
+    loaded = hzp_now_ns();
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
     if (r == HZP_OK &&
@@ -203,6 +248,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
 #define X(name, class_) dev->base.op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
+    say_opened(dev, begin, loaded);
     *ret = &dev->base;
     return HZP_OK;
 }
@@ -215,7 +261,49 @@ static void cuda_close(struct hzp_device *base)
     hzp_cuda_graphs_end(dev);
     hzp_cuda_time_close(dev);
     hzp_cuda_green_close(dev);
+    free(dev->pinned);
     free(dev);
+}
+
+/* How many of the host's allocations begin at or before ptr. */
+static int pinned_until(const struct hzp_cuda_device *dev, const void *ptr)
+{
+    int from = 0, to = dev->pinneds;
+    while (from < to) {
+        int middle = from + (to - from) / 2;
+        if ((uintptr_t)dev->pinned[middle].ptr <= (uintptr_t)ptr)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static bool is_pinned(const struct hzp_cuda_device *dev, const void *ptr)
+{
+    int at = pinned_until(dev, ptr);
+    return at > 0 && (uintptr_t)ptr - (uintptr_t)dev->pinned[at - 1].ptr < dev->pinned[at - 1].size;
+}
+
+static void pinned_add(struct hzp_cuda_device *dev, void *ptr, size_t size)
+{
+    int at = pinned_until(dev, ptr);
+    if (dev->pinneds == dev->pinneds_room) {
+        dev->pinneds_room = HZP_MAX(2 * dev->pinneds_room, 64);
+        dev->pinned = hzp_xrealloc(dev->pinned, (size_t)dev->pinneds_room * sizeof(*dev->pinned));
+    }
+    memmove(dev->pinned + at + 1, dev->pinned + at,
+            (size_t)(dev->pinneds++ - at) * sizeof(*dev->pinned));
+    dev->pinned[at].ptr = ptr;
+    dev->pinned[at].size = size;
+}
+
+static void pinned_remove(struct hzp_cuda_device *dev, const void *ptr)
+{
+    int at = pinned_until(dev, ptr) - 1;
+    if (at >= 0 && dev->pinned[at].ptr == ptr)
+        memmove(dev->pinned + at, dev->pinned + at + 1,
+                (size_t)(--dev->pinneds - at) * sizeof(*dev->pinned));
 }
 
 static int cuda_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t size, void **ret)
@@ -229,10 +317,8 @@ static int cuda_mem_alloc(struct hzp_device *base, enum hzp_mem where, size_t si
         return HZP_ENOMEM;
     }
     HZP_TRY(hzp_cuda_check(dev, error, "allocating memory"));
-    if (where == HZP_MEM_HOST && dev->pinneds < HZP_CUDA_PINNED_MAX) {
-        dev->pinned[dev->pinneds].ptr = *ret;
-        dev->pinned[dev->pinneds++].size = size;
-    }
+    if (where == HZP_MEM_HOST)
+        pinned_add(dev, *ret, size);
     return HZP_OK;
 }
 
@@ -244,21 +330,8 @@ static void cuda_mem_free(struct hzp_device *base, enum hzp_mem where, void *ptr
         hzp_cuda_check(dev, cudaFree(ptr), "freeing memory");
         return;
     }
-    for (int i = 0; i < dev->pinneds; i++)
-        if (dev->pinned[i].ptr == ptr) {
-            dev->pinned[i] = dev->pinned[--dev->pinneds];
-            break;
-        }
+    pinned_remove(dev, ptr);
     hzp_cuda_check(dev, cudaFreeHost(ptr), "freeing host memory");
-}
-
-static bool is_pinned(const struct hzp_cuda_device *dev, const void *ptr)
-{
-    for (int i = 0; i < dev->pinneds; i++)
-        if ((const char *)ptr >= dev->pinned[i].ptr &&
-            (const char *)ptr < dev->pinned[i].ptr + dev->pinned[i].size)
-            return true;
-    return false;
 }
 
 const void *hzp_cuda_staged(struct hzp_lane *base, const void *ptr, size_t size)

@@ -41,21 +41,22 @@ enum hzp_cuda_lanes { HZP_CUDA_PLAIN, HZP_CUDA_GRID, HZP_CUDA_GREEN };
 
 /* STAGED_MAX: eight nano-batches on one lane have eight arrays each; training has some more. */
 enum { HZP_CUDA_SPACE = 64 << 20 }; /* a lane's workspace: twice what cuBLASLt's fastest need */
-enum { HZP_CUDA_PINNED_MAX = 256, HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
+enum { HZP_CUDA_STAGED_MAX = 96, HZP_CUDA_COUNTERS = 1 << 16 };
 
 struct hzp_cuda_device {
     struct hzp_device base;
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
     bool bulk;                    /* kernels may use the tensor copy engine (HZP_CUDA_BULK) */
-    bool early;                   /* kernels may begin before the one in front of them has ended */
+    int early;      /* steps of so many rows at most have kernels that begin before the one in front
+                     * of them has ended (HZP_CUDA_EARLY) */
     bool fuses;     /* hzp_device_projects and has_codes may be true (HZP_CUDA_FUSE) */
     bool failed;    /* true: the failure was logged, later ones are not */
     uint64_t epoch; /* incremented whenever the host may have written to its memory */
     struct {
         char *ptr;
         size_t size;
-    } pinned[HZP_CUDA_PINNED_MAX]; /* host memory that was allocated */
-    int pinneds;
+    } * pinned; /* [pinneds] host memory that was allocated, by address */
+    int pinneds, pinneds_room;
     struct hzp_cuda_products *products;
     struct hzp_cudnn *cudnn; /* NULL: not wanted */
     size_t attn_bytes;       /* of a lane's `attn` */
@@ -209,6 +210,9 @@ enum { HZP_CUDA_PARTS_MAX = 4, HZP_CUDA_PART_MIN = 16, HZP_CUDA_PART_STEP = 8 };
 int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const bool *urgent,
                          int parts, cudaStream_t *ret_stream, int *ret_sms);
 void hzp_cuda_green_close(struct hzp_cuda_device *dev);
+/* When kernels are loaded, as the driver says: a process may have started it before
+ * hzp_cuda_load_whole.  "at-once", "when-launched" or "unknown". */
+const char *hzp_cuda_loading(void);
 
 /* time.c.  begin and end enclose an op that lane_time asked to time; read fills the spans of the
  * lane's first `upto` timings, all of which have ended. */
@@ -251,6 +255,11 @@ int hzp_cudnn_open(struct hzp_cuda_algos *algos, struct hzp_cudnn **ret,
 void hzp_cudnn_close(struct hzp_cudnn *dnn);
 void hzp_cudnn_steady(struct hzp_cudnn *dnn);
 void hzp_cudnn_prepare(struct hzp_device *dev, const struct hzp_attention_use *use);
+
+/* Before any call that starts the driver: all kernels of a program, and of the libraries it loads,
+ * are then loaded with the context and not when each is first launched, unless CUDA_MODULE_LOADING
+ * says otherwise. */
+void hzp_cuda_load_whole(void);
 
 /* about.c */
 void hzp_cuda_about(struct hzp_about *ret);

@@ -207,6 +207,8 @@ struct sum_args {
 template <int N> static __global__ void add_half(struct sum_args a)
 {
     int64_t count = (int64_t)a.c.rows * (a.c.cols / N);
+    wait_for_earlier();
+    let_next_begin();
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * blockDim.x) {
         place p = place_of<N>(i, a.c.cols);
@@ -232,9 +234,10 @@ extern "C" int hzp_cuda_add_half(struct hzp_lane *lane, const struct hzp_mat *ha
         sum.from.ptr = NULL;
     int64_t count = (int64_t)a->c.rows * a->c.cols;
     if (wide(half) && wide(&sum.from) && wide(&a->c))
-        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, add_half<8>, sum);
+        start_few(lane, a->c.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, add_half<8>,
+                  sum);
     else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, add_half<1>, sum);
+        start_few(lane, a->c.rows, grid_for(lane, count, THREADS), THREADS, 0, add_half<1>, sum);
     return hzp_cuda_launched(lane, "matmul");
 }
 
@@ -476,6 +479,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     int steps = (depth + TILE_DEPTH - 1) / TILE_DEPTH;
     uint32_t stage = shared_at(memory);
     float sum[4][4][4] = {};
+    wait_for_earlier();
+    let_next_begin();
     load_tiles(a, depth, stage, m0, n0, 0);
     for (int s = 0; s < steps; s++) {
         if (s + 1 < steps) {
@@ -519,13 +524,13 @@ template <class U> static int product_e4m3(struct hzp_lane *lane, const struct h
     if (rows <= 8) {
         start_few(lane, rows, blocks, SLICES * 32, 0, few_e4m3<1, U, false>, *a, depth);
     } else if (rows <= 16) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<2, U, false>, *a, depth);
+        start_few(lane, rows, blocks, SLICES * 32, 0, few_e4m3<2, U, false>, *a, depth);
     } else if (rows <= 32) {
-        start(lane, blocks, SLICES * 32, 0, few_e4m3<4, U, false>, *a, depth);
+        start_few(lane, rows, blocks, SLICES * 32, 0, few_e4m3<4, U, false>, *a, depth);
     } else {
         dim3 grid((unsigned)HZP_DIV_UP(a->c.cols, (int)TILE_COLS),
                   (unsigned)HZP_DIV_UP(rows, (int)TILE_ROWS));
-        start(lane, grid, TILE_THREADS, TILE_STAGES * STAGE, tiles_e4m3<U>, *a, depth);
+        start_few(lane, rows, grid, TILE_THREADS, TILE_STAGES * STAGE, tiles_e4m3<U>, *a, depth);
     }
     return hzp_cuda_launched(lane, "matmul of e4m3");
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/green.c - divides the SMs into green contexts.
  *
- * The driver's functions are looked up by name, because the program must start without a driver.  A
- * split is cut off the device part by part, each from the remainder of the one before. That takes
- * the driver a few milliseconds, so splits are made at the start, kept for the device's life and
- * looked up by the wanted numbers of SMs.  Each costs a context and two streams per part: there are
- * at most SPLITS.  Those that fail are remembered, too, and tried three times each.
+ * The driver's functions are looked up by name, because the program must start without a driver.
+ * What a split gives, its remainder too, may not be split again: so the SMs are split once, into
+ * groups of equal size, of which a part has several.  That takes the driver a few milliseconds, so
+ * splits are made at the start, kept for the device's life and looked up by the wanted numbers of
+ * SMs.  Each costs a context and two streams per part: there are at most SPLITS.  Those that fail
+ * are remembered, too, and tried three times each.
  */
 #include "device/cuda/cuda.h"
 
@@ -26,7 +27,7 @@
     X(cuGreenCtxDestroy)                                                                           \
     X(cuGreenCtxStreamCreate)
 
-enum { SPLITS = 24, TRIES_MAX = 3 };
+enum { SPLITS = 24, TRIES_MAX = 3, GROUPS_MAX = 128 };
 
 struct part {
     CUgreenCtx context;
@@ -75,6 +76,21 @@ static int find(const char *name, void **ret)
     return refused(name, (CUresult)0);
 }
 
+const char *hzp_cuda_loading(void)
+{
+    CUresult (*mode_of)(CUmoduleLoadingMode *) = NULL;
+    CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+    enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuModuleGetLoadingMode", (void **)&mode_of, CUDA_VERSION, cudaEnableDefault, &result);
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || !mode_of ||
+        mode_of(&mode) != CUDA_SUCCESS)
+        return "unknown";
+    return mode == CU_MODULE_EAGER_LOADING ? "at-once" : "when-launched";
+}
+
 static int green_open(struct hzp_cuda_device *dev)
 {
     struct hzp_cuda_green *g = calloc(1, sizeof(*g));
@@ -111,10 +127,11 @@ static void split_close(struct hzp_cuda_green *g, struct split *split)
     memset(split, 0, sizeof(*split));
 }
 
-static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *ret)
+/* Of these groups, which one split gave. */
+static int part_open(struct hzp_cuda_green *g, CUdevResource *group, int groups, struct part *ret)
 {
     CUdevResourceDesc desc;
-    CUresult error = g->cuDevResourceGenerateDesc(&desc, sms, 1);
+    CUresult error = g->cuDevResourceGenerateDesc(&desc, group, (unsigned)groups);
     if (error == CUDA_SUCCESS)
         error = g->cuGreenCtxCreate(&ret->context, desc, g->device, CU_GREEN_CTX_DEFAULT_STREAM);
     if (error == CUDA_SUCCESS)
@@ -125,30 +142,64 @@ static int part_open(struct hzp_cuda_green *g, CUdevResource *sms, struct part *
                                           hzp_cuda_priority(HZP_BOUND_NETWORK));
     if (error != CUDA_SUCCESS)
         return refused("the driver makes none", error);
-    ret->sms = (int)sms->sm.smCount;
+    for (int i = 0; i < groups; i++)
+        ret->sms += (int)group[i].sm.smCount;
     return HZP_OK;
 }
 
-/* If there are several parts, the last gets all SMs that are left, because the driver advises
- * against splitting remainders again. */
+/* The parts that have groups: if there are several, the last one has what is left. */
+static int grouped(const struct split *split)
+{
+    return HZP_MAX(split->parts - 1, 1);
+}
+
+/* The largest size of a group of which each of these parts has a whole number: SMs of one group are
+ * the closest to each other. */
+static int group_size(const struct split *split)
+{
+    int size = 0;
+    for (int i = 0; i < grouped(split); i++) {
+        int rest = HZP_ROUND_UP(split->want[i], (int)HZP_CUDA_PART_STEP);
+        while (rest) {
+            int next = size % rest;
+            size = rest;
+            rest = next;
+        }
+    }
+    return size;
+}
+
+/* Splits the device's SMs into the groups of all parts but the last, and what is left. */
+static CUresult groups_make(struct hzp_cuda_green *g, const struct split *split, int size,
+                            CUdevResource group[GROUPS_MAX], CUdevResource *left)
+{
+    CUdevResource all;
+    unsigned wanted = 0;
+    CUresult error = g->cuDeviceGetDevResource(g->device, &all, CU_DEV_RESOURCE_TYPE_SM);
+    for (int i = 0; i < grouped(split); i++)
+        wanted += (unsigned)HZP_DIV_UP(split->want[i], size);
+    unsigned made = HZP_MIN(wanted, (unsigned)GROUPS_MAX);
+    if (error == CUDA_SUCCESS)
+        error = g->cuDevSmResourceSplitByCount(group, &made, &all, left, 0, (unsigned)size);
+    bool few = error == CUDA_SUCCESS && made != wanted;
+    return few ? CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION : error;
+}
+
+/* The driver may make fewer groups of a size than there are SMs for: then of the smallest. */
 static int split_open(struct hzp_cuda_green *g, struct split *split)
 {
-    CUdevResource left, part;
-    CUresult error = g->cuDeviceGetDevResource(g->device, &left, CU_DEV_RESOURCE_TYPE_SM);
+    CUdevResource left, group[GROUPS_MAX];
+    int size = group_size(split), at = 0;
+    CUresult error = groups_make(g, split, size, group, &left);
+    if (error != CUDA_SUCCESS && size > HZP_CUDA_PART_STEP)
+        error = groups_make(g, split, size = HZP_CUDA_PART_STEP, group, &left);
     if (error != CUDA_SUCCESS)
-        return refused("cuDeviceGetDevResource", error);
+        return refused("cuDevSmResourceSplitByCount", error);
     for (int i = 0; i < split->parts; i++) {
-        part = left;
-        if (i + 1 < split->parts || split->parts == 1) {
-            CUdevResource rest;
-            unsigned groups = 1;
-            error = g->cuDevSmResourceSplitByCount(&part, &groups, &left, &rest, 0,
-                                                   (unsigned)split->want[i]);
-            if (error != CUDA_SUCCESS || groups != 1)
-                return refused("cuDevSmResourceSplitByCount", error);
-            left = rest;
-        }
-        HZP_TRY(part_open(g, &part, &split->part[i]));
+        bool last = i == grouped(split);
+        int count = last ? 1 : HZP_DIV_UP(split->want[i], size);
+        HZP_TRY(part_open(g, last ? &left : group + at, count, &split->part[i]));
+        at += count;
     }
     return HZP_OK;
 }

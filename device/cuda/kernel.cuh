@@ -232,13 +232,13 @@ static inline unsigned grid_within(struct hzp_lane *lane, int64_t blocks, int re
     return (unsigned)(hzp_cuda_by_grid(lane) ? HZP_MIN(blocks, most) : blocks);
 }
 
-/* Starts a kernel that waits for what came before it (wait_for_earlier): early in a step of few
- * rows. */
+/* Starts a kernel that waits for what came before it (wait_for_earlier): early in a step of as few
+ * rows as HZP_CUDA_EARLY says. */
 template <class... P, class... A>
 static inline void start_few(struct hzp_lane *lane, int rows, dim3 grid, dim3 block, size_t shared,
                              void (*kernel)(P...), const A &...args)
 {
-    if (rows <= HZP_CUDA_FEW_ROWS)
+    if (rows <= hzp_cuda_device(lane)->early)
         start_early(lane, grid, block, shared, kernel, args...);
     else
         start(lane, grid, block, shared, kernel, args...);

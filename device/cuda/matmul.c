@@ -296,12 +296,17 @@ static int advise(struct hzp_cuda_products *p, const struct product *product, in
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t wish = NULL;
     uint32_t align = 1u << product->key.align;
+    /* Parts of a sum, where a product is cut along k, are not rounded to the type of c. */
+    static const uint32_t sums =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     size_t space = (size_t)product->key.space;
     int found = 0, usable = 0;
     if (!good(p, p->MatmulPreferenceCreate(&wish)))
         return 0;
     bool ok = p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                              &space, sizeof(space)) == CUBLAS_STATUS_SUCCESS;
+                                              &space, sizeof(space)) == CUBLAS_STATUS_SUCCESS &&
+              p->MatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                              &sums, sizeof(sums)) == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < HZP_COUNT(aligned); i++)
         ok = ok && p->MatmulPreferenceSetAttribute(wish, aligned[i], &align, sizeof(align)) ==
                        CUBLAS_STATUS_SUCCESS;

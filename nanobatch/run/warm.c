@@ -10,23 +10,24 @@ static void want_logits(struct hzp_batch *b, int32_t row)
         (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = 0};
 }
 
-/* All rows read page 0, of line 0. */
-static void add_decodes(struct hzp_batch *b, int32_t rows)
+/* All rows read page 0, of line 0; or each its own. */
+static void add_decodes(struct hzp_batch *b, const struct hzp_warm *warm, int32_t rows)
 {
-    static const int32_t page = 0;
     for (int32_t i = 0; i < rows; i++) {
+        int32_t page = warm->lines ? i : 0;
         hzp_batch_add_segment(b, 0, true);
-        hzp_batch_set_pages(b, 0, &page, 1);
-        want_logits(b, hzp_batch_add_row(b, 0, -1));
+        hzp_batch_set_pages(b, page, &page, 1);
+        want_logits(b, hzp_batch_add_row(b, 0, warm->lines ? page * warm->kv->page_rows : -1));
     }
 }
 
-static void add_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows)
+static void add_prompts(struct hzp_batch *b, const struct hzp_warm *warm, int32_t rows)
 {
-    int64_t room = HZP_MIN((int64_t)kv->pages, (int64_t)b->max.page_stride);
-    int64_t longest = room * kv->page_rows;
-    int32_t page0 = 0;
-    while (rows > 0 && b->segs < b->max.segs_max) {
+    const struct hzp_kv *kv = warm->kv;
+    int64_t room = HZP_MIN((int64_t)kv->pages, (int64_t)b->max.page_stride) * kv->page_rows;
+    int64_t longest = HZP_MIN(room, (int64_t)warm->positions);
+    int32_t page0 = 0, segs = HZP_MIN(b->max.segs_max, warm->lines ? warm->lines : INT32_MAX);
+    while (rows > 0 && b->segs < segs) {
         int32_t count = (int32_t)HZP_MIN((int64_t)rows, longest);
         int32_t pages = HZP_DIV_UP(count, kv->page_rows);
         if (pages > kv->pages - page0)
@@ -49,28 +50,54 @@ static void begin(struct hzp_batch *b)
     hzp_page_table_forget(b->max.table);
 }
 
-void hzp_warm_decode(struct hzp_batch *b, int32_t rows)
+void hzp_warm_decode(struct hzp_batch *b, const struct hzp_warm *warm, int32_t rows)
 {
     begin(b);
-    add_decodes(b, rows);
+    add_decodes(b, warm, rows);
 }
 
-void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_kv *kv, int32_t rows, int32_t logits)
+void hzp_warm_prompts(struct hzp_batch *b, const struct hzp_warm *warm, int32_t rows,
+                      int32_t logits)
 {
     begin(b);
-    add_prompts(b, kv, HZP_MIN(rows, b->max.rows_max));
+    add_prompts(b, warm, HZP_MIN(rows, b->max.rows_max));
     logits = HZP_MIN(logits, HZP_MIN(b->rows, b->max.logits_max));
     for (int32_t i = 0; i < logits; i++)
         want_logits(b, b->rows - 1 - i);
 }
 
-void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_kv *kv)
+void hzp_warm_mixed(struct hzp_batch *b, const struct hzp_warm *warm)
 {
     const struct hzp_batch_config *max = &b->max;
+    const struct hzp_warm here = {warm->kv, warm->positions, 0};
     int32_t most = hzp_batch_decodes_max(max);
     begin(b);
-    add_decodes(b, most / 2);
-    add_prompts(b, kv, max->rows_max - most / 2);
+    add_decodes(b, &here, most / 2);
+    add_prompts(b, &here, max->rows_max - most / 2);
+}
+
+/* Some steps need more fences than the one that is built here: for tokens that the step before
+ * draws and for changes of the page table, and in each layer where another nano-batch has decode
+ * rows and prompts. */
+int hzp_warm_reserve(struct hzp_flight *flight, struct hzp_plan *plan,
+                     const struct hzp_step_plan *step, const struct hzp_warm *warm,
+                     int32_t *ret_items)
+{
+    int32_t more = 2 + (step->shape ? step->shape->nanos : 1) * step->model->config->layers;
+    hzp_warm_mixed(step->batch, warm);
+    hzp_plan_clear(plan);
+    hzp_step_build(plan, step);
+    *ret_items = HZP_MAX(*ret_items, plan->items);
+    return hzp_flight_reserve(flight, plan, more);
+}
+
+/* The number of training's items is estimated: a layer's forward and backward are about forty, more
+ * with a quantum. */
+int hzp_warm_times(const struct hzp_model *model, int32_t items)
+{
+    enum { TRAIN_ITEMS = 64, UPDATE_ITEMS = 512 };
+    return hzp_device_prepare_times(
+        model->dev, 2 * (items + TRAIN_ITEMS * model->config->layers + UPDATE_ITEMS));
 }
 
 /* ---- training ---- */

@@ -5,7 +5,8 @@
  *
  * HZP_FAKE_MEMORY="bytes context graph node loaded": the device's memory, what the driver takes of
  * it for a green context, a graph and a node (fake_set_driver), and for code from the first
- * product on.  The most that was used is printed at the end.
+ * product on.  The most that was used is printed at the end.  HZP_FAKE_SAY=1: says when the device
+ * is steady.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +26,12 @@ int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
 void __real_hzp_device_steady(struct hzp_device *dev);
 void __wrap_hzp_device_steady(struct hzp_device *dev);
 
-/* Once a server has started, no memory, stream or event may be created. */
+/* Once a server has started, no memory, stream or event may be created; timing a product creates
+ * events.  Says how many products have run by then, with HZP_FAKE_SAY. */
 void __wrap_hzp_device_steady(struct hzp_device *dev)
 {
+    if (getenv("HZP_FAKE_SAY"))
+        fprintf(stderr, "recorder: steady after %d products\n", fake_count(FAKE_PRODUCT));
     __real_hzp_device_steady(dev);
     fake_steady(
         !hzp_trace_wanted()); /* a trace's events and staging come with the ops it looks at */

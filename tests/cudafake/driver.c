@@ -2,7 +2,8 @@
 /* tests/cudafake/driver.c - the driver's functions that the backend looks up by name: green
  * contexts; and what it takes of the device's memory.
  *
- * The position of a resource is stored in the bytes that the header reserves for the driver.
+ * The bytes that the header reserves for the driver have the position of a resource, and the split
+ * that it comes from.
  */
 #include "tests/cudafake/core.h"
 
@@ -41,6 +42,13 @@ bool fake_exceeds(void)
     return false;
 }
 
+static CUresult loading_mode(CUmoduleLoadingMode *ret)
+{
+    bool eager = strcmp(fake_loading(), "EAGER") == 0;
+    *ret = eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
 /* ---- green contexts ---- */
 
 static CUresult get(CUdevice *ret, int ordinal)
@@ -49,53 +57,83 @@ static CUresult get(CUdevice *ret, int ordinal)
     return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-static void place(CUdevResource *resource, int from, int to)
+struct origin {
+    int from, split; /* split 0: the device's */
+};
+
+static void place(CUdevResource *resource, int from, int to, int split)
 {
+    struct origin origin = {from, split};
     memset(resource, 0, sizeof(*resource));
     resource->type = CU_DEV_RESOURCE_TYPE_SM;
     resource->sm.smCount = (unsigned)(to - from);
-    memcpy(resource->_internal_padding, &from, sizeof(from));
+    memcpy(resource->_internal_padding, &origin, sizeof(origin));
 }
 
-static int from_of(const CUdevResource *resource)
+static struct origin origin_of(const CUdevResource *resource)
 {
-    int from;
-    memcpy(&from, resource->_internal_padding, sizeof(from));
-    return from;
+    struct origin origin;
+    memcpy(&origin, resource->_internal_padding, sizeof(origin));
+    return origin;
 }
 
 static CUresult resource_of(CUdevice device, CUdevResource *ret, CUdevResourceType type)
 {
     if (type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_VALUE;
-    place(ret, 0, fake_sms);
+    place(ret, 0, fake_sms, 0);
     return CUDA_SUCCESS;
 }
 
+static CUresult mistaken(const char *what)
+{
+    fake_enter();
+    fake_mistake("%s", what);
+    fake_leave();
+    return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+}
+
+/* As the header's text has it: what a split gives, its remainder too, may not be split again. */
 static CUresult split(CUdevResource *ret, unsigned *groups, const CUdevResource *input,
                       CUdevResource *remaining, unsigned flags, unsigned least)
 {
-    int from = from_of(input), have = (int)input->sm.smCount,
-        size = ((int)least + STEP - 1) / STEP * STEP;
-    if (least < 1 || size > have || *groups < 1) {
-        fake_enter();
-        fake_mistake("a split of %d SMs where there are %d", size, have);
-        fake_leave();
-        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    }
-    *groups = 1;
-    place(ret, from, from + size);
+    static int splits;
+    int have = (int)input->sm.smCount, size = ((int)least + STEP - 1) / STEP * STEP, error = 0;
+    fake_enter();
+    bool fails = fake_fails("cuDevSmResourceSplitByCount", &error);
+    fake_leave();
+    if (fails)
+        return (CUresult)error;
+    if (origin_of(input).split)
+        return mistaken("a split of what a split gave");
+    if (least < 1 || size > have || *groups < 1)
+        return mistaken("a split of more SMs than there are");
+    if (*groups > (unsigned)(have / size))
+        *groups = (unsigned)(have / size);
+    splits++;
+    for (unsigned i = 0; i < *groups; i++)
+        place(&ret[i], (int)i * size, (int)(i + 1) * size, splits);
     if (remaining)
-        place(remaining, from + size, from + have);
+        place(remaining, (int)*groups * size, have, splits);
     return CUDA_SUCCESS;
 }
 
+/* Several resources are to come from one split; here they lie one behind the other, too. */
 static CUresult describe(CUdevResourceDesc *ret, CUdevResource *resources, unsigned count)
 {
     static CUdevResource kept;
-    kept = resources[0];
+    struct origin first = origin_of(resources);
+    int to = first.from + (int)resources->sm.smCount;
+    for (unsigned i = 1; i < count; i++) {
+        if (!first.split || origin_of(&resources[i]).split != first.split)
+            return mistaken("a descriptor of several splits");
+        if (origin_of(&resources[i]).from != to)
+            return mistaken("a descriptor of parts that the recorder does not join");
+        to += (int)resources[i].sm.smCount;
+    }
+    place(&kept, first.from, to, first.split);
     *ret = (CUdevResourceDesc)&kept;
-    return count == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice device,
@@ -112,7 +150,7 @@ static CUresult context_new(CUgreenCtx *ret, CUdevResourceDesc desc, CUdevice de
         fake_mistake("cuGreenCtxCreate: the flag is required");
     fake_make("cuGreenCtxCreate");
     struct fake_context *context = fake_object_new(FAKE_CONTEXT, sizeof(*context));
-    context->from = from_of(resource);
+    context->from = origin_of(resource).from;
     context->to = context->from + (int)resource->sm.smCount;
     if (fake_exceeds()) {
         fake_object_free(context);
@@ -196,6 +234,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **ret, unsig
         {"cuGreenCtxDestroy", (void *)context_free},
         {"cuGreenCtxStreamCreate", (void *)stream_new},
         {"cuTensorMapEncodeTiled", (void *)map_encode},
+        {"cuModuleGetLoadingMode", (void *)loading_mode},
     };
     int error = 0;
     fake_enter();

@@ -85,6 +85,9 @@ void fake_set_driver(size_t context, size_t graph, size_t node, size_t block);
 /* Bytes that it takes for code, from the first product on. */
 void fake_set_loaded(size_t bytes);
 
+/* What CUDA_MODULE_LOADING was when the driver was started last; "": not set. */
+const char *fake_loading(void);
+
 /* The most bytes of device memory that were used after a call that takes some.  Graphs and green
  * contexts that would take more than there is are refused, as memory is. */
 size_t fake_most_used(void);

@@ -37,7 +37,7 @@ struct lt_layout {
 struct lt_wish {
     struct fake_object object;
     size_t space;
-    uint32_t align[4];
+    uint32_t align[4], reductions;
 };
 
 /* The contents of a cublasLtMatmulAlgo_t. */
@@ -189,6 +189,7 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
     struct lt_wish *wish = fake_object_new(FAKE_LT_WISH, sizeof(*wish));
     for (int i = 0; i < 4; i++)
         wish->align[i] = 256;
+    wish->reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     return made(wish, ret);
 }
 
@@ -210,6 +211,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
         ok = take(&wish->space, sizeof(wish->space), value, size, what);
     else if (ok && operand >= 0 && operand < 4)
         ok = take(&wish->align[operand], sizeof(wish->align[0]), value, size, what);
+    else if (ok && attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        ok = take(&wish->reductions, sizeof(wish->reductions), value, size, what);
     else
         ok = false;
     fake_leave();
@@ -319,6 +322,10 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
     struct lt_layout *c = fake_object_find(c_handle, FAKE_LT_LAYOUT, what);
     struct lt_wish *wish = fake_object_find(wish_handle, FAKE_LT_WISH, what);
     int error = 0;
+    if (wish && wish->reductions & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) {
+        fake_mistake("%s: parts of a sum may be rounded to the type of the output", what);
+        wish = NULL;
+    }
     bool ok = fake_object_find(handle, FAKE_LT_HANDLE, what) && desc && a && b && c && wish &&
               d_handle == c_handle && shapes_meet(desc, a, b, c) && !fake_fails(what, &error);
     *ret_count = 0;

@@ -185,6 +185,37 @@ static void test_staging(void **state)
     rig_close(&g);
 }
 
+/* Host memory is known as such however much of it there is. */
+static void test_pinned(void **state)
+{
+    enum { MANY = 400 };
+    struct rig g;
+    static int32_t *host[MANY];
+    rig_open(&g, 3, NULL);
+    fill(g.a, g.x, 1);
+    fill(g.a, g.y, 0);
+    for (int i = 0; i < MANY; i++) {
+        assert_int_equal(hzp_device_alloc(g.dev, HZP_MEM_HOST, 64, (void **)&host[i]), HZP_OK);
+        memset(host[i], 0, 64);
+    }
+    fake_reset(3);
+    for (int i = 0; i < MANY; i += 57) {
+        struct hzp_rope_args args = {.x = {g.x, 2, 24, 24, HZP_F32},
+                                     .y = {g.x, 2, 24, 24, HZP_F32},
+                                     .table = {g.y, 4, 8, 8, HZP_F32},
+                                     .pos = host[i] + 4, /* within it */
+                                     .heads = {1, 1, 8},
+                                     .eps = 1e-5f};
+        int copies = fake_count(FAKE_COPY);
+        assert_int_equal(hzp_op_rope(g.a, &args), HZP_OK);
+        assert_int_equal(fake_count(FAKE_COPY), copies + 1);
+    }
+    finish(&g, g.a);
+    for (int i = 0; i < MANY; i++) /* first those in between */
+        hzp_device_free(g.dev, HZP_MEM_HOST, host[i * 7 % MANY]);
+    rig_close(&g);
+}
+
 static void test_failures(void **state)
 {
     struct rig g;
@@ -255,6 +286,24 @@ static void test_times(void **state)
     rig_close(&g);
 }
 
+/* Every kernel is on the device before the first step, unless the environment says otherwise. */
+static void test_loading(void **state)
+{
+    struct rig g;
+    unsetenv("CUDA_MODULE_LOADING");
+    rig_open(&g, 9, NULL);
+    assert_string_equal(fake_loading(), "EAGER");
+    rig_close(&g);
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    rig_open(&g, 9, NULL);
+    assert_string_equal(fake_loading(), "LAZY");
+    rig_close(&g);
+    unsetenv("CUDA_MODULE_LOADING");
+    struct hzp_about about;
+    hzp_device_about(0, &about); /* starts the driver, too */
+    assert_string_equal(fake_loading(), "EAGER");
+}
+
 /* ---- kernels that begin early ---- */
 
 static void norm_and_product(struct rig *g, int rows)
@@ -287,7 +336,7 @@ static void expect_early(int all, int early, bool captured)
     assert_int_equal(begins, early);
 }
 
-/* Steps of few rows, and graphs of them; not larger ones, nor where it is turned off. */
+/* Steps of few rows, and graphs of them; not larger ones. */
 static void test_early(void **state)
 {
     struct rig g;
@@ -308,14 +357,33 @@ static void test_early(void **state)
     finish(&g, g.a);
     hzp_graph_close(g.dev, graph);
     rig_close(&g);
-    setenv("HZP_CUDA_EARLY", "0", 1);
-    rig_open(&g, 12, NULL);
+}
+
+/* Which steps' kernels may begin early; other words are refused. */
+static void test_early_words(void **state)
+{
+    static const struct {
+        const char *word;
+        int rows, early;
+    } cases[] = {{"all", 4, 3}, {"all", 5, 2}, {"all", 8, 2}, {"few", 4, 3},
+                 {"few", 5, 0}, {"", 4, 3},    {"", 5, 0},    {"0", 4, 0}};
+    struct rig g;
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        setenv("HZP_CUDA_EARLY", cases[i].word, 1);
+        rig_open(&g, 12, NULL);
+        fake_reset(12);
+        norm_and_product(&g, cases[i].rows);
+        expect_early(cases[i].rows > 4 ? 2 : 3, cases[i].early, false);
+        finish(&g, g.a);
+        rig_close(&g);
+    }
+    struct hzp_device *dev;
+    struct hzp_err_text why = {0};
+    setenv("HZP_CUDA_EARLY", "yes", 1);
+    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "cuda"}, &dev, &why),
+                     HZP_EINVAL);
+    assert_string_equal(why.param, "HZP_CUDA_EARLY");
     unsetenv("HZP_CUDA_EARLY");
-    fake_reset(12);
-    norm_and_product(&g, 4);
-    expect_early(3, 0, false);
-    finish(&g, g.a);
-    rig_close(&g);
 }
 
 /* ---- shares ---- */
@@ -401,6 +469,42 @@ static void test_priority(void **state)
         hzp_lane_close(network);
         rig_close(&g);
     }
+}
+
+static void ran_on(struct rig *g, struct hzp_lane *lane, int from, int to)
+{
+    on_share(g, lane, from, to);
+    finish(g, lane);
+}
+
+/* Three and four lanes: the driver divides the SMs once, into groups of equal size. */
+static void test_parts(void **state)
+{
+    struct rig g;
+    struct hzp_lane *more[2];
+    rig_open(&g, 9, "green");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(hzp_lane_open(g.dev, HZP_BOUND_MEMORY, &more[i]), HZP_OK);
+    shares(&g, 24, 60);
+    assert_int_equal(hzp_lane_set_share(more[0], 48), HZP_OK);
+    ran_on(&g, g.a, 0, 24);
+    ran_on(&g, g.b, 72, 132);
+    ran_on(&g, more[0], 24, 72);
+    assert_int_equal(hzp_cuda_sms(g.b), 60);
+    fake_fail("cuDevSmResourceSplitByCount", 0, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+    shares(&g, 32, 52); /* a common divisor, of which the driver makes no groups */
+    ran_on(&g, more[0], 32, 80);
+    ran_on(&g, g.b, 80, 132);
+    assert_int_equal(hzp_lane_set_share(more[1], 16), HZP_OK);
+    assert_int_equal(hzp_lane_set_share(more[0], 16), HZP_OK);
+    ran_on(&g, more[0], 0, 16);
+    ran_on(&g, more[1], 16, 32);
+    ran_on(&g, g.a, 32, 64);
+    ran_on(&g, g.b, 64, 132);
+    assert_int_equal(hzp_device_fallbacks(g.dev, HZP_FALLBACK_share), 0);
+    for (int i = 0; i < 2; i++)
+        hzp_lane_close(more[i]);
+    rig_close(&g);
 }
 
 static int contexts(void)
@@ -681,6 +785,10 @@ int main(void)
         cmocka_unit_test(test_share_order),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_about),
+        cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_early_words),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_slow_shares),
         cmocka_unit_test(test_priority),

@@ -110,6 +110,8 @@ check(driver["context_bytes"] == 12345678, f"the context's memory: {driver}")
 check(abs(driver["loaded_bytes"] - LOADING) < 1 << 22, f"what was loaded: {driver}")
 most = int(re.search(r"most used (\d+) bytes", log)[1])
 check(least * 0.9 + LOADING < most <= LOADING + least, f"used {most} of {LOADING + least}")
+opened = told(log, "device opened")[0]
+check(opened["kernels_load"] == "at-once" and opened["load_ms"] >= 0 and opened["free_bytes"] > 0, f"{opened}")
 check("memory driver: the start has loaded" not in log, f"a warning without cause: {driver}, most {most} of {LOADING + least}")
 
 code, log, served = serve(LOADING + least - (1 << 20), 0)

@@ -587,31 +587,35 @@ static void kernels_of(struct world *w, int segs, int *ret_all, int *ret_early)
 /* Norms and SwiGLU are part of the products: three launches of nine are saved in a layer, and one
  * at the head.  With fp8 the norm is one kernel with the quantization, and SwiGLU part of a
  * product.  In a larger step of fp8 SwiGLU is one kernel with the quantization, too: three launches
- * less in a layer.  All kernels of a step of one to four rows may begin early, none of a larger
- * one. */
+ * less in a layer.  All kernels of a step of one to four rows may begin early, those of a larger
+ * one only where that is asked for. */
 static void test_few_launches(void **state)
 {
     static const struct {
         const char *fuse;
         bool fp8;
         int segs, projections, kernels, larger;
+        bool all;
     } cases[] = {
-        {"1", false, 1, 2 * LAYERS + 1, 6 * LAYERS + 8, 6},
-        {"1", false, 3, 2 * LAYERS + 1, 6 * LAYERS + 8, 6},
-        {"1", false, 4, 2 * LAYERS + 1, 6 * LAYERS + 8, 6},
-        {"0", false, 1, 0, 9 * LAYERS + 9, 6},
-        {"0", false, 4, 0, 9 * LAYERS + 9, 6},
-        {"1", true, 1, LAYERS + 1, 10 * LAYERS + 8, 11},
-        {"0", true, 4, 0, 13 * LAYERS + 9, 14},
+        {"1", false, 1, 2 * LAYERS + 1, 6 * LAYERS + 8, 6, false},
+        {"1", false, 3, 2 * LAYERS + 1, 6 * LAYERS + 8, 6, true},
+        {"1", false, 4, 2 * LAYERS + 1, 6 * LAYERS + 8, 6, false},
+        {"0", false, 1, 0, 9 * LAYERS + 9, 6, false},
+        {"0", false, 4, 0, 9 * LAYERS + 9, 6, false},
+        {"1", true, 1, LAYERS + 1, 10 * LAYERS + 8, 11, false},
+        {"0", true, 4, 0, 13 * LAYERS + 9, 14, false},
+        {"0", true, 4, 0, 13 * LAYERS + 9, 14, true},
     };
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         struct world real;
         int all, early;
         setenv("HZP_CUDA_FUSE", cases[i].fuse, 1);
+        setenv("HZP_CUDA_EARLY", cases[i].all ? "all" : "", 1);
         world_fp8 = cases[i].fp8;
         world_open(&real, fake_open(1, NULL, NULL));
         world_fp8 = false;
         unsetenv("HZP_CUDA_FUSE");
+        unsetenv("HZP_CUDA_EARLY");
         kernels_of(&real, cases[i].segs, &all, &early);
         assert_int_equal(count_op(&real.plan, HZP_OP_project), cases[i].projections);
         assert_int_equal(all, cases[i].kernels);
@@ -619,7 +623,7 @@ static void test_few_launches(void **state)
         kernels_of(&real, 5, &all, &early); /* eight rows with the padding */
         assert_int_equal(count_op(&real.plan, HZP_OP_project), 0);
         assert_int_equal(all, cases[i].larger * LAYERS + 6);
-        assert_int_equal(early, 0);
+        assert_int_equal(early, cases[i].all ? all : 0);
         struct hzp_device *dev = real.m.dev;
         world_close(&real);
         fake_close(dev);

@@ -67,6 +67,11 @@ int hzp_cuda_green_split(struct hzp_cuda_device *dev, const int *want, const boo
     return HZP_EUNSUP;
 }
 
+const char *hzp_cuda_loading(void)
+{
+    return "unknown";
+}
+
 void hzp_cuda_green_close(struct hzp_cuda_device *dev)
 {
 }

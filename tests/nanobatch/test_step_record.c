@@ -356,6 +356,23 @@ static void an_end_has_no_rows(void **state)
     close_world(&w);
 }
 
+static void made_up_rows_are_told(void **state)
+{
+    struct world w;
+    struct hzp_err_text err;
+    struct hzp_step_record got, record = {.step = 9, .warms = true, .shape = -1};
+    (void)state;
+    open_world(&w, 3);
+    w.bytes = hzp_step_record_write(&record, NULL, &limits, &w.told, w.data);
+    assert_int_equal(read_it(&w, &got, &err), 0);
+    assert_true(got.warms);
+    record.end = true;
+    w.bytes = hzp_step_record_write(&record, NULL, &limits, &w.told, w.data);
+    assert_int_equal(read_it(&w, &got, &err), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "made-up rows"));
+    close_world(&w);
+}
+
 /* The reader gets a copy of exactly the bytes, so a sanitizer sees it read beyond them. */
 static int read_copy(struct world *w, const char *data, size_t bytes, struct hzp_err_text *err)
 {
@@ -547,6 +564,7 @@ int main(void)
         cmocka_unit_test(only_changes_of_pages_travel),
         cmocka_unit_test(what_trains_is_checked),
         cmocka_unit_test(an_end_has_no_rows),
+        cmocka_unit_test(made_up_rows_are_told),
         cmocka_unit_test(damaged_records_are_refused),
         cmocka_unit_test(forged_records_stay_within_limits),
         cmocka_unit_test(counts_below_zero_are_refused),

@@ -104,7 +104,7 @@ def refusals():
 class Server:
     """A server that learns; by default of two ranks, and without end."""
 
-    def __init__(self, *options, name="", ranks=2, passes=1000000):
+    def __init__(self, *options, name="", ranks=2, passes=1000000, **more):
         self.log = os.path.join(top, "serve.log")
         self.state = os.path.join(top, "state" + name)
         with open(self.log, "w", encoding="utf-8") as log:
@@ -112,7 +112,7 @@ class Server:
                 [serve, "serve", model, "--ranks", str(ranks), "--port", "0", "--state", self.state, "--device",
                  "cuda", "--rank-slowness", "0", "--update-tokens", "120", "--micro-rows", "60", "--max-running", "1",
                  "--context", "64", "--kv-tokens", "64", "--step-rows", "16", "--passes", str(passes), *options],
-                stdout=log, stderr=log, env=dict(os.environ, TMPDIR=top, HZP_GRAPHS="0", **ONE_GPU))
+                stdout=log, stderr=log, env=dict(os.environ, TMPDIR=top, HZP_GRAPHS="0", **ONE_GPU, **more))
         self.until(lambda: "serves " in self.said())
         self.url = re.search(r"serves \S+ at (http://\S+:\d+)", self.said())[1]
 
@@ -227,6 +227,28 @@ def together():
     assert end == 3 and re.search(r"ranks failed: .*rank 1", server.said()), (end, server.said())
 
 
+def steady():
+    """Products are timed on each rank, by steps that all run before the first request, and none later: the recorder
+    fails where an event is made then."""
+    print("tensor parallelism, timed", flush=True)
+    kept = os.path.join(top, "kept")
+    server = Server("--tensor", "2", "--max-running", "4", "--kv-tokens", "256", "--check-plans", name="-timed", passes=1,
+                    HZP_CUDA_TUNE="", HZP_FAKE_SAY="1", XDG_CACHE_HOME=kept)
+    first = text(server)
+    products = [int(n) for n in re.findall(r"recorder: steady after (\d+) products", server.said())]
+    assert len(products) == 2 and min(products) > 100, (products, server.said())
+    told = set(re.findall(r"warm-up .*told_steps=(\d+)", server.said()))
+    assert len(told) == 1 and int(told.pop()) > 4, server.said()
+    with open(data, "rb") as file:
+        last = server.call("/v1/fine_tuning/examples", file.read())["last"]
+    server.until(lambda: server.call("/v1/weights")["learned_through"] == last)
+    text(server)
+    stop(server)
+    server = Server("--no-train", ranks=1, name="-timed-alone")
+    assert text(server) == first, server.said()
+    stop(server)
+
+
 with tempfile.TemporaryDirectory() as top:
     data = os.path.join(top, "data.jsonl")
     write_data(data)
@@ -234,3 +256,4 @@ with tempfile.TemporaryDirectory() as top:
     refusals()
     loses()
     together()
+    steady()
