@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of dev/gpu/run without a GPU.
 
-    test_run.py logic|trial BUILD RUN
+    test_run.py logic|pack|trial BUILD RUN
 
 logic: this build understands every command of hzpserve that a run on a GPU would use; a step that
 fails, hangs with a child that holds its output, prints nonsense or is missing is reported as such, and
 the steps after it run; from outputs such as a GPU would give, the report makes every row of the goals,
 judged by the ceilings measured in the same run.
+pack: what `pack` makes is small enough to travel, and works where it is unpacked.
 trial: all steps run on the CPU with a tiny shape, and every goal has a figure.
 """
 import contextlib
@@ -17,9 +18,11 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -515,6 +518,51 @@ def logic(folder):
     the_limit_without_bf16(pack)
 
 
+# ---- pack ----
+
+MOST_MIB = 45  # of pack and tracked files: 15 below what `pack` refuses
+
+
+def refusal(function, *args):
+    """What it says as it ends the program; "": it does not."""
+    try:
+        function(*args)
+    except SystemExit as end:
+        return str(end)
+    return ""
+
+
+def pack(folder):
+    made = folder + "/pack.txz"
+    done = call("pack", BUILD, made, "--commit", "c0ffee")
+    check(done.returncode == 0, "pack: " + done.stdout + done.stderr)
+    total = float(re.search(r"= ([\d.]+) MiB", done.stdout)[1])
+    check(0 < total <= MOST_MIB, f"{total} MiB: {done.stdout}")
+    travels = refusal(run.within, 50 << 20, 11 << 20)
+    check("50.0 MiB of pack + 11.0 MiB of tracked files = 61.0 MiB" in travels, f"refused with: {travels}")
+
+    place, empty = folder + "/unpacked", folder + "/empty"
+    os.makedirs(empty)
+    with tarfile.open(made) as tar:
+        tar.extractall(place)
+    os.unlink(made)
+    env = {"PATH": os.environ["PATH"], "HOME": empty, "LD_LIBRARY_PATH": place + "/lib"}
+
+    def works(*command):
+        done = subprocess.run(command, cwd=empty, env=env, capture_output=True, text=True, check=False)
+        check(done.returncode == 0, f"{command}: {done.returncode}: {done.stdout[-2000:]}{done.stderr}")
+        return done.stdout
+    check("cpu" in works(place + "/hzpserve", "devices"), "hzpserve devices")
+    check(" 0 failed" in works(place + "/opcheck", "--quiet", "--backend=cpu", "--op=rmsnorm"), "opcheck")
+    check("0 steps cannot run" in works(sys.executable, "-B", place + "/run", "here", place, empty + "/out", "--dry"), "dry")
+    for program in os.listdir(place):
+        with open(f"{place}/{program}", "rb") if os.path.isfile(f"{place}/{program}") else io.BytesIO() as file:
+            if file.read(4) != b"\x7fELF":
+                continue
+        listed = works("ldd", f"{place}/{program}")
+        check("not found" not in listed and BUILD not in listed, f"{program} needs what is not in the pack: {listed}")
+
+
 with tempfile.TemporaryDirectory() as temporary:
-    {"logic": logic, "trial": trial}[WHAT](temporary)
+    {"logic": logic, "pack": pack, "trial": trial}[WHAT](temporary)
 print("ok")
