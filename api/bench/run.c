@@ -140,9 +140,25 @@ static void print_json(const struct hzp_bench *b, const struct what *what)
     json_decref(all_of_it);
 }
 
+/* bench ops fills and evicts what it measures with from the host. */
+static int check_device(const struct hzp_bench *b, const struct what *what,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_device *dev;
+    if (what->run != hzp_bench_ops)
+        return HZP_OK;
+    HZP_TRY(hzp_settings_device(&b->started->device, 0, &dev, reterr));
+    bool host = hzp_device_host_memory(dev);
+    hzp_device_close(dev);
+    return host ? HZP_OK
+                : hzp_fail(reterr, HZP_EUNSUP,
+                           "bench ops runs on the host's memory: give --device cpu");
+}
+
 static int run(struct hzp_bench *b, const struct what *what, struct hzp_engine_settings *settings,
                struct hzp_err_text *reterr)
 {
+    HZP_TRY(check_device(b, what, reterr));
     HZP_TRY(measure_limits(b, reterr));
     if (what->engine)
         HZP_TRY(run_with_engine(b, what, settings, reterr));

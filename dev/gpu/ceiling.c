@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dev/gpu/ceiling.c - the rate of the library's bf16 product, in a burst and sustained.
+/* dev/gpu/ceiling.c - the rate of the library's bf16 product, in a burst and sustained, and the
+ * products of a model's steps alone.
  *
  *     ceiling BACKEND [SIZE [SECONDS]]
  *
@@ -8,13 +9,17 @@
  * burst: the best of the first 0.3 s; sustained: the last third.  Steps that compute all the time
  * can reach the second and not the first.
  *
- * One JSON object.
+ * Then the products of a model SIZE / 2 wide, in the proportions of Llama 8B, for 1 to SIZE / 2
+ * rows, as its steps have them: O and down are added to a stream in F32, logits are F32.  Weights
+ * come from memory: each run reads others, and all of them are more than any cache.
+ *
+ * One JSON object a line; times of products are medians, by the device's clock.
  */
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"
 
-enum { EACH = 4, TIMES_MAX = 1 << 16 };
+enum { EACH = 4, TIMES_MAX = 1 << 16, RUNS = 15 };
 
 struct ceiling {
     struct hzp_device *dev;
@@ -69,6 +74,77 @@ static void run(struct ceiling *c, double seconds)
     } while (c->groups < TIMES_MAX && c->at[c->groups - 1] < seconds);
 }
 
+/* ---- products of a model ---- */
+
+/* Outputs and inputs, in widths. */
+static const struct matrix {
+    const char *name;
+    double out, in;
+    bool wide; /* results in F32 */
+    bool adds;
+} matrices[] = {{"qkv", 1.5, 1, false, false},
+                {"o", 1, 1, true, true},
+                {"gate_up", 7, 1, false, false},
+                {"down", 1, 3.5, true, true},
+                {"head", 31.3125, 1, true, false}};
+
+static void *noise(struct ceiling *c, int32_t rows, int32_t cols, enum hzp_dtype type)
+{
+    void *memory;
+    MUST(hzp_device_alloc(c->dev, HZP_MEM_DEVICE,
+                          (size_t)rows * (size_t)cols * hzp_dtype_size(type), &memory));
+    struct hzp_noise_args args = {.y = {memory, rows, cols, cols, type}, .deviation = 1};
+    MUST(hzp_lane_issue(c->lane, HZP_OP_noise, &args));
+    return memory;
+}
+
+/* weights: at least this product's, `all` elements. */
+static void time_product(struct ceiling *c, const struct matrix *m, int32_t width, int32_t rows,
+                         char *x, char *weights, size_t all, char *y)
+{
+    int32_t n = (int32_t)(m->out * width), k = (int32_t)(m->in * width);
+    size_t each = (size_t)n * (size_t)k;
+    struct hzp_matmul_args args = {.a = {x, rows, k, k, HZP_BF16},
+                                   .c = {y, rows, n, n, m->wide ? HZP_F32 : HZP_BF16},
+                                   .trans_b = 1,
+                                   .accumulate = m->adds};
+    struct hzp_span span[RUNS + 1];
+    double us[RUNS];
+    for (int i = 0; i <= RUNS; i++) { /* the first chooses an algorithm */
+        size_t at = (size_t)i * each % (all - each + 1) / 64 * 64;
+        args.b = (struct hzp_mat){weights + 2 * at, n, k, k, HZP_BF16};
+        MUST(hzp_lane_time(c->lane, &span[i]));
+        MUST(hzp_lane_issue(c->lane, HZP_OP_matmul, &args));
+        await(c);
+        if (i > 0)
+            us[i - 1] = (double)(span[i].end_ns - span[i].begin_ns) * 1e-3;
+    }
+    double middle = gpu_median(us, RUNS), flops = 2.0 * rows * (double)each;
+    double bytes = 2.0 * (double)each + 2.0 * rows * (double)k +
+                   (double)rows * n * (m->wide ? 4 : 2) * (m->adds ? 2 : 1);
+    printf("{\"t\":\"matmul\",\"product\":\"%s\",\"rows\":%d,\"out\":%d,\"in\":%d,\"us\":%.2f,"
+           "\"gbytes_per_s\":%.1f,\"tflops\":%.1f,\"repeats\":%d,\"spread\":%.4f}\n",
+           m->name, rows, n, k, middle, bytes / middle * 1e-3, flops / middle * 1e-6, RUNS,
+           gpu_spread(us, RUNS));
+    fflush(stdout);
+}
+
+static void time_products(struct ceiling *c, int32_t width)
+{
+    static const int32_t sizes[] = {1, 16, 64, 256, 2048, 4096};
+    int32_t most = HZP_MIN(width, sizes[HZP_COUNT(sizes) - 1]);
+    int32_t vocab = (int32_t)(matrices[HZP_COUNT(matrices) - 1].out * width);
+    char *x = noise(c, most, 7 * width / 2, HZP_BF16), *y = noise(c, most, vocab, HZP_F32);
+    char *weights = noise(c, vocab, width, HZP_BF16);
+    for (int i = 0; i < HZP_COUNT(sizes); i++)
+        for (int k = 0; k < HZP_COUNT(matrices) && sizes[i] <= most; k++)
+            time_product(c, &matrices[k], width, sizes[i], x, weights,
+                         (size_t)vocab * (size_t)width, y);
+    hzp_device_free(c->dev, HZP_MEM_DEVICE, x);
+    hzp_device_free(c->dev, HZP_MEM_DEVICE, y);
+    hzp_device_free(c->dev, HZP_MEM_DEVICE, weights);
+}
+
 int main(int argc, char **argv)
 {
     static struct ceiling c;
@@ -92,6 +168,7 @@ int main(int argc, char **argv)
     printf("{\"t\":\"ceiling\",\"size\":%d,\"seconds\":%.2f,\"burst_tflops\":%.4g,"
            "\"sustained_tflops\":%.4g}\n",
            size, c.at[c.groups - 1], best * 1e-12, sustained * 1e-12);
+    time_products(&c, size / 2);
     hzp_fence_close(c.fence);
     hzp_lane_close(c.lane);
     hzp_device_free(c.dev, HZP_MEM_DEVICE, c.product.a.ptr);

@@ -23,11 +23,11 @@
 enum { STEPS = 15, SIZES_MAX = 8 };
 
 struct run {
-    double seconds[SIZES_MAX];
+    double seconds[SIZES_MAX], spread[SIZES_MAX];
     float *logits; /* for the last size, [rows][vocab] */
 };
 
-static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan)
+static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan, double *ret_spread)
 {
     double seconds[STEPS];
     struct hzp_exec_times times;
@@ -37,7 +37,9 @@ static double time_step(struct hzp_exec *exec, const struct hzp_plan *plan)
         if (i >= 0)
             seconds[i] = (double)(hzp_now_ns() - begin) * 1e-9;
     }
-    return gpu_median(seconds, STEPS);
+    double middle = gpu_median(seconds, STEPS);
+    *ret_spread = gpu_spread(seconds, STEPS);
+    return middle;
 }
 
 /* *ret_vocab: the model's vocabulary size. */
@@ -60,7 +62,7 @@ static void measure(const char *device, const char *model, bool fp8, int32_t dep
     for (int i = 0; i < sizes; i++) {
         MUST(hzp_rig_serve(bench.rig, rows[i], depth, 0, 0));
         hzp_rig_build(bench.rig, &hzp_plan_sequential, 0, 0, &plan);
-        ret->seconds[i] = time_step(exec, &plan);
+        ret->seconds[i] = time_step(exec, &plan, &ret->spread[i]);
     }
     struct hzp_mat logits = bench.rig->space->logits;
     size_t bytes = (size_t)rows[sizes - 1] * (size_t)logits.stride * sizeof(float);
@@ -137,10 +139,11 @@ int main(int argc, char **argv)
     measure(argv[1], argv[2], true, depth, rows, sizes, &fp8, &vocab);
     for (int i = 0; i < sizes; i++)
         printf("{\"t\":\"fp8\",\"sequences\":%d,\"context\":%d,\"bf16_ms\":%.3f,\"fp8_ms\":%.3f,"
-               "\"bf16_tokens_per_s\":%.1f,\"fp8_tokens_per_s\":%.1f,\"times\":%.3f}\n",
+               "\"bf16_tokens_per_s\":%.1f,\"fp8_tokens_per_s\":%.1f,\"times\":%.3f,"
+               "\"repeats\":%d,\"spread\":%.4f}\n",
                rows[i], depth, bf16.seconds[i] * 1e3, fp8.seconds[i] * 1e3,
                rows[i] / bf16.seconds[i], rows[i] / fp8.seconds[i],
-               bf16.seconds[i] / fp8.seconds[i]);
+               bf16.seconds[i] / fp8.seconds[i], STEPS, HZP_MAX(bf16.spread[i], fp8.spread[i]));
     compare(&bf16, &fp8, rows[sizes - 1], vocab);
     free(bf16.logits);
     free(fp8.logits);

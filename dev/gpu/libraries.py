@@ -54,8 +54,8 @@ def find(variable, name, versions):
     return None
 
 
-def cublaslt(versions=(13, 12)):
-    return find("HZP_CUBLASLT", "cublasLt", versions)
+def cublaslt():
+    return find("HZP_CUBLASLT", "cublasLt", (13, 12))
 
 
 def cudnn():

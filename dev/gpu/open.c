@@ -79,6 +79,12 @@ double gpu_median(double *value, int n)
     return value[n / 2];
 }
 
+double gpu_spread(const double *sorted, int n)
+{
+    double middle = sorted[n / 2];
+    return middle > 0 ? (sorted[n - 1 - n / 4] - sorted[n / 4]) / middle : 0;
+}
+
 int32_t gpu_number(const char *text)
 {
     char *end;

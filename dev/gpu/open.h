@@ -45,6 +45,8 @@ void gpu_fill_pages(struct hzp_assembly *parts);
 
 /* Sorts the values and returns their median; n > 0. */
 double gpu_median(double *value, int n);
+/* The distance of the quartiles of sorted values over the median. */
+double gpu_spread(const double *sorted, int n);
 
 /* Parses a positive whole number; anything else ends the program with status 2. */
 int32_t gpu_number(const char *text);

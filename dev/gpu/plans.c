@@ -179,9 +179,10 @@ static void tell(const struct step *s, int which, const struct hzp_plan_shape *s
     printf("{\"t\":\"plan\",\"decode\":%d,\"depth\":%d,\"prefill\":%d,\"train\":%d,\"plan\":\"%s\"",
            s->decode, s->depth, s->prefill, s->train, shape_name[which]);
     if (ms)
-        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"graphs\":%llu,\"shape\":\"%s\"}\n",
+        printf(",\"ms\":%.3f,\"over_sequential\":%.3f,\"graphs\":%llu,\"shape\":\"%s\","
+               "\"repeats\":%d,\"spread\":%.4f}\n",
                gpu_median(ms, runs), over, (unsigned long long)graphs,
-               hzp_plan_shape_text(shape, text));
+               hzp_plan_shape_text(shape, text), runs, gpu_spread(ms, runs));
     else
         printf(",\"shape\":\"none found\"}\n");
     fflush(stdout);

@@ -52,6 +52,8 @@ struct bench {
     bool decode; /* only decode steps are run */
     bool once;
     double macs; /* of a row, without attention and head */
+    /* the last run: distance of the quartiles over the median */
+    double spread;
 };
 
 #define MUST(call)                                                                                 \
@@ -128,7 +130,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Returns the median seconds of running the plan. */
+/* Returns the median seconds of running the plan; sets spread. */
 static double run(struct bench *b)
 {
     double seconds[STEPS];
@@ -141,7 +143,9 @@ static double run(struct bench *b)
             seconds[i] = (double)(hzp_now_ns() - begin) * 1e-9;
     }
     qsort(seconds, (size_t)steps, sizeof(seconds[0]), ascending);
-    return seconds[steps / 2];
+    double middle = seconds[steps / 2];
+    b->spread = (seconds[steps - 1 - steps / 4] - seconds[steps / 4]) / middle;
+    return middle;
 }
 
 /* Segments of `rows` new rows after `context` others; each has pages of its own, in order. */
@@ -216,10 +220,11 @@ static void serve_step(struct bench *b, struct serving *s, int32_t segs, int32_t
     printf(
         "{\"t\":\"serve\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"rows\":%d,\"ms\":%.3f,"
         "\"tokens_per_s\":%.1f,\"gbytes_per_s\":%.1f,\"of_copy\":%.3f,\"tflops\":%.1f,"
-        "\"of_gemm\":%.3f,\"kernels\":%d}\n",
+        "\"of_gemm\":%.3f,\"kernels\":%d,\"repeats\":%d,\"spread\":%.4f}\n",
         shape->name, segs, context, rows, seconds * 1e3, all / seconds, bytes / seconds * 1e-9,
         bytes / seconds / b->limits.read_bytes_per_s, flops / seconds * 1e-12,
-        flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items);
+        flops / seconds / hzp_limits_gemm(&b->limits, HZP_BF16), b->plan.items, b->once ? 1 : STEPS,
+        b->spread);
     fflush(stdout);
 }
 
@@ -242,9 +247,9 @@ static void attention(struct bench *b, struct serving *s, int32_t segs, int32_t 
     double seconds = run(b);
     double bytes = 4.0 * h->kv_heads * h->dim * shape->layers * segs * (context + 1.0);
     printf("{\"t\":\"attention\",\"shape\":\"%s\",\"sequences\":%d,\"context\":%d,\"ms\":%.3f,"
-           "\"gbytes_per_s\":%.1f,\"of_copy\":%.3f}\n",
+           "\"gbytes_per_s\":%.1f,\"of_copy\":%.3f,\"repeats\":%d,\"spread\":%.4f}\n",
            shape->name, segs, context, seconds * 1e3, bytes / seconds * 1e-9,
-           bytes / seconds / b->limits.read_bytes_per_s);
+           bytes / seconds / b->limits.read_bytes_per_s, b->once ? 1 : STEPS, b->spread);
     fflush(stdout);
 }
 
@@ -295,16 +300,17 @@ static void train(struct bench *b, int32_t docs, int32_t length)
                                      .t = 1};
     hzp_plan_clear(&b->plan);
     hzp_update_build(&b->plan, b->model, v, v, &hyper, space);
-    double update_s = run(b);
+    double spread = b->spread, update_s = run(b);
     double flops =
         6 * (b->macs + (double)shape->vocab * shape->width) * rows +
         6.0 * shape->heads.heads * shape->heads.dim * shape->layers * (double)rows * length;
     double seconds = micro_s + update_s, gemm = hzp_limits_gemm(&b->limits, HZP_BF16);
     printf("{\"t\":\"train\",\"shape\":\"%s\",\"documents\":%d,\"length\":%d,\"loss\":%.3f,"
            "\"micro_ms\":%.2f,\"update_ms\":%.2f,\"tokens_per_s\":%.0f,\"micro_tflops\":%.1f,"
-           "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f}\n",
+           "\"micro_of_gemm\":%.3f,\"of_gemm\":%.3f,\"repeats\":%d,\"spread\":%.4f}\n",
            shape->name, docs, length, (double)micro->loss.value[0], micro_s * 1e3, update_s * 1e3,
-           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm);
+           rows / seconds, flops / micro_s * 1e-12, flops / micro_s / gemm, flops / seconds / gemm,
+           b->once ? 1 : STEPS, HZP_MAX(spread, b->spread));
     fflush(stdout);
     free(token);
     free(learn);

@@ -3,14 +3,17 @@
 
 Every figure of the plan's section on proof with a GPU is a row: the goal, the measured value, and
 whether it suffices.  Shares are of the best copy bandwidth that any step of the same run measured, and of the
-library's bf16 product as the device sustains it (the step "ceiling"; where that was not run, its best).
+library's bf16 product as the device sustains it (the step "ceiling"; where that was not run, its best); of loads
+without end, of what both allow in turn for as many sequences (arithmetic.py).  So the goals hold for any device.
 """
-
 import re
 
+import arithmetic
+import run_sizes
 from arithmetic import GOALS
 
-SHARES = ("share of the sustained product rate", "share of the run's best copy bandwidth")
+SHARES = ("share of the sustained product rate", "share of the run's best copy bandwidth",
+          "share of reading and computing in turn")
 
 
 # ---- ceilings ----
@@ -58,6 +61,8 @@ class Run:
         if held:
             self.gemm = held[1]
         self.big, self.middle = results["shapes"]
+        self.learns = "8B" if results["trial"] else results["learns"].upper()  # a trial's goals are named as the full ones
+        self.sizes = run_sizes.TRIAL if results["trial"] else run_sizes.Full(results["profile"])
 
     def figure(self, step, name):
         """A figure of hzpserve bench."""
@@ -73,6 +78,16 @@ class Run:
                 own, best = limits_of(self.steps[step])[which], (self.copy, self.gemm)[which]
                 return row["share"] * (own / best if own and best else 1)
         return None
+
+    def of_turn(self, step, load, fp8=False):
+        """An offline load's tokens a second as a share of its limit in turn: (all tokens, answers alone)."""
+        prompt, answer, _ = self.sizes.offline[load]
+        told = self.figure(step, "offline, prompts and answers"), self.figure(step, "offline, answers")
+        if not self.copy or not self.gemm:
+            return None, None
+        limit = arithmetic.in_turn(arithmetic.Model(self.big), self.sizes.running(prompt, answer, fp8), prompt, answer,
+                                   self.copy * 1e9, self.gemm * 1e12, fp8)
+        return tuple(t / most if t is not None else None for t, most in zip(told, limit))
 
     def rows(self, step, **wanted):
         return [row for row in self.steps.get(step, {"rows": []})["rows"]
@@ -95,39 +110,40 @@ def goal(run, name, asked, measured, reached, *steps, note=""):
             "reached": reached, "note": note}
 
 
-def at_least(run, name, least, value, of, *steps):
-    return goal(run, name, f">= {least:g} {of}", value, value is not None and value >= least, *steps)
+def at_least(run, name, least, value, of, *steps, note=""):
+    return goal(run, name, f">= {least:g} {of}", value, value is not None and value >= least, *steps, note=note)
 
 
 def check_rows(run):
     for step, what in (("opcheck", "opcheck of every op"), ("golden", "golden numbers"),
                        ("greedy equality", "greedy text equal to the CPU's"),
-                       ("sanitizer, memcheck", "compute-sanitizer on a small step")):
+                       ("greedy, 1B", "1B text equal in graphs and op by op"),
+                       ("sanitizer, memcheck", "compute-sanitizer on one op of each class")):
         verdict = run.steps[step]["verdict"] if step in run.steps else None
         ran = verdict in ("ok", "failed", "hung")
         yield goal(run, what, "passes", verdict if ran else None, verdict == "ok", step)
 
 
 def fallbacks(results):
-    """[(step, what)]: where the device took a slower way (device/fallback.h), as the log says it, and as `hzpserve
-    bench` counts it."""
+    """[(step, what, whether that is a failure)]: where the device took a slower way (device/fallback.h), as the log says
+    it, and as `hzpserve bench` counts it."""
     found = []
     for step in results["steps"]:
-        found += [(step["name"], f"{way['kind']}, {way['shape']}: {way['reason']}") for way in step.get("fallbacks", [])]
-        found += [(step["name"], f"{row['name'].split(', ', 1)[1]}, {row['value']:.0f} times") for row in step["rows"]
-                  if str(row.get("name", "")).startswith("fallbacks, ")]
+        told = [f"{way['kind']}, {way['shape']}: {way['reason']}" for way in step.get("fallbacks", [])]
+        told += [f"{row['name'].split(', ', 1)[1]}, {row['value']:.0f} times" for row in step["rows"]
+                 if str(row.get("name", "")).startswith("fallbacks, ")]
+        found += [(step["name"], what, step.get("slower_fails", True)) for what in told]
     return found
 
 
 def serving_rows(run):
     for load in ("512/512", "1024/512"):
         step = f"offline {load}"
-        yield at_least(run, f"8B offline {load}: total tokens/s x 2 N", GOALS["offline"],
-                       run.of_best(step, "offline, prompts and answers", 1), SHARES[0], step)
-    yield at_least(run, "8B offline 1000/1000: output tokens/s", GOALS["output"],
-                   run.figure("offline 1000/1000", "offline, answers"), "tokens/s", "offline 1000/1000")
-    yield at_least(run, "8B offline 1000/1000, weights and KV cache in fp8: output tokens/s", GOALS["output, fp8"],
-                   run.figure("offline, fp8", "offline, answers"), "tokens/s", "offline, fp8")
+        yield at_least(run, f"8B offline {load}: tokens/s", GOALS["offline"], run.of_turn(step, load)[0], SHARES[2], step)
+    for step, fp8 in (("offline 1000/1000", False), ("offline, fp8", True)):
+        yield at_least(run, f"8B offline 1000/1000{', weights and KV cache in fp8' if fp8 else ''}: output tokens/s",
+                       GOALS["output, fp8" if fp8 else "output"], run.of_turn(step, "1000/1000", fp8)[1], SHARES[2], step,
+                       note=f"{run.figure(step, 'offline, answers') or 0:,.0f} tokens/s")
     greedy, drawn = (run.figure(step, "offline, prompts and answers") for step in ("offline 512/512", "offline, drawn"))
     yield at_least(run, "8B offline 512/512, drawn with top_p: tokens/s", GOALS["drawn"],
                    drawn / greedy if greedy and drawn is not None else None, "of the greedy load's", "offline, drawn",
@@ -151,20 +167,37 @@ def serving_rows(run):
 
 
 def training_rows(run):
-    trained = run.rows("product", t="train", shape=run.middle)
+    trained = run.rows("training", t="train", shape=run.middle)
     longest = max((row["length"] for row in trained), default=0)
-    rate = [row["of_gemm"] * (limits_of(run.steps["product"])[1] or 1) for row in trained
+    rate = [row["of_gemm"] * (limits_of(run.steps["training"])[1] or 1) for row in trained
             if row["length"] == longest]
     yield at_least(run, "3B training, sequences of 4096: model operations", GOALS["training"],
-                   rate[0] / run.gemm if rate and run.gemm else None, SHARES[0], "product")
-    step = "8b beside KV"
+                   rate[0] / run.gemm if rate and run.gemm else None, SHARES[0], "training")
+    step, asked = "tuning beside KV", run.sizes.beside_kv / 1e9
     kv, planned = run.figure(step, "memory: KV cache"), run.figure(step, "memory: planned")
     update, there = run.figure(step, "seconds an update"), run.figure(step, "memory: available")
     whole = None not in (kv, planned, update, there)
-    yield goal(run, "8B full fine-tuning, bf16 moments, beside KV", f">= {GOALS['KV beside training']} GB of KV, and updates run",
-               kv if whole else None, bool(whole and kv >= GOALS["KV beside training"]), step,
+    yield goal(run, f"{run.learns} full fine-tuning, bf16 moments, beside KV", f">= {asked:.3g} GB of KV, and updates run",
+               kv if whole else None, bool(whole and kv >= 0.99 * asked), step,
                note=f"GB; {planned:.4g} of {there:.4g} GB planned, an update takes {update:.3g} s"
                if whole else "")
+
+
+VARIANTS = (("op by op", "graphs"), ("each kernel after the other", "early starts"),
+            ("norms and SwiGLU alone", "fewer kernels"), ("loads by threads", "the tensor copy engine"))
+
+
+def part_rows(run):
+    """What each part of decode steps gives: the time without it over the time with it."""
+    def times(step):
+        return {(r["sequences"], r["context"]): r["ms"] for r in run.rows(step, t="serve", shape=run.big, rows=1)}
+    ours = times("product")
+    for name, what in VARIANTS:
+        without = times(f"product, {name}")
+        told = [f"{n} at {context}: {without[n, context] / ms:.3f}" for (n, context), ms in sorted(ours.items())
+                if without.get((n, context)) and ms]
+        yield goal(run, f"8B decode step without {what}, over with it", "told", "; ".join(told) or None, "told",
+                   f"product, {name}", "product")
 
 
 def swap_rows(run):
@@ -203,16 +236,16 @@ def coserve_rows(run):
         gain, held, note = coserve_one(run, f"co-serving, {way}")
         if gain is not None and (best is None or (held, gain) > best[:2]):
             best = (held, gain, way)
-        yield goal(run, f"8B co-serving gain at half load, {way}", "told", gain, "told", f"co-serving, {way}",
+        yield goal(run, f"{run.learns} co-serving gain at half load, {way}", "told", gain, "told", f"co-serving, {way}",
                    note=note)
-    yield goal(run, "8B co-serving gain at half load, goals held", f">= {GOALS['co-serving']}, 99 of 100 within",
+    yield goal(run, f"{run.learns} co-serving gain at half load, goals held", f">= {GOALS['co-serving']}, 99 of 100 within",
                best[1] if best else None, bool(best and best[0] and best[1] >= GOALS["co-serving"]),
                *[f"co-serving, {way}" for way in ways],
                note=f"{best[2]}; goals {'held' if best[0] else 'NOT held'}" if best else "")
 
 
 def overlap_rows(run):
-    plans = run.rows("plans", t="plan")
+    plans = run.rows("plans", t="plan") + run.rows("plans, training", t="plan")
     for shape in sorted({(r["decode"], r["depth"], r["prefill"], r["train"]) for r in plans}, reverse=True):
         told = [f"{r['plan']} " + (f"{r['ms']:.4g} ms" if r["plan"] == "sequential" else
                                    f"{r['over_sequential']:.3f}") for r in plans if "ms" in r and
@@ -252,7 +285,7 @@ def fp8_rows(run):
 def goals(results):
     """One row for each required figure."""
     run, rows = Run(results), []
-    for which in (check_rows, serving_rows, training_rows, swap_rows, coserve_rows, overlap_rows, fp8_rows):
+    for which in (check_rows, serving_rows, part_rows, training_rows, swap_rows, coserve_rows, overlap_rows, fp8_rows):
         rows += which(run)
     for row in rows:
         if results["trial"] and row["reached"] != "not measured":
@@ -312,6 +345,25 @@ def clocks_said(results):
     return f"Clocks of the SMs {low:.0f} to {high:.0f} MHz, power up to {power:.0f} W; by step below."
 
 
+def sizes_said(results):
+    if results["trial"]:
+        return "Sizes: a trial's."
+    bf16, fp8 = (n / 1e9 for n in results["kv_bytes"])
+    return (f"Sizes: profile {results['profile']} ({results['why']}); keys and values of offline loads {bf16:.0f} GB, in fp8 "
+            f"{fp8:.0f} GB; training beside requests is of {results['learns'].upper()}. Files of kept choices of algorithms "
+            f"at the start: {results.get('kept_choices', 0)}.")
+
+
+def repeated(step):
+    """How often the figures of a step were taken, and the largest spread of one."""
+    counts = sorted({row["repeats"] for row in step["rows"] if row.get("repeats", 1) > 1})
+    spread = max((row.get("spread") or 0 for row in step["rows"]), default=0)
+    if not step["rows"] or step["kind"] != "bench":
+        return "-"
+    whole = all(row.get("repeats", 1) > 1 for row in step["rows"] if row.get("t") not in ("device", "alone"))
+    return (f"{'' if whole else 'some '}x {counts[0]}, spread to {spread:.1%}" if counts else "once")
+
+
 def memory_left(results):
     """Steps after which more of the device's memory was in use than before, though their processes had ended."""
     told = []
@@ -329,6 +381,47 @@ def span(values):
     return "-" if values is None else " / ".join(f"{v:.0f}" for v in values)
 
 
+def ours(run):
+    """Our figures by the names that peer.py gives to the same: (value, unit)."""
+    found, lengths = {}, {}
+    for row in run.rows("ceiling", t="matmul"):
+        found[f"product {run.big} {row['product']} {row['rows']} rows bf16"] = row["us"], "us"
+    for row in run.rows("product", t="serve", shape=run.big):
+        if row["rows"] == 1:
+            found.setdefault(f"decode {run.big} {row['sequences']}", (row["tokens_per_s"], "tokens/s"))
+        elif not row["context"] and row["sequences"] == 1:
+            found[f"prefill {run.big} {row['rows']}"] = row["tokens_per_s"], "tokens/s"
+    for row in run.rows("training", t="train", shape=run.middle):  # of several documents of a length, the peer has one
+        found[f"train {run.middle} {row['length']}"] = row["tokens_per_s"], "tokens/s"
+    for shape in (run.middle, run.big):
+        lengths[arithmetic.SHAPES[shape][3:6]] = shape
+    for row in run.rows("cudnn attention, quick", t="cudnn"):
+        shape, best = lengths.get((row["heads"], row["kv_heads"], row["dim"])), min(
+            row["ours_ms"], row.get("cudnn_ms", row["ours_ms"]))
+        if shape and row["pass"] in ("forward", "backward"):  # of 8192 rows; the step takes the faster of the two
+            for backend in ("cudnn", "flash"):
+                found[f"attention {shape} {row['length']} {row['pass']} {backend}"] = (
+                    best * 1e3 * row["length"] / 8192, "us")
+    return found
+
+
+def beside_peer(results):
+    """The peer's figures, with ours, and how many times as fast we are, where we have one of the same name."""
+    run, rows = Run(results), []
+    mine = ours(run)
+    for row in run.rows("peer"):
+        if "value" not in row:
+            if "failed" in row:
+                rows.append({"figure": row["name"], "peer": row["failed"]})
+            continue
+        value, unit = mine.get(row["name"], (None, None))
+        told = bool(value and row["value"] and unit == row["unit"])
+        faster = "-" if not told else value / row["value"] if unit == "tokens/s" else row["value"] / value
+        rows.append({"figure": row["name"], "peer": row["value"], "unit": row["unit"], "repeats": row.get("repeats", 1),
+                     "spread": row.get("spread", "-"), "ours": value if told else "-", "times as fast": faster})
+    return ["", "## Beside PyTorch on the same device", ""] + table(rows) if rows else []
+
+
 def report(results):
     """What failed first, then the goals, then each step's figures."""
     copy, gemm = ceilings(results)
@@ -337,7 +430,7 @@ def report(results):
     asked = results["goals"]
     lines = ["# A run of dev/gpu/run", "",
              f"Device: {results['device']}; {results['cublaslt']}; commit {results['commit']}; "
-             f"{results['when']}.", "", f"Command: `{results['command']}`; {results['seconds']:.0f} s.", "",
+             f"{results['when']}.", "", sizes_said(results), "", f"Command: `{results['command']}`; {results['seconds']:.0f} s.", "",
              f"{len(checks) - len(bad)} of {len(checks)} checks passed."
              + (f" Not passed: {', '.join(bad)}." if bad else ""),
              f"Goals: {sum(g['reached'] == 'yes' for g in asked)} reached, "
@@ -348,20 +441,23 @@ def report(results):
                 "of that.".format(*held) if (held := ceiling(results)) else " What it sustains was not measured."), "",
              clocks_said(results)]
     lines += memory_left(results)
-    for step, what in fallbacks(results):
-        lines += ["", f"**Fallback in step {step}: {what}.**"]
+    for step, what, fails in fallbacks(results):
+        lines += ["", f"**{'Fallback' if fails else 'Warning: fallback'} in step {step}: {what}.**"]
     if results["trial"]:
         lines += ["", "**A trial on the CPU with a tiny shape: its figures mean nothing.**"]
     lines += ["", "## Goals", ""] + table(asked)
+    lines += beside_peer(results)
     lines += ["", "## Steps", "", "SM clock and power: lowest / median / highest; throttled: the share of the time; "
-              "memory: MiB in use before / after; least free: MiB at its lowest.", "",
-              "| step | kind | verdict | s | SM MHz | W | throttled | memory | least free | what it said |",
-              "|---|---|---|---|---|---|---|---|---|---|"]
+              "free: MiB of memory free before / after; least free: MiB at its lowest; repeated: how often each figure was "
+              "taken, and the largest spread, the distance of the quartiles over the median (once: it was not repeated).", "",
+              "| step | kind | verdict | s | of expected s | SM MHz | W | throttled | needs GB | free | least free | repeated "
+              "| what it said |", "|" + "---|" * 13]
     for s in results["steps"]:
         said = s["said"].splitlines()[-1][:110].replace("|", "/") if s["said"].strip() else ""
-        lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {span(s.get('sm_mhz'))} | "
-                     f"{span(s.get('power_w'))} | {s.get('throttled', '-')} | {span(s.get('memory_used_mib'))} | "
-                     f"{s.get('least_free_mib', '-')} | {said} |")
+        lines.append(f"| {s['name']} | {s['kind']} | {s['verdict']} | {s['wall_s']} | {s.get('expected_s', '-')} | "
+                     f"{span(s.get('sm_mhz'))} | {span(s.get('power_w'))} | {s.get('throttled', '-')} | "
+                     f"{s.get('need_bytes', 0) / 1e9:.1f} | {span(s.get('memory_free_mib'))} | {s.get('least_free_mib', '-')} | "
+                     f"{repeated(s)} | {said} |")
     for s in results["steps"]:
         if s["rows"] and s["kind"] == "bench":
             plain = [row for row in s["rows"] if not STEPS.fullmatch(str(row.get("name")))]

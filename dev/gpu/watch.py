@@ -74,9 +74,11 @@ class Watch:
     def between(self, begin, end):
         return [row for at, row in list(self.rows) if begin <= at <= end]
 
-    def used(self):
-        """MiB that are used now; None: not known."""
-        return self.rows[-1][1]["memory_used_mib"] if self.rows else None
+    def memory(self):
+        """MiB that are (used, free) now; None: not known."""
+        row = self.rows[-1][1] if self.rows else {}
+        now = row.get("memory_used_mib"), row.get("memory_free_mib")
+        return None if None in now else now
 
     def stop(self):
         if self.process:

@@ -7,6 +7,7 @@
 With exactly what the memory plan asks for, and nearly all that the plan leaves for code taken by code, it starts, evicts
 graphs, serves, captures nothing that the driver refuses, and never uses more than there is.  With less it is refused,
 with the driver's line of the plan.  What the context takes is told, and code that takes more than was left for it.
+bench ops, which writes to the memory that it measures with, is refused.
 """
 import json
 import os
@@ -121,4 +122,8 @@ check("not enough memory" in log and "driver" in log.split("not enough memory", 
 code, log, served = serve(LOADING + least + (1 << 29), LOADING + (1 << 28), HZP_FAKE_NVML=str(1 << 40))
 check(served and code == 0 and "memory driver: the start has loaded" in log, f"code beyond what was left: {log}")
 check(told(log, "memory driver")[0]["context_bytes"] == 0, "what another GPU has free tells nothing of the context")
+
+done = subprocess.run([PROGRAM, "bench", "ops", MODEL, "--device", "cuda"], capture_output=True, text=True, check=False,
+                      env=environment(16 << 30, 0))
+check(done.returncode == 1 and "--device cpu" in done.stderr, f"bench ops on a GPU: {done}")
 print("ok")
