@@ -396,7 +396,7 @@ class Lab:
     def compiled(self):
         """The model's parts by torch.compile; --tiny traces them, and generates no code."""
         self.torch._dynamo.config.cache_size_limit = 64  # each size is compiled for itself
-        return {name: self.torch.compile(f, dynamic=False, backend="aot_eager" if self.tiny else "inductor")
+        return {name: self.torch.compile(f, fullgraph=True, dynamic=False, backend="aot_eager" if self.tiny else "inductor")
                 for name, f in EAGER.items()}
 
     def use_faster_attention(self, shape, rows, way):
