@@ -220,46 +220,75 @@ INLINE void rows_run(struct task *t, bool pairs, enum hzp_dtype type, int dim, b
     }
 }
 
+/* Each kind of rows is a function of its own, with common widths known to the compiler: as parts of
+ * one function they take the compiler a minute.  One is called for a chunk, not for a row. */
+typedef void rows_fn(struct task *t, int p0, int p1, struct state out);
+
+#define ROWS(name, pairs, type, dim)                                                               \
+    static __attribute__((noinline)) void name##_keys(struct task *t, int p0, int p1,              \
+                                                      struct state out)                            \
+    {                                                                                              \
+        rows_run(t, pairs, type, dim, false, p0, p1, out);                                         \
+    }                                                                                              \
+    static __attribute__((noinline)) void name##_values(struct task *t, int p0, int p1,            \
+                                                        struct state out)                          \
+    {                                                                                              \
+        rows_run(t, pairs, type, dim, true, p0, p1, out);                                          \
+    }
+
+ROWS(f32_any, false, HZP_F32, t->w->args->heads.dim)
+ROWS(bf16_64, HAS_PAIRS, HZP_BF16, 64)
+ROWS(bf16_128, HAS_PAIRS, HZP_BF16, 128)
+ROWS(bf16_any, HAS_PAIRS, HZP_BF16, t->w->args->heads.dim)
+ROWS(e4m3_64, HAS_PAIRS, HZP_E4M3, 64)
+ROWS(e4m3_128, HAS_PAIRS, HZP_E4M3, 128)
+ROWS(e4m3_any, HAS_PAIRS, HZP_E4M3, t->w->args->heads.dim)
+#if HAS_PAIRS
+ROWS(e4m3_plain, false, HZP_E4M3, t->w->args->heads.dim)
+#else
+#define e4m3_plain_keys   e4m3_any_keys
+#define e4m3_plain_values e4m3_any_values
+#endif
+
+/* Chooses the functions for keys and for values. */
+static void choose_rows(const struct decode *w, rows_fn *ret[2])
+{
+    static rows_fn *const wide[2][3][2] = {
+        {{bf16_64_keys, bf16_64_values},
+         {bf16_128_keys, bf16_128_values},
+         {bf16_any_keys, bf16_any_values}},
+        {{e4m3_64_keys, e4m3_64_values},
+         {e4m3_128_keys, e4m3_128_values},
+         {e4m3_any_keys, e4m3_any_values}},
+    };
+    const struct hzp_attn_paged_args *a = w->args;
+    int dim = a->heads.dim == 64 ? 0 : a->heads.dim == 128 ? 1 : 2;
+    bool narrow = a->kv.type == HZP_E4M3;
+
+    memcpy(ret, wide[narrow][dim], sizeof(wide[narrow][dim]));
+    if (a->kv.type == HZP_F32) {
+        ret[0] = f32_any_keys;
+        ret[1] = f32_any_values;
+    } else if (narrow && HAS_PAIRS && !w->pairs) {
+        ret[0] = e4m3_plain_keys;
+        ret[1] = e4m3_plain_values;
+    }
+}
+
 /* Processes positions p0 .. p1-1, p1 - p0 <= CHUNK. */
-INLINE void chunk_run_as(struct task *t, bool pairs, enum hzp_dtype type, int dim, int p0, int p1,
-                         struct state out)
-{
-    int heads = (t->h1 - t->h0) * t->w->group;
-
-    rows_run(t, pairs, type, dim, false, p0, p1, out);
-    for (int i = 0; i < heads; i++)
-        out.sum[i] =
-            chunk_softmax(pairs && type != HZP_E4M3, t->score + i * SCORES, p1 - p0, &out.top[i]);
-    memset(out.value, 0, (size_t)heads * (size_t)t->w->wide * sizeof(*out.value));
-    rows_run(t, pairs, type, dim, true, p0, p1, out);
-}
-
-/* The same, with widths that are common known to the compiler. */
-INLINE void chunk_run_wide(struct task *t, bool pairs, enum hzp_dtype type, int p0, int p1,
-                           struct state out)
-{
-    int dim = t->w->args->heads.dim;
-
-    if (dim == 64)
-        chunk_run_as(t, pairs, type, 64, p0, p1, out);
-    else if (dim == 128)
-        chunk_run_as(t, pairs, type, 128, p0, p1, out);
-    else
-        chunk_run_as(t, pairs, type, dim, p0, p1, out);
-}
-
 static void chunk_run(struct task *t, int p0, int p1, struct state out)
 {
-    const struct hzp_attn_paged_args *a = t->w->args;
+    const struct decode *w = t->w;
+    int heads = (t->h1 - t->h0) * w->group;
+    bool pairs = HAS_PAIRS && w->args->kv.type == HZP_BF16;
+    rows_fn *rows[2];
 
-    if (a->kv.type == HZP_F32)
-        chunk_run_as(t, false, HZP_F32, a->heads.dim, p0, p1, out);
-    else if (a->kv.type == HZP_BF16)
-        chunk_run_wide(t, HAS_PAIRS, HZP_BF16, p0, p1, out);
-    else if (HAS_PAIRS && !t->w->pairs)
-        chunk_run_as(t, false, HZP_E4M3, a->heads.dim, p0, p1, out);
-    else
-        chunk_run_wide(t, HAS_PAIRS, HZP_E4M3, p0, p1, out);
+    choose_rows(w, rows);
+    rows[0](t, p0, p1, out);
+    for (int i = 0; i < heads; i++)
+        out.sum[i] = chunk_softmax(pairs, t->score + i * SCORES, p1 - p0, &out.top[i]);
+    memset(out.value, 0, (size_t)heads * (size_t)w->wide * sizeof(*out.value));
+    rows[1](t, p0, p1, out);
 }
 
 /* x = x a + y b, n floats. */
