@@ -234,6 +234,31 @@ def check_documented_tables(root):
             problem("docs/ARCHITECTURE.md", f"`{name}/` may include {', '.join(may) or 'nothing'}")
 
 
+def check_documented_threads(root):
+    """docs/ARCHITECTURE.md names every thread of the product, and no other."""
+    started = {}
+    for path in sources(root, {".c"}):
+        name = path.relative_to(root).as_posix()
+        if name.split("/")[0] in MAY_INCLUDE:
+            for thread in re.findall(r'hzp_thread_start\([^;]*?"(hzp-[\w-]+)"', path.read_text()):
+                started.setdefault(thread, name)
+    table = (root / "docs/ARCHITECTURE.md").read_text().partition("\n## Threads\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"\(`(hzp-[\w-]+)`\)", table))
+    for thread in sorted(set(started) - documented):
+        problem(started[thread], f"{thread} is not in the table of threads of docs/ARCHITECTURE.md")
+    for thread in sorted(documented - set(started)):
+        problem("docs/ARCHITECTURE.md", f"no thread is called {thread}")
+
+
+def check_documented_packages(root):
+    """README.md names the packages that bootstrap.sh installs for a build."""
+    listed = re.search(r'^packages="([^"]*)"', (root / "bootstrap.sh").read_text(), re.M)[1].split()
+    readme = (root / "README.md").read_text().partition("\n## Build by hand\n")[2].partition("\n## ")[0]
+    for package in listed:
+        if not re.search(rf"(?<![\w-]){re.escape(package)}(?![\w-])", readme):
+            problem("README.md", f"Build by hand does not name {package}")
+
+
 def check_shape(root, path):
     name = path.relative_to(root).as_posix()
     text = path.read_text()
@@ -345,6 +370,8 @@ def main():
     check_circles(modules, "modules")
     check_types(root)
     check_documented_tables(root)
+    check_documented_threads(root)
+    check_documented_packages(root)
     if arguments.library:
         check_symbols(arguments.library)
     for line in problems:
