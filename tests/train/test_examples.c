@@ -197,7 +197,7 @@ static void test_refusals(void **state)
     refuse("{\"tokens\": [1, -1]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": [1, 1e3]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": \"12\"}", "lines[1].tokens", "array");
-    refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "decode byte");
+    refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "UTF-8");
     refuse("{\"text\": \"bcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbc\"}", "lines[1].text", "33");
     refuse("{\"prompt\": \"bcbcbcbcbcbcbcbcbcbcb\", \"completion\": \"bcbcbcbcbcbc\"}",
            "lines[1].completion", "33");

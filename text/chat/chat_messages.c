@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
+#include "base/json.h"
 #include "text/chat/chat_form.h"
 
 #include <stdio.h>
@@ -109,11 +110,12 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
 
 char *hzp_chat_dumps(const json_t *json)
 {
-    char *text = json_dumps(json, JSON_REAL_PRECISION(15));
-    json_t *same = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    char *text = hzp_json_dumps(json, JSON_REAL_PRECISION(15));
+    const int flags = HZP_JSON_ANY | HZP_JSON_PYTHON;
+    json_t *same = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
     if (text && !json_equal(same, json)) { /* a number needs all its digits */
         free(text);
-        text = json_dumps(json, JSON_REAL_PRECISION(17));
+        text = hzp_json_dumps(json, JSON_REAL_PRECISION(17));
     }
     json_decref(same);
     return text;
@@ -126,10 +128,9 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
     if (!arguments || json_is_null(arguments))
         other = form->arguments_string ? json_string("{}") : json_object();
     else if (json_is_string(arguments) && !form->arguments_string) {
-        json_error_t error;
         other = json_string_length(arguments)
-                    ? json_loadb(json_string_value(arguments), json_string_length(arguments),
-                                 JSON_ALLOW_NUL, &error)
+                    ? hzp_json_load(json_string_value(arguments), json_string_length(arguments), 0,
+                                    NULL, NULL)
                     : json_object();
         if (!json_is_object(other)) {
             json_decref(other);
@@ -138,8 +139,10 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
         }
     } else if (json_is_object(arguments) && form->arguments_string) {
         char *text = hzp_chat_dumps(arguments);
-        other = json_string(text ? text : "{}");
+        other = text ? json_string(text) : NULL;
         free(text);
+        if (!other)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
     } else if (!json_is_string(arguments) && !json_is_object(arguments)) {
         return hzp_fail_param(reterr, HZP_EINVAL, param,
                               "%s.function.arguments must be a string or an object", param);
@@ -202,7 +205,7 @@ int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_
     if (!json_is_array(messages) || !json_array_size(messages))
         return hzp_fail_param(reterr, HZP_EINVAL, "messages",
                               "messages must be a list of at least one message");
-    copy = json_deep_copy(messages);
+    copy = hzp_json_copy(messages);
     if (!copy)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
     json_array_foreach(copy, i, message)

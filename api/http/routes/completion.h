@@ -72,7 +72,7 @@ struct hzp_completion_params {
     enum hzp_pooling pooling; /* of embeddings */
     bool raw, base64;         /* of embeddings: not normalised; how they are written */
 
-    const char *suffix; /* while prompts are read: what stands behind the answer; NULL: nothing */
+    const json_t *suffix; /* while prompts are read: what stands behind the answer; NULL: nothing */
 
     int32_t max_tokens, min_tokens;
     int32_t truncate;        /* only the last tokens of a prompt are kept; 0: all; -1: what fits */
