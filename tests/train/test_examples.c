@@ -197,6 +197,10 @@ static void test_refusals(void **state)
     refuse("{\"tokens\": [1, -1]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": [1, 1e3]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": \"12\"}", "lines[1].tokens", "array");
+    refuse("{\"tokens\": [1, 18446744073709551616]}", "lines[1].tokens", "entry 1");
+    refuse("1e400", "lines[1]", "must be an object");
+    refuse("{\"text\": \"ab\", \"id\": 18446744073709551615}", "lines[1].id", "not a field");
+    refuse("{\"text\": \"ab\", \"id\": NaN}", "lines[1]", "not JSON: NaN");
     refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "UTF-8");
     refuse("{\"text\": \"bcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbc\"}", "lines[1].text", "33");
     refuse("{\"prompt\": \"bcbcbcbcbcbcbcbcbcbcb\", \"completion\": \"bcbcbcbcbcbc\"}",

@@ -110,14 +110,16 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
 
 char *hzp_chat_dumps(const json_t *json)
 {
-    char *text = hzp_json_dumps(json, JSON_REAL_PRECISION(15));
     const int flags = HZP_JSON_ANY | HZP_JSON_PYTHON;
-    json_t *same = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
-    if (text && !json_equal(same, json)) { /* a number needs all its digits */
+    char *text = NULL;
+    bool same = false;
+    for (size_t digits = 15; !same && digits <= 17; digits++) { /* as few as all numbers need */
         free(text);
-        text = hzp_json_dumps(json, JSON_REAL_PRECISION(17));
+        text = hzp_json_dumps(json, JSON_REAL_PRECISION(digits));
+        json_t *read = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
+        same = !text || json_equal(read, json);
+        json_decref(read);
     }
-    json_decref(same);
     return text;
 }
 

@@ -64,7 +64,7 @@ struct hzp_completion_params {
     char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
 
     struct hzp_tokens *prompt; /* [prompts], owned */
-    char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
+    struct hzp_textbuf *prompt_text; /* [prompts], owned; data NULL: given in tokens */
     int32_t prompts, n;
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */
     int32_t priority;

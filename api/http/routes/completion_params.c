@@ -30,7 +30,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
 {
     for (int32_t i = 0; i < params->prompts; i++) {
         hzp_tokens_fini(&params->prompt[i]);
-        free(params->prompt_text[i]);
+        hzp_textbuf_fini(&params->prompt_text[i]);
     }
     free(params->prompt);
     free(params->prompt_text);
@@ -70,8 +70,7 @@ static void truncate_prompt(struct hzp_completion_params *params, int32_t contex
         return;
     memmove(prompt->ids, prompt->ids + prompt->n - keep, (size_t)keep * sizeof(*prompt->ids));
     prompt->n = (size_t)keep;
-    free(params->prompt_text[params->prompts - 1]); /* echo shows what is left */
-    params->prompt_text[params->prompts - 1] = NULL;
+    hzp_textbuf_fini(&params->prompt_text[params->prompts - 1]); /* echo shows what is left */
 }
 
 static int check_length(struct hzp_completion_params *params, const struct hzp_engine *engine,
@@ -95,12 +94,10 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
 {
     HZP_TRY(new_prompt(params, reterr));
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
-    char *copy = malloc(bytes + 1);
-    if (!copy)
+    struct hzp_textbuf *copy = &params->prompt_text[params->prompts - 1];
+    if (hzp_textbuf_append(copy, text, bytes) < 0 || hzp_textbuf_append(copy, "", 1) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    params->prompt_text[params->prompts - 1] = copy;
+    copy->bytes = bytes; /* an empty text is a text too */
     unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
     if (params->add_special)
         flags |= HZP_TOKENIZER_ADD_SPECIAL;
