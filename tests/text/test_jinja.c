@@ -239,11 +239,9 @@ static void deep_recursion_fits_the_stack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_jinja2), cmocka_unit_test(spelled_numbers),
-        cmocka_unit_test(generation_spans),
-        cmocka_unit_test(bounds),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(deep_recursion_fits_the_stack),
+        cmocka_unit_test(as_jinja2),        cmocka_unit_test(spelled_numbers),
+        cmocka_unit_test(generation_spans), cmocka_unit_test(bounds),
+        cmocka_unit_test(refusals),         cmocka_unit_test(deep_recursion_fits_the_stack),
     };
     setenv("TZ", "UTC", 1);
     tzset();

@@ -178,9 +178,8 @@ static void hermes(void **state)
         snprintf(arguments, sizeof(arguments), "{\"x\": %s}", written[i]);
         snprintf(text, sizeof(text), "<tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>",
                  arguments);
-        json_t *want =
-            json_pack("{s:n, s:[{s:s, s:{s:s, s:s}}]}", "content", "tool_calls", "type", "function",
-                      "function", "name", "f", "arguments", arguments);
+        json_t *want = json_pack("{s:n, s:[{s:s, s:{s:s, s:s}}]}", "content", "tool_calls", "type",
+                                 "function", "function", "name", "f", "arguments", arguments);
         char *json = json_dumps(want, 0);
         expect(rules, text, json);
         free(json);

@@ -214,6 +214,16 @@ static void test_refusals(void **state)
     refuse(deep, "lines[1]", "not JSON");
 }
 
+/* Columns of a file that are not read may hold whatever Python or JavaScript writes. */
+static void test_columns(void **state)
+{
+    ex.split = true;
+    expect("{\"id\": 18446744073709551615, \"loss\": NaN, \"range\": [-Infinity, 1e400], "
+           "\"a\\u0000b\": \"\\ud800\", \"text\": \"hell\"}",
+           (int32_t[]){1, 289, 2, -1}, 1);
+    ex.split = false;
+}
+
 /* The number of samples of a body fed in pieces of so many bytes; -1: refused. */
 static int32_t feed(const char *body, size_t piece, const char *type, struct hzp_err_text *err)
 {
@@ -370,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_columns, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_pieces, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_bound, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),

@@ -139,6 +139,9 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
             return hzp_fail_param(reterr, HZP_EINVAL, param,
                                   "%s.function.arguments is not a JSON object", param);
         }
+    } else if (hzp_json_spelling(arguments)) {
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s.function.arguments must be a string or an object", param);
     } else if (json_is_object(arguments) && form->arguments_string) {
         char *text = hzp_chat_dumps(arguments);
         other = text ? json_string(text) : NULL;
@@ -171,7 +174,7 @@ static int check_calls(const struct hzp_chat_form *form, json_t *message, size_t
     {
         json_t *function = json_object_get(call, "function");
         snprintf(param, sizeof(param), "messages[%zu].tool_calls[%zu]", at, i);
-        if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
+        if (!json_is_object(function) || !hzp_json_is_text(json_object_get(function, "name")))
             return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
                                   param);
         HZP_TRY(set_arguments(form, function, param, reterr));
@@ -187,7 +190,7 @@ static int check_message(const struct hzp_chat_form *form, json_t *message, size
     if (!json_is_object(message))
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be an object", param);
     const json_t *role = json_object_get(message, "role");
-    if (!json_is_string(role) || !json_string_length(role)) {
+    if (!hzp_json_is_text(role) || !json_string_length(role)) {
         snprintf(param, sizeof(param), "messages[%zu].role", at);
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a string such as user", param);
     }

@@ -198,7 +198,7 @@ static void keep(struct hzp_structures *s, char *key, struct hzp_grammar *gramma
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr)
 {
-    if (!hzp_json_names_are_text(what->schema) || !hzp_json_names_are_text(what->tools))
+    if (!hzp_json_names_are_text(what->tools))
         return hzp_fail(reterr, HZP_EINVAL, "a name in it has \\u0000");
     char *key = key_of(what);
     if (!key)

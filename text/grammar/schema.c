@@ -391,6 +391,8 @@ int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const j
 {
     struct hzp_schema s;
     int r = HZP_OK;
+    if (!hzp_json_names_are_text(document))
+        return hzp_fail(reterr, HZP_EINVAL, "schema: a name in it has \\u0000");
     begin(&s, rules, document, reterr);
     *ret = hzp_schema_rule(&s, NULL, "", "", schema);
     for (int32_t i = 0; i < s.items && r == HZP_OK; i++) {

@@ -130,13 +130,14 @@ static int load_config_added(struct loading *l)
     const json_t *table = json_object_get(l->config, "added_tokens_decoder");
     const char *key;
     json_t *item;
+    size_t bytes;
     hzp_tokjson_where(l->where, sizeof(l->where), l->config_path, "added_tokens_decoder");
     size_t from_file = added->n;
-    json_object_foreach((json_t *)(uintptr_t)table, key, item)
+    json_object_keylen_foreach((json_t *)(uintptr_t)table, key, bytes, item)
     {
         char *end;
         long id = strtol(key, &end, 10);
-        if (*key == 0 || *end != 0 || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
+        if (*key == 0 || end != key + bytes || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
             return hzp_fail(l->reterr, HZP_EFORMAT, "%s: \"%.60s\" is not a token id", l->where,
                             key);
         const json_t *content = json_object_get(item, "content");
@@ -145,7 +146,9 @@ static int load_config_added(struct loading *l)
                                     json_string_length(content)) != HZP_VOCAB_NONE;
         for (size_t i = 0; i < from_file && !known; i++)
             known = added->tokens[i].id == id ||
-                    strcmp(added->tokens[i].text, json_string_value(content)) == 0;
+                    (added->tokens[i].bytes == json_string_length(content) &&
+                     !memcmp(added->tokens[i].text, json_string_value(content),
+                             added->tokens[i].bytes));
         if (!known)
             HZP_TRY(hzp_added_load(added, item, (int32_t)id, l->tok->vocab, l->where, l->reterr));
     }

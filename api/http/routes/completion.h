@@ -63,7 +63,7 @@ struct hzp_completion_params {
     json_t *asked;                /* owned: what the answer repeats of the request; NULL: nothing */
     char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
 
-    struct hzp_tokens *prompt; /* [prompts], owned */
+    struct hzp_tokens *prompt;       /* [prompts], owned */
     struct hzp_textbuf *prompt_text; /* [prompts], owned; data NULL: given in tokens */
     int32_t prompts, n;
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */

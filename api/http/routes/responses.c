@@ -120,7 +120,8 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
                      struct hzp_err_text *reterr)
 {
     const char *type = json_string_value(json_object_get(tool, "type"));
-    if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(tool, "name")))
+    if (!hzp_json_is_text(json_object_get(tool, "type")) || strcmp(type, "function") != 0 ||
+        !json_is_string(json_object_get(tool, "name")))
         return hzp_blocks_wrong(reterr, path,
                                 "must be a function with a name: there are no other tools");
     *ret = json_copy((json_t *)tool);

@@ -157,7 +157,7 @@ static int ask_schema(struct asked *a, const char *field, const json_t *value,
         a->parsed = hzp_json_load(json_string_value(value), json_string_length(value), HZP_JSON_ANY,
                                   NULL, &error);
         if (!a->parsed)
-            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s is not valid JSON: %s", field,
+            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema: %s", field,
                                   error.text);
         value = a->parsed;
     }
