@@ -46,7 +46,8 @@ static bool is_data(const char *name)
 {
     static const char *const data[] = {
         "arguments", "parameters", "input_schema", "schema",      "json",
-        "metadata",  "documents",  "guided_json",  "json_schema", "chat_template_kwargs"};
+        "metadata",  "documents",  "guided_json",  "json_schema", "chat_template_kwargs",
+        "tools"};
     return is_one_of(name, data, HZP_COUNT(data));
 }
 
