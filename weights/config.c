@@ -23,6 +23,7 @@ enum {
     HEADS_MAX = 1024,
     DIM_MAX = 512,
     POSITIONS_MAX = 1 << 24,
+    WINDOW_LAYERS = 28, /* max_window_layers where it is absent */
 };
 
 /* The file being read, for error messages. */
@@ -54,19 +55,33 @@ static int read_int(const struct source *src, const json_t *object, const char *
         *ret = (int32_t)fallback;
         return HZP_OK;
     }
-    if (json_is_integer(value)) {
-        number = json_integer_value(value);
-    } else {
-        double real = json_is_real(value) ? json_real_value(value) : NAN;
-        if (!(fabs(real) < 1e15) || real != floor(real))
-            return FAIL(src, HZP_EFORMAT, key, "%s: %s is not a whole number", src->path, key);
-        number = (int64_t)real;
-    }
-    if (number < min || number > max)
-        return FAIL(src, HZP_EFORMAT, key, "%s: %s is %lld; possible are %lld to %lld", src->path,
-                    key, (long long)number, (long long)min, (long long)max);
+    double real = hzp_json_is_number(value) ? hzp_json_real(value) : NAN;
+    bool held = json_is_integer(value) || fabs(real) < 1e15;
+    if (isnan(real) || (held && real != floor(real)))
+        return FAIL(src, HZP_EFORMAT, key, "%s: %s is not a whole number", src->path, key);
+    if (held)
+        number = json_is_integer(value) ? json_integer_value(value) : (int64_t)real;
+    char text[40];
+    if (!held || number < min || number > max)
+        return FAIL(src, HZP_EFORMAT, key, "%s: %s is %s; possible are %lld to %lld", src->path,
+                    key, hzp_json_number_text(value, text, sizeof(text)), (long long)min,
+                    (long long)max);
     *ret = (int32_t)number;
     return HZP_OK;
+}
+
+/* Whether the file has the key with null, which is not the same as an absent one: the family's
+ * default is for the latter. */
+static bool is_null(const struct source *src, const char *key)
+{
+    return json_is_null(json_object_get(src->root, key));
+}
+
+/* A number that has no meaning when it is null. */
+static int refuse_null(const struct source *src, const char *key)
+{
+    return is_null(src, key) ? FAIL(src, HZP_EFORMAT, key, "%s: %s is null", src->path, key)
+                             : HZP_OK;
 }
 
 /* Reads a number min..max.  fallback NAN: the field is required. */
@@ -76,9 +91,9 @@ static int read_real(const struct source *src, const json_t *object, const char 
     const json_t *value = get(object, key);
     if (!value && isnan(fallback))
         return FAIL(src, HZP_EFORMAT, key, "%s: %s is missing", src->path, key);
-    if (value && !json_is_number(value))
+    if (value && !hzp_json_is_number(value))
         return FAIL(src, HZP_EFORMAT, key, "%s: %s is not a number", src->path, key);
-    double number = value ? json_number_value(value) : fallback;
+    double number = value ? hzp_json_real(value) : fallback;
     if (!(number >= min && number <= max))
         return FAIL(src, HZP_EFORMAT, key, "%s: %s is %g; possible are %g to %g", src->path, key,
                     number, min, max);
@@ -100,8 +115,9 @@ static int read_text(const struct source *src, const json_t *object, const char 
                      const char **ret)
 {
     const json_t *value = get(object, key);
-    if (value && !json_is_string(value))
-        return FAIL(src, HZP_EFORMAT, key, "%s: %s is not a string", src->path, key);
+    if (value && !hzp_json_is_text(value))
+        return FAIL(src, HZP_EFORMAT, key, "%s: %s is not a string, or it has \\u0000", src->path,
+                    key);
     *ret = value ? json_string_value(value) : NULL;
     return HZP_OK;
 }
@@ -116,25 +132,29 @@ static int read_sizes(const struct source *src, const struct hzp_family *family,
     HZP_TRY(read_int(src, root, "intermediate_size", 1, INNER_MAX, required, &c->inner));
     HZP_TRY(read_int(src, root, "vocab_size", 1, VOCAB_MAX, required, &c->vocab));
     HZP_TRY(read_int(src, root, "num_attention_heads", 1, HEADS_MAX, required, &c->heads.heads));
+    bool every = !family->kv_heads || is_null(src, "num_key_value_heads");
     HZP_TRY(read_int(src, root, "num_key_value_heads", 1, HEADS_MAX,
-                     family->kv_heads ? family->kv_heads : c->heads.heads, &c->heads.kv_heads));
+                     every ? c->heads.heads : family->kv_heads, &c->heads.kv_heads));
     if (c->heads.heads % c->heads.kv_heads)
         return FAIL(src, HZP_EFORMAT, "num_key_value_heads",
                     "%s: num_attention_heads %d is no multiple of num_key_value_heads %d",
                     src->path, c->heads.heads, c->heads.kv_heads);
-    if (!get(root, "head_dim") && !family->dim && c->width % c->heads.heads)
+    bool quotient = !family->dim || is_null(src, "head_dim");
+    if (!get(root, "head_dim") && quotient && c->width % c->heads.heads)
         return FAIL(src, HZP_EFORMAT, "head_dim",
                     "%s: hidden_size %d is no multiple of num_attention_heads %d, and there is no "
                     "head_dim",
                     src->path, c->width, c->heads.heads);
     HZP_TRY(read_int(src, root, "head_dim", 2, DIM_MAX,
-                     family->dim ? family->dim : c->width / c->heads.heads, &c->heads.dim));
+                     quotient ? c->width / c->heads.heads : family->dim, &c->heads.dim));
     /* The fallback is a quotient and has not been checked against the bounds. */
     if (c->heads.dim < 2 || c->heads.dim > DIM_MAX || c->heads.dim % 2)
         return FAIL(src, HZP_EFORMAT, "head_dim",
                     "%s: head_dim is %d; possible are even numbers "
                     "from 2 to %d",
                     src->path, c->heads.dim, DIM_MAX);
+    HZP_TRY(refuse_null(src, "max_position_embeddings"));
+    HZP_TRY(refuse_null(src, "rms_norm_eps"));
     HZP_TRY(read_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX, family->positions,
                      &c->positions));
     double eps;
@@ -150,7 +170,6 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
 {
     const char *act;
     bool on;
-    double partial;
     HZP_TRY(read_text(src, src->root, "hidden_act", &act));
     if (act && strcmp(act, "silu") && strcmp(act, "swish"))
         return FAIL(src, HZP_EUNSUP, "hidden_act",
@@ -169,12 +188,6 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
     if (get(src->root, "quantization_config"))
         return FAIL(src, HZP_EUNSUP, "quantization_config",
                     "%s: quantization_config: quantized weights are not supported", src->path);
-    HZP_TRY(read_real(src, src->root, "partial_rotary_factor", 0, 1, 1, &partial));
-    if (partial != 1)
-        return FAIL(src, HZP_EUNSUP, "partial_rotary_factor",
-                    "%s: partial_rotary_factor %g is "
-                    "not supported; only 1 is",
-                    src->path, partial);
     return HZP_OK;
 }
 
@@ -183,19 +196,26 @@ static int refuse_unknown(const struct source *src, const struct hzp_family *fam
 static int read_window(const struct source *src, const struct hzp_family *family,
                        struct hzp_model_config *c)
 {
-    int32_t window;
+    int32_t window, first = 0;
     bool slides;
     if (!family->window)
         return HZP_OK;
-    bool null = json_is_null(json_object_get(src->root, "sliding_window"));
+    bool null = is_null(src, "sliding_window");
     HZP_TRY(read_int(src, src->root, "sliding_window", 1, INT32_MAX, null ? 0 : family->window,
                      &window));
     HZP_TRY(read_bool(src, "use_sliding_window", !family->window_switch, &slides));
     if (!family->window_switch)
         slides = true;
+    else /* the window is of the layers from this one on */
+        HZP_TRY(read_int(src, src->root, "max_window_layers", 0, INT32_MAX, WINDOW_LAYERS, &first));
+    slides = slides && first < c->layers;
     const json_t *types = get(src->root, "layer_types");
     if (types && !json_is_array(types))
         return FAIL(src, HZP_EFORMAT, "layer_types", "%s: layer_types is not a list", src->path);
+    if (types && json_array_size(types) != (size_t)c->layers)
+        return FAIL(src, HZP_EFORMAT, "layer_types",
+                    "%s: layer_types has %zu entries, num_hidden_layers is %d", src->path,
+                    json_array_size(types), c->layers);
     if (types)
         slides = false;
     for (size_t i = 0; i < json_array_size(types); i++) {
@@ -208,8 +228,55 @@ static int read_window(const struct source *src, const struct hzp_family *family
                         "supported",
                         src->path, type ? type : "?");
     }
+    if (types && slides && null)
+        return FAIL(src, HZP_EFORMAT, "sliding_window",
+                    "%s: sliding_window is null, and layer_types has sliding_attention", src->path);
     if (slides && window > 0 && window < c->positions)
         c->positions = window;
+    return HZP_OK;
+}
+
+/* An object that the arithmetic reads has no member without an effect on it. */
+static int check_rope_keys(const struct source *src, const char *where)
+{
+    static const char *const known[] = {"rope_type",        "type",
+                                        "rope_theta",       "partial_rotary_factor",
+                                        "factor",           "low_freq_factor",
+                                        "high_freq_factor", "original_max_position_embeddings"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)get(src->root, where), key, value)
+    {
+        int i = 0;
+        while (i < HZP_COUNT(known) && strcmp(key, known[i]))
+            i++;
+        if (i == HZP_COUNT(known) && !json_is_null(value))
+            return FAIL(src, HZP_EUNSUP, where, "%s: %s: \"%.40s\" is not supported", src->path,
+                        where, key);
+    }
+    return HZP_OK;
+}
+
+/* A number of the rotation, wherever the file has it: at the top, or in either object.  Files that
+ * have it twice have the same one. */
+static int read_rope_number(const struct source *src, const char *key, double min, double max,
+                            double fallback, double *ret)
+{
+    static const char *const where[] = {"rope_scaling", "rope_parameters", NULL};
+    bool found = false;
+    *ret = fallback;
+    for (int i = 0; i < HZP_COUNT(where); i++) {
+        const json_t *object = where[i] ? get(src->root, where[i]) : src->root;
+        double value;
+        if (!get(object, key))
+            continue;
+        HZP_TRY(read_real(src, object, key, min, max, fallback, &value));
+        if (found && value != *ret)
+            return FAIL(src, HZP_EFORMAT, key, "%s: %s is %g in one place and %g in another",
+                        src->path, key, *ret, value);
+        *ret = value;
+        found = true;
+    }
     return HZP_OK;
 }
 
@@ -232,16 +299,17 @@ static int read_rope(const struct source *src, struct hzp_model_config *c)
 {
     const char *where = get(src->root, "rope_scaling") ? "rope_scaling" : "rope_parameters";
     const json_t *parameters = get(src->root, "rope_parameters"), *scaling = get(src->root, where);
-    const char *type;
+    const char *type, *other;
     double partial;
     if (parameters && !json_is_object(parameters))
         return FAIL(src, HZP_EFORMAT, "rope_parameters", "%s: rope_parameters is not an object",
                     src->path);
     if (scaling && !json_is_object(scaling))
         return FAIL(src, HZP_EFORMAT, where, "%s: %s is not an object", src->path, where);
-    HZP_TRY(read_real(src, get(parameters, "rope_theta") ? parameters : src->root, "rope_theta",
-                      1e-3, 1e15, 10000, &c->rope_theta));
-    HZP_TRY(read_real(src, parameters, "partial_rotary_factor", 0, 1, 1, &partial));
+    HZP_TRY(check_rope_keys(src, "rope_scaling"));
+    HZP_TRY(check_rope_keys(src, "rope_parameters"));
+    HZP_TRY(read_rope_number(src, "rope_theta", 1e-3, 1e15, 10000, &c->rope_theta));
+    HZP_TRY(read_rope_number(src, "partial_rotary_factor", 0, 1, 1, &partial));
     if (partial != 1)
         return FAIL(src, HZP_EUNSUP, "partial_rotary_factor",
                     "%s: partial_rotary_factor %g is "
@@ -253,9 +321,16 @@ static int read_rope(const struct source *src, struct hzp_model_config *c)
     if (!scaling)
         return HZP_OK;
     HZP_TRY(read_text(src, scaling, get(scaling, "rope_type") ? "rope_type" : "type", &type));
-    if (!type)
+    HZP_TRY(
+        read_text(src, parameters, get(parameters, "rope_type") ? "rope_type" : "type", &other));
+    if (type && other && strcmp(type, other))
+        return FAIL(src, HZP_EFORMAT, "rope_type",
+                    "%s: rope_type is \"%.40s\" in rope_scaling and \"%.40s\" in rope_parameters",
+                    src->path, type, other);
+    type = type ? type : other;
+    if (!type && get(scaling, "factor"))
         return FAIL(src, HZP_EFORMAT, where, "%s: %s has no rope_type", src->path, where);
-    if (!strcmp(type, "default"))
+    if (!type || !strcmp(type, "default"))
         return HZP_OK;
     if (!strcmp(type, "linear"))
         c->rope_scaling = HZP_ROPE_LINEAR;

@@ -59,7 +59,7 @@ int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_er
         return fd;
     char *text = NULL;
     json_t *root = NULL;
-    json_error_t error;
+    struct hzp_json_error error;
     size_t got = 0;
     int r = HZP_OK;
     if (size > size_max) {
@@ -69,11 +69,10 @@ int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_er
     }
     text = hzp_xmalloc((size_t)size + 1);
     HZP_TRY_GOTO(read_whole(fd, path, text, (size_t)size, &got, reterr));
-    /* jansson itself limits nesting to 2048 levels. */
-    root = json_loadb(text, got, JSON_REJECT_DUPLICATES, &error);
+    root = hzp_json_load(text, got, HZP_JSON_ANY | HZP_JSON_UNIQUE | HZP_JSON_PYTHON, NULL, &error);
     if (!root)
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: line %d: %s", path, error.line, error.text);
-    else if (!json_is_object(root))
+    else if (!json_is_object(root) || hzp_json_spelling(root))
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object", path);
 out:
     close(fd);

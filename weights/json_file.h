@@ -2,7 +2,8 @@
 /* weights/json_file.h - reads a JSON file of a model directory, with bounds.
  *
  * Size and nesting are bounded; duplicate keys and files that are not regular are rejected. A
- * hostile directory can cause an error message and nothing else.
+ * hostile directory can cause an error message and nothing else.  Files are read as Python's json
+ * reads them: NaN and infinity are numbers (base/json.h).
  *
  * Thread: any.
  */
@@ -10,8 +11,7 @@
 #define HZP_WEIGHTS_JSON_FILE_H
 
 #include "base/err.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 /* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, which
  * the caller closes, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */

@@ -70,7 +70,7 @@ static int read_index(struct hzp_model_reader *load, const char *path, const jso
     {
         const char *name = json_string_value(value);
         int32_t i = 0;
-        if (!name || !is_plain_name(name))
+        if (!hzp_json_is_text(value) || !is_plain_name(name))
             return hzp_fail(load->reterr, HZP_EFORMAT,
                             "%s: tensor %.120s: \"%.120s\" is not a file name", path, key,
                             name ? name : "?");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/http_client.h"
 
+#include "base/json.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -167,12 +169,12 @@ json_t *hzp_http_ask(struct hzp_load_server *server, const char *method, const c
                      const json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? hzp_json_dumps(body, JSON_COMPACT) : NULL;
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = patience_s};
     hzp_http_stream_init(&in, NULL, NULL);
     int r = hzp_http_call(server, &call, &in, reterr);
-    json_t *json = r == HZP_OK && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
+    json_t *json = r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
     if (r == HZP_OK && (in.status >= 300 || !json)) {
         const char *why = hzp_http_error(json);
         hzp_fail(reterr, HZP_EIO, "%s", why ? why : "the server gave no answer");

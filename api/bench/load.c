@@ -4,6 +4,7 @@
 #include "api/bench/http_stream.h"
 #include "api/bench/load_event.h"
 #include "base/arena.h"
+#include "base/json.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -150,7 +151,7 @@ static void count_failure(struct load *l, const char *why)
 /* Sets the stream's error from the server's answer. */
 static void refusal(struct stream *s)
 {
-    json_t *json = s->in.bytes ? json_loadb(s->in.body, s->in.bytes, 0, NULL) : NULL;
+    json_t *json = s->in.bytes ? hzp_json_load(s->in.body, s->in.bytes, 0, NULL, NULL) : NULL;
     const char *message =
         json_string_value(json_object_get(json_object_get(json, "error"), "message"));
     fail_stream(s, "HTTP %d%s%.120s", s->in.status, message ? ": " : "", message ? message : "");
@@ -489,7 +490,7 @@ static char *make_tail(const struct hzp_load_config *config)
                              config->temperature, "top_p", config->top_p, "ignore_eos", 1);
     if (same && config->extra)
         json_object_update(same, (json_t *)(uintptr_t)config->extra);
-    char *text = same ? json_dumps(same, JSON_COMPACT) : NULL;
+    char *text = same ? hzp_json_dumps(same, JSON_COMPACT) : NULL;
     json_decref(same);
     if (!text)
         return NULL;

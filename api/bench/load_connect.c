@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connects to a server and asks which model it serves. */
 #include "api/bench/http_client.h"
+#include "base/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static int ask(struct hzp_load_server *s, const char *route, json_t **ret,
     hzp_http_stream_init(&in, NULL, NULL);
     int r = hzp_http_call(s, &call, &in, reterr);
     if (r == HZP_OK && in.status == 200 && in.bytes)
-        *ret = json_loadb(in.body, in.bytes, 0, NULL);
+        *ret = hzp_json_load(in.body, in.bytes, 0, NULL, NULL);
     hzp_http_stream_fini(&in);
     return r;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/load_event.h"
 
+#include "base/json.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,7 +153,7 @@ int hzp_load_event_read(const char *data, size_t n, struct hzp_load_event *ret)
     if (read_common(data, n, ret))
         return HZP_OK;
     memset(ret, 0, sizeof(*ret));
-    json_t *json = json_loadb(data, n, 0, NULL);
+    json_t *json = hzp_json_load(data, n, 0, NULL, NULL);
     if (!json_is_object(json)) {
         json_decref(json);
         return HZP_EFORMAT;

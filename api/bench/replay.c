@@ -4,6 +4,7 @@
 #include "api/bench/load.h"
 #include "api/bench/load_plot.h"
 #include "api/bench/probe.h"
+#include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,8 +236,8 @@ static int report(const struct hzp_load_settings *o, const struct hzp_load_serve
 
 static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reterr)
 {
-    json_error_t error;
-    *ret = text ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : NULL;
+    struct hzp_json_error error = {0};
+    *ret = text ? hzp_json_load(text, strlen(text), HZP_JSON_UNIQUE, NULL, &error) : NULL;
     const char *taken = json_object_get(*ret, "prompt")       ? "prompt"
                         : json_object_get(*ret, "max_tokens") ? "max_tokens"
                                                               : NULL;

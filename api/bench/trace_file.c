@@ -2,6 +2,7 @@
 #include "api/bench/trace_file.h"
 
 #include "base/decimal.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -239,8 +240,9 @@ static int read_hashes(struct reader *r, const json_t *list)
 
 static int read_object(struct reader *r)
 {
-    json_error_t error;
-    json_t *object = json_loadb(r->line, r->bytes, JSON_REJECT_DUPLICATES, &error);
+    struct hzp_json_error error;
+    json_t *object =
+        hzp_json_load(r->line, r->bytes, HZP_JSON_UNIQUE | HZP_JSON_PYTHON, NULL, &error);
     if (!object)
         return bad(r, "%.200s", error.text);
     const json_t *at = json_object_get(object, "timestamp");

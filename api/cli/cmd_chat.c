@@ -5,6 +5,7 @@
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
 #include "base/arena.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -114,9 +115,8 @@ static void end_server(struct chat *chat)
 
 /* ---- an answer ---- */
 
-static int take_text(struct answer *a, const char *text)
+static int take_text(struct answer *a, const char *text, size_t n)
 {
-    size_t n = strlen(text);
     if (a->bytes + n + 1 > a->room) {
         size_t room = HZP_MAX(2 * a->room, a->bytes + n + 1);
         char *grown = realloc(a->text, room);
@@ -127,7 +127,7 @@ static int take_text(struct answer *a, const char *text)
     }
     memcpy(a->text + a->bytes, text, n + 1);
     a->bytes += n;
-    fputs(text, stdout);
+    fwrite(text, 1, n, stdout);
     fflush(stdout);
     return HZP_OK;
 }
@@ -142,16 +142,17 @@ static void take_error(struct answer *a, const json_t *json)
 static int on_event(void *ctx, const char *data, size_t n)
 {
     struct answer *a = ctx;
-    json_t *json = json_loadb(data, n, 0, NULL);
+    json_t *json = hzp_json_load(data, n, 0, NULL, NULL);
     const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
     const json_t *version = json_object_get(json_object_get(json, "hzpserve"), "weights_version");
-    const char *text =
-        json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
+    const json_t *content = json_object_get(json_object_get(choice, "delta"), "content");
+    const char *text = json_string_value(content);
+    size_t bytes = json_string_length(content);
     int r = HZP_OK;
-    if (text && !a->bytes && *text == ' ')
-        text++; /* models without special tokens begin with a blank */
-    if (text && *text)
-        r = take_text(a, text);
+    /* models without special tokens begin with a blank */
+    bool blank = text && !a->bytes && *text == ' ';
+    if (bytes > blank)
+        r = take_text(a, text + blank, bytes - blank);
     if (json_is_integer(version))
         a->version = json_integer_value(version);
     take_error(a, json);
@@ -180,7 +181,7 @@ static void answer(struct chat *chat)
     hzp_http_stream_init(&in, on_event, &a);
     int r = text ? hzp_http_call(&chat->server, &call, &in, &err) : HZP_ENOMEM;
     if (r == HZP_OK && in.status != 200 && in.bytes) {
-        json_t *json = json_loadb(in.body, in.bytes, 0, NULL);
+        json_t *json = hzp_json_load(in.body, in.bytes, 0, NULL, NULL);
         take_error(&a, json);
         json_decref(json);
     }
@@ -188,8 +189,8 @@ static void answer(struct chat *chat)
     if (a.error[0] || (r < 0 && r != HZP_ECANCELED))
         fprintf(stderr, "%s\n", a.error[0] ? a.error : err.text);
     if (a.bytes) {
-        json_array_append_new(chat->messages,
-                              json_pack("{s:s, s:s}", "role", "assistant", "content", a.text));
+        json_array_append_new(chat->messages, json_pack("{s:s, s:s%}", "role", "assistant",
+                                                        "content", a.text, a.bytes));
         chat->version = a.version;
     }
     hzp_http_stream_fini(&in);
@@ -251,7 +252,7 @@ static void teach(struct chat *chat, const char *text)
         json_array_append_new(chat->messages,
                               json_pack("{s:s, s:s}", "role", "assistant", "content", text));
     }
-    json_t *lesson = json_deep_copy(chat->messages), *message, *body, *done;
+    json_t *lesson = hzp_json_copy(chat->messages), *message, *body, *done;
     size_t i, n = json_array_size(lesson);
     json_array_foreach(lesson, i, message)
     {

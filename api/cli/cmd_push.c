@@ -8,6 +8,7 @@
 #include "api/cli/transfer.h"
 #include "api/learn/manifest.h"
 #include "base/arena.h"
+#include "weights/json_file.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
@@ -15,6 +16,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PULLED_BYTES_MAX = 1 << 20 };
 
 struct push {
     const struct hzp_options *options;
@@ -111,7 +114,8 @@ static void name_source(const struct push *p, char *ret, size_t size)
     char path[PATH_MAX], checksum[20];
     snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
     hzp_checksum_text(p->m.checksum, checksum);
-    json_t *json = json_load_file(path, 0, NULL);
+    json_t *json = NULL;
+    hzp_json_read(path, PULLED_BYTES_MAX, &json, NULL); /* without it the directory is named */
     const char *url = json_string_value(json_object_get(json, "source"));
     json_int_t version = json_integer_value(json_object_get(json, "version"));
     const char *then = json_string_value(json_object_get(json, "checksum"));

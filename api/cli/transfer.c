@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/transfer.h"
 
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,7 +37,7 @@ static int attempt(struct hzp_load_server *server, const struct hzp_http_call *c
     *ret_again = r == HZP_EIO && !strcmp(call->method, "GET");
     if (r < 0 || in->status < 300)
         return r;
-    json_t *json = in->bytes ? json_loadb(in->body, in->bytes, 0, NULL) : NULL;
+    json_t *json = in->bytes ? hzp_json_load(in->body, in->bytes, 0, NULL, NULL) : NULL;
     *ret_again = is_busy(in, json);
     r = fail_status(in, call->route, json, reterr);
     json_decref(json);
@@ -66,7 +68,7 @@ int hzp_transfer_json(struct hzp_load_server *server, const char *method, const 
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
     int r = ask(server, &call, &in, reterr);
-    *ret = r >= 0 && in.bytes ? json_loadb(in.body, in.bytes, 0, NULL) : NULL;
+    *ret = r >= 0 && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
     if (r >= 0 && !*ret)
         r = hzp_fail(reterr, HZP_EIO, "%.200s: the answer is no JSON", route);
     hzp_http_stream_fini(&in);

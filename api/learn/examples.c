@@ -5,6 +5,7 @@
 
 #include "api/learn/splitter.h"
 #include "base/arena.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "text/chat/lesson.h"
 #include "weights/json_file.h"
@@ -466,7 +467,7 @@ static int check_fields(struct parse *p, json_t *object)
 static int parse_object(struct parse *p, json_t *object)
 {
     p->tokens.n = 0;
-    if (!json_is_object(object))
+    if (!json_is_object(object) || hzp_json_spelling(object))
         return bad(p, "", "must be an object");
     HZP_TRY(check_fields(p, object));
     int r;
@@ -495,8 +496,6 @@ static int parse_object(struct parse *p, json_t *object)
 
 /* --- Bodies ----------------------------------------------------------------------------------- */
 
-enum { JSON_FLAGS = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY };
-
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -506,10 +505,12 @@ static bool is_space(char c)
 static int parse_example(void *ctx, int64_t line, const char *text, size_t bytes)
 {
     struct parse *p = ctx;
-    json_error_t error;
+    struct hzp_json_error error;
+    /* Python writes files, with columns of NaN. */
+    const int flags = HZP_JSON_UNIQUE | HZP_JSON_ANY | (p->ex->split ? HZP_JSON_PYTHON : 0);
     p->line = line;
-    json_t *object = json_loadb(text, bytes, JSON_FLAGS, &error);
-    if (!object && json_error_code(&error) == json_error_out_of_memory)
+    json_t *object = hzp_json_load(text, bytes, flags, NULL, &error);
+    if (!object && error.no_memory)
         return no_memory(p);
     if (!object)
         return bad(p, "", "not JSON: %s", error.text);

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/decimal.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -71,14 +72,17 @@ static int read_line(struct hzp_gate_file *f, const struct hzp_examples *ex, con
     struct hzp_sample **sample;
     const char *why;
     int32_t count;
-    json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
+    struct hzp_json_error error;
+    json_t *object = hzp_json_load(line, bytes, HZP_JSON_UNIQUE, NULL, &error);
+    if (!object)
+        return bad_line(path, number, error.text, reterr);
     if (!json_is_object(object)) {
         json_decref(object);
         return bad_line(path, number, "must be a JSON object", reterr);
     }
     int32_t tag = tag_of(f, object, &why);
     json_object_del(object, "tag");
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = hzp_json_dumps(object, JSON_COMPACT);
     json_decref(object);
     int r = tag < 0 ? bad_line(path, number, why, reterr) : HZP_OK;
     if (r >= 0) {

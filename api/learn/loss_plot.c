@@ -2,6 +2,7 @@
 #include "api/learn/loss_plot.h"
 
 #include "base/arena.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -31,7 +32,8 @@ int hzp_loss_curve_read(const char *path, struct hzp_loss_curve *ret, struct hzp
     if (!file)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
     while (getline(&line, &room, file) > 0) {
-        json_t *object = json_loads(line, 0, NULL), *step = json_object_get(object, "step");
+        json_t *object = hzp_json_load(line, strlen(line), HZP_JSON_PYTHON, NULL, NULL),
+               *step = json_object_get(object, "step");
         if (json_is_number(step)) {
             double at = json_number_value(step);
             add(&ret->train, &ret->trains, at, json_object_get(object, "loss"));

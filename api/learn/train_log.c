@@ -2,6 +2,7 @@
 #include "api/learn/train_log.h"
 
 #include "base/arena.h"
+#include "base/json.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -34,7 +35,7 @@ static bool copy_lines(FILE *from, FILE *to, int64_t step)
     char *line = NULL;
     size_t room = 0;
     while (getline(&line, &room, from) > 0) {
-        json_t *object = json_loads(line, 0, NULL);
+        json_t *object = hzp_json_load(line, strlen(line), HZP_JSON_PYTHON, NULL, NULL);
         json_t *number = object ? json_object_get(object, "step") : NULL;
         if (json_is_integer(number) && json_integer_value(number) <= step)
             fputs(line, to);

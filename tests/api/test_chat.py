@@ -20,6 +20,7 @@ import textwrap
 import test_api as base
 from check_dialects import *  # noqa: F401,F403
 from check_fields import *  # noqa: F401,F403 - its tests run on the same server
+from check_json import *  # noqa: F401,F403
 from check_structure import *  # noqa: F401,F403
 from test_api import Server, raises
 

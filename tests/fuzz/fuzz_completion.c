@@ -2,6 +2,7 @@
 /* Any bytes as the body of POST /v1/completions (with messages: /v1/chat/completions): refused with
  * a text, or accepted as parameters that satisfy every assumption of later stages. */
 #include "api/http/routes/completion.h"
+#include "base/json.h"
 #include "tests/fuzz/smoke.h"
 
 #include <math.h>
@@ -84,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!engine.parts.tok)
         open_engine();
-    json_t *body = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
+    json_t *body = hzp_json_load((const char *)data, size, 0, NULL, NULL);
     if (json_is_object(body)) {
         struct hzp_completion_params params;
         struct hzp_err_text err = {.text = ""};
@@ -103,6 +104,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 static const struct fuzz_seed seeds[] = {
+    FUZZ_TEXT(
+        "{\"prompt\": \"a\\u0000b\", \"metadata\": {\"n\": 18446744073709551616, \"m\": 1e400}, "
+        "\"seed\": -1e400, \"user\": \"\\ud800\", \"logit_bias\": {\"1\": 1E+999}}"),
     FUZZ_TEXT("{\"prompt\": \"ab ab\", \"max_tokens\": 5, \"temperature\": 0.5, \"top_p\": 0.9, "
               "\"n\": 2, \"stop\": [\"a\", \"b\"], \"seed\": 7, \"stream\": true, "
               "\"stream_options\": {\"include_usage\": true}}"),

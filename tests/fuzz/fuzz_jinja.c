@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a chat template, and as the variables of one: refused or failed with a text, or
  * rendered to valid UTF-8 within the bounds.  A line "\n---\n" divides template and variables. */
+#include "base/json.h"
 #include "tests/fuzz/smoke.h"
 #include "text/chars/utf8.h"
 #include "text/jinja/jinja.h"
@@ -31,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *source = (const char *)data, *line = memmem(data, size, "\n---\n", 5);
     size_t bytes = line ? (size_t)(line - source) : size;
-    json_t *vars = line ? json_loadb(line + 5, size - bytes - 5, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *vars =
+        line ? hzp_json_load(line + 5, size - bytes - 5, HZP_JSON_PYTHON, NULL, NULL) : NULL;
     struct hzp_jinja *jinja = NULL;
     struct hzp_err_text err = {.text = ""};
     int r = hzp_jinja_compile("fuzz", source, bytes, &jinja, &err);
@@ -53,6 +55,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     "\"arguments\": {\"x\": [1, 2.5, null]}}}]}], \"n\": [3, 1, 2], \"s\": \"x,\\u65e5,z\"}"
 
 static const struct fuzz_seed seeds[] = {
+    FUZZ_TEXT("{{ a|tojson }}{{ a > 2 }}{{ a + 1 }}{{ a|int }}{{ a|abs }}{{ b|round }}{{ -b }}{{ a "
+              "== b }}"
+              "{{ '%d %s' % (1, b) }}{{ [a, b]|sort }}{{ {a: b}|tojson }}{{ c }}{{ b|float }}"
+              "\n---\n{\"a\": 18446744073709551616, \"b\": -1e400, \"c\": {\"d\\u0000e\": [NaN]}}"),
     FUZZ_TEXT("{% for m in messages %}{% if m.content is string %}{{ '<' + m.role + '>' ~ "
               "m.content|trim }}{% else %}{{ m.tool_calls[0].function|tojson(indent=2) }}"
               "{% endif %}{{ loop.last }}{% endfor %}" VARS),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates: what jinja2 makes of tests/data/jinja (written by dev/check_templates.py), the
  * bounds of a rendering, and what is refused with its line. */
+#include "base/json.h"
 #include "text/jinja/jinja.h"
 
 #include <pthread.h>
@@ -59,6 +60,31 @@ static void expect(const char *title, const char *source, size_t bytes, const js
     }
     hzp_jinja_output_fini(&out);
     hzp_jinja_free(jinja);
+}
+
+/* Numbers that neither int nor float holds are printed as they came, and are numbers. */
+static void spelled_numbers(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{{ n }} {{ n | tojson }} {{ n is integer }} {{ n is float }} {{ n is number }}",
+         "18446744073709551615 18446744073709551615 True False True"},
+        {"{{ r }} {{ [r] | tojson }} {{ r is integer }} {{ r is float }} {{ r is string }}",
+         "1e400 [1e400] False True False"},
+        {"{{ n == n }} {{ n == m }} {{ n > 5 }} {{ n is mapping }} {{ r > n }} {{ n | int }}",
+         "True False True False True 18446744073709551615"},
+        {"{{ {'a': n} }} {{ d | tojson }} {{ n | abs }} {{ -1 * r }} {{ 'x' ~ n }}",
+         "{'a': 18446744073709551615} {\"a\\u0000b\": [NaN]} 18446744073709551615 -inf "
+         "x18446744073709551615"},
+    };
+    static const char text[] = "{\"n\": 18446744073709551615, \"m\": 18446744073709551616, "
+                               "\"r\": 1e400, \"d\": {\"a\\u0000b\": [NaN]}}";
+    json_t *vars = hzp_json_load(text, sizeof(text) - 1, HZP_JSON_PYTHON, NULL, NULL);
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        json_t *want = json_string(cases[i][1]);
+        expect("spelled", cases[i][0], strlen(cases[i][0]), vars, 0, want);
+        json_decref(want);
+    }
+    json_decref(vars);
 }
 
 static void as_jinja2(void **state)
@@ -213,11 +239,9 @@ static void deep_recursion_fits_the_stack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_jinja2),
-        cmocka_unit_test(generation_spans),
-        cmocka_unit_test(bounds),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(deep_recursion_fits_the_stack),
+        cmocka_unit_test(as_jinja2),        cmocka_unit_test(spelled_numbers),
+        cmocka_unit_test(generation_spans), cmocka_unit_test(bounds),
+        cmocka_unit_test(refusals),         cmocka_unit_test(deep_recursion_fits_the_stack),
     };
     setenv("TZ", "UTC", 1);
     tzset();

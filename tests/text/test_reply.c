@@ -160,6 +160,35 @@ static void hermes(void **state)
     expect(rules, "x <tool_cal", "{\"content\": \"x <tool_cal\"}");
     expect(rules, "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 0.1}}</tool_call>",
            "{\"content\": null, \"tool_calls\": [" CALL("f", "{\\\"x\\\": 0.1}") "]}");
+    /* arguments are what was written, also beyond what a C value holds */
+    static const char *const written[] = {"18446744073709551615",
+                                          "-9223372036854775809",
+                                          "1e400",
+                                          "-1E+999",
+                                          "1.10",
+                                          "1e2",
+                                          "-0",
+                                          "\"nul \\u0000 in\"",
+                                          "\"half \\ud83d pair\"",
+                                          "[1,  2]",
+                                          "\"\\u0041\\/\"",
+                                          "{\"a\\u0000b\": 1}"};
+    for (int i = 0; i < HZP_COUNT(written); i++) {
+        char text[200], arguments[100];
+        snprintf(arguments, sizeof(arguments), "{\"x\": %s}", written[i]);
+        snprintf(text, sizeof(text), "<tool_call>{\"name\": \"f\", \"arguments\": %s}</tool_call>",
+                 arguments);
+        json_t *want = json_pack("{s:n, s:[{s:s, s:{s:s, s:s}}]}", "content", "tool_calls", "type",
+                                 "function", "function", "name", "f", "arguments", arguments);
+        char *json = json_dumps(want, 0);
+        expect(rules, text, json);
+        free(json);
+        json_decref(want);
+    }
+    /* a name is not cut */
+    expect(rules, "<tool_call>{\"name\": \"f\\u0000x\", \"arguments\": {}}</tool_call>",
+           "{\"content\": \"<tool_call>{\\\"name\\\": \\\"f\\\\u0000x\\\", "
+           "\\\"arguments\\\": {}}</tool_call>\"}");
     expect(rules, "<tool_call>{\"name\": \"f\"}",
            "{\"content\": null, \"tool_calls\": [" CALL("f", "{}") "]}");
     json_decref(rules.names);
@@ -225,6 +254,11 @@ static void glm(void **state)
                "f",
                "{\\\"s\\\": \\\"5 \\\\\\\"x\\\\\\\"\\\", \\\"n\\\": [1, 2]}") ", " CALL("g",
                                                                                         "{}") "]}");
+    expect(rules,
+           ("<tool_call>f<arg_key>n</arg_key><arg_value>18446744073709551615</arg_value><arg_key>m"
+            "</arg_key><arg_value>[1e400,1.10]</arg_value></tool_call>"),
+           "{\"content\": null, \"tool_calls\": [" CALL(
+               "f", "{\\\"n\\\": 18446744073709551615, \\\"m\\\": [1e400,1.10]}") "]}");
     /* The mark of the end within JSON; in a text it ends the text. */
     expect(rules,
            ("<tool_call>f<arg_key>n</arg_key><arg_value> {\"a\": \"x</arg_value>y\"} </arg_value>"

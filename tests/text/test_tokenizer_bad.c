@@ -44,7 +44,7 @@ static const struct {
     {MODEL("{\"a\": -1}", "[]"), HZP_EFORMAT, "id of token \"a\""},
     {MODEL("{\"a\": 2000000000}", "[]"), HZP_EFORMAT, "id of token \"a\""},
     {MODEL("{\"a\": 9223372036854775807}", "[]"), HZP_EFORMAT, "id of token \"a\""},
-    {MODEL("{\"a\": 99999999999999999999}", "[]"), HZP_EFORMAT, "too big integer"},
+    {MODEL("{\"a\": 99999999999999999999}", "[]"), HZP_EFORMAT, "must be a number from 0"},
     {MODEL("{\"a\": 1.5}", "[]"), HZP_EFORMAT, "id of token \"a\""},
     {MODEL("{\"a\": \"0\"}", "[]"), HZP_EFORMAT, "id of token \"a\""},
     {MODEL("{\"a\": 0, \"b\": 0}", "[]"), HZP_EFORMAT, "have id 0"},

@@ -76,7 +76,7 @@ SUBFOLDERS = {
 BELOW = ["mesh/link.h"]
 # Libraries, by their headers, and the folders that may include them.
 LIBRARY = {
-    "jansson.h": ["text", "weights", "api"],
+    "jansson.h": ["base", "text", "weights", "api"],
     "sqlite3.h": ["train/table"],
     "microhttpd.h": ["api"],
     "pcre2.h": ["text"],

@@ -197,7 +197,11 @@ static void test_refusals(void **state)
     refuse("{\"tokens\": [1, -1]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": [1, 1e3]}", "lines[1].tokens", "entry 1");
     refuse("{\"tokens\": \"12\"}", "lines[1].tokens", "array");
-    refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "decode byte");
+    refuse("{\"tokens\": [1, 18446744073709551616]}", "lines[1].tokens", "entry 1");
+    refuse("1e400", "lines[1]", "must be an object");
+    refuse("{\"text\": \"ab\", \"id\": 18446744073709551615}", "lines[1].id", "not a field");
+    refuse("{\"text\": \"ab\", \"id\": NaN}", "lines[1]", "not JSON: NaN");
+    refuse("{\"text\": \"\xff\xfe\"}", "lines[1]", "UTF-8");
     refuse("{\"text\": \"bcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbcbc\"}", "lines[1].text", "33");
     refuse("{\"prompt\": \"bcbcbcbcbcbcbcbcbcbcb\", \"completion\": \"bcbcbcbcbcbc\"}",
            "lines[1].completion", "33");
@@ -208,6 +212,16 @@ static void test_refusals(void **state)
     char deep[8000] = "{\"text\":";
     memset(deep + 8, '[', sizeof(deep) - 9);
     refuse(deep, "lines[1]", "not JSON");
+}
+
+/* Columns of a file that are not read may hold whatever Python or JavaScript writes. */
+static void test_columns(void **state)
+{
+    ex.split = true;
+    expect("{\"id\": 18446744073709551615, \"loss\": NaN, \"range\": [-Infinity, 1e400], "
+           "\"a\\u0000b\": \"\\ud800\", \"text\": \"hell\"}",
+           (int32_t[]){1, 289, 2, -1}, 1);
+    ex.split = false;
 }
 
 /* The number of samples of a body fed in pieces of so many bytes; -1: refused. */
@@ -366,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_columns, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_pieces, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_bound, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),

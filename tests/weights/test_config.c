@@ -106,6 +106,37 @@ static void test_rope_kinds(void **state)
                   NULL);
     assert_int_equal(c.rope_scaling, HZP_ROPE_PLAIN);
     assert_float_equal(c.rope_theta, 7.5, 0);
+    /* the base of the rotation, wherever the file has it */
+    c = read_good(LLAMA(", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, "
+                        "\"rope_theta\": 500000}"),
+                  NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_LINEAR);
+    assert_float_equal(c.rope_theta, 500000, 0);
+    c = read_good(LLAMA(", \"rope_scaling\": {\"rope_theta\": 500000}"), NULL);
+    assert_float_equal(c.rope_theta, 500000, 0);
+    c = read_good(LLAMA(", \"rope_theta\": null, \"rope_parameters\": {\"rope_theta\": 2e5}"),
+                  NULL);
+    assert_float_equal(c.rope_theta, 2e5, 0);
+    c = read_good(LLAMA(", \"rope_theta\": 2e5, \"rope_parameters\": {\"rope_theta\": 200000}"),
+                  NULL);
+    assert_float_equal(c.rope_theta, 2e5, 0);
+    read_bad(LLAMA(", \"rope_theta\": 2e5, \"rope_scaling\": {\"rope_theta\": 1e5}"), HZP_EFORMAT,
+             "rope_theta", "another");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"default\"}, \"rope_parameters\": {\"type\": "
+                   "\"linear\", \"factor\": 2}"),
+             HZP_EFORMAT, "rope_type", "linear");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"mscale\": 1}"),
+             HZP_EUNSUP, "rope_scaling", "mscale");
+    read_bad(LLAMA(", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}"),
+             HZP_EUNSUP, "rope_parameters", "full_attention");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"default\", \"partial_rotary_factor\": 0.5}"),
+             HZP_EUNSUP, "partial_rotary_factor", "");
+    c = read_good(LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, "
+                        "\"attention_factor\": null}"),
+                  NULL);
+    assert_float_equal(c.rope_factor, 2, 0);
+    read_bad(LLAMA(", \"rope_theta\": 1e400"), HZP_EFORMAT, "rope_theta", "possible");
+    read_bad(LLAMA(", \"rope_theta\": NaN"), HZP_EFORMAT, "rope_theta", "possible");
     read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}"), HZP_EUNSUP,
              "rope_scaling", "yarn");
     read_bad(LLAMA(", \"rope_scaling\": {\"factor\": 2}"), HZP_EFORMAT, "rope_scaling",
@@ -165,21 +196,83 @@ static void test_windows(void **state)
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16"), NULL).positions, 16);
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 64"), NULL).positions, 64);
     assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16, \"layer_types\": "
-                                               "[\"full_attention\"]"),
+                                               "[\"full_attention\", \"full_attention\", "
+                                               "\"full_attention\"]"),
                                NULL)
                          .positions,
                      64);
     assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16"), NULL).positions, 64);
     assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16, "
-                                             "\"use_sliding_window\": true"),
+                                             "\"use_sliding_window\": true, "
+                                             "\"max_window_layers\": 2"),
                                NULL)
                          .positions,
                      16);
+    /* a window of no layer */
+    static const char *const none[] = {"", ", \"max_window_layers\": 3"};
+    for (int i = 0; i < HZP_COUNT(none); i++) {
+        char text[1024];
+        snprintf(text, sizeof(text),
+                 "%.*s, \"sliding_window\": 16, \"use_sliding_window\": true%s}",
+                 (int)strlen(TINY("qwen2", "")) - 1, TINY("qwen2", ""), none[i]);
+        assert_int_equal(read_good(text, NULL).positions, 64);
+    }
+    read_bad(TINY("qwen3", ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", "
+                           "\"sliding_attention\", \"full_attention\"]"),
+             HZP_EFORMAT, "sliding_window", "null");
+    read_bad(TINY("qwen3", ", \"layer_types\": [\"full_attention\"]"), HZP_EFORMAT, "layer_types",
+             "1 entries");
     assert_int_equal(read_good(TINY("llama", ", \"sliding_window\": 16"), NULL).positions, 64);
     read_bad(TINY("mistral", ", \"sliding_window\": 0"), HZP_EFORMAT, "sliding_window", "0");
-    read_bad(TINY("qwen3", ", \"layer_types\": [\"linear_attention\"]"), HZP_EUNSUP, "layer_types",
-             "linear_attention");
+    read_bad(TINY("qwen3", ", \"layer_types\": [\"full_attention\", \"linear_attention\", "
+                           "\"full_attention\"]"),
+             HZP_EUNSUP, "layer_types", "linear_attention");
     read_bad(TINY("qwen3", ", \"layer_types\": 3"), HZP_EFORMAT, "layer_types", "list");
+}
+
+/* The text of TINY with another value of a field. */
+static const char *tiny_with(const char *family, const char *field, const char *value)
+{
+    static char text[1024];
+    char old[1024], key[64];
+    snprintf(old, sizeof(old), "%s", TINY("FAMILY", ""));
+    snprintf(key, sizeof(key), "\"%s\": ", field);
+    char *at = strstr(old, key), *name = strstr(old, "FAMILY");
+    assert_non_null(at);
+    assert_true(name && name < at);
+    snprintf(text, sizeof(text), "%.*s%s%.*s%s%s%s", (int)(name - old), old, family,
+             (int)(at - name) - 6, name + 6, key, value, strchr(at, ','));
+    return text;
+}
+
+/* null is not the family's default: as many heads of keys as of queries, and for others nothing. */
+static void test_nulls(void **state)
+{
+    static const char *const family[] = {"llama", "mistral", "qwen2", "qwen3"};
+    for (int i = 0; i < HZP_COUNT(family); i++) {
+        struct hzp_model_config c =
+            read_good(tiny_with(family[i], "num_key_value_heads", "null"), NULL);
+        assert_int_equal(c.heads.kv_heads, 4);
+        read_bad(tiny_with(family[i], "max_position_embeddings", "null"), HZP_EFORMAT,
+                 "max_position_embeddings", "null");
+        read_bad(tiny_with(family[i], "rms_norm_eps", "null"), HZP_EFORMAT, "rms_norm_eps", "null");
+    }
+    assert_int_equal(read_good(TINY("qwen3", ", \"head_dim\": null"), NULL).heads.dim, 6);
+}
+
+/* What transformers writes beside what is read. */
+static void test_python_numbers(void **state)
+{
+    struct hzp_model_config c =
+        read_good(LLAMA(", \"model_max_length\": 1000000000000000019884624838656, "
+                        "\"router_z_loss\": NaN, \"time_step_limit\": [0.0, Infinity], "
+                        "\"a\": -1e400, \"b\\u0000c\": \"d\\u0000\\ud800\""),
+                  "{\"max_length\": 18446744073709551616, \"penalty\": -Infinity}");
+    assert_int_equal(c.layers, 3);
+    read_bad(tiny_with("llama", "vocab_size", "18446744073709551616"), HZP_EFORMAT, "vocab_size",
+             "is 18446744073709551616");
+    read_bad(tiny_with("llama", "vocab_size", "1e400"), HZP_EFORMAT, "vocab_size", "is 1e400");
+    read_bad("{\"model_type\": \"llama\\u0000x\"}", HZP_EFORMAT, "model_type", "u0000");
 }
 
 static void test_special_tokens(void **state)
@@ -396,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_types),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_ranges),     cmocka_unit_test(test_hostile_json),
         cmocka_unit_test(test_parameters), cmocka_unit_test(test_ids_outside),
+        cmocka_unit_test(test_nulls),      cmocka_unit_test(test_python_numbers),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

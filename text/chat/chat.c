@@ -2,6 +2,7 @@
 #include "text/chat/chat.h"
 
 #include "base/arena.h"
+#include "base/json.h"
 #include "text/chat/chat_form.h"
 
 #include <errno.h>
@@ -50,18 +51,19 @@ static int read_object(const char *dir, const char *name, json_t **ret, struct h
 {
     char path[4096], *text;
     size_t bytes;
-    json_error_t error;
+    struct hzp_json_error error;
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     *ret = NULL;
     int r = read_file(path, FILE_MAX, &text, &bytes, reterr);
     if (r < 0)
         return r == HZP_ENOENT ? HZP_OK : r;
-    *ret = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+    *ret = hzp_json_load(text, bytes, HZP_JSON_PYTHON, NULL, &error);
     free(text);
     if (!json_is_object(*ret)) {
         json_decref(*ret);
         *ret = NULL;
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object: %s", path, error.text);
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object: line %d: %s", path, error.line,
+                        error.text);
     }
     return HZP_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
+#include "base/json.h"
 #include "text/chat/chat_form.h"
 
 #include <stdio.h>
@@ -109,13 +110,16 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
 
 char *hzp_chat_dumps(const json_t *json)
 {
-    char *text = json_dumps(json, JSON_REAL_PRECISION(15));
-    json_t *same = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
-    if (text && !json_equal(same, json)) { /* a number needs all its digits */
+    const int flags = HZP_JSON_ANY | HZP_JSON_PYTHON;
+    char *text = NULL;
+    bool same = false;
+    for (size_t digits = 15; !same && digits <= 17; digits++) { /* as few as all numbers need */
         free(text);
-        text = json_dumps(json, JSON_REAL_PRECISION(17));
+        text = hzp_json_dumps(json, JSON_REAL_PRECISION(digits));
+        json_t *read = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
+        same = !text || json_equal(read, json);
+        json_decref(read);
     }
-    json_decref(same);
     return text;
 }
 
@@ -126,20 +130,24 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
     if (!arguments || json_is_null(arguments))
         other = form->arguments_string ? json_string("{}") : json_object();
     else if (json_is_string(arguments) && !form->arguments_string) {
-        json_error_t error;
         other = json_string_length(arguments)
-                    ? json_loadb(json_string_value(arguments), json_string_length(arguments),
-                                 JSON_ALLOW_NUL, &error)
+                    ? hzp_json_load(json_string_value(arguments), json_string_length(arguments), 0,
+                                    NULL, NULL)
                     : json_object();
         if (!json_is_object(other)) {
             json_decref(other);
             return hzp_fail_param(reterr, HZP_EINVAL, param,
                                   "%s.function.arguments is not a JSON object", param);
         }
+    } else if (hzp_json_spelling(arguments)) {
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s.function.arguments must be a string or an object", param);
     } else if (json_is_object(arguments) && form->arguments_string) {
         char *text = hzp_chat_dumps(arguments);
-        other = json_string(text ? text : "{}");
+        other = text ? json_string(text) : NULL;
         free(text);
+        if (!other)
+            return hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
     } else if (!json_is_string(arguments) && !json_is_object(arguments)) {
         return hzp_fail_param(reterr, HZP_EINVAL, param,
                               "%s.function.arguments must be a string or an object", param);
@@ -166,7 +174,7 @@ static int check_calls(const struct hzp_chat_form *form, json_t *message, size_t
     {
         json_t *function = json_object_get(call, "function");
         snprintf(param, sizeof(param), "messages[%zu].tool_calls[%zu]", at, i);
-        if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
+        if (!json_is_object(function) || !hzp_json_is_text(json_object_get(function, "name")))
             return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
                                   param);
         HZP_TRY(set_arguments(form, function, param, reterr));
@@ -182,7 +190,7 @@ static int check_message(const struct hzp_chat_form *form, json_t *message, size
     if (!json_is_object(message))
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be an object", param);
     const json_t *role = json_object_get(message, "role");
-    if (!json_is_string(role) || !json_string_length(role)) {
+    if (!hzp_json_is_text(role) || !json_string_length(role)) {
         snprintf(param, sizeof(param), "messages[%zu].role", at);
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a string such as user", param);
     }
@@ -202,7 +210,7 @@ int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_
     if (!json_is_array(messages) || !json_array_size(messages))
         return hzp_fail_param(reterr, HZP_EINVAL, "messages",
                               "messages must be a list of at least one message");
-    copy = json_deep_copy(messages);
+    copy = hzp_json_copy(messages);
     if (!copy)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
     json_array_foreach(copy, i, message)

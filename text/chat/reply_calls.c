@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls in a reply: read whole, or begun as soon as their name is known. */
+#include "base/json.h"
 #include "text/chat/reply_parts.h"
 
 #include <stdio.h>
@@ -53,36 +54,56 @@ int hzp_reply_call_begin(struct hzp_reply *reply, const char *name)
     return 1;
 }
 
-/* arguments: an object, or its JSON as a string; NULL: none.  False: that is no call. */
-static bool add_call(struct hzp_reply *reply, const char *name, const json_t *arguments)
+/* Arguments as they are written: an object, or its JSON as a string; text NULL, or null: none.
+ * False: that is no call. */
+static bool add_call(struct hzp_reply *reply, const char *name, const char *text, size_t bytes)
 {
-    json_t *parsed = NULL;
-    char *text = NULL;
-    if (json_is_string(arguments))
-        parsed = json_loads(json_string_value(arguments), 0, NULL);
-    const json_t *object = json_is_string(arguments) ? parsed : arguments;
-    if (!arguments || json_is_null(arguments))
-        text = strdup("{}");
-    else if (json_is_object(object))
-        text = hzp_chat_dumps(object);
-    json_decref(parsed);
-    int begun = text ? hzp_reply_call_begin(reply, name) : -1;
-    if (begun > 0)
-        begun = hzp_textbuf_append(&reply->call[reply->calls - 1].arguments, text, strlen(text)) ==
-                        HZP_OK
-                    ? 1
-                    : -1;
-    free(text);
+    json_t *json = text ? hzp_json_load(text, bytes, HZP_JSON_ANY, NULL, NULL) : json_null(),
+           *inner = NULL;
+    if (json_is_null(json)) {
+        text = "{}";
+        bytes = 2;
+    } else if (json_is_string(json)) {
+        text = json_string_value(json);
+        bytes = json_string_length(json);
+        inner = hzp_json_load(text, bytes, 0, NULL, NULL);
+    }
+    bool fits = json_is_null(json) || json_is_object(inner ? inner : json);
+    int begun = fits && !hzp_json_spelling(json) ? hzp_reply_call_begin(reply, name) : -1;
+    if (begun > 0 &&
+        hzp_textbuf_append(&reply->call[reply->calls - 1].arguments, text, bytes) != HZP_OK)
+        begun = -1;
+    json_decref(inner);
+    json_decref(json);
     return begun >= 0;
 }
 
-/* {"name": ..., "arguments" or "parameters": ...} */
-static bool add_object(struct hzp_reply *reply, const json_t *object)
+/* {"name": ..., "arguments" or "parameters": ...}, as json, and where it is written. */
+static bool add_object(struct hzp_reply *reply, const json_t *json, const char *text, size_t bytes)
 {
-    const json_t *arguments = json_object_get(object, "arguments");
-    if (!arguments)
-        arguments = json_object_get(object, "parameters");
-    return add_call(reply, json_string_value(json_object_get(object, "name")), arguments);
+    const json_t *name = json_object_get(json, "name");
+    const char *arguments = NULL;
+    size_t n = 0;
+    if (!json_is_object(json) || !hzp_json_is_text(name))
+        return false;
+    if (!hzp_json_member(text, bytes, "arguments", &arguments, &n))
+        hzp_json_member(text, bytes, "parameters", &arguments, &n);
+    return add_call(reply, json_string_value(name), arguments, n);
+}
+
+/* Objects in a list that is not empty. */
+static bool add_list(struct hzp_reply *reply, const json_t *json, const char *text, size_t bytes)
+{
+    const char *at = text, *one;
+    size_t i, n;
+    json_t *each;
+    bool fits = json_array_size(json) > 0;
+    json_array_foreach(json, i, each)
+    {
+        fits =
+            fits && hzp_json_item(&at, text + bytes, &one, &n) && add_object(reply, each, one, n);
+    }
+    return fits;
 }
 
 void hzp_reply_calls_drop(struct hzp_reply *reply, int from)
@@ -103,13 +124,12 @@ const char *hzp_reply_blanks(const char *p, const char *end)
 }
 
 /* One JSON value at *at, which moves behind it; NULL: there is none.  how: 0: an object or an
- * array; JSON_DECODE_ANY. */
-static json_t *next_value(const char **at, const char *end, size_t how)
+ * array; HZP_JSON_ANY. */
+static json_t *next_value(const char **at, const char *end, int how)
 {
-    json_error_t error;
-    json_t *json = json_loadb(*at, (size_t)(end - *at), JSON_DISABLE_EOF_CHECK | how, &error);
-    if (json)
-        *at += error.position;
+    size_t used = 0;
+    json_t *json = hzp_json_load(*at, (size_t)(end - *at), HZP_JSON_PREFIX | how, &used, NULL);
+    *at += used;
     return json;
 }
 
@@ -118,12 +138,11 @@ bool hzp_reply_read_objects(struct hzp_reply *reply, const char *p, const char *
     int before = reply->calls;
     bool fits = true, any = false;
     for (p = hzp_reply_blanks(p, end); fits && p < end; p = hzp_reply_blanks(p, end)) {
-        json_t *json = next_value(&p, end, 0), *each;
-        size_t i;
-        fits = json_is_object(json) ? add_object(reply, json)
-                                    : json_is_array(json) && json_array_size(json) && !any;
-        if (json_is_array(json))
-            json_array_foreach(json, i, each) fits = fits && add_object(reply, each);
+        const char *from = p;
+        json_t *json = next_value(&p, end, 0);
+        size_t bytes = (size_t)(p - from);
+        fits = json_is_array(json) ? !any && add_list(reply, json, from, bytes)
+                                   : add_object(reply, json, from, bytes);
         json_decref(json);
         any = true;
         p = hzp_reply_blanks(p, end);
@@ -144,12 +163,14 @@ bool hzp_reply_read_mistral(struct hzp_reply *reply, const char *p, const char *
     while (p < end) {
         char name[256];
         const char *at = memmem(p, (size_t)(end - p), args, sizeof(args) - 1);
-        bool fits = at && (size_t)(at - p) < sizeof(name);
+        bool fits = at && (size_t)(at - p) < sizeof(name) && !memchr(p, 0, (size_t)(at - p));
         if (fits) {
             snprintf(name, sizeof(name), "%.*s", (int)(at - p), p);
             p = at + sizeof(args) - 1;
+            p = hzp_reply_blanks(p, end);
+            const char *from = p;
             json_t *json = next_value(&p, end, 0);
-            fits = json && add_call(reply, name, json);
+            fits = json && add_call(reply, name, from, (size_t)(p - from));
             json_decref(json);
         }
         if (!fits) {
@@ -166,8 +187,9 @@ bool hzp_reply_read_mistral(struct hzp_reply *reply, const char *p, const char *
 
 /* ---- GLM ---- */
 
-/* The text between two marks at or behind *at, which moves behind the second; NULL: none. */
-static char *between(const char **at, const char *end, const char *open, const char *close)
+/* The text between two marks at or behind *at, which moves behind the second, as a string; NULL:
+ * none. */
+static json_t *between(const char **at, const char *end, const char *open, const char *close)
 {
     const char *from = memmem(*at, (size_t)(end - *at), open, strlen(open));
     from = from ? from + strlen(open) : NULL;
@@ -175,7 +197,7 @@ static char *between(const char **at, const char *end, const char *open, const c
     if (!to)
         return NULL;
     *at = to + strlen(close);
-    return strndup(from, (size_t)(to - from));
+    return json_stringn(from, (size_t)(to - from));
 }
 
 /* Whether the tool's parameter is a string. */
@@ -197,19 +219,19 @@ static json_t *glm_argument(const struct hzp_reply *reply, const char *name, con
     json_t *json = NULL;
     if (p && !is_text(reply, name, key)) {
         p = hzp_reply_blanks(p + sizeof(glm_value) - 1, end);
-        json = next_value(&p, end, JSON_DECODE_ANY);
+        const char *from = p;
+        json = next_value(&p, end, HZP_JSON_ANY);
+        size_t bytes = (size_t)(p - from);
         p = hzp_reply_blanks(p, end);
         if (json && (size_t)(end - p) >= sizeof(glm_value_end) - 1 &&
             !memcmp(p, glm_value_end, sizeof(glm_value_end) - 1)) {
             *at = p + sizeof(glm_value_end) - 1;
-            return json;
+            json_decref(json);
+            return hzp_json_spelled(from, bytes); /* as it is written */
         }
         json_decref(json);
     }
-    char *text = between(at, end, glm_value, glm_value_end);
-    json = text ? json_string(text) : NULL;
-    free(text);
-    return json;
+    return between(at, end, glm_value, glm_value_end);
 }
 
 bool hzp_reply_read_glm(struct hzp_reply *reply, const char *p, const char *end)
@@ -219,17 +241,21 @@ bool hzp_reply_read_glm(struct hzp_reply *reply, const char *p, const char *end)
     p = hzp_reply_blanks(p, stop);
     while (stop > p && strchr(" \n\r\t", stop[-1]) && stop[-1])
         stop--;
-    char *name = strndup(p, (size_t)(stop - p)), *key;
-    json_t *object = json_object(), *value;
-    bool fits = true;
+    char *name = strndup(p, (size_t)(stop - p)), *text = NULL;
+    json_t *object = json_object(), *key, *value;
+    bool fits = name && !memchr(p, 0, (size_t)(stop - p));
     for (p = key_at ? key_at : end; fits && p < end; p = hzp_reply_blanks(p, end)) {
         key = between(&p, end, glm_key, glm_key_end);
-        value = key ? glm_argument(reply, name, key, &p, end) : NULL;
-        fits = value && json_object_set_new(object, key, value) == 0;
-        free(key);
+        value = key ? glm_argument(reply, name, json_string_value(key), &p, end) : NULL;
+        fits = value && json_object_setn_new(object, json_string_value(key),
+                                             json_string_length(key), value) == 0;
+        json_decref(key);
     }
-    fits = fits && name && *name && !strpbrk(name, "<{\n") && add_call(reply, name, object);
+    if (fits && *name && !strpbrk(name, "<{\n"))
+        text = hzp_json_dumps(object, 0);
+    fits = text && add_call(reply, name, text, strlen(text));
     json_decref(object);
+    free(text);
     free(name);
     return fits;
 }
@@ -253,7 +279,7 @@ static bool read_name(const char **at, const char *end, bool mistral, char *ret,
     const char *p = *at, *stop;
     if (mistral && p < end && *p != '[' && *p != '{') {
         stop = memmem(p, (size_t)(end - p), args, sizeof(args) - 1);
-        if (!stop || (size_t)(stop - p) >= size)
+        if (!stop || (size_t)(stop - p) >= size || memchr(p, 0, (size_t)(stop - p)))
             return false;
         *at = hzp_reply_blanks(stop + sizeof(args) - 1, end);
         snprintf(ret, size, "%.*s", (int)(stop - p), p);
@@ -265,7 +291,8 @@ static bool read_name(const char **at, const char *end, bool mistral, char *ret,
         return false;
     p++;
     stop = memchr(p, '"', (size_t)(end - p));
-    if (!stop || memchr(p, '\\', (size_t)(stop - p)) || (size_t)(stop - p) >= size)
+    if (!stop || memchr(p, '\\', (size_t)(stop - p)) || memchr(p, 0, (size_t)(stop - p)) ||
+        (size_t)(stop - p) >= size)
         return false;
     snprintf(ret, size, "%.*s", (int)(stop - p), p);
     p = stop + 1;

@@ -2,6 +2,7 @@
 #include "text/chat/structure.h"
 
 #include "base/arena.h"
+#include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/structure_parts.h"
 
@@ -150,7 +151,7 @@ static char *key_of(const struct hzp_structure *what)
                   what->regex, "gbnf", what->gbnf, "tools", what->tools, "tool", what->tool,
                   "calls", (int)what->calls, "one", what->one_call, "reasoning", what->reasoning,
                   "inside", what->inside, "channels", what->channels, "free", what->free);
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    char *text = json ? hzp_json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return text;
 }
@@ -197,6 +198,8 @@ static void keep(struct hzp_structures *s, char *key, struct hzp_grammar *gramma
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr)
 {
+    if (!hzp_json_names_are_text(what->tools))
+        return hzp_fail(reterr, HZP_EINVAL, "a name in it has \\u0000");
     char *key = key_of(what);
     if (!key)
         return hzp_fail(reterr, HZP_EINVAL, "it cannot be written as JSON");
@@ -262,7 +265,7 @@ int hzp_structures_get_written(struct hzp_structures *s, const char *written,
     char *asked = NULL;
     if (strtoull(written, &asked, 16) != s->words)
         return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
-    json_t *json = json_loads(asked, 0, NULL);
+    json_t *json = hzp_json_load(asked, strlen(asked), 0, NULL, NULL);
     int calls = -1, object, one, reasoning, inside, channels, any;
     if (json_unpack(json, "{s:i, s:b, s:b, s:b, s:b, s:b, s:b}", "calls", &calls, "object", &object,
                     "one", &one, "reasoning", &reasoning, "inside", &inside, "channels", &channels,

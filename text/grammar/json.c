@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/json.c - rules of any JSON, and of literal values. */
-#include "base/arena.h"
+#include "base/json.h"
 #include "text/grammar/schema_parts.h"
 
 #include <stdio.h>
@@ -30,6 +30,7 @@ static int32_t add_char(struct hzp_schema *s, int32_t from, char c)
 void hzp_json_begin(struct hzp_schema *s)
 {
     s->blank = s->string = s->number = s->value = s->object = s->array = -1;
+    s->zeros = s->point_zeros = -1;
 }
 
 /* One blank, or a line break and blanks. */
@@ -136,8 +137,31 @@ int32_t hzp_json_number(struct hzp_schema *s)
     add_hex(s, fraction, "eE", e);
     add_hex(s, e, "+-", sign);
     hzp_rules_empty(s->rules, e, sign);
-    end_rule(s, digits(s, sign, 1, 2), s->number);
+    end_rule(s, digits(s, sign, 1, HZP_JSON_DIGITS_MAX), s->number);
     return s->number;
+}
+
+int32_t hzp_json_zeros(struct hzp_schema *s)
+{
+    if (s->zeros >= 0)
+        return s->zeros;
+    s->zeros = new_rule(s, "zeros");
+    int32_t at = first_of(s, s->zeros);
+    for (int i = 0; i < HZP_JSON_DIGITS_MAX; i++) {
+        at = add_char(s, at, '0');
+        end_rule(s, at, s->zeros);
+    }
+    return s->zeros;
+}
+
+int32_t hzp_json_point_zeros(struct hzp_schema *s)
+{
+    if (s->point_zeros < 0) {
+        s->point_zeros = new_rule(s, "point and zeros");
+        int32_t at = add_char(s, first_of(s, s->point_zeros), '.');
+        end_rule(s, hzp_rules_then(s->rules, at, hzp_json_zeros(s)), s->point_zeros);
+    }
+    return s->point_zeros;
 }
 
 /* Members or items of any kind between brackets. */
@@ -213,19 +237,6 @@ int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size
     return add_char(s, hzp_json_inner(s, add_char(s, from, '"'), text, bytes), '"');
 }
 
-static int32_t add_real(struct hzp_schema *s, int32_t from, double value)
-{
-    char text[40];
-    for (int precision = 1; precision <= 17; precision++) {
-        snprintf(text, sizeof(text), "%.*g", precision, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    if (!strpbrk(text, ".e"))
-        strcat(text, ".0");
-    return hzp_rules_text(s->rules, from, text, strlen(text));
-}
-
 static int32_t add_members(struct hzp_schema *s, int32_t from, const json_t *value)
 {
     bool object = json_is_object(value), first = true;
@@ -256,15 +267,11 @@ static int32_t add_members(struct hzp_schema *s, int32_t from, const json_t *val
 
 int32_t hzp_json_literal(struct hzp_schema *s, int32_t from, const json_t *value)
 {
-    char text[32];
+    if (hzp_json_is_number(value))
+        return hzp_json_numeral(s, from, value);
     switch (json_typeof(value)) {
     case JSON_STRING:
         return hzp_json_text(s, from, json_string_value(value), json_string_length(value));
-    case JSON_INTEGER:
-        snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
-        return hzp_rules_text(s->rules, from, text, strlen(text));
-    case JSON_REAL:
-        return add_real(s, from, json_real_value(value));
     case JSON_TRUE:
         return hzp_rules_text(s->rules, from, "true", 4);
     case JSON_FALSE:
@@ -272,7 +279,7 @@ int32_t hzp_json_literal(struct hzp_schema *s, int32_t from, const json_t *value
     case JSON_NULL:
         return hzp_rules_text(s->rules, from, "null", 4);
     default:
-        return add_members(s, from, value); /* as deep as jansson parses: 2048 */
+        return add_members(s, from, value); /* as deep as HZP_JSON_DEPTH_MAX */
     }
 }
 

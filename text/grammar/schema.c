@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema.c - keeps the items of a JSON Schema, and makes the rules of plain ones. */
 #include "base/arena.h"
+#include "base/json.h"
 #include "text/grammar/schema_parts.h"
 
 #include <stdio.h>
@@ -58,6 +59,12 @@ enum {
     LIST_MAX = 1 << 10,   /* schemas that one value has to satisfy */
     LISTED_MAX = 1 << 20, /* of all lists */
 };
+
+/* Keywords whose value may be a number. */
+static const char *const numeric[] = {
+    "const",         "minimum",       "maximum",   "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf",    "minLength",     "maxLength", "minItems",         "maxItems",
+    "minProperties", "maxProperties", NULL};
 
 static bool is_one_of(const char *name, const char *const *list)
 {
@@ -147,7 +154,7 @@ const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
         json_decref(schema);
         return json_true();
     }
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = hzp_json_dumps(schema, JSON_COMPACT);
     json_t *known_one = text ? json_object_get(s->made, text) : NULL;
     s->made_bytes += text ? strlen(text) : 0;
     if (!text || s->made_bytes > MADE_BYTES_MAX) {
@@ -170,7 +177,7 @@ int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *a
         const json_t *value = json_object_get(at->schema[i], keyword);
         if (!value)
             continue;
-        double count = json_is_number(value) ? json_number_value(value) : -1;
+        double count = hzp_json_is_number(value) ? hzp_json_real(value) : -1;
         if (count < 0 || count != (double)(int64_t)HZP_MIN(count, 1e15))
             return hzp_schema_refuse(s, at, keyword, "must be a whole number that is not negative");
         if (count > HZP_REPEAT_MAX)
@@ -237,6 +244,8 @@ static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_it
     {
         if (!is_one_of(key, annotations) && !is_one_of(key, known))
             return hzp_schema_refuse(s, at, key, "is not supported");
+        if (hzp_json_spelling(value) && !is_one_of(key, annotations) && !is_one_of(key, numeric))
+            return hzp_schema_refuse(s, at, key, "must not be a number");
     }
     const json_t *type = json_object_get(schema, "type");
     if (type && !hzp_type_mask(type))
@@ -382,6 +391,8 @@ int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const j
 {
     struct hzp_schema s;
     int r = HZP_OK;
+    if (!hzp_json_names_are_text(document))
+        return hzp_fail(reterr, HZP_EINVAL, "schema: a name in it has \\u0000");
     begin(&s, rules, document, reterr);
     *ret = hzp_schema_rule(&s, NULL, "", "", schema);
     for (int32_t i = 0; i < s.items && r == HZP_OK; i++) {

@@ -38,16 +38,19 @@ int hzp_type_mask(const json_t *type)
 
 int hzp_type_of(const json_t *value)
 {
+    struct hzp_numeral number;
+    if (hzp_json_is_number(value)) {
+        hzp_numeral_read(value, &number);
+        bool whole = number.point >= number.n;
+        hzp_numeral_fini(&number);
+        return whole ? HZP_TYPE_INTEGER : HZP_TYPE_NUMBER;
+    }
     switch (json_typeof(value)) {
     case JSON_NULL:
         return HZP_TYPE_NULL;
     case JSON_TRUE:
     case JSON_FALSE:
         return HZP_TYPE_BOOLEAN;
-    case JSON_INTEGER:
-        return HZP_TYPE_INTEGER;
-    case JSON_REAL:
-        return fmod(json_real_value(value), 1) == 0 ? HZP_TYPE_INTEGER : HZP_TYPE_NUMBER;
     case JSON_STRING:
         return HZP_TYPE_STRING;
     case JSON_ARRAY:

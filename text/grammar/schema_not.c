@@ -43,7 +43,7 @@ bool hzp_schema_is_leaf(const json_t *schema)
     if (!type || json_object_size(excluded) != 1)
         return false;
     if (!strcmp(type, "number"))
-        return json_is_number(json_object_get(excluded, "multipleOf")) ||
+        return hzp_json_is_number(json_object_get(excluded, "multipleOf")) ||
                hzp_type_mask(json_object_get(excluded, "type")) == HZP_TYPE_INTEGER;
     if (strcmp(type, "string"))
         return false;
@@ -61,7 +61,7 @@ bool hzp_schema_is_leaf(const json_t *schema)
 
 static int by_value(const void *pa, const void *pb)
 {
-    double a = json_number_value(*(json_t *const *)pa), b = json_number_value(*(json_t *const *)pb);
+    double a = hzp_json_real(*(json_t *const *)pa), b = hzp_json_real(*(json_t *const *)pb);
     return (a > b) - (a < b);
 }
 
@@ -89,12 +89,12 @@ static int negate_values(struct hzp_schema *s, const json_t *list, json_t *ret)
     {
         int type = hzp_type_of(each);
         if (type & (HZP_TYPE_ARRAY | HZP_TYPE_OBJECT) ||
-            (json_is_number(each) && n == NUMBERS_MAX)) {
+            (hzp_json_is_number(each) && n == NUMBERS_MAX)) {
             json_decref(strings);
             return HZP_EINVAL;
         }
-        types |= json_is_number(each) ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER : type;
-        if (json_is_number(each))
+        types |= hzp_json_is_number(each) ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER : type;
+        if (hzp_json_is_number(each))
             number[n++] = (json_t *)each;
         if (json_is_string(each))
             json_array_append(strings, (json_t *)each);
@@ -134,9 +134,9 @@ static bool negate_bound(struct hzp_schema *s, const char *key, const json_t *va
         {"maxProperties", "object", "minProperties", 1},
     };
     for (int i = 0; i < HZP_COUNT(bounds); i++) {
-        if (strcmp(bounds[i].key, key) || !json_is_number(value))
+        if (strcmp(bounds[i].key, key) || !hzp_json_is_number(value))
             continue;
-        double count = json_number_value(value) + bounds[i].shift;
+        double count = hzp_json_real(value) + bounds[i].shift;
         if (bounds[i].shift && (count != floor(count) || fabs(count) > 1e15))
             return false;
         json_t *bound =
@@ -229,7 +229,7 @@ static bool negate_keyword(struct hzp_schema *s, const json_t *schema, const cha
     }
     if (!strcmp(key, "multipleOf")) {
         emit(s, ret, json_pack("{s:s, s:{s:O}}", "type", "number", "not", key, value));
-        return json_is_number(value);
+        return hzp_json_is_number(value);
     }
     if (!strcmp(key, "required") || !strcmp(key, "properties"))
         return negate_members(s, key, value, ret);

@@ -28,55 +28,35 @@ struct bound {
 
 /* ---- bounds as decimals ---- */
 
-/* Reads [-]D.DDDe[+-]DD.  Beyond 18 digits before the point: 10^18. */
-static void read_decimal(const char *text, struct decimal *ret)
+/* Beyond 18 digits before the point: 10^18. */
+static void decimal_of(const json_t *value, struct decimal *ret)
 {
-    char digits[48];
-    int n = 0, point = -1;
+    struct hzp_numeral number;
     memset(ret, 0, sizeof(*ret));
-    ret->negative = *text == '-';
-    for (text += ret->negative; *text && *text != 'e'; text++) {
-        if (*text == '.')
-            point = n;
-        else if (n < (int)sizeof(digits))
-            digits[n++] = *text;
-    }
-    point = (point < 0 ? n : point) + (*text ? atoi(text + 1) : 0);
-    int lead = 0;
-    while (lead < n && digits[lead] == '0')
-        lead++;
-    if (lead == n)
-        ret->negative = false; /* 0 */
-    if (lead < n && point - lead > HZP_JSON_DIGITS_MAX) {
+    hzp_numeral_read(value, &number);
+    ret->negative = number.negative;
+    int w = 0, f = 0;
+    if (number.n && number.point > HZP_JSON_DIGITS_MAX) {
         ret->whole[0] = '1';
         memset(ret->whole + 1, '0', HZP_JSON_DIGITS_MAX);
+        hzp_numeral_fini(&number);
         return;
     }
-    int w = 0, f = 0;
-    for (int i = lead; i < point; i++)
-        ret->whole[w++] = (char)(i < n ? digits[i] : '0');
+    for (int64_t i = 0; i < number.point; i++)
+        ret->whole[w++] = (char)(i < number.n ? number.digits[i] : '0');
     if (!w)
         ret->whole[w++] = '0';
-    for (int i = point; i < n && f < HZP_JSON_DIGITS_MAX; i++)
-        ret->fraction[f++] = (char)(i < lead ? '0' : digits[i]);
-    for (int i = HZP_MAX(point + f, lead); i < n; i++)
-        ret->cut |= i >= 0 && digits[i] != '0';
+    for (int64_t i = HZP_MAX(number.point, -HZP_JSON_DIGITS_MAX); i < number.n; i++) {
+        if (f == HZP_JSON_DIGITS_MAX) {
+            ret->cut = true; /* the last digit is not 0 */
+            break;
+        }
+        ret->fraction[f++] = (char)(i < 0 ? '0' : number.digits[i]);
+    }
     while (f && ret->fraction[f - 1] == '0')
         f--;
     ret->fraction[f] = '\0';
-}
-
-static void decimal_of(const json_t *value, struct decimal *ret)
-{
-    char text[48];
-    if (json_is_integer(value))
-        snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
-    for (int precision = 1; json_is_real(value) && precision <= 17; precision++) {
-        snprintf(text, sizeof(text), "%.*e", precision - 1, json_real_value(value));
-        if (strtod(text, NULL) == json_real_value(value))
-            break;
-    }
-    read_decimal(text, ret);
+    hzp_numeral_fini(&number);
 }
 
 /* ---- automata of digits ---- */
@@ -310,7 +290,7 @@ static int add_bound(struct number *n, const struct bound *b)
 /* Multiples of a number, or (without) all others; NULL: any. */
 static int add_multiple(struct number *n, const json_t *multiple, bool without)
 {
-    double of = multiple ? json_number_value(multiple) : 1;
+    double of = multiple ? hzp_json_real(multiple) : 1;
     if (of != floor(of) || of < 1 || of > MULTIPLE_MAX)
         return hzp_schema_refuse(n->s, n->at, "multipleOf",
                                  "is supported with whole numbers from 1 to 4096");
@@ -333,7 +313,7 @@ static int add_bounds(struct number *n, const json_t *schema)
         struct bound b = {.lower = bounds[i].lower, .open = bounds[i].open};
         if (!value)
             continue;
-        if (!json_is_number(value))
+        if (!hzp_json_is_number(value))
             return hzp_schema_refuse(n->s, n->at, bounds[i].keyword, "must be a number");
         decimal_of(value, &b.at);
         HZP_TRY(add_bound(n, &b));

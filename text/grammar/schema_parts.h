@@ -16,6 +16,7 @@
 #ifndef HZP_TEXT_GRAMMAR_SCHEMA_PARTS_H
 #define HZP_TEXT_GRAMMAR_SCHEMA_PARTS_H
 
+#include "base/json.h"
 #include "text/grammar/regular.h"
 #include "text/grammar/schema.h"
 
@@ -33,7 +34,8 @@ struct hzp_schema {
     struct hzp_rules *rules;
     const json_t *document;
     bool ref_alone; /* draft 7: what stands beside $ref has no effect */
-    int32_t blank, string, number, value, object, array; /* rules of any JSON; -1: not made */
+    int32_t blank, string, number, value, object, array, zeros, point_zeros; /* rules of any JSON;
+                                                                                -1: not made */
     struct hzp_schema_item *item;
     int32_t items, items_room;
     int64_t listed;   /* schemas in all lists that rules were asked for */
@@ -128,6 +130,27 @@ int32_t hzp_json_blanks(struct hzp_schema *s, int32_t from);
 int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size_t bytes);
 int32_t hzp_json_inner(struct hzp_schema *s, int32_t from, const char *text, size_t bytes);
 int32_t hzp_json_literal(struct hzp_schema *s, int32_t from, const json_t *value);
+
+/* The rules of zeros behind a fraction's digits, and of a point and zeros. */
+int32_t hzp_json_zeros(struct hzp_schema *s);
+int32_t hzp_json_point_zeros(struct hzp_schema *s);
+
+/* ---- numeral.c: numbers, also those that only their spelling holds ---- */
+
+/* 0.DIGITS x 10^point, without zeros at the ends; 0: no digits. */
+struct hzp_numeral {
+    char *digits; /* [n], owned */
+    int32_t n;
+    int64_t point;
+    bool negative;
+};
+
+void hzp_numeral_read(const json_t *value, struct hzp_numeral *ret);
+void hzp_numeral_fini(struct hzp_numeral *numeral);
+bool hzp_numeral_same(const json_t *a, const json_t *b);
+/* Appends the number in the ways that JSON writes it (20, 20.0, 2e1, 2.0E+1); returns the node
+ * behind. */
+int32_t hzp_json_numeral(struct hzp_schema *s, int32_t from, const json_t *value);
 
 /* Edges of one code point in the one spelling of limited strings (HZP_SPELL_JSON). */
 void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to);

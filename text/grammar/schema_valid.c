@@ -17,10 +17,10 @@ bool hzp_schema_same_value(const json_t *a, const json_t *b)
     const char *key;
     json_t *value;
     size_t i;
-    if (json_is_integer(a) && json_is_integer(b))
-        return json_integer_value(a) == json_integer_value(b);
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
+    if (hzp_json_is_number(a) && hzp_json_is_number(b))
+        return hzp_numeral_same(a, b);
+    if (hzp_json_is_number(a) || hzp_json_is_number(b))
+        return false;
     if (json_typeof(a) != json_typeof(b))
         return false;
     if (json_is_array(a)) {
@@ -76,8 +76,8 @@ int hzp_schema_matches(struct hzp_schema *s, const char *pattern, size_t bytes, 
 static int count_of(const json_t *schema, const char *keyword, double otherwise, double *ret)
 {
     const json_t *value = json_object_get(schema, keyword);
-    *ret = value ? json_number_value(value) : otherwise;
-    return !value || json_is_number(value);
+    *ret = value ? hzp_json_real(value) : otherwise;
+    return !value || hzp_json_is_number(value);
 }
 
 static int within(const json_t *schema, const char *least, const char *most, double n)
@@ -102,9 +102,10 @@ static bool bounds_numbers(const json_t *schema)
 static int number_valid(const json_t *value, const json_t *schema)
 {
     const json_int_t exact = (json_int_t)1 << 53; /* below it a double holds every integer */
-    double v = json_number_value(value), lo, hi, of;
-    if (json_is_integer(value) && bounds_numbers(schema) &&
-        (json_integer_value(value) >= exact || json_integer_value(value) <= -exact))
+    double v = hzp_json_real(value), lo, hi, of;
+    if (!bounds_numbers(schema))
+        return 1;
+    if (!json_is_real(value) && !(fabs(v) < (double)exact))
         return -1;
     if (!count_of(schema, "exclusiveMinimum", -INFINITY, &lo) ||
         !count_of(schema, "exclusiveMaximum", INFINITY, &hi) ||
@@ -306,13 +307,13 @@ int hzp_schema_valid(struct hzp_schema *s, const json_t *value, const json_t *sc
     if (type && !(hzp_type_mask(type) & own))
         return 0;
     int valid = values_valid(s, value, schema);
-    if (valid > 0 && json_is_number(value))
+    if (valid > 0 && hzp_json_is_number(value))
         valid = number_valid(value, schema);
     if (valid > 0 && json_is_string(value))
         valid = string_valid(s, value, schema);
     if (valid > 0 && json_is_array(value))
         valid = array_valid(s, value, schema, depth);
-    if (valid > 0 && json_is_object(value))
+    if (valid > 0 && json_is_object(value) && !hzp_json_spelling(value))
         valid = object_valid(s, value, schema, depth);
     return valid > 0 ? combined_valid(s, value, schema, depth) : valid;
 }

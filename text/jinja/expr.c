@@ -347,7 +347,7 @@ static struct jval eval_sign(struct jrun *r, const struct jnode *node)
         return hzp_j_fail(&r->m, "bad operand type for unary %c: '%s'",
                           node->kind == N_NEGATE ? '-' : '+', hzp_j_type_name(v));
     if (v.type == J_FLOAT)
-        return hzp_j_float(node->kind == N_NEGATE ? -v.d : v.d);
+        return node->kind != N_NEGATE ? v : hzp_j_float(-hzp_j_number(v));
     int64_t i = v.type == J_BOOL ? v.b : v.i;
     if (i == INT64_MIN)
         return hzp_j_fail(&r->m, "a number is too large");

@@ -161,7 +161,7 @@ FILTER(center)
 FILTER(abs)
 {
     if (v.type == J_FLOAT)
-        return hzp_j_float(fabs(v.d));
+        return hzp_j_number(v) >= 0 ? v : hzp_j_float(fabs(hzp_j_number(v)));
     if (!hzp_j_is_number(v))
         return hzp_j_fail(&r->m, "bad operand type for abs(): '%s'", hzp_j_type_name(v));
     int64_t i = v.type == J_BOOL ? v.b : v.i;
@@ -208,8 +208,10 @@ FILTER(int)
     double real;
     if (v.type == J_BOOL || v.type == J_INT)
         return hzp_j_int(v.type == J_BOOL ? v.b : v.i);
+    if (hzp_j_spelled_whole(v))
+        return v;
     if (v.type == J_FLOAT)
-        return truncated(r, v.d, dflt);
+        return truncated(r, hzp_j_number(v), dflt);
     if (v.type != J_STRING || base < 2 || base > 36)
         return dflt;
     if (read_number(v, (int)base, false, &real, &whole))

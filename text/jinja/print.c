@@ -160,8 +160,9 @@ void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr)
         hzp_j_add_text(m, buf, text);
         return;
     case J_FLOAT:
-        hzp_j_float_text(v.d, text, sizeof(text));
-        hzp_j_add_text(m, buf, text);
+        if (!v.spelled)
+            hzp_j_float_text(v.d, text, sizeof(text));
+        hzp_j_add_text(m, buf, v.spelled ? v.n->text : text);
         return;
     case J_STRING:
         if (repr && v.markup)
@@ -236,6 +237,10 @@ static void json_string_out(struct jmem *m, struct jbuf *buf, bool ascii, const 
 static void json_number_out(struct jmem *m, struct jbuf *buf, struct jval v)
 {
     char text[64];
+    if (v.type == J_FLOAT && v.spelled) {
+        hzp_j_add_text(m, buf, v.n->text);
+        return;
+    }
     if (v.type == J_FLOAT && (isnan(v.d) || isinf(v.d)))
         snprintf(text, sizeof(text), "%s", isnan(v.d) ? "NaN" : v.d < 0 ? "-Infinity" : "Infinity");
     else if (v.type == J_FLOAT)

@@ -113,12 +113,12 @@ TEST(number)
 
 TEST(integer)
 {
-    return hzp_j_bool(v.type == J_INT);
+    return hzp_j_bool(v.type == J_INT || hzp_j_spelled_whole(v));
 }
 
 TEST(float)
 {
-    return hzp_j_bool(v.type == J_FLOAT);
+    return hzp_j_bool(v.type == J_FLOAT && !hzp_j_spelled_whole(v));
 }
 
 TEST(string)

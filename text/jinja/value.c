@@ -235,6 +235,25 @@ void hzp_j_dict_set(struct jmem *m, struct jdict *dict, struct jval key, struct 
     dict->value[dict->n++] = value;
 }
 
+static struct jval spelled(struct jmem *m, const json_t *json)
+{
+    struct jspelled *n = hzp_j_alloc(m, sizeof(*n));
+    n->d = hzp_json_real(json);
+    n->text = hzp_json_spelling(json);
+    return (struct jval){.type = J_FLOAT, .spelled = true, .n = n};
+}
+
+static struct jval dict_of(struct jmem *m, const json_t *json)
+{
+    struct jval v = hzp_j_dict(m, J_DICT);
+    for (void *it = json_object_iter((json_t *)(uintptr_t)json); it;
+         it = json_object_iter_next((json_t *)(uintptr_t)json, it))
+        hzp_j_dict_set(m, v.o,
+                       hzp_j_borrow(m, json_object_iter_key(it), json_object_iter_key_len(it)),
+                       hzp_j_from_json(m, json_object_iter_value(it)));
+    return v;
+}
+
 struct jval hzp_j_from_json(struct jmem *m, const json_t *json)
 {
     struct jval v = hzp_j_none();
@@ -262,16 +281,9 @@ struct jval hzp_j_from_json(struct jmem *m, const json_t *json)
         for (size_t i = 0; i < json_array_size(json); i++)
             hzp_j_push(m, v.l, hzp_j_from_json(m, json_array_get(json, i)));
         break;
-    case JSON_OBJECT: {
-        v = hzp_j_dict(m, J_DICT);
-        for (void *it = json_object_iter((json_t *)json); it;
-             it = json_object_iter_next((json_t *)json, it)) {
-            const char *key = json_object_iter_key(it);
-            hzp_j_dict_set(m, v.o, hzp_j_borrow(m, key, strlen(key)),
-                           hzp_j_from_json(m, json_object_iter_value(it)));
-        }
+    case JSON_OBJECT:
+        v = hzp_json_spelling(json) ? spelled(m, json) : dict_of(m, json);
         break;
-    }
     case JSON_NULL:
         break;
     }
@@ -321,7 +333,7 @@ const char *hzp_j_type_name(struct jval v)
     case J_INT:
         return "int";
     case J_FLOAT:
-        return "float";
+        return hzp_j_spelled_whole(v) ? "int" : "float";
     case J_STRING:
         return v.markup ? "Markup" : "str";
     case J_LIST:
@@ -354,7 +366,7 @@ bool hzp_j_truth(struct jval v)
     case J_INT:
         return v.i != 0;
     case J_FLOAT:
-        return v.d != 0;
+        return hzp_j_number(v) != 0;
     case J_STRING:
         return v.s->bytes > 0;
     case J_LIST:
@@ -371,9 +383,16 @@ bool hzp_j_is_number(struct jval v)
     return v.type == J_BOOL || v.type == J_INT || v.type == J_FLOAT;
 }
 
+bool hzp_j_spelled_whole(struct jval v)
+{
+    return v.type == J_FLOAT && v.spelled && !strpbrk(v.n->text, ".eENI");
+}
+
 double hzp_j_number(struct jval v)
 {
-    return v.type == J_FLOAT ? v.d : v.type == J_INT ? (double)v.i : v.type == J_BOOL ? v.b : 0;
+    if (v.type == J_FLOAT)
+        return v.spelled ? v.n->d : v.d;
+    return v.type == J_INT ? (double)v.i : v.type == J_BOOL ? v.b : 0;
 }
 
 int64_t hzp_j_codes(struct jval string)
@@ -428,6 +447,8 @@ bool hzp_j_equal(struct jmem *m, struct jval a, struct jval b)
 {
     if (!hzp_j_step(m, 1))
         return false;
+    if (a.type == J_FLOAT && b.type == J_FLOAT && hzp_j_spelled_whole(a) && hzp_j_spelled_whole(b))
+        return !strcmp(a.n->text, b.n->text);
     if (hzp_j_is_number(a) && hzp_j_is_number(b)) {
         if (a.type != J_FLOAT && b.type != J_FLOAT)
             return (a.type == J_BOOL ? a.b : a.i) == (b.type == J_BOOL ? b.b : b.i);

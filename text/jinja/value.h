@@ -16,10 +16,9 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "text/chars/textbuf.h"
 #include "text/jinja/limits.h"
-
-#include <jansson.h>
 
 enum jtype {
     J_UNSET, /* no value at all: an argument that was not given */
@@ -47,13 +46,21 @@ struct jstr {
     int64_t codes; /* code points; -1: not counted yet */
 };
 
+/* A number that neither int nor float holds. */
+struct jspelled {
+    double d; /* the nearest one */
+    const char *text;
+};
+
 struct jval {
     uint8_t type;
-    bool markup; /* strings: marked safe, so `+` escapes what is added */
+    bool markup;  /* strings: marked safe, so `+` escapes what is added */
+    bool spelled; /* floats: a number beyond 64 bits, or beyond a double; printed as it came */
     union {
         bool b;
         int64_t i;
         double d;
+        const struct jspelled *n; /* float, spelled */
         struct jstr *s;
         struct jlist *l;
         struct jdict *o;             /* dict and namespace */
@@ -163,7 +170,8 @@ struct jval hzp_j_take(struct jmem *m, struct jbuf *buf); /* the buffer as a str
 
 const char *hzp_j_type_name(struct jval v); /* Python's */
 bool hzp_j_truth(struct jval v);
-bool hzp_j_is_number(struct jval v); /* a bool is one */
+bool hzp_j_is_number(struct jval v);     /* a bool is one */
+bool hzp_j_spelled_whole(struct jval v); /* an int beyond 64 bits */
 double hzp_j_number(struct jval v);
 int64_t hzp_j_codes(struct jval string);
 /* The byte offset of a code point (codes at most). */

@@ -61,14 +61,13 @@ out:
     return r;
 }
 
-int hzp_tokjson_read(const char *path, bool ids, json_t **ret, struct hzp_err_text *reterr)
+int hzp_tokjson_read(const char *path, json_t **ret, struct hzp_err_text *reterr)
 {
     char *data = NULL;
     size_t bytes = 0;
-    json_error_t error;
+    struct hzp_json_error error;
     HZP_TRY(read_file(path, &data, &bytes, reterr));
-    json_t *json =
-        json_loadb(data, bytes, JSON_ALLOW_NUL | (ids ? 0 : JSON_DECODE_INT_AS_REAL), &error);
+    json_t *json = hzp_json_load(data, bytes, HZP_JSON_PYTHON, NULL, &error);
     free(data);
     if (json == NULL)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: line %d: %s", path, error.line, error.text);

@@ -11,8 +11,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 #define HZP_TOKENIZER_FILE_MAX ((size_t)256 << 20)
 #define HZP_TOKENIZER_ID_MAX   (1 << 21) /* exclusive: far above any vocabulary */
@@ -20,11 +19,9 @@
 /* "path: field", cut to fit. */
 void hzp_tokjson_where(char *where, size_t size, const char *path, const char *field);
 
-/* Reads and parses the object in the file. ids: it holds token ids; false: every number is read as
- * a real one, since tokenizer_config.json likes to say 10^30 for a length without limit.
- * HZP_ENOENT, HZP_EIO, HZP_EFORMAT (one line: what and at which line). The caller drops the
- * reference. */
-int hzp_tokjson_read(const char *path, bool ids, json_t **ret, struct hzp_err_text *reterr);
+/* Reads and parses the object in the file.  HZP_ENOENT, HZP_EIO, HZP_EFORMAT (one line: what and at
+ * which line).  The caller drops the reference. */
+int hzp_tokjson_read(const char *path, json_t **ret, struct hzp_err_text *reterr);
 
 /* The "type" of an object. */
 int hzp_tokjson_type(const json_t *json, const char *where, const char **ret,

@@ -130,13 +130,14 @@ static int load_config_added(struct loading *l)
     const json_t *table = json_object_get(l->config, "added_tokens_decoder");
     const char *key;
     json_t *item;
+    size_t bytes;
     hzp_tokjson_where(l->where, sizeof(l->where), l->config_path, "added_tokens_decoder");
     size_t from_file = added->n;
-    json_object_foreach((json_t *)(uintptr_t)table, key, item)
+    json_object_keylen_foreach((json_t *)(uintptr_t)table, key, bytes, item)
     {
         char *end;
         long id = strtol(key, &end, 10);
-        if (*key == 0 || *end != 0 || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
+        if (*key == 0 || end != key + bytes || id < 0 || id >= HZP_TOKENIZER_ID_MAX)
             return hzp_fail(l->reterr, HZP_EFORMAT, "%s: \"%.60s\" is not a token id", l->where,
                             key);
         const json_t *content = json_object_get(item, "content");
@@ -145,7 +146,9 @@ static int load_config_added(struct loading *l)
                                     json_string_length(content)) != HZP_VOCAB_NONE;
         for (size_t i = 0; i < from_file && !known; i++)
             known = added->tokens[i].id == id ||
-                    strcmp(added->tokens[i].text, json_string_value(content)) == 0;
+                    (added->tokens[i].bytes == json_string_length(content) &&
+                     !memcmp(added->tokens[i].text, json_string_value(content),
+                             added->tokens[i].bytes));
         if (!known)
             HZP_TRY(hzp_added_load(added, item, (int32_t)id, l->tok->vocab, l->where, l->reterr));
     }
@@ -167,7 +170,7 @@ static int32_t named_token(const struct hzp_tokenizer *tok, const json_t *json, 
 static int read_optional(const char *path, json_t **ret, struct hzp_err_text *reterr)
 {
     struct hzp_err_text err;
-    int r = hzp_tokjson_read(path, false, ret, &err);
+    int r = hzp_tokjson_read(path, ret, &err);
     if (r == HZP_ENOENT)
         return HZP_OK;
     if (r < 0 && reterr != NULL)
@@ -316,7 +319,7 @@ int hzp_tokenizer_open(const char *model_dir, struct hzp_tokenizer **ret,
         return hzp_fail(reterr, HZP_EINVAL, "%.60s...: too long a path", model_dir);
     snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir);
     snprintf(config_path, sizeof(config_path), "%s/tokenizer_config.json", model_dir);
-    int r = hzp_tokjson_read(path, true, &l.json, reterr);
+    int r = hzp_tokjson_read(path, &l.json, reterr);
     if (r >= 0)
         r = read_optional(config_path, &l.config, reterr);
     if (r >= 0) {

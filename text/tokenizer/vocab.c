@@ -79,12 +79,12 @@ static int measure(const json_t *vocab, const char *where, int32_t *ret_n, size_
 {
     const char *key;
     json_t *value;
-    size_t bytes = 0;
+    size_t bytes = 0, length;
     int32_t n = 0, id;
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, value)
+    json_object_keylen_foreach((json_t *)(uintptr_t)vocab, key, length, value)
     {
         HZP_TRY(hzp_tokjson_id(value, where, key, &id, reterr));
-        bytes += strlen(key);
+        bytes += length;
         n = HZP_MAX(n, id + 1);
     }
     if (n == 0)
@@ -112,8 +112,9 @@ static int load_tokens(struct hzp_vocab *vocab, const json_t *json, const char *
         return hzp_fail(reterr, HZP_ENOMEM, "%s: no memory for %zu tokens", where, count);
 
     const char *text;
+    size_t length;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)json, text, value)
+    json_object_keylen_foreach((json_t *)(uintptr_t)json, text, length, value)
     {
         int32_t id = (int32_t)json_integer_value(value);
         struct hzp_vocab_token *token = &vocab->tokens[id];
@@ -123,7 +124,7 @@ static int load_tokens(struct hzp_vocab *vocab, const json_t *json, const char *
                             id);
         token->exists = true;
         token->text = (uint32_t)vocab->pool_bytes;
-        token->bytes = (uint32_t)strlen(text);
+        token->bytes = (uint32_t)length;
         memcpy(vocab->pool + vocab->pool_bytes, text, token->bytes);
         vocab->pool_bytes += token->bytes;
         index_add(vocab, vocab->by_text, text, token->bytes, id);

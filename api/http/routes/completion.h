@@ -63,8 +63,8 @@ struct hzp_completion_params {
     json_t *asked;                /* owned: what the answer repeats of the request; NULL: nothing */
     char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
 
-    struct hzp_tokens *prompt; /* [prompts], owned */
-    char **prompt_text;        /* [prompts], owned; NULL: given in tokens */
+    struct hzp_tokens *prompt;       /* [prompts], owned */
+    struct hzp_textbuf *prompt_text; /* [prompts], owned; data NULL: given in tokens */
     int32_t prompts, n;
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */
     int32_t priority;
@@ -72,7 +72,7 @@ struct hzp_completion_params {
     enum hzp_pooling pooling; /* of embeddings */
     bool raw, base64;         /* of embeddings: not normalised; how they are written */
 
-    const char *suffix; /* while prompts are read: what stands behind the answer; NULL: nothing */
+    const json_t *suffix; /* while prompts are read: what stands behind the answer; NULL: nothing */
 
     int32_t max_tokens, min_tokens;
     int32_t truncate;        /* only the last tokens of a prompt are kept; 0: all; -1: what fits */

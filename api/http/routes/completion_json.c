@@ -200,11 +200,11 @@ static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_ch
     struct logprobs to = {json_array(), json_array(), json_array(), json_array()};
     int32_t before = 0;
     if (c->params.echo) {
-        const char *prompt = c->params.prompt_text[choice->prompt];
+        const struct hzp_textbuf *prompt = &c->params.prompt_text[choice->prompt];
         if (first)
             before = add_prompt(c, choice, &to);
-        if (prompt)
-            before = count_codes(prompt, strlen(prompt));
+        if (prompt->data)
+            before = count_codes(prompt->data, prompt->bytes);
     }
     for (int32_t n = token0; n < choice->seen; n++) {
         size_t tops = (size_t)n * (size_t)rq->tops;
@@ -295,10 +295,10 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     if (!c->params.echo || !first)
         return hzp_text_json(text, bytes);
     struct hzp_textbuf all = {0};
-    const char *prompt = c->params.prompt_text[choice->prompt];
+    const struct hzp_textbuf *prompt = &c->params.prompt_text[choice->prompt];
     const struct hzp_tokens *ids = &c->params.prompt[choice->prompt];
-    if (prompt)
-        hzp_textbuf_append(&all, prompt, strlen(prompt));
+    if (prompt->data)
+        hzp_textbuf_append(&all, prompt->data, prompt->bytes);
     else
         hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)

@@ -4,6 +4,7 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <math.h>
@@ -29,7 +30,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
 {
     for (int32_t i = 0; i < params->prompts; i++) {
         hzp_tokens_fini(&params->prompt[i]);
-        free(params->prompt_text[i]);
+        hzp_textbuf_fini(&params->prompt_text[i]);
     }
     free(params->prompt);
     free(params->prompt_text);
@@ -69,8 +70,7 @@ static void truncate_prompt(struct hzp_completion_params *params, int32_t contex
         return;
     memmove(prompt->ids, prompt->ids + prompt->n - keep, (size_t)keep * sizeof(*prompt->ids));
     prompt->n = (size_t)keep;
-    free(params->prompt_text[params->prompts - 1]); /* echo shows what is left */
-    params->prompt_text[params->prompts - 1] = NULL;
+    hzp_textbuf_fini(&params->prompt_text[params->prompts - 1]); /* echo shows what is left */
 }
 
 static int check_length(struct hzp_completion_params *params, const struct hzp_engine *engine,
@@ -94,12 +94,10 @@ int hzp_completion_add_text(struct hzp_completion_params *params, const struct h
 {
     HZP_TRY(new_prompt(params, reterr));
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
-    char *copy = malloc(bytes + 1);
-    if (!copy)
+    struct hzp_textbuf *copy = &params->prompt_text[params->prompts - 1];
+    if (hzp_textbuf_append(copy, text, bytes) < 0 || hzp_textbuf_append(copy, "", 1) < 0)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
-    memcpy(copy, text, bytes);
-    copy[bytes] = 0;
-    params->prompt_text[params->prompts - 1] = copy;
+    copy->bytes = bytes; /* an empty text is a text too */
     unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
     if (params->add_special)
         flags |= HZP_TOKENIZER_ADD_SPECIAL;
@@ -148,7 +146,7 @@ static bool has_mark(const struct hzp_tokenizer *tok, const char *mark)
 }
 
 /* Prompt and suffix between the tokenizer's tokens for fill-in-the-middle. */
-static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, const char *suffix,
+static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, const json_t *suffix,
                        struct hzp_textbuf *ret, struct hzp_err_text *reterr)
 {
     static const char *const marks[][3] = {
@@ -173,7 +171,7 @@ static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, co
         HZP_TRY(hzp_textbuf_append(ret, mark[0], strlen(mark[0])));
         HZP_TRY(hzp_textbuf_append(ret, json_string_value(prompt), json_string_length(prompt)));
         HZP_TRY(hzp_textbuf_append(ret, mark[1], strlen(mark[1])));
-        HZP_TRY(hzp_textbuf_append(ret, suffix, strlen(suffix)));
+        HZP_TRY(hzp_textbuf_append(ret, json_string_value(suffix), json_string_length(suffix)));
         return hzp_textbuf_append(ret, mark[2], strlen(mark[2]));
     }
     return hzp_fail_param(reterr, HZP_EINVAL, "suffix",
@@ -296,19 +294,20 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
     json_t *biases = json_object_get(body, "logit_bias");
     if (!biases || json_is_null(biases))
         return HZP_OK;
-    if (!json_is_object(biases))
+    if (!json_is_object(biases) || hzp_json_spelling(biases))
         return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                               "logit_bias must be an object from tokens to numbers, not %s",
                               hzp_json_kind(biases));
     const char *key;
     json_t *value;
-    json_object_foreach(biases, key, value)
+    size_t bytes;
+    json_object_keylen_foreach(biases, key, bytes, value)
     {
         char *end;
         errno = 0;
         long token = strtol(key, &end, 10);
-        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || errno || token < 0 ||
-            token >= engine->parts.config.vocab)
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || end != key + bytes || errno ||
+            token < 0 || token >= engine->parts.config.vocab)
             return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                                   "logit_bias: \"%.32s\" is not a token from 0 to %d", key,
                                   engine->parts.config.vocab - 1);
@@ -405,8 +404,8 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     int64_t truncate = 0;
     hzp_given_int(body, "truncate_prompt_tokens", &truncate);
     params->truncate = (int32_t)truncate;
-    const char *suffix = json_string_value(json_object_get(body, "suffix"));
-    params->suffix = suffix && *suffix ? suffix : NULL;
+    const json_t *suffix = json_object_get(body, "suffix");
+    params->suffix = json_string_length(suffix) ? suffix : NULL;
     if (params->suffix && params->echo)
         return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix and echo exclude each other");
     const json_t *options = json_object_get(body, "stream_options");

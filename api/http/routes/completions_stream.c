@@ -8,6 +8,7 @@
  * or its client reads slowly.  An error after the header becomes an event. */
 #include "api/http/routes/answer.h"
 #include "api/http/routes/journal.h"
+#include "base/json.h"
 #include "text/chars/utf8.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static void give_up(struct hzp_answer *a)
 /* Appends one event; takes over json. */
 static void add_event(struct hzp_answer *a, json_t *json)
 {
-    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
+    char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text || append_text(&a->out, "data: ") < 0 || append_text(&a->out, text) < 0 ||
         append_text(&a->out, "\n\n") < 0)
@@ -74,7 +75,7 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
 static int make_head(struct hzp_answer *a, uint64_t version)
 {
     json_t *json = chunk_json(a, version, NULL);
-    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
+    char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     size_t bytes = text ? strlen(text) : 0; /* {...,"choices":[]} */
     int r = HZP_ENOMEM;

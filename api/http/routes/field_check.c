@@ -3,6 +3,7 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name)
@@ -12,6 +13,13 @@ const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const ch
             if (!strcmp(field->name, name))
                 return field;
     return NULL;
+}
+
+static bool is_one_of(const char *name, const char *const *list, int n)
+{
+    while (n > 0 && strcmp(name, list[n - 1]) != 0)
+        n--;
+    return n > 0;
 }
 
 /* Whether the value is the field's default. */
@@ -33,6 +41,50 @@ static bool asks_for_nothing(const struct hzp_field *field, const json_t *value)
            (json_is_object(value) && !json_object_size(value)) || is_preset(field, value);
 }
 
+/* Whether a member is data that is passed on as it is, or a schema. */
+static bool is_data(const char *name)
+{
+    static const char *const data[] = {
+        "arguments", "parameters", "input_schema", "schema",      "json",
+        "metadata",  "documents",  "guided_json",  "json_schema", "chat_template_kwargs",
+        "tools"};
+    return is_one_of(name, data, HZP_COUNT(data));
+}
+
+/* What a program reads in compound values: words and names have no \u0000, where they would be cut,
+ * and numbers are in range.  Data that is passed on is not looked at.  name: of the member that the
+ * value is, or is listed in. */
+static int check_words(const json_t *value, const char *name, const char *path,
+                       struct hzp_err_text *reterr)
+{
+    static const char *const words[] = {
+        "type",         "role",        "name",        "id",         "call_id",         "effort",
+        "tool_call_id", "tool_use_id", "tool_choice", "modalities", "reasoning_effort"};
+    char below[112], text[40];
+    const char *member;
+    json_t *each;
+    size_t i;
+    if (hzp_json_spelling(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, path, "%s: %s is out of range", path,
+                              hzp_json_number_text(value, text, sizeof(text)));
+    if (json_is_string(value) && !hzp_json_is_text(value) &&
+        is_one_of(name, words, HZP_COUNT(words)))
+        return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must not have \\u0000 in it", path);
+    json_array_foreach(value, i, each)
+    {
+        snprintf(below, sizeof(below), "%.80s[%zu]", path, i);
+        HZP_TRY(check_words(each, name, below, reterr));
+    }
+    json_object_foreach((json_t *)(uintptr_t)value, member, each)
+    {
+        bool input = !strcmp(member, "input") && json_is_object(each); /* of a tool_use */
+        snprintf(below, sizeof(below), "%.56s.%.32s", path, member);
+        if (!input && !is_data(member))
+            HZP_TRY(check_words(each, member, below, reterr));
+    }
+    return HZP_OK;
+}
+
 /* Type and range of a plain value; compound ones are checked by the route. */
 static int check_value(const struct hzp_field *field, const json_t *body,
                        struct hzp_err_text *reterr)
@@ -41,6 +93,7 @@ static int check_value(const struct hzp_field *field, const json_t *body,
     int64_t whole;
     float number;
     const char *text;
+    const json_t *value = json_object_get(body, field->name);
     switch (field->kind) {
     case HZP_FIELD_BOOL:
         return hzp_field_bool(body, field->name, &truth, reterr);
@@ -51,8 +104,13 @@ static int check_value(const struct hzp_field *field, const json_t *body,
         return hzp_field_number(body, field->name, field->low, field->high, &number, reterr);
     case HZP_FIELD_STRING:
         return hzp_field_string(body, field->name, &text, reterr);
+    case HZP_FIELD_TEXT:
+        return json_is_string(value) || json_is_null(value)
+                   ? HZP_OK
+                   : hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be a string, not %s",
+                                    field->name, hzp_json_kind(value));
     default:
-        return HZP_OK;
+        return is_data(field->name) ? HZP_OK : check_words(value, field->name, field->name, reterr);
     }
 }
 
@@ -69,9 +127,12 @@ int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t
 {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)body, name, value)
+    size_t bytes;
+    json_object_keylen_foreach((json_t *)body, name, bytes, value)
     {
         const struct hzp_field *field = hzp_field_find(set, name);
+        if (strlen(name) != bytes)
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "there is no field %.64s\\u0000", name);
         if (!field && !set->open)
             return hzp_fail_param(reterr, HZP_EINVAL, name, "there is no field %.64s", name);
         if (field && field->use == HZP_FIELD_REFUSED && !asks_for_nothing(field, value))

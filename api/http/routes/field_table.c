@@ -7,6 +7,7 @@
 
 #define BOOL              HZP_FIELD_BOOL, 0, 1
 #define STRING            HZP_FIELD_STRING, 0, 0
+#define TEXT              HZP_FIELD_TEXT, 0, 0
 #define JSON              HZP_FIELD_JSON, 0, 0
 #define INT(low, high)    HZP_FIELD_INT, low, high
 #define NUMBER(low, high) HZP_FIELD_NUMBER, low, high
@@ -159,7 +160,7 @@ static const struct hzp_field completions[] = {
     {"max_tokens", INT(0, INT32_MAX), "16", USED, "maximum tokens of an answer", NULL},
     {"prompt", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
     {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
-    {"suffix", STRING, NULL, USED,
+    {"suffix", TEXT, NULL, USED,
      "what stands behind the answer, where the tokenizer has tokens for fill-in-the-middle", NULL},
     {"tool_choice", JSON, "\"none\"", REFUSED, "use /v1/chat/completions", NULL},
     {"tools", JSON, NULL, REFUSED, "use /v1/chat/completions", NULL},
@@ -236,7 +237,7 @@ static const struct hzp_field responses[] = {
     {"include", JSON, NULL, IGNORED, "there is nothing to include", NULL},
     {"input", JSON, NULL, NEEDED, "a text, or items: messages, function_call, function_call_output",
      "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1}]}"},
-    {"instructions", STRING, NULL, USED, "the system's message", NULL},
+    {"instructions", TEXT, NULL, USED, "the system's message", NULL},
     {"max_output_tokens", INT(0, INT32_MAX), NULL, USED,
      "maximum tokens of the answer (default: what fits)", NULL},
     {"max_tool_calls", JSON, NULL, IGNORED, "calls are made by the client", NULL},
@@ -343,7 +344,7 @@ static const struct hzp_field tokenize[] = {
      NULL},
     {"messages", JSON, NULL, USED, "the text that the chat template makes of them", MESSAGES},
     {"model", STRING, NULL, USED, "not looked at", NULL},
-    {"prompt", STRING, NULL, USED, "the text, if there are no messages", NULL},
+    {"prompt", TEXT, NULL, USED, "the text, if there are no messages", NULL},
     {"return_token_strs", BOOL, "false", USED, "also the tokens' texts", NULL},
     END};
 static const struct hzp_field detokenize[] = {
@@ -380,17 +381,17 @@ static const struct hzp_field policy[] = {
 static const struct hzp_field example[] = {
     {"chat_template_kwargs", JSON, NULL, USED, "with messages: further variables of the template",
      "{\"type\": \"object\"}"},
-    {"completion", STRING, NULL, USED, "what is learned behind prompt", NULL},
+    {"completion", TEXT, NULL, USED, "what is learned behind prompt", NULL},
     {"conversations", JSON, NULL, USED, "ShareGPT's messages", "{\"type\": \"array\"}"},
     {"documents", JSON, NULL, USED, "with messages: documents for the template",
      "{\"type\": \"array\"}"},
-    {"input", STRING, NULL, USED, "alpaca's form: input of the instruction", NULL},
-    {"instruction", STRING, NULL, USED, "alpaca's form: the instruction", NULL},
+    {"input", TEXT, NULL, USED, "alpaca's form: input of the instruction", NULL},
+    {"instruction", TEXT, NULL, USED, "alpaca's form: the instruction", NULL},
     {"learn", JSON, NULL, USED, "which of the tokens are learned", "{\"type\": \"array\"}"},
     {"messages", JSON, NULL, USED, "what the assistant says is learned", MESSAGES},
-    {"output", STRING, NULL, USED, "alpaca's form: the answer, which is learned", NULL},
-    {"prompt", STRING, NULL, USED, "what stands before completion", NULL},
-    {"text", STRING, NULL, USED, "all of it is learned", NULL},
+    {"output", TEXT, NULL, USED, "alpaca's form: the answer, which is learned", NULL},
+    {"prompt", TEXT, NULL, USED, "what stands before completion", NULL},
+    {"text", TEXT, NULL, USED, "all of it is learned", NULL},
     {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
     {"tools", JSON, NULL, USED, "with messages: tools for the template", "{\"type\": \"array\"}"},
     END};

@@ -27,7 +27,8 @@ enum hzp_field_kind {
     HZP_FIELD_BOOL,
     HZP_FIELD_INT,
     HZP_FIELD_NUMBER,
-    HZP_FIELD_STRING,
+    HZP_FIELD_STRING, /* without \u0000 */
+    HZP_FIELD_TEXT,   /* any string */
     HZP_FIELD_JSON
 };
 enum hzp_field_use { HZP_FIELD_USED, HZP_FIELD_NEEDED, HZP_FIELD_IGNORED, HZP_FIELD_REFUSED };

@@ -3,6 +3,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
+#include "base/json.h"
 
 #include <string.h>
 
@@ -77,13 +78,13 @@ static int add_result(const json_t *block, const char *param, json_t *messages,
 static int add_use(const json_t *block, const char *param, json_t *calls,
                    struct hzp_err_text *reterr)
 {
-    const char *name = json_string_value(json_object_get(block, "name"));
-    const char *id = json_string_value(json_object_get(block, "id"));
-    const json_t *input = json_object_get(block, "input");
-    if (!name || !id || !json_is_object(input))
+    const json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id"),
+                 *input = json_object_get(block, "input");
+    if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input) ||
+        hzp_json_spelling(input))
         return hzp_blocks_wrong(reterr, param,
                                 "must have an id, a name and an input, which is an object");
-    json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:s, s:O}}", "id", id, "type", "function",
+    json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                            "function", "name", name, "arguments", input));
     return HZP_OK;
 }
@@ -187,7 +188,7 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
                      struct hzp_err_text *reterr)
 {
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
-    if (!json_is_string(name) || !json_is_object(schema))
+    if (!json_is_string(name) || !json_is_object(schema) || hzp_json_spelling(schema))
         return hzp_blocks_wrong(reterr, path,
                                 "must have a name and an input_schema, which is an object");
     *ret = json_pack("{s:O, s:O}", "name", name, "parameters", schema);
@@ -293,6 +294,18 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
 
 /* ---- answers ---- */
 
+/* The arguments as they were written.  What is no object, since the answer ended within it, must
+ * not look like a call without arguments: it gets the form that Anthropic's documents give it. */
+static json_t *input_json(const struct hzp_textbuf *text)
+{
+    const char *data = text->bytes ? text->data : "";
+    json_t *object = hzp_json_load(data, text->bytes, 0, NULL, NULL);
+    bool whole = json_is_object(object);
+    json_decref(object);
+    return whole ? hzp_json_spelled(data, text->bytes)
+                 : json_pack("{s:o}", "INVALID_JSON", hzp_text_json(data, text->bytes));
+}
+
 static json_t *block_json(const struct hzp_answer *a)
 {
     if (a->block.kind == HZP_BLOCK_REASONING)
@@ -300,10 +313,8 @@ static json_t *block_json(const struct hzp_answer *a)
                          "signature", "");
     if (a->block.kind == HZP_BLOCK_TEXT)
         return json_pack("{s:s, s:o}", "type", "text", "text", hzp_block_text(a));
-    const struct hzp_textbuf *text = &a->block.text;
-    json_t *input = json_loadb(text->bytes ? text->data : "", text->bytes, 0, NULL);
     return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", a->block.call_id, "name",
-                     a->block.name, "input", input ? input : json_object());
+                     a->block.name, "input", input_json(&a->block.text));
 }
 
 static json_t *stop_json(const struct hzp_answer *a)

@@ -22,7 +22,8 @@ static json_t *value_schema(const struct hzp_field *field)
     static const char *const types[] = {[HZP_FIELD_BOOL] = "boolean",
                                         [HZP_FIELD_INT] = "integer",
                                         [HZP_FIELD_NUMBER] = "number",
-                                        [HZP_FIELD_STRING] = "string"};
+                                        [HZP_FIELD_STRING] = "string",
+                                        [HZP_FIELD_TEXT] = "string"};
     if (field->schema || field->kind == HZP_FIELD_JSON)
         return json_loads(field->schema ? field->schema : "{}", 0, NULL);
     json_t *json = json_pack("{s:s}", "type", types[field->kind]);

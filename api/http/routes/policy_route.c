@@ -9,6 +9,7 @@
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
 #include "api/learn/versions.h"
+#include "base/json.h"
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
 
@@ -140,11 +141,12 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
 {
     const char *name;
     json_t *value;
+    size_t bytes;
     if (json_is_null(slo)) {
         ret->ttft_ns = ret->itl_ns = 0;
         return HZP_OK;
     }
-    if (json_is_string(slo) && strlen(json_string_value(slo)) < json_string_length(slo))
+    if (json_is_string(slo) && !hzp_json_is_text(slo))
         return hzp_fail_param(reterr, HZP_EINVAL, "slo", "slo has a NUL in it");
     if (json_is_string(slo))
         return hzp_policy_parse_goals(json_string_value(slo), "slo", ret, reterr);
@@ -153,11 +155,11 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
                               "slo must be an object, null, or a string "
                               "such as \"ttft=500ms,itl=50ms\", not %s",
                               hzp_json_kind(slo));
-    json_object_foreach((json_t *)slo, name, value)
+    json_object_keylen_foreach((json_t *)slo, name, bytes, value)
     {
         char path[48];
         snprintf(path, sizeof(path), "slo.%.40s", name);
-        if (strcmp(name, "ttft_ms") && strcmp(name, "itl_ms"))
+        if (strlen(name) != bytes || (strcmp(name, "ttft_ms") && strcmp(name, "itl_ms")))
             return hzp_fail_param(reterr, HZP_EINVAL, path,
                                   "slo has ttft_ms and itl_ms, not \"%.40s\"", name);
     }

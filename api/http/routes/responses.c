@@ -4,6 +4,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
+#include "base/json.h"
 
 #include <string.h>
 
@@ -26,16 +27,16 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
     {
         char path[96];
         const char *type = json_string_value(json_object_get(part, "type"));
-        const char *text = json_string_value(json_object_get(part, "text"));
+        const json_t *text = json_object_get(part, "text");
         bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
                               !strcmp(type, "text"));
-        if (!known || !text) {
+        if (!known || !json_is_string(text)) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
             return hzp_blocks_wrong(reterr, path,
                                     "must be a part of text: this server reads text only");
         }
-        json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
+        json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
     *ret = parts;
     return HZP_OK;
@@ -45,19 +46,18 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
 static int add_call(const json_t *item, const char *param, json_t *messages,
                     struct hzp_err_text *reterr)
 {
-    const char *id = json_string_value(json_object_get(item, "call_id"));
-    const char *name = json_string_value(json_object_get(item, "name"));
-    const char *arguments = json_string_value(json_object_get(item, "arguments"));
+    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
+                 *arguments = json_object_get(item, "arguments");
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
-    if (!id || !name || !arguments)
+    if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
         return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
     if (!role || strcmp(role, "assistant") != 0)
         last = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (!json_object_get(last, "tool_calls"))
         json_object_set_new(last, "tool_calls", json_array());
     json_array_append_new(json_object_get(last, "tool_calls"),
-                          json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function",
+                          json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                     "function", "name", name, "arguments", arguments));
     return HZP_OK;
 }
@@ -120,7 +120,8 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
                      struct hzp_err_text *reterr)
 {
     const char *type = json_string_value(json_object_get(tool, "type"));
-    if (!type || strcmp(type, "function") != 0 || !json_is_string(json_object_get(tool, "name")))
+    if (!hzp_json_is_text(json_object_get(tool, "type")) || strcmp(type, "function") != 0 ||
+        !json_is_string(json_object_get(tool, "name")))
         return hzp_blocks_wrong(reterr, path,
                                 "must be a function with a name: there are no other tools");
     *ret = json_copy((json_t *)tool);
@@ -188,6 +189,13 @@ static json_t *repeated(const json_t *body)
                   "text", "tool_choice", "auto", "tools", "top_p", 1.0, "truncation", "disabled",
                   "previous_response_id", "store", 0, "background", 0);
     hzp_blocks_copy(body, names, json);
+    for (int i = 0; names[i][0]; i++) { /* with all digits, more than other numbers of answers */
+        const json_t *value = json_object_get(json, names[i][1]);
+        char *text = json_object_get(body, names[i][0]) ? hzp_chat_dumps(value) : NULL;
+        if (text)
+            json_object_set_new(json, names[i][1], hzp_json_spelled(text, strlen(text)));
+        free(text);
+    }
     return json;
 }
 

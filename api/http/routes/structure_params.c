@@ -3,6 +3,7 @@
 #include "api/http/routes/completion.h"
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
+#include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,8 +116,8 @@ static int read_bad(const json_t *body, const struct hzp_engine *engine,
     params->limited = true;
     json_array_foreach(list, i, each)
     {
-        if (r == HZP_OK && (!json_is_string(each) || !json_string_length(each) ||
-                            strlen(json_string_value(each)) != json_string_length(each)))
+        if (r == HZP_OK &&
+            (!json_is_string(each) || !json_string_length(each) || !hzp_json_is_text(each)))
             r = hzp_fail(reterr, HZP_EINVAL,
                          "bad_words: item %zu is not a string, or it is empty or has \\u0000", i);
         if (r == HZP_OK)
@@ -152,10 +153,15 @@ static int ask_schema(struct asked *a, const char *field, const json_t *value,
 {
     HZP_TRY(ask(a, field, reterr));
     if (json_is_string(value)) {
-        a->parsed = json_loads(json_string_value(value), JSON_DECODE_ANY, NULL);
+        struct hzp_json_error error;
+        a->parsed = hzp_json_load(json_string_value(value), json_string_length(value), HZP_JSON_ANY,
+                                  NULL, &error);
+        if (!a->parsed)
+            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema: %s", field,
+                                  error.text);
         value = a->parsed;
     }
-    if (!json_is_object(value) && !json_is_boolean(value))
+    if ((!json_is_object(value) && !json_is_boolean(value)) || hzp_json_spelling(value))
         return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema", field);
     a->structure.schema = value;
     return HZP_OK;
@@ -166,7 +172,7 @@ static int ask_text(struct asked *a, const char *field, const json_t *value, con
 {
     HZP_TRY(ask(a, field, reterr));
     *ret = json_string_value(value);
-    if (!*ret || strlen(*ret) != json_string_length(value) || !**ret)
+    if (!hzp_json_is_text(value) || !**ret)
         return hzp_fail_param(reterr, HZP_EINVAL, field,
                               "%s must be a string that is not empty and has no \\u0000", field);
     return HZP_OK;
@@ -200,13 +206,16 @@ static int read_structured(const json_t *body, struct asked *a, struct hzp_err_t
     static const char field[] = "structured_outputs";
     json_t *outputs = (json_t *)given(body, field), *value;
     const char *key;
+    size_t bytes;
     if (!outputs)
         return HZP_OK;
     if (!json_is_object(outputs))
         return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be an object, not %s", field,
                               hzp_json_kind(outputs));
-    json_object_foreach(outputs, key, value)
+    json_object_keylen_foreach(outputs, key, bytes, value)
     {
+        if (strlen(key) != bytes)
+            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s: a name has \\u0000", field);
         if (json_is_null(value) || json_is_false(value))
             continue;
         if (!strcmp(key, "json")) {

@@ -6,8 +6,12 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
+#include "base/json.h"
+#include "weights/json_file.h"
 
 #include <string.h>
+
+enum { INFO_BYTES_MAX = 16 << 20 };
 
 /* The text to tokenize: a prompt, or messages. */
 static int read_text(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
@@ -123,17 +127,41 @@ enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x)
     return route(x, &hzp_fields_detokenize, detokenize);
 }
 
+/* Takes a value over and returns it with null for what JSON has no number for: Python writes NaN
+ * and infinity into files. */
+static json_t *json_numbers(json_t *value)
+{
+    const char *text = hzp_json_spelling(value), *name;
+    json_t *each;
+    size_t i, bytes;
+    void *next;
+    if (text && strpbrk(text, "NI")) {
+        json_decref(value);
+        return json_null();
+    }
+    for (i = 0; i < json_array_size(value); i++)
+        json_array_set_new(value, i, json_numbers(json_incref(json_array_get(value, i))));
+    json_object_keylen_foreach_safe(value, next, name, bytes, each)
+    {
+        if (!text)
+            json_object_setn_new_nocheck(value, name, bytes, json_numbers(json_incref(each)));
+    }
+    return value;
+}
+
 enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)
 {
     const struct hzp_assembly *parts = &x->server->engine->parts;
     char path[4096];
     snprintf(path, sizeof(path), "%s/tokenizer_config.json",
              parts->source_dir ? parts->source_dir : ".");
-    json_t *info = parts->source_dir ? json_load_file(path, JSON_ALLOW_NUL, NULL) : NULL;
-    if (!json_is_object(info)) {
-        json_decref(info);
-        info = json_object();
-    }
+    struct hzp_err_text err;
+    json_t *info = NULL;
+    int code =
+        parts->source_dir ? hzp_json_read(path, INFO_BYTES_MAX, &info, &err) : (int)HZP_ENOENT;
+    if (code < 0 && code != HZP_ENOENT)
+        return hzp_reply_fail(x, HZP_EIO, &err);
+    info = code < 0 ? json_object() : json_numbers(info);
     json_object_set_new(info, "chat_template",
                         parts->chat ? json_string(hzp_chat_source(parts->chat)) : json_null());
     json_object_set_new(info, "vocab_size", json_integer(hzp_tokenizer_vocab(parts->tok)));

@@ -353,10 +353,11 @@ static int check_names(const json_t *body, const char *const *known, int n,
 {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)body, name, value)
+    size_t bytes;
+    json_object_keylen_foreach((json_t *)body, name, bytes, value)
     {
         int i = 0;
-        while (i < n && strcmp(name, known[i]))
+        while (i < n && (strlen(name) != bytes || strcmp(name, known[i])))
             i++;
         if (i == n)
             return hzp_fail_param(reterr, HZP_EINVAL, name, "\"%.40s\" is not a field of this body",

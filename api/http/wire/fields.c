@@ -10,7 +10,7 @@ const char *hzp_json_kind(const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
-        return "an object";
+        return hzp_json_spelling(value) ? "a number" : "an object";
     case JSON_ARRAY:
         return "an array";
     case JSON_STRING:
@@ -41,15 +41,19 @@ int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t hig
     if (!value)
         return HZP_OK;
     /* 3.0 counts as an integer: some clients have only one kind of number. */
-    double real = json_is_real(value) ? json_real_value(value) : 0;
-    bool whole = json_is_real(value) && real == floor(real) && fabs(real) < 1e15;
-    if (!json_is_integer(value) && !whole)
+    double real = hzp_json_real(value);
+    if (!hzp_json_is_number(value) || (isfinite(real) && real != floor(real)))
         return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be an integer, not %s", name,
                               hzp_json_kind(value));
-    int64_t n = json_is_integer(value) ? json_integer_value(value) : (int64_t)real;
-    if (n < low || n > high)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %lld to %lld, not %lld",
-                              name, (long long)low, (long long)high, (long long)n);
+    char text[40];
+    int64_t n = json_is_integer(value) ? json_integer_value(value) : 0;
+    bool held = json_is_integer(value) || fabs(real) < 0x1p53;
+    if (held && !json_is_integer(value))
+        n = (int64_t)real;
+    if (!held || n < low || n > high)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %lld to %lld, not %s",
+                              name, (long long)low, (long long)high,
+                              hzp_json_number_text(value, text, sizeof(text)));
     *ret = n;
     return HZP_OK;
 }
@@ -60,13 +64,14 @@ int hzp_field_number(const json_t *body, const char *name, double low, double hi
     const json_t *value = field(body, name);
     if (!value)
         return HZP_OK;
-    if (!json_is_number(value))
+    if (!hzp_json_is_number(value))
         return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a number, not %s", name,
                               hzp_json_kind(value));
-    double n = json_number_value(value);
-    if (!(n >= low && n <= high))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %g to %g, not %g", name,
-                              low, high, n);
+    double n = hzp_json_real(value);
+    char text[40];
+    if (!(n >= low && n <= high) || !isfinite(n))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %g to %g, not %s", name,
+                              low, high, hzp_json_number_text(value, text, sizeof(text)));
     *ret = (float)n;
     return HZP_OK;
 }
@@ -92,6 +97,8 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
     if (!json_is_string(value))
         return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a string, not %s", name,
                               hzp_json_kind(value));
+    if (!hzp_json_is_text(value))
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must not have \\u0000 in it", name);
     *ret = json_string_value(value);
     return HZP_OK;
 }

@@ -11,8 +11,7 @@
 #define HZP_API_HTTP_WIRE_FIELDS_H
 
 #include "base/err.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
                   struct hzp_err_text *reterr);
@@ -20,7 +19,8 @@ int hzp_field_number(const json_t *body, const char *name, double low, double hi
                      struct hzp_err_text *reterr);
 int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_err_text *reterr);
 
-/* The string, borrowed from body; *ret NULL: absent. */
+/* The string, borrowed from body; *ret NULL: absent.  It is refused if it has \u0000, where a C
+ * string would end. */
 int hzp_field_string(const json_t *body, const char *name, const char **ret,
                      struct hzp_err_text *reterr);
 

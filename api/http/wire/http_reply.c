@@ -2,6 +2,7 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/fields.h"
+#include "base/json.h"
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -97,7 +98,7 @@ enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *
     json_t *error = status >= 400 ? json_object_get(json, "error") : NULL;
     if (error)
         json_object_set_new(error, "request_id", json_string(x->info.id));
-    char *text = json ? json_dumps(json, HZP_JSON_FORM) : NULL;
+    char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text)
         return MHD_NO;
@@ -197,7 +198,7 @@ static size_t tree_bytes(const char *text, size_t bytes)
 
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
 {
-    json_error_t error;
+    struct hzp_json_error error;
     const char *text = x->body ? x->body + x->journal : "";
     size_t bytes = x->bytes - x->journal, need = tree_bytes(text, bytes);
     if (need > (size_t)x->server->settings->body_memory / 2) {
@@ -209,8 +210,8 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
         *ret_answered = hzp_reply_no_memory(x);
         return NULL;
     }
-    json_t *json = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
-    if (!json && json_error_code(&error) == json_error_out_of_memory)
+    json_t *json = hzp_json_load(text, bytes, HZP_JSON_UNIQUE, NULL, &error);
+    if (!json && error.no_memory)
         *ret_answered = hzp_reply_no_memory(x);
     else if (!json)
         *ret_answered = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, NULL, NULL,

@@ -124,7 +124,8 @@ int main(void)
         token[256 + i] = (struct hzp_token_text){piece[i], (int32_t)strlen(piece[i]), false};
     hzp_lexicon_create(token, TOKENS, &lexicon);
     while (getline(&line, &room, stdin) > 0) {
-        json_t *ask = json_loads(line, 0, NULL), *told = ask ? answer(ask, lexicon, token) : NULL;
+        json_t *ask = hzp_json_load(line, strlen(line), 0, NULL, NULL),
+               *told = ask ? answer(ask, lexicon, token) : NULL;
         HZP_ASSERT(told);
         char *text = json_dumps(told, JSON_COMPACT);
         puts(text);

@@ -6,6 +6,7 @@
 #ifndef HZP_TESTS_GRAMMAR_GRAMMARS_H
 #define HZP_TESTS_GRAMMAR_GRAMMARS_H
 
+#include "base/json.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/grammar.h"
 #include "text/grammar/regex.h"
@@ -31,7 +32,7 @@ static inline int test_rules(char kind, const char *text, size_t bytes, struct h
     case 'g':
         return hzp_gbnf_rules(rules, text, bytes, root, err);
     case 's':
-        json = json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
+        json = hzp_json_load(text, bytes, HZP_JSON_ANY, NULL, NULL);
         r = json ? hzp_schema_rules(rules, json, root, err) : hzp_fail(err, HZP_EINVAL, "no JSON");
         json_decref(json);
         return r;

@@ -126,7 +126,7 @@ static bool takes(struct hzp_grammar *g, const char *text, size_t bytes)
 struct text_case {
     char kind;
     const char *grammar;
-    const char *taken[8], *not_taken[8];
+    const char *taken[16], *not_taken[16];
 };
 
 static const struct text_case texts[] = {
@@ -179,8 +179,33 @@ static const struct text_case texts[] = {
      {"\"a\"", "\"ba\""}},
     {'s',
      "{\"enum\":[1,\"a\\n\",[true,{\"x\":null}],0.5]}",
-     {"1", "\"a\\n\"", "[true,{\"x\":null}]", "[true, {\"x\": null}]", "0.5"},
-     {"2", "[true]", "1.0"}},
+     {"1", "\"a\\n\"", "[true,{\"x\":null}]", "[true, {\"x\": null}]", "0.5", "1.0", "5e-1"},
+     {"2", "[true]", "1.1", "0.05", "5e1"}},
+    {'s',
+     "{\"enum\":[20]}",
+     {"20", "20.0", "20.000", "2e1", "2E1", "2E+1", "2.0e1", "2.0e01", "20e0", "20.0E-0"},
+     {"2", "200", "20.", "20.01", "2e2", "2e-1", "-20", "20e1", "020", "2e", "20.0e1"}},
+    {'s',
+     "{\"type\":\"integer\",\"const\":-1.5e3}",
+     {"-1500", "-1500.0", "-1.5e3", "-15e2", "-1.50E+3", "-15.0e2"},
+     {"1500", "-1.5", "-15e3", "-1.5e2"}},
+    {'s',
+     "{\"enum\":[0, 18446744073709551616, 1e400, 0.00125]}",
+     {"0", "0.0", "-0", "0e0", "18446744073709551616", "18446744073709551616.0",
+      "1.8446744073709551616e19", "1e400", "1.0E+400", "0.00125", "1.25e-3", "125e-5", "0.001250"},
+     {"18446744073709551615", "1e40", "1e4000", "0.0125", "1.25e3"}},
+    {'s',
+     "{\"const\":{\"a\":[2e1]}}",
+     {"{\"a\":[20]}", "{\"a\": [2e1]}", "{\"a\":[20.0]}"},
+     {"{\"a\":[2]}"}},
+    {'s',
+     "{\"type\":\"number\"}",
+     {"1e400", "-2.5E-1000", "1e+12345", "0", "-0.0"},
+     {"1e", "1e+", ".5", "01", "+1"}},
+    {'s',
+     "{\"type\":\"integer\",\"minimum\":-1e400,\"maximum\":18446744073709551615}",
+     {"0", "-5", "999999999999999999"},
+     {"1.5"}},
     {'s', "{\"type\":[\"string\",\"null\"],\"enum\":[null,\"b\",3]}", {"null", "\"b\""}, {"3"}},
     {'s',
      "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"null\"}],\"items\":{\"type\":\"boolean\"},"
@@ -284,6 +309,9 @@ static const struct {
     {'s', "{\"type\":\"number\",\"multipleOf\":0.1}", "multipleOf"},
     {'s', "{\"allOf\":[]}", "allOf"},
     {'s', "{\"enum\":[1],\"minimum\":2}", "no text"},
+    {'s', "{\"enum\":[18446744073709551616],\"type\":\"string\"}", "no text"},
+    {'s', "{\"minLength\":1e400}", "minLength"},
+    {'s', "{\"properties\":1e400}", "properties"},
     {'s', "{\"type\":\"string\",\"pattern\":\"[ab]*a[ab]{20}$\",\"maxLength\":900}", "too large"},
     {'s', "false", "no text"},
     {'s', "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no text"},
