@@ -56,12 +56,12 @@ static json_t *content_json(const struct hzp_completion *c, const struct hzp_cho
 {
     const char *text = choice->text.bytes ? choice->text.data + text0 : "";
     size_t bytes = choice->text.bytes - text0;
-    const char *begun = first ? c->params.begun : NULL;
+    const json_t *begun = first ? c->params.begun : NULL;
     if (!begun)
         return hzp_text_json(text, bytes);
     struct hzp_textbuf all = {0};
     json_t *json = NULL;
-    if (hzp_textbuf_append(&all, begun, strlen(begun)) == HZP_OK &&
+    if (hzp_textbuf_append(&all, json_string_value(begun), json_string_length(begun)) == HZP_OK &&
         hzp_textbuf_append(&all, text, bytes) == HZP_OK)
         json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
     hzp_textbuf_fini(&all);

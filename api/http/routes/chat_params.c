@@ -220,14 +220,38 @@ static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
     return HZP_OK;
 }
 
+/* Names of speakers that the template does not write are listed as ignored. */
+static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
+                         struct hzp_completion_params *params)
+{
+    const json_t *message;
+    size_t i;
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *name = json_object_get(message, "name");
+        size_t n = json_string_length(name);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        bool speaker = strcmp(role, "tool") != 0 && strcmp(role, "function") != 0;
+        char param[48];
+        snprintf(param, sizeof(param), "messages[%zu].name", i);
+        if (n && speaker && json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
+            !memmem(text->data, text->bytes, json_string_value(name), n))
+            ignore(params, param);
+    }
+}
+
 /* The messages and what the template is given beside them, rendered. */
 static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
     HZP_TRY(read_template_fields(body, chat, p, params, reterr));
-    HZP_TRY(hzp_chat_messages(chat, json_object_get(body, "messages"), &p->messages, reterr));
+    const json_t *messages = json_object_get(body, "messages");
+    HZP_TRY(hzp_chat_messages(chat, messages, &p->messages, NULL, reterr));
     p->request.messages = p->messages;
-    return hzp_chat_render(chat, &p->request, &p->text, reterr);
+    HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
+    HZP_TRY(hzp_chat_check(messages, p->request.tools, &p->text.text, reterr));
+    ignore_names(messages, &p->text.text, params);
+    return HZP_OK;
 }
 
 /* How the answer is divided into reasoning, content and calls. */

@@ -77,13 +77,12 @@ static int add_result(const json_t *block, const char *param, json_t *messages,
 static int add_use(const json_t *block, const char *param, json_t *calls,
                    struct hzp_err_text *reterr)
 {
-    const char *name = json_string_value(json_object_get(block, "name"));
-    const char *id = json_string_value(json_object_get(block, "id"));
+    json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id");
     const json_t *input = json_object_get(block, "input");
-    if (!name || !id || !json_is_object(input))
+    if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input))
         return hzp_blocks_wrong(reterr, param,
                                 "must have an id, a name and an input, which is an object");
-    json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:s, s:O}}", "id", id, "type", "function",
+    json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                            "function", "name", name, "arguments", input));
     return HZP_OK;
 }
@@ -235,12 +234,22 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     return HZP_OK;
 }
 
+/* An assistant's text at the end is the beginning of the answer. */
+static void read_prefill(const json_t *messages, json_t *chat)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && !strcmp(role, "assistant") && !json_object_get(last, "tool_calls"))
+        json_object_set_new(chat, "continue_final_message", json_true());
+}
+
 /* What the template is given, as a chat has it: messages, tools, thinking. */
 static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
 {
     json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
     HZP_TRY(read_messages(body, messages, reterr));
+    read_prefill(messages, chat);
     HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     HZP_TRY(read_choice(body, chat, reterr));
     return read_thinking(body, chat, reterr);

@@ -26,16 +26,16 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
     {
         char path[96];
         const char *type = json_string_value(json_object_get(part, "type"));
-        const char *text = json_string_value(json_object_get(part, "text"));
+        json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
         bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
-                              !strcmp(type, "text"));
-        if (!known || !text) {
+                              !strcmp(type, "text") || !strcmp(type, "refusal"));
+        if (!known || !json_is_string(text)) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
             return hzp_blocks_wrong(reterr, path,
                                     "must be a part of text: this server reads text only");
         }
-        json_array_append_new(parts, json_pack("{s:s, s:s}", "type", "text", "text", text));
+        json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
     *ret = parts;
     return HZP_OK;
@@ -45,21 +45,61 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
 static int add_call(const json_t *item, const char *param, json_t *messages,
                     struct hzp_err_text *reterr)
 {
-    const char *id = json_string_value(json_object_get(item, "call_id"));
-    const char *name = json_string_value(json_object_get(item, "name"));
-    const char *arguments = json_string_value(json_object_get(item, "arguments"));
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
+           *arguments = json_object_get(item, "arguments"),
+           *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
-    if (!id || !name || !arguments)
+    if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
         return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
     if (!role || strcmp(role, "assistant") != 0)
         last = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (!json_object_get(last, "tool_calls"))
         json_object_set_new(last, "tool_calls", json_array());
     json_array_append_new(json_object_get(last, "tool_calls"),
-                          json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function",
+                          json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                     "function", "name", name, "arguments", arguments));
     return HZP_OK;
+}
+
+/* The message that so far has nothing but reasoning; NULL: the last one is none. */
+static json_t *only_reasoned(const json_t *messages)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *content = json_object_get(last, "content");
+    return json_object_get(last, "reasoning_content") && !json_object_get(last, "tool_calls") &&
+                   json_is_string(content) && !json_string_length(content)
+               ? last
+               : NULL;
+}
+
+/* Reasoning that no message or call followed belongs to none. */
+static void drop_reasoned(json_t *messages)
+{
+    if (only_reasoned(messages))
+        json_array_remove(messages, json_array_size(messages) - 1);
+}
+
+/* Reasoning belongs to the assistant's message or call behind it. */
+static int add_reasoning(const json_t *item, const char *param, json_t *messages,
+                         struct hzp_err_text *reterr)
+{
+    const json_t *content = json_object_get(item, "content"), *part;
+    struct hzp_textbuf all = {0};
+    size_t i;
+    int r = HZP_OK;
+    if (!json_array_size(content))
+        content = json_object_get(item, "summary");
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text");
+        if (r == HZP_OK && json_is_string(text))
+            r = hzp_textbuf_append(&all, json_string_value(text), json_string_length(text));
+    }
+    if (r == HZP_OK && all.bytes)
+        json_object_set_new(hzp_blocks_add_message(messages, "assistant", json_string("")),
+                            "reasoning_content", hzp_text_json(all.data, all.bytes));
+    hzp_textbuf_fini(&all);
+    return r < 0 ? hzp_fail_param(reterr, r, param, "no memory for %s", param) : HZP_OK;
 }
 
 static int add_output(const json_t *item, const char *param, json_t *messages,
@@ -88,14 +128,20 @@ static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_e
     if (type && !strcmp(type, "function_call_output"))
         return add_output(item, param, messages, reterr);
     if (type && !strcmp(type, "reasoning"))
-        return HZP_OK; /* the next answer is made without it */
+        return add_reasoning(item, param, messages, reterr);
     if (!role || (type && strcmp(type, "message") != 0))
         return hzp_blocks_wrong(
             reterr, param,
             "must be a message with a role, a function_call, a function_call_output or "
             "reasoning");
     HZP_TRY(read_content(json_object_get(item, "content"), path, &content, reterr));
-    hzp_blocks_add_message(messages, strcmp(role, "developer") ? role : "system", content);
+    json_t *reasoned = only_reasoned(messages);
+    if (reasoned && !strcmp(role, "assistant")) {
+        json_object_set_new(reasoned, "content", content);
+        return HZP_OK;
+    }
+    drop_reasoned(messages);
+    hzp_blocks_add_message(messages, role, content);
     return HZP_OK;
 }
 
@@ -113,6 +159,7 @@ static int read_input(const json_t *body, json_t *messages, struct hzp_err_text 
     if (!json_is_array(input) || !json_array_size(input))
         return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
     json_array_foreach(input, i, item) HZP_TRY(add_item(item, i, messages, reterr));
+    drop_reasoned(messages);
     return HZP_OK;
 }
 
