@@ -142,8 +142,8 @@ static void turns_that_change(void **state)
         want, 2);
 }
 
-/* What is said reaches the lesson: system messages joined, a developer's, the reasoning of an answer
- * whatever its name. */
+/* What is said reaches the lesson: system messages joined, a developer's, the reasoning of an
+ * answer whatever its name. */
 static void nothing_is_lost(void **state)
 {
     static const char *const joined[] = {"(a\n\nb)user: c<|end|>\nassistant: [d<|end|>]\n"},

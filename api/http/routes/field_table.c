@@ -399,7 +399,7 @@ static const struct hzp_field example[] = {
     {"text", STRING, NULL, USED, "all of it is learned", NULL},
     {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
     {"tools", JSON, NULL, USED, "with messages: tools for the template, or their JSON as a text",
-     "{\"type\": [\"array\", \"string\"]}"},
+     "{\"anyOf\": [{\"type\": \"array\"}, {\"type\": \"string\"}]}"},
     END};
 
 static const struct hzp_field job_query[] = {
