@@ -27,8 +27,9 @@ bool hzp_form_has(const json_t *object, const char *column)
 }
 
 /* Columns that would change a prompt. */
-static const char *const columns[] = {"system",    "history",   "tools",
-                                      "functions", "documents", "chat_template_kwargs"};
+static const char *const columns[] = {"system",       "history",   "tools",
+                                      "functions",    "documents", "chat_template_kwargs",
+                                      "system_prompt"};
 
 /* Whether the word is one of those that blanks divide. */
 static bool among(const char *words, const char *word)

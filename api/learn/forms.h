@@ -63,7 +63,7 @@ int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *r
 bool hzp_form_has(const json_t *object, const char *column);
 
 /* HZP_EINVAL: one of the columns that would change a prompt (system, history, tools, functions,
- * documents, chat_template_kwargs) has something in it and is not among the used ones; the text is
+ * documents, chat_template_kwargs, system_prompt) has something in it and is not among the used ones; the text is
  * "is not used" and why. */
 int hzp_form_unused(const json_t *object, const char *used, const char *why,
                     struct hzp_err_text *reterr);

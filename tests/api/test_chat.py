@@ -346,6 +346,8 @@ def test_what_is_said():
             # what another route's shape says is in the same prompt
             whole = {"messages": begun, "continue_final_message": True, "add_generation_prompt": False}
             want = server.post("/tokenize", whole)[2]["count"]
+            for field in "prefix", "partial":
+                assert server.post("/tokenize", {"messages": [ask, {**begun[1], field: True}]})[2]["count"] == want
             asked = {"messages": begun, "max_tokens": 1}
             assert server.post("/v1/messages/count_tokens", {"messages": begun})[2]["input_tokens"] == want
             usage = server.post("/v1/messages", asked)[2]["usage"]
@@ -356,6 +358,18 @@ def test_what_is_said():
             whole["messages"] = [ask, {"role": "assistant", "content": "Zorin", "reasoning_content": "Hm."}]
             want = server.post("/tokenize", whole)[2]["count"]
             assert usage["input_tokens"] + usage["cache_read_input_tokens"] == want, usage
+            # and what is refused has its name in that shape
+            lost = {"role": "critic", "content": "x"}
+            status, _, body = server.post("/v1/responses", {"input": [{"role": "user", "content": "a"}, lost],
+                                                            "instructions": "One."})
+            assert status == 400 and body["error"]["param"] == "input[1].role", body
+            assert body["error"]["message"].startswith("input[1].role: "), body
+            result_block = {"type": "tool_result", "tool_use_id": "c1", "content": "42"}
+            use = {"type": "tool_use", "id": "c1", "name": "f", "input": {"b": "lost"}}
+            for path, more in ("/v1/messages", {"max_tokens": 1}), ("/v1/messages/count_tokens", {}):
+                status, _, body = server.post(path, {"system": "One.", **more, "messages": [
+                    ask, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result_block]}]})
+                assert status == 400 and body["error"]["param"] == "messages[1].tool_calls[0]", body
             items = [{"role": "developer", "content": "Two."}, {"role": "user", "content": ask["content"]},
                      {"type": "reasoning", "id": "r", "summary": [], "content": [
                          {"type": "reasoning_text", "text": "Hm."}]},
@@ -407,7 +421,8 @@ def test_lessons():
 
 
 CALLS = """
-{%- if tools %}{# calls are shown below #}{% endif -%}
+{%- if tools %}{{ tools | map(attribute='function.name') | join(' ') }}
+{% endif -%}
 {%- for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>
 {{ m.reasoning_content }}
 </think>

@@ -146,7 +146,8 @@ static void test_conversations(void **state)
     expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, {\"from\": \"gpt\", "
            "\"value\": \"2\"}], \"system\": \"S\", \"tools\": \"\"}",
            NULL, "system: S\nuser: 1\nassistant:< 2>");
-    static const char *const unused[] = {"tools", "functions", "history", "documents"};
+    static const char *const unused[] = {"tools", "functions", "history", "documents",
+                                         "system_prompt"};
     for (int i = 0; i < HZP_COUNT(unused); i++) {
         char row[200];
         snprintf(row, sizeof(row),

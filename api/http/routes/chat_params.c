@@ -128,6 +128,15 @@ static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text 
     return HZP_OK;
 }
 
+/* Mistral's `prefix` and Moonshot's `partial`: the last message is the beginning of the answer. */
+static bool is_begun(const json_t *body)
+{
+    const json_t *messages = json_object_get(body, "messages");
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    return json_is_true(json_object_get(last, "prefix")) ||
+           json_is_true(json_object_get(last, "partial"));
+}
+
 static int read_template_fields(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
                                 struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
@@ -150,6 +159,7 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
     if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))
         ignore(params, "documents");
     p->request.more = p->more;
+    p->request.continues = is_begun(body);
     hzp_given_bool(body, "continue_final_message", &p->request.continues);
     p->request.generation_prompt = !p->request.continues;
     hzp_given_bool(body, "add_generation_prompt", &p->request.generation_prompt);

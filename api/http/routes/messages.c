@@ -165,7 +165,8 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     return r;
 }
 
-static int read_messages(const json_t *body, json_t *messages, struct hzp_err_text *reterr)
+static int read_messages(const json_t *body, json_t *chat, json_t *messages,
+                         struct hzp_err_text *reterr)
 {
     const json_t *system = json_object_get(body, "system"),
                  *list = json_object_get(body, "messages");
@@ -175,10 +176,17 @@ static int read_messages(const json_t *body, json_t *messages, struct hzp_err_te
         json_t *text = NULL;
         HZP_TRY(read_text(system, "system", &text, reterr));
         hzp_blocks_add_message(messages, "system", text);
+        hzp_blocks_place(chat, "system");
     }
     if (!json_is_array(list) || !json_array_size(list))
         return hzp_blocks_wrong(reterr, "messages", "must be a list of messages");
-    json_array_foreach(list, i, message) HZP_TRY(add_message(message, i, messages, reterr));
+    json_array_foreach(list, i, message)
+    {
+        char path[48];
+        HZP_TRY(add_message(message, i, messages, reterr));
+        snprintf(path, sizeof(path), "messages[%zu]", i);
+        hzp_blocks_place(chat, path);
+    }
     return HZP_OK;
 }
 
@@ -248,7 +256,7 @@ static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *rete
 {
     json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
-    HZP_TRY(read_messages(body, messages, reterr));
+    HZP_TRY(read_messages(body, chat, messages, reterr));
     read_prefill(messages, chat);
     HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     HZP_TRY(read_choice(body, chat, reterr));
@@ -262,8 +270,13 @@ int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json
     struct hzp_tokens tokens = {0};
     json_t *chat = json_object();
     int r = read_chat(body, chat, reterr);
-    if (r == HZP_OK)
+    json_t *places = hzp_blocks_places(chat);
+    if (r == HZP_OK) {
         r = hzp_chat_prompt(chat, engine, &text, reterr);
+        if (r < 0)
+            hzp_blocks_rename(places, reterr);
+    }
+    json_decref(places);
     if (r == HZP_OK)
         r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
                                  HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &tokens, reterr);

@@ -145,20 +145,29 @@ static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_e
     return HZP_OK;
 }
 
-static int read_input(const json_t *body, json_t *messages, struct hzp_err_text *reterr)
+static int read_input(const json_t *body, json_t *chat, json_t *messages,
+                      struct hzp_err_text *reterr)
 {
     const json_t *input = json_object_get(body, "input"), *item;
     json_t *instructions = json_object_get(body, "instructions");
     size_t i;
     if (json_is_string(instructions))
         hzp_blocks_add_message(messages, "system", json_incref(instructions));
+    hzp_blocks_place(chat, "instructions");
     if (json_is_string(input)) {
         hzp_blocks_add_message(messages, "user", json_incref((json_t *)input));
+        hzp_blocks_place(chat, "input");
         return HZP_OK;
     }
     if (!json_is_array(input) || !json_array_size(input))
         return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
-    json_array_foreach(input, i, item) HZP_TRY(add_item(item, i, messages, reterr));
+    json_array_foreach(input, i, item)
+    {
+        char path[48];
+        HZP_TRY(add_item(item, i, messages, reterr));
+        snprintf(path, sizeof(path), "input[%zu]", i);
+        hzp_blocks_place(chat, path);
+    }
     drop_reasoned(messages);
     return HZP_OK;
 }
@@ -255,7 +264,7 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     json_object_set_new(chat, "messages", messages);
     int r = hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr);
     if (r == HZP_OK)
-        r = read_input(body, messages, reterr);
+        r = read_input(body, chat, messages, reterr);
     if (r == HZP_OK)
         r = hzp_blocks_tools(body, read_tool, chat, reterr);
     read_choice(body, chat);
