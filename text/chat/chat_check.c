@@ -10,13 +10,14 @@
 /* Texts are looked for where the one before them ended, so the whole costs little more than reading
  * the text once.  A template that writes messages in another order makes searches from the
  * beginning; together they read at most so many times the text. */
-enum { READINGS_MAX = 64 };
+enum { READINGS_MAX = 64, BLOCKS_MAX = 16 /* of reasoning in one answer */ };
 
 struct check {
     struct hzp_textbuf text; /* without blanks */
     struct hzp_textbuf word; /* the one that is looked for */
     size_t at;               /* behind the text found last */
     size_t left;             /* bytes that may be read from the beginning */
+    int spelling[2];         /* enum spelling of the last text, of others' and of tools' messages */
     bool whole;              /* reasoning too */
     struct hzp_err_text *reterr;
 };
@@ -67,25 +68,36 @@ static bool find(struct check *c, const char *word, size_t bytes, bool moves)
     return memmem(begin, c->text.bytes, word, bytes) != NULL;
 }
 
-/* Whether the text is there, as it is or as a part of JSON. *ret. */
-static int shown(struct check *c, const char *text, size_t bytes, bool *ret)
+/* How a template writes a text. */
+enum spelling { AS_IT_IS, AS_JSON, AS_ASCII_JSON, SPELLINGS };
+
+static int spell(struct check *c, const char *text, size_t bytes, enum spelling how)
 {
     c->word.bytes = 0;
-    if (append_solid(&c->word, text, bytes) < 0)
-        return no_memory(c);
-    *ret = find(c, c->word.data, c->word.bytes, true);
-    static const size_t flags[] = {JSON_ENCODE_ANY, JSON_ENCODE_ANY | JSON_ENSURE_ASCII};
-    for (int i = 0; i < HZP_COUNT(flags) && !*ret; i++) {
-        json_t *string = json_stringn(text, bytes);
-        char *json = string ? json_dumps(string, flags[i]) : NULL;
-        json_decref(string);
-        size_t n = json ? strlen(json) : 0;
-        c->word.bytes = 0;
-        int r = n > 2 ? append_solid(&c->word, json + 1, n - 2) : HZP_OK;
-        free(json);
-        if (r < 0 || !n)
+    if (how == AS_IT_IS)
+        return append_solid(&c->word, text, bytes);
+    json_t *string = json_stringn(text, bytes);
+    char *json =
+        json_dumps(string, how == AS_JSON ? JSON_ENCODE_ANY : JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    json_decref(string);
+    size_t n = json ? strlen(json) : 0; /* with its quotes */
+    int r = n < 2 ? HZP_ENOMEM : append_solid(&c->word, json + 1, n - 2);
+    free(json);
+    return r;
+}
+
+/* *ret: the text is there, as it is or as a part of JSON; what was right last is tried first. */
+static int shown(struct check *c, const char *text, size_t bytes, bool tool, bool *ret)
+{
+    int last = c->spelling[tool];
+    *ret = false;
+    for (int i = 0; i < SPELLINGS && !*ret; i++) {
+        enum spelling how = (enum spelling)((last + i) % SPELLINGS);
+        if (spell(c, text, bytes, how) < 0)
             return no_memory(c);
         *ret = find(c, c->word.data, c->word.bytes, true);
+        if (*ret)
+            c->spelling[tool] = how;
     }
     return HZP_OK;
 }
@@ -132,17 +144,15 @@ static int shown_answer(struct check *c, const char *text, size_t bytes, bool *r
 {
     const char *begin = text, *end;
     size_t mark = 0;
+    int blocks = 0;
     *ret = true;
-    end = find_reasoning(text, bytes, &begin, &mark);
-    if (!end)
-        *ret = false;
-    while (end && *ret) {
-        HZP_TRY(shown(c, text, (size_t)(begin - text), ret));
+    while (*ret && blocks++ < BLOCKS_MAX &&
+           (end = find_reasoning(text, bytes, &begin, &mark)) != NULL) {
+        HZP_TRY(shown(c, text, (size_t)(begin - text), false, ret));
         bytes -= (size_t)(end - text) + mark;
         text = end + mark;
-        end = find_reasoning(text, bytes, &begin, &mark);
     }
-    return *ret ? shown(c, text, bytes, ret) : HZP_OK;
+    return *ret ? shown(c, text, bytes, false, ret) : HZP_OK;
 }
 
 static int left_out(struct check *c, const char *param)
@@ -159,16 +169,16 @@ static const char *role_of(const json_t *message)
 
 static int check_text(struct check *c, const json_t *text, const json_t *message, const char *param)
 {
-    bool is = true;
+    const char *role = role_of(message), *said = json_string_value(text);
+    bool is = true, tool = !strcmp(role, "tool") || !strcmp(role, "function");
     size_t n = json_string_length(text);
-    HZP_TRY(shown(c, json_string_value(text), n, &is));
-    if (!is && !c->whole && !strcmp(role_of(message), "assistant"))
-        HZP_TRY(shown_answer(c, json_string_value(text), n, &is));
+    HZP_TRY(c->whole || strcmp(role, "assistant") ? shown(c, said, n, tool, &is)
+                                                  : shown_answer(c, said, n, &is));
     if (is)
         return HZP_OK;
     return hzp_fail_param(c->reterr, HZP_EINVAL, param,
                           "%s: the model's chat template leaves it out (role \"%.40s\")", param,
-                          role_of(message));
+                          role);
 }
 
 static int check_content(struct check *c, const json_t *message, size_t at)
