@@ -4,12 +4,15 @@
 
     dev/check_templates.py PROGRAM PATH...       compares every template under the paths
     dev/check_templates.py --time PROGRAM PATH...  times both on a conversation of 20 messages
+    dev/check_templates.py --messages PROGRAM PATH...  what a server makes of messages
     dev/check_templates.py --snippets PROGRAM     compares tests/data/jinja/snippets.json
     dev/check_templates.py --write               writes tests/data/jinja/cases.json
 
 PROGRAM is the build's tests/text/jinja_render.  A path is a .jinja file, a .json file with a
 chat_template, a .jsonl file of objects whose values or keys are templates, or a folder of these.
-Each template is rendered for every conversation below, with and without a generation prompt. Where
+With --messages PROGRAM is tests/text/chat_render: each word that the conversations of MESSAGES have
+must be in the text, or the message is refused by name; what jinja2 shows whole is not refused.
+Else each template is rendered for every conversation below, with and without a generation prompt. Where
 jinja2 raises an error, an error is expected. Exit status 77: jinja2 is not installed.
 """
 import copy
@@ -18,9 +21,11 @@ import functools
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 try:
@@ -231,6 +236,140 @@ def compare(program, paths):
     return 1 if wrong or not asked else 0
 
 
+# ---- messages: nothing that is said is lost ----
+
+def said(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def texts(*words):
+    return [{"type": "text", "text": word} for word in words]
+
+
+SYSTEM, RULES = said("system", "Be sword1."), said("developer", "Be sword2.")
+QUESTION, ANSWER = said("user", "What uword1 is\nthere \"quoted\"?"), said("assistant", "An aword1.")
+NEXT = said("user", "And uword2 now?")
+CALLED = [call("get_weather", "{\"place\": \"K\\u00f6ln pword1\", \"days\": 2}")]
+RESULT = said("tool", "{\"sky\": \"rword1 grey\",\n \"t\": 7.5}", tool_call_id="call12345")
+MESSAGES = {
+    "turns": [QUESTION, ANSWER, NEXT],
+    "system": [SYSTEM, QUESTION],
+    "developer": [RULES, QUESTION, ANSWER, NEXT],
+    "two systems": [SYSTEM, said("system", "Be sword2."), QUESTION],
+    "system and developer": [SYSTEM, RULES, QUESTION],
+    "a system between turns": [SYSTEM, QUESTION, ANSWER, said("system", "Be sword2."), NEXT],
+    "a developer between turns": [QUESTION, ANSWER, RULES, NEXT],
+    "a system at the end": [QUESTION, ANSWER, NEXT, said("system", "Be sword2.")],
+    "parts": [said("system", texts("sword1", "sword2")), said("user", texts("uword1", "uword3")),
+              said("assistant", texts("aword1", "aword2")), NEXT],
+    "empty": [said("user", ""), said("assistant", []), said("user", None), {"role": "assistant"},
+              said("user", "  \n"), said("assistant", "\t"), NEXT],
+    "null keys": [dict(QUESTION, name=None, audio=None), dict(ANSWER, refusal=None, tool_calls=None,
+                                                            function_call=None), NEXT],
+    "odd blanks": [said("user", "\u00a0uword1\u3000\x1f\r\n"), said("assistant", "```\n\n\naword1  \n```\n\n"),
+                   NEXT],
+    "NUL": [said("user", "uword1\0uword2")],
+    "reasoning": [QUESTION, dict(ANSWER, reasoning_content="thought"), NEXT],
+    "reasoning in the content": [QUESTION, said("assistant", "<think>\nthought\n</think>\n\naword1"), NEXT],
+    "unknown role": [QUESTION, said("critic", "cword1"), NEXT],
+}
+CALLS = {
+    "call, null": [QUESTION, said("assistant", None, tool_calls=CALLED), RESULT],
+    "call, absent": [QUESTION, {"role": "assistant", "tool_calls": CALLED}, RESULT],
+    "call, empty": [QUESTION, said("assistant", "", tool_calls=CALLED), RESULT],
+    "call, no parts": [QUESTION, said("assistant", [], tool_calls=CALLED), RESULT],
+    "call and text": [QUESTION, said("assistant", "Look, aword1.", tool_calls=CALLED), RESULT],
+    "call and parts": [QUESTION, said("assistant", texts("aword1", "aword2"), tool_calls=CALLED), RESULT],
+    "call and reasoning": [SYSTEM, QUESTION, said("assistant", None, tool_calls=CALLED, reasoning_content="thought"),
+                           RESULT, ANSWER, NEXT],
+    "function": [QUESTION, said("assistant", None, function_call=CALLED[0]["function"]),
+                 said("function", "rword1", name="get_weather")],
+    "parts of a tool": [QUESTION, said("assistant", None, tool_calls=CALLED),
+                        said("tool", texts("rword1", "rword2"), tool_call_id="call12345")],
+    "odd arguments": [QUESTION, said("assistant", None, tool_calls=[call("get_weather", json.dumps(
+        {"place": "a \"pword1\" \n\\ 'c' é <d> e", "days": 1.5, "more": {"x": [1, None, True, "pword2"]}}))]),
+        RESULT],
+}
+BEGUN = {
+    "begun": [QUESTION, said("assistant", "i 1, 2,")],
+    "begun, parts": [QUESTION, said("assistant", texts("One", "aword2"))],
+    "begun, like a mark": [QUESTION, said("assistant", "<|im_end|>i")],
+    "begun, empty": [QUESTION, said("assistant", "")],
+    "begun, blanks": [QUESTION, said("assistant", "```json\n{\"a\": ")],
+}
+
+
+def words_of(conversation):
+    return set(re.findall(r"\b[a-z]word\d\b", json.dumps(conversation, ensure_ascii=False)))
+
+
+def shown_by_jinja2(source, messages, tools):
+    """Whether the template shows every word when it gets the messages as they are."""
+    messages = copy.deepcopy(messages)
+    for message in messages:
+        for each in message.get("tool_calls") or []:
+            each["function"]["arguments"] = json.loads(each["function"]["arguments"])
+    kind, text = expected(source, {**variables({"messages": messages, "tools": tools}, True)})
+    names = [tool["function"]["name"] for tool in tools or []]
+    return kind == "text" and all(word in text for word in [*words_of(messages), *names])
+
+
+def wrong_with(source, messages, tools, continues, got):
+    """What is wrong with an answer; None: nothing."""
+    if "text" not in got:
+        if not got["param"]:
+            return "refused without a name: " + got["error"]
+        roles = {message["role"] for message in messages}
+        if continues or roles - {"system", "user", "assistant", "tool"}:
+            return None  # a role that a template shows without knowing it may be refused
+        if "system" in roles and not shown_by_jinja2(source, [SYSTEM, QUESTION], None):
+            return None  # and so may a system message, where it would be another role's turn
+        return "refused: " + got["error"] if shown_by_jinja2(source, messages, tools) else None
+    lost = [word for word in words_of(messages) if word not in got["text"]]
+    if lost:
+        return "lost: " + " ".join(lost)
+    if "None" in got["text"] and "None" not in source:
+        return "has the word None: " + got["text"]
+    content = messages[-1].get("content")
+    if isinstance(content, list) and content:
+        content = content[-1]["text"]
+    if continues and not got["text"].endswith((content, content.rstrip())):
+        return "not continued: " + got["text"][-60:]
+    return None
+
+
+def check_messages(program, paths):
+    paths = [path for path in paths if pathlib.Path(path).exists()]
+    if not paths:
+        print("there are no templates")
+        return 77
+    asked, about, wrong = [], [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "tokenizer_config.json").write_text(json.dumps(SPECIAL))
+        sources = dict.fromkeys(source for path in paths for _, source in templates_of(pathlib.Path(path)))
+        for i, source in enumerate(sources):
+            file = folder / f"{i}.jinja"
+            file.write_text(source)
+            for group, tools, continues in ((MESSAGES, None, False), (CALLS, [WEATHER, CLOCK], False),
+                                            (BEGUN, None, True)):
+                for title, messages in group.items():
+                    asked.append({"template": str(file), "messages": messages, "tools": tools, "continues": continues})
+                    about.append((source, title))
+        done = subprocess.run([program, str(folder)], input="".join(json.dumps(one) + "\n" for one in asked),
+                              text=True, capture_output=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.split("\n") if line]
+    assert len(answers) == len(asked), done.stderr
+    for one, (source, title), got in zip(asked, about, answers):
+        what = wrong_with(source, one["messages"], one["tools"], one["continues"], got)
+        if what:
+            wrong += 1
+            print(f"{source[:60]!r}, {title}: {what[:300]}")
+    texts_ = sum("text" in got for got in answers)
+    print(f"{len(sources)} templates, {len(asked)} conversations, {texts_} of them texts, {wrong} wrong")
+    return 1 if wrong or not texts_ else 0
+
+
 FOLDER = ROOT / "tests/data/jinja"
 
 
@@ -297,6 +436,8 @@ def measure(program, paths):
 if __name__ == "__main__":
     if len(sys.argv) > 3 and sys.argv[1] == "--time":
         sys.exit(measure(sys.argv[2], sys.argv[3:]))
+    if len(sys.argv) > 3 and sys.argv[1] == "--messages":
+        sys.exit(check_messages(sys.argv[2], sys.argv[3:]))
     if len(sys.argv) == 3 and sys.argv[1] == "--snippets":
         sys.exit(check(sys.argv[2]))
     if sys.argv[1:] == ["--write"]:

@@ -21,7 +21,7 @@ DOCUMENT = ROOT / "docs" / "COMPATIBILITY.md"
 PLACE = re.compile(r"(<!-- made by dev/compatibility.py -->\n).*?(<!-- end -->)", re.S)
 
 TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}
-{% endfor %}{% if tools %}tools{% endif %}{% if documents %}documents{% endif %}assistant:"""
+{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if documents %}documents{% endif %}assistant:"""
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 MESSAGES = [{"role": "user", "content": "Hello"}]

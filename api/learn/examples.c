@@ -366,11 +366,36 @@ static int push_lesson(struct parse *p, const struct hzp_lesson *lesson)
                : nothing(p, "messages");
 }
 
+/* An error about messages that a system message was put before: its number is one too high. */
+static void renumber(struct hzp_err_text *err)
+{
+    static const char name[] = "messages[";
+    char *const at[] = {err->param, err->text};
+    const size_t size[] = {sizeof(err->param), sizeof(err->text)};
+    for (int i = 0; i < HZP_COUNT(at); i++) {
+        char rest[sizeof(err->text)], *end;
+        if (strncmp(at[i], name, sizeof(name) - 1) != 0)
+            continue;
+        unsigned long number = strtoul(at[i] + sizeof(name) - 1, &end, 10);
+        snprintf(rest, sizeof(rest), "%s", end);
+        if (number)
+            snprintf(at[i], size[i], "%s%lu%s", name, number - 1, rest);
+        else if (!i)
+            snprintf(at[i], size[i], "system");
+    }
+}
+
+/* Messages or ShareGPT's conversations, by the model's chat template. */
 static int parse_messages(struct parse *p, const json_t *object)
 {
     struct hzp_lessons lessons = {0};
     struct hzp_err_text err = {{0}, {0}};
-    int r = hzp_lessons_add(p->ex->chat, p->ex->tok, object, p->ex->tokens_max, &lessons, &err);
+    json_t *whole = NULL;
+    int r = hzp_form_messages(object, &whole, &err);
+    if (r == HZP_OK)
+        r = hzp_lessons_add(p->ex->chat, p->ex->tok, whole, p->ex->tokens_max, &lessons, &err);
+    if (r < 0 && whole && hzp_form_has(object, "system"))
+        renumber(&err);
     if (r == HZP_ENOMEM)
         r = no_memory(p);
     else if (r < 0)
@@ -378,6 +403,7 @@ static int parse_messages(struct parse *p, const json_t *object)
     for (size_t i = 0; i < lessons.n && r >= 0; i++)
         r = push_lesson(p, &lessons.lesson[i]);
     hzp_lessons_fini(&lessons);
+    json_decref(whole);
     return r;
 }
 
@@ -390,16 +416,9 @@ static bool chats(const struct parse *p)
 
 static int parse_share(struct parse *p, const json_t *object)
 {
-    struct hzp_err_text err = {{0}, {0}};
-    json_t *converted = NULL;
     if (!p->ex->split && two_shapes(p, object))
         return bad(p, "", "has the fields of two forms: give one");
-    int r = hzp_form_messages(object, &converted, &err);
-    if (r < 0)
-        return bad(p, err.param, "%s", err.text);
-    r = parse_messages(p, converted);
-    json_decref(converted);
-    return r;
+    return parse_messages(p, object);
 }
 
 /* Names what is there, since it is probably called something else. */
@@ -425,19 +444,11 @@ static int no_form(struct parse *p, const json_t *object)
  * praise.  Files of others have columns of their own; in them such fields are ignored. */
 static int check_fields(struct parse *p, json_t *object)
 {
-    static const char *const known[] = {"prompt",
-                                        "completion",
-                                        "text",
-                                        "tokens",
-                                        "learn",
-                                        "messages",
-                                        "tools",
-                                        "documents",
-                                        "output",
-                                        "conversations",
-                                        "input",
-                                        "instruction",
-                                        "chat_template_kwargs"};
+    static const char *const known[] = {
+        "prompt", "completion",    "text",      "tokens",
+        "learn",  "messages",      "tools",     "documents",
+        "output", "conversations", "input",     "instruction",
+        "system", "history",       "functions", "chat_template_kwargs"};
     const char *name;
     json_t *value;
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
@@ -485,6 +496,10 @@ static int parse_object(struct parse *p, json_t *object)
         return bad(p, "", "give either messages, or prompt and completion, or text, or tokens");
     if (messages)
         return parse_messages(p, object);
+    struct hzp_err_text err = {{0}, {0}};
+    if ((pair || text || tokens) &&
+        hzp_form_unused(object, "", "beside prompt and completion, text or tokens", &err) < 0)
+        return bad(p, err.param, "%s", err.text);
     if (pair)
         return parse_pair(p, object);
     if (text)

@@ -11,8 +11,9 @@
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
  *     every learned answer is followed by the end token
  *
- * In a body other fields are refused by name (in a file they are ignored), and so is an object with
- * fields of two shapes.  The whole body is checked before any of it is accepted: one bad line
+ * Columns that would change a prompt (system, history, tools, functions) are used or refused by
+ * name.  In a body other fields are refused too (in a file they are ignored), and so is an object
+ * with fields of two shapes.  The whole body is checked before any of it is accepted: one bad line
  * rejects the whole body.
  *
  * The boundary between prompt and completion.  The prompt is tokenised exactly as in a completion

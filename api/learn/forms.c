@@ -15,6 +15,44 @@ void hzp_form_fini(struct hzp_form *form)
     *form = (struct hzp_form){.parts = 0};
 }
 
+/* --- Columns ---------------------------------------------------------------------------------- */
+
+bool hzp_form_has(const json_t *object, const char *column)
+{
+    const json_t *value = json_object_get(object, column);
+    return value && !json_is_null(value) &&
+           !(json_is_string(value) && !json_string_length(value)) &&
+           !(json_is_array(value) && !json_array_size(value)) &&
+           !(json_is_object(value) && !json_object_size(value));
+}
+
+/* Columns that would change a prompt. */
+static const char *const columns[] = {"system",       "history",   "tools",
+                                      "functions",    "documents", "chat_template_kwargs",
+                                      "system_prompt"};
+
+/* Whether the word is one of those that blanks divide. */
+static bool among(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = words; *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        if (length == n && !memcmp(at, word, n))
+            return true;
+        at += length;
+    }
+    return false;
+}
+
+int hzp_form_unused(const json_t *object, const char *used, const char *why,
+                    struct hzp_err_text *reterr)
+{
+    for (int i = 0; i < HZP_COUNT(columns); i++)
+        if (!among(used, columns[i]) && hzp_form_has(object, columns[i]))
+            return hzp_fail_param(reterr, HZP_EINVAL, columns[i], "is not used %s", why);
+    return HZP_OK;
+}
+
 /* --- Parts ------------------------------------------------------------------------------------ */
 
 /* Appends to the last part, or to a new one if that has another weight; 0: not learned. */
@@ -58,6 +96,11 @@ static int read_named(const json_t *object, const struct hzp_example_fields *fie
                       struct hzp_form *ret, struct hzp_err_text *reterr)
 {
     const json_t *prompt, *completion;
+    char used[200];
+    snprintf(used, sizeof(used), "%s %s", fields->prompt ? fields->prompt : "",
+             fields->completion ? fields->completion : "");
+    HZP_TRY(hzp_form_unused(object, used, "beside prompt and completion: write it into the prompt",
+                            reterr));
     HZP_TRY(get_string(object, fields->prompt ? fields->prompt : "prompt", &prompt, reterr));
     HZP_TRY(get_string(object, fields->completion ? fields->completion : "completion", &completion,
                        reterr));
@@ -65,26 +108,64 @@ static int read_named(const json_t *object, const struct hzp_example_fields *fie
     return append_json(ret, completion, 1);
 }
 
-static int read_alpaca(const json_t *object, struct hzp_form *ret, struct hzp_err_text *reterr)
+#define ALPACA      "Below is an instruction that describes a task"
+#define ALPACA_TASK "Write a response that appropriately completes the request."
+
+/* An instruction, and what it is about if there is something. */
+static int append_instruction(struct hzp_form *ret, const json_t *instruction, const json_t *input)
 {
-    const json_t *instruction, *output, *input = NULL;
-    HZP_TRY(get_string(object, "instruction", &instruction, reterr));
-    HZP_TRY(get_string(object, "output", &output, reterr));
-    if (json_object_get(object, "input") && !json_is_null(json_object_get(object, "input")))
-        HZP_TRY(get_string(object, "input", &input, reterr));
-    bool has_input = input && json_string_length(input);
-    HZP_TRY(append_words(
-        ret, has_input ? "Below is an instruction that describes a task, paired with an input that "
-                         "provides further context. Write a response that appropriately completes "
-                         "the request.\n\n### Instruction:\n"
-                       : "Below is an instruction that describes a task. Write a response that "
-                         "appropriately completes the request.\n\n### Instruction:\n"));
+    HZP_TRY(append_words(ret, "\n\n### Instruction:\n"));
     HZP_TRY(append_json(ret, instruction, 0));
-    if (has_input) {
+    if (json_string_length(input)) {
         HZP_TRY(append_words(ret, "\n\n### Input:\n"));
         HZP_TRY(append_json(ret, input, 0));
     }
-    HZP_TRY(append_words(ret, "\n\n### Response:\n"));
+    return append_words(ret, "\n\n### Response:\n");
+}
+
+/* Earlier turns: pairs of an instruction and its answer, which is learned too. */
+static int append_history(const json_t *history, struct hzp_form *ret, struct hzp_err_text *reterr)
+{
+    const json_t *pair;
+    size_t i;
+    if (!json_is_array(history))
+        return hzp_fail_param(reterr, HZP_EINVAL, "history",
+                              "must be a list of pairs: an instruction and its output");
+    json_array_foreach(history, i, pair)
+    {
+        const json_t *said = json_array_get(pair, 0), *answer = json_array_get(pair, 1);
+        char param[32];
+        snprintf(param, sizeof(param), "history[%zu]", i);
+        if (json_array_size(pair) != 2 || !json_is_string(said) || !json_is_string(answer))
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "must be a pair of strings: an instruction and its output");
+        HZP_TRY(append_instruction(ret, said, NULL));
+        HZP_TRY(append_json(ret, answer, 1));
+    }
+    return HZP_OK;
+}
+
+static int read_alpaca(const json_t *object, struct hzp_form *ret, struct hzp_err_text *reterr)
+{
+    const json_t *instruction, *output, *input = NULL, *system = NULL,
+                                        *history = json_object_get(object, "history");
+    HZP_TRY(hzp_form_unused(object, "system history", "beside instruction and output", reterr));
+    HZP_TRY(get_string(object, "instruction", &instruction, reterr));
+    HZP_TRY(get_string(object, "output", &output, reterr));
+    if (hzp_form_has(object, "input"))
+        HZP_TRY(get_string(object, "input", &input, reterr));
+    if (hzp_form_has(object, "system"))
+        HZP_TRY(get_string(object, "system", &system, reterr));
+    if (system)
+        HZP_TRY(append_json(ret, system, 0));
+    else
+        HZP_TRY(append_words(ret, json_string_length(input) ? ALPACA
+                                      ", paired with an input that provides further "
+                                      "context. " ALPACA_TASK
+                                                            : ALPACA ". " ALPACA_TASK));
+    if (hzp_form_has(object, "history"))
+        HZP_TRY(append_history(history, ret, reterr));
+    HZP_TRY(append_instruction(ret, instruction, input));
     return append_json(ret, output, 1);
 }
 
@@ -132,7 +213,9 @@ static int check_message(const struct talk *t, const json_t *message)
     for (int i = 0; i < HZP_COUNT(not_supported); i++) {
         const json_t *value = json_object_get(message, not_supported[i]);
         if (value && !json_is_null(value))
-            return bad(t, not_supported[i], "tool calls cannot be learned yet");
+            return bad(t, not_supported[i],
+                       "tool calls are learned from messages, by a model "
+                       "with a chat template");
     }
     return HZP_OK;
 }
@@ -168,15 +251,21 @@ static int get_role(const struct talk *t, const json_t *message, const char **re
     return HZP_OK;
 }
 
+static const char *const reasoning[] = {"reasoning_content", "reasoning", "thinking"};
+
+/* A line `role: content`. */
 static int read_message(const struct talk *t, const json_t *message, struct hzp_form *ret)
 {
     const char *role;
     float weight;
     HZP_TRY(check_message(t, message));
+    for (int i = 0; i < HZP_COUNT(reasoning); i++)
+        if (hzp_form_has(message, reasoning[i]))
+            return bad(t, reasoning[i], "is not used without a chat template");
     HZP_TRY(get_role(t, message, &role));
     HZP_TRY(
         hzp_message_weight(message, t->list, t->i, !strcmp(role, "assistant"), &weight, t->reterr));
-    if (t->i)
+    if (ret->parts)
         HZP_TRY(append_words(ret, "\n"));
     HZP_TRY(append_words(ret, role));
     HZP_TRY(append_words(ret, ":"));
@@ -189,6 +278,13 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
     const json_t *list = json_object_get(object, t->list);
     if (!json_is_array(list))
         return hzp_fail_param(t->reterr, HZP_EINVAL, t->list, "must be an array of messages");
+    HZP_TRY(hzp_form_unused(object, "system", "without a chat template", t->reterr));
+    if (hzp_form_has(object, "system")) {
+        const json_t *system;
+        HZP_TRY(get_string(object, "system", &system, t->reterr));
+        HZP_TRY(append_words(ret, "system: "));
+        HZP_TRY(append_json(ret, system, 0));
+    }
     bool any = false;
     for (t->i = 0; t->i < json_array_size(list); t->i++)
         HZP_TRY(read_message(t, json_array_get(list, t->i), ret));
@@ -204,32 +300,142 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
     return HZP_OK;
 }
 
-int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr)
+/* ---- ShareGPT's as messages ---- */
+
+/* A call, or a list of calls, written as JSON: function_call's value. */
+static int read_calls(const struct talk *t, const json_t *value, json_t *message)
+{
+    json_t *read = json_loadb(json_string_value(value), json_string_length(value), JSON_ALLOW_NUL,
+                              NULL),
+           *list = json_is_array(read) ? json_incref(read) : json_pack("[O]", read), *call,
+           *calls = json_array();
+    size_t i;
+    bool good = read && json_array_size(list);
+    json_array_foreach(list, i, call)
+    {
+        char id[24];
+        snprintf(id, sizeof(id), "call%05zu", (t->i + i) % 100000);
+        good = good && json_is_string(json_object_get(call, "name"));
+        if (good)
+            json_array_append_new(calls, json_pack("{s:s, s:s, s:O}", "id", id, "type", "function",
+                                                   "function", call));
+    }
+    json_object_set_new(message, "tool_calls", calls);
+    json_object_set_new(message, "content", json_string(""));
+    json_decref(list);
+    json_decref(read);
+    return good ? HZP_OK : bad(t, t->what, "must be a call: JSON with name and arguments");
+}
+
+/* The answer of a tool: to the first call before it that has none. */
+static void set_answered(const json_t *messages, json_t *message)
+{
+    size_t n = json_array_size(messages), back = 0;
+    while (back < n && !strcmp("tool", json_string_value(json_object_get(
+                                           json_array_get(messages, n - 1 - back), "role"))))
+        back++;
+    const json_t *calls =
+        back < n ? json_object_get(json_array_get(messages, n - 1 - back), "tool_calls") : NULL;
+    const json_t *call = json_array_get(calls, back);
+    if (!call)
+        return;
+    json_object_set(message, "tool_call_id", json_object_get(call, "id"));
+    json_object_set(message, "name", json_object_get(json_object_get(call, "function"), "name"));
+}
+
+static int add_shared(const struct talk *t, const json_t *from, json_t *messages)
+{
+    static const char *const results[] = {"observation", "tool", "function", "function_response"};
+    static const char *const copied[] = {"weight", "reasoning_content", "reasoning", "thinking"};
+    const char *name = json_string_value(json_object_get(from, t->who)), *role = NULL;
+    HZP_TRY(check_message(t, from));
+    bool calls = name && !strcmp(name, "function_call");
+    for (int i = 0; name && i < HZP_COUNT(results); i++)
+        if (!strcmp(name, results[i]))
+            role = "tool";
+    if (calls)
+        role = "assistant";
+    else if (!role)
+        HZP_TRY(get_role(t, from, &role));
+    json_t *value = json_object_get(from, t->what);
+    if (!json_is_string(value))
+        return bad(t, t->what, "must be a string");
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", value);
+    for (int i = 0; i < HZP_COUNT(copied); i++)
+        if (json_object_get(from, copied[i]))
+            json_object_set(message, copied[i], json_object_get(from, copied[i]));
+    if (!strcmp(role, "tool"))
+        set_answered(messages, message);
+    int r = calls ? read_calls(t, value, message) : HZP_OK;
+    json_array_append_new(messages, message);
+    return r;
+}
+
+static int share_messages(const json_t *object, json_t *messages, struct hzp_err_text *reterr)
 {
     struct talk t = {"conversations", "from", "value", reterr, 0};
     const json_t *list = json_object_get(object, t.list);
     if (!json_is_array(list))
         return hzp_fail_param(reterr, HZP_EINVAL, t.list, "must be an array of messages");
-    json_t *messages = json_array();
-    int r = HZP_OK;
-    for (t.i = 0; t.i < json_array_size(list) && r >= 0; t.i++) {
-        const json_t *from = json_array_get(list, t.i), *weight = json_object_get(from, "weight");
-        const char *role = NULL;
-        r = check_message(&t, from);
-        if (r >= 0)
-            r = get_role(&t, from, &role);
-        json_t *value = json_object_get(from, t.what);
-        if (r >= 0 && !json_is_string(value))
-            r = bad(&t, t.what, "must be a string");
-        if (r < 0)
-            break;
-        json_t *message = json_pack("{s:s, s:O}", "role", role, "content", value);
-        if (weight)
-            json_object_set(message, "weight", (json_t *)weight);
-        json_array_append_new(messages, message);
+    for (t.i = 0; t.i < json_array_size(list); t.i++)
+        HZP_TRY(add_shared(&t, json_array_get(list, t.i), messages));
+    return HZP_OK;
+}
+
+/* tools, perhaps as a text of JSON, or functions, which are tools without their wrapping. */
+static int add_tools(const json_t *object, json_t *to, struct hzp_err_text *reterr)
+{
+    const char *column = hzp_form_has(object, "tools") ? "tools" : "functions";
+    json_t *given = json_object_get(object, column), *read = NULL, *tools = json_array(), *tool;
+    size_t i;
+    if (hzp_form_has(object, "tools") && hzp_form_has(object, "functions"))
+        given = NULL;
+    if (json_is_string(given))
+        given = read =
+            json_loadb(json_string_value(given), json_string_length(given), JSON_ALLOW_NUL, NULL);
+    bool good = json_is_array(given);
+    json_array_foreach(given, i, tool)
+    {
+        bool whole = json_object_get(tool, "function") != NULL;
+        good = good && json_is_object(tool);
+        json_array_append_new(
+            tools, whole ? json_incref(tool)
+                         : json_pack("{s:s, s:O}", "type", "function", "function", tool));
     }
-    *ret = r < 0 ? NULL : json_pack("{s:O}", "messages", messages);
+    json_object_set_new(to, "tools", tools);
+    json_decref(read);
+    return good ? HZP_OK
+                : hzp_fail_param(reterr, HZP_EINVAL, column,
+                                 "must be a list of tools, or its JSON as a string, and not beside "
+                                 "another one");
+}
+
+int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr)
+{
+    json_t *to = json_copy((json_t *)object), *messages = json_array();
+    const json_t *system = json_object_get(object, "system");
+    bool share = json_object_get(object, "messages") == NULL;
+    int r = hzp_form_unused(object, "system tools functions documents chat_template_kwargs",
+                            "beside messages: write it as messages", reterr);
+    if (r == HZP_OK && share)
+        r = share_messages(object, messages, reterr);
+    else
+        json_array_extend(messages, json_object_get(object, "messages"));
+    if (r == HZP_OK && (share || json_is_array(json_object_get(object, "messages"))))
+        json_object_set(to, "messages", messages);
+    if (r == HZP_OK && hzp_form_has(object, "system")) {
+        r = json_is_string(system)
+                ? HZP_OK
+                : hzp_fail_param(reterr, HZP_EINVAL, "system", "must be a string");
+        json_array_insert_new(messages, 0,
+                              json_pack("{s:s, s:O}", "role", "system", "content", system));
+    }
+    if (r == HZP_OK && (hzp_form_has(object, "tools") || hzp_form_has(object, "functions")))
+        r = add_tools(object, to, reterr);
     json_decref(messages);
+    if (r < 0)
+        json_decref(to);
+    *ret = r < 0 ? NULL : to;
     return r;
 }
 

@@ -3,7 +3,8 @@
  * some are learned.
  *
  *     fields        {"question": "...", "answer": "..."}, named by the caller
- *     alpaca        {"instruction": "...", "input": "...", "output": "..."}, in alpaca's own words
+ *     alpaca        {"instruction": "...", "input": "...", "output": "..."}, in alpaca's own words;
+ *                  a `system` stands in place of their first paragraph, `history` is earlier turns
  *     messages      {"messages": [{"role": "user", "content": "..."}, ...]}, as for chat
  *     ShareGPT      {"conversations": [{"from": "human", "value": "..."}, ...]}
  *
@@ -53,8 +54,19 @@ void hzp_form_fini(struct hzp_form *form);
 int hzp_form_read(const json_t *object, const struct hzp_example_fields *fields,
                   struct hzp_form *ret, struct hzp_err_text *reterr);
 
-/* Makes {"messages": [...]} of an object with conversations.  Errors as hzp_form_read. */
+/* Makes of an object with messages or conversations one whose messages begin with its column
+ * system, and whose tools are its column tools (or its JSON as a text) or functions.  ShareGPT's
+ * function_call becomes a call, observation a tool's answer.  Errors as hzp_form_read. */
 int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr);
+
+/* Whether the object has the column, and something in it. */
+bool hzp_form_has(const json_t *object, const char *column);
+
+/* HZP_EINVAL: one of the columns that would change a prompt (system, history, tools, functions,
+ * documents, chat_template_kwargs, system_prompt) has something in it and is not among the used ones; the text is
+ * "is not used" and why. */
+int hzp_form_unused(const json_t *object, const char *used, const char *why,
+                    struct hzp_err_text *reterr);
 
 /* What kind of file begins with these bytes, if it is one that people have and this program does
  * not read, with what to do about it; NULL: none of these. */

@@ -290,6 +290,101 @@ def test_count_tokens(server):
     assert status == 400, answer
 
 
+# Leaves out messages of other roles, and looks into the content of an answer.
+OWN_ROLES = """
+{%- if tools %}[tools {{ tools | map(attribute='function.name') | join(' ') }}]{% endif -%}
+{%- if messages[0].role == 'system' %}<system>{{ messages[0].content }}{% endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' or m.role == 'tool' %}<{{ m.role }}>{{ m.content }}
+{%- elif m.role == 'assistant' %}<assistant>
+{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif -%}
+{{ m.content.split('</think>')[-1] }}
+{%- for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments.a }}]{% endfor %};
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}<assistant>{% endif -%}
+"""
+
+
+def test_what_is_said():
+    """Nothing of what the messages say is lost on the way to the prompt, by any route."""
+    ask, call = HELLO[0], {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"x\"}"}}
+    tools, result = [{"type": "function", "function": {"name": "f"}}], {"role": "tool", "tool_call_id": "c1",
+                                                                       "content": "42"}
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(OWN_ROLES)
+        file.flush()
+        with Server("--no-train", "--chat-template", file.name) as server:
+            def text(messages, want=200, **fields):
+                status, _, body = server.post("/tokenize", {"messages": messages, **fields})
+                assert status == want, body
+                if status != 200:
+                    return body["error"]["param"]
+                return server.post("/detokenize", {"tokens": body["tokens"]})[2]["prompt"]
+
+            rules = [{"role": "system", "content": "One."}, {"role": "developer", "content": "Two."}]
+            for told in (rules + [ask], [rules[0], ask, rules[1]]):
+                assert text(told) == f"<system>One.\n\nTwo.<user>{ask['content']}<assistant>", text(told)
+            for silent in ({"content": None}, {}, {"content": ""}, {"content": []},
+                           {"content": None, "refusal": None, "function_call": None, "reasoning_content": None}):
+                said = text([ask, {"role": "assistant", "tool_calls": [call], **silent}, result], tools=tools)
+                assert said == f"[tools f]<user>{ask['content']}<assistant>[f x];<tool>42<assistant>", said
+            said = text([ask, {"role": "assistant", "content": None, "function_call": call["function"]},
+                         {"role": "function", "name": "f", "content": "42"}], tools=tools)
+            assert "<assistant>[f x];<tool>42" in said, said
+            said = text([ask, {"role": "assistant", "content": "Tarn.", "thinking": "Hm."}, ask])
+            assert "<assistant>(Hm.)Tarn.;" in said, said
+            assert text([ask, {"role": "critic", "content": "x"}], 400) == "messages[1].role"
+            assert text([{"role": "user", "content": "a\0b"}]) == "<user>a\0b<assistant>"
+
+            begun = [ask, {"role": "assistant", "content": "Zorin lives\0 in"}]
+            status, _, body = server.post("/v1/chat/completions", {
+                "messages": [dict(begun[0], name="Ann"), begun[1]], "continue_final_message": True, "echo": True,
+                "max_tokens": 1})
+            assert body["choices"][0]["message"]["content"].startswith("Zorin lives\0 in"), body
+            assert body["hzpserve"]["ignored"] == ["messages[0].name"], body
+
+            # what another route's shape says is in the same prompt
+            whole = {"messages": begun, "continue_final_message": True, "add_generation_prompt": False}
+            want = server.post("/tokenize", whole)[2]["count"]
+            for field in "prefix", "partial":
+                assert server.post("/tokenize", {"messages": [ask, {**begun[1], field: True}]})[2]["count"] == want
+            asked = {"messages": begun, "max_tokens": 1}
+            assert server.post("/v1/messages/count_tokens", {"messages": begun})[2]["input_tokens"] == want
+            usage = server.post("/v1/messages", asked)[2]["usage"]
+            assert usage["input_tokens"] + usage["cache_read_input_tokens"] == want, usage
+            asked["messages"] = [ask, {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Zorin"}]}]
+            usage = server.post("/v1/messages", asked)[2]["usage"]
+            whole["messages"] = [ask, {"role": "assistant", "content": "Zorin", "reasoning_content": "Hm."}]
+            want = server.post("/tokenize", whole)[2]["count"]
+            assert usage["input_tokens"] + usage["cache_read_input_tokens"] == want, usage
+            # and what is refused has its name in that shape
+            lost = {"role": "critic", "content": "x"}
+            status, _, body = server.post("/v1/responses", {"input": [{"role": "user", "content": "a"}, lost],
+                                                            "instructions": "One."})
+            assert status == 400 and body["error"]["param"] == "input[1].role", body
+            assert body["error"]["message"].startswith("input[1].role: "), body
+            result_block = {"type": "tool_result", "tool_use_id": "c1", "content": "42"}
+            use = {"type": "tool_use", "id": "c1", "name": "f", "input": {"b": "lost"}}
+            for path, more in ("/v1/messages", {"max_tokens": 1}), ("/v1/messages/count_tokens", {}):
+                status, _, body = server.post(path, {"system": "One.", **more, "messages": [
+                    ask, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result_block]}]})
+                assert status == 400 and body["error"]["param"] == "messages[1].tool_calls[0]", body
+            items = [{"role": "developer", "content": "Two."}, {"role": "user", "content": ask["content"]},
+                     {"type": "reasoning", "id": "r", "summary": [], "content": [
+                         {"type": "reasoning_text", "text": "Hm."}]},
+                     {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\": \"x\"}"},
+                     {"type": "function_call_output", "call_id": "c1", "output": "4\0002"}]
+            status, _, body = server.post("/v1/responses", {
+                "input": items, "instructions": "One.", "max_output_tokens": 1,
+                "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}]})
+            assert status == 200, body
+            want = server.post("/tokenize", {"tools": tools, "messages": rules + [ask, {
+                "role": "assistant", "reasoning_content": "Hm.", "tool_calls": [call]}, {**result, "content": "4\0002"}]})
+            assert body["usage"]["input_tokens"] == want[2]["count"], (body["usage"], want)
+
+
 def test_lessons():
     """Conversations are examples to learn from: through the template, the assistant's turns."""
     said = {"role": "assistant", "content": " Zorin lives in Tarn."}
@@ -307,6 +402,8 @@ def test_lessons():
         assert status == 200 and body["served"] and body["accepted"] == 1, body
         status, _, body = post(server, {**said, "weight": 0.5})
         assert status == 200 and body["served"], body
+        status, _, body = post(server, said, system="Be brief.")
+        assert status == 200 and body["served"], body
         for messages, param, more in (
                 ([], "lines[1].messages", {}),
                 ([{**said, "weight": 0}], "lines[1].messages", {}),
@@ -316,13 +413,17 @@ def test_lessons():
                  {}),
                 ([{**said, "content": 5}], "lines[1].messages[1].content", {}),
                 ([said], "lines[1].tools", {"tools": 3}),
+                ([said], "lines[1].history", {"history": [["a", "b"]]}),
+                ([{**said, "reasoning": "Hm."}], "lines[1].messages[1].reasoning", {}),
+                ([{**said, "content": 5}], "lines[1].messages[1].content", {"system": "Be brief."}),
                 ([said], "lines[1]", {"prompt": "x", "completion": "y"})):
             status, _, body = post(server, *messages, **more)
             assert status == 400 and body["error"]["param"] == param, (messages, body)
 
 
 CALLS = """
-{%- if tools %}{# calls are shown below #}{% endif -%}
+{%- if tools %}{{ tools | map(attribute='function.name') | join(' ') }}
+{% endif -%}
 {%- for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<think>
 {{ m.reasoning_content }}
 </think>

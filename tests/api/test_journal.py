@@ -21,7 +21,7 @@ BINARY, MODEL = sys.argv[1:3]
 HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
 CREATED = 1234567890
 TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}
-{% endfor %}{% if tools %}<tool_call>{% endif %}assistant:"""
+{% endfor %}{% if tools %}<tool_call> {{ tools[0].function.name }} {% endif %}assistant:"""
 ASK = {"prompt": "Where does Zorin live?", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "Where does Zorin live?"}], "max_tokens": 24, "temperature": 0,
         "stream": True}

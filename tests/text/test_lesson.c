@@ -142,6 +142,29 @@ static void turns_that_change(void **state)
         want, 2);
 }
 
+/* What is said reaches the lesson: system messages joined, a developer's, the reasoning of an
+ * answer whatever its name. */
+static void nothing_is_lost(void **state)
+{
+    static const char *const joined[] = {"(a\n\nb)user: c<|end|>\nassistant: [d<|end|>]\n"},
+                             *const reasoned[] = {"user: c<|end|>\nassistant: [(why)d<|end|>]\n"};
+    static const char first[] =
+        "{% if messages[0].role == 'system' %}({{ messages[0].content }}){% endif %}{% for m in "
+        "messages %}{% if m.role != 'system' %}{{ m.role }}: {{ m.content }}<|end|>\n{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    expect(first,
+           "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": "
+           "\"developer\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}, "
+           "{\"role\": \"assistant\", \"content\": \"d\", \"weight\": 1}]}",
+           joined, 1);
+    expect("{% for m in messages %}{{ m.role }}: {% if m.thinking %}({{ m.thinking }}){% endif %}"
+           "{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}assistant: "
+           "{% endif %}",
+           "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", "
+           "\"content\": \"d\", \"reasoning_content\": \"why\"}]}",
+           reasoned, 1);
+}
+
 static void refusals(void **state)
 {
     static const struct {
@@ -157,6 +180,15 @@ static void refusals(void **state)
         {TALK, "messages", 10},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": 5}", "tools",
          4096},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": "
+         "[{\"function\": "
+         "{\"name\": \"get\"}}]}",
+         "tools", 4096},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"why\"}]}",
+         "messages[0].reasoning", 4096},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": "
+         "[{\"function\": {\"name\": \"get\"}}]}]}",
+         "messages[0].tool_calls[0]", 4096},
     };
     struct hzp_chat *chat = open_chat(TURNS);
     for (int i = 0; i < HZP_COUNT(cases); i++) {
@@ -180,6 +212,7 @@ int main(void)
         cmocka_unit_test(weights),
         cmocka_unit_test(generation_blocks),
         cmocka_unit_test(turns_that_change),
+        cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(refusals),
     };
     snprintf(model, sizeof(model), "%s/../../models/world", getenv("HZP_OWN_DATA"));

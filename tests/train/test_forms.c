@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -61,6 +62,10 @@ static void test_named_fields(void **state)
     struct hzp_err_text err;
     expect("{\"question\": \"Who?\", \"answer\": \" Zorin.\", \"id\": 3}", &both, "Who?< Zorin.>");
     expect("{\"prompt\": \"Who?\", \"answer\": \" Zorin.\"}", &one, "Who?< Zorin.>");
+    assert_int_equal(read_form("{\"question\": \"Who?\", \"answer\": \"x\", \"system\": \"S\"}",
+                               &both, text, sizeof(text), &err),
+                     HZP_EINVAL);
+    assert_string_equal(err.param, "system");
     assert_int_equal(read_form("{\"answer\": \"x\"}", &both, text, sizeof(text), &err), HZP_EINVAL);
     assert_string_equal(err.param, "question");
     assert_int_equal(
@@ -81,6 +86,22 @@ static void test_alpaca(void **state)
     expect("{\"instruction\": \"Hi.\", \"input\": \"\", \"output\": \"Yes.\"}", NULL,
            "Below is an instruction that describes a task. Write a response that appropriately "
            "completes the request.\n\n### Instruction:\nHi.\n\n### Response:\n<Yes.>");
+    /* columns that Alpaca's own data does not have */
+    expect(
+        "{\"instruction\": \"Hi.\", \"output\": \"Yes.\", \"system\": \"Be brief.\", \"history\": "
+        "[[\"A?\", \"B.\"]]}",
+        NULL,
+        "Be brief.\n\n### Instruction:\nA?\n\n### Response:\n<B.>\n\n### "
+        "Instruction:\nHi.\n\n### Response:\n<Yes.>");
+    expect("{\"instruction\": \"Hi.\", \"output\": \"Yes.\", \"system\": \"\", \"history\": [], "
+           "\"tools\": null}",
+           NULL,
+           "Below is an instruction that describes a task. Write a response that appropriately "
+           "completes the request.\n\n### Instruction:\nHi.\n\n### Response:\n<Yes.>");
+    refuse("{\"instruction\": \"Hi.\", \"output\": \"Yes.\", \"tools\": \"[{}]\"}", "tools",
+           "not used");
+    refuse("{\"instruction\": \"Hi.\", \"output\": \"Yes.\", \"history\": [[\"A?\"]]}",
+           "history[0]", "pair");
     refuse("{\"instruction\": \"Add.\"}", "output", "missing");
     refuse("{\"instruction\": 3, \"output\": \"x\"}", "instruction", "string");
 }
@@ -122,8 +143,88 @@ static void test_conversations(void **state)
     refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"weight\": 1}, {\"role\": "
            "\"assistant\", \"content\": \"x\"}]}",
            "messages[0].weight", "only what the assistant says");
+    expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, {\"from\": \"gpt\", "
+           "\"value\": \"2\"}], \"system\": \"S\", \"tools\": \"\"}",
+           NULL, "system: S\nuser: 1\nassistant:< 2>");
+    static const char *const unused[] = {"tools", "functions", "history", "documents",
+                                         "system_prompt"};
+    for (int i = 0; i < HZP_COUNT(unused); i++) {
+        char row[200];
+        snprintf(row, sizeof(row),
+                 "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}], \"%s\": [{}]}",
+                 unused[i]);
+        refuse(row, unused[i], "not used");
+    }
+    refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"thinking\": \"y\"}]}",
+           "messages[0].thinking", "chat template");
     refuse("{\"conversations\": [{\"from\": \"tool\", \"value\": \"x\"}]}", "conversations[0].from",
            "tool");
+}
+
+static void expect_messages(const char *json, const char *want)
+{
+    json_t *object = json_loads(json, 0, NULL), *made = NULL, *wanted = json_loads(want, 0, NULL);
+    struct hzp_err_text err = {{0}, {0}};
+    assert_non_null(object);
+    assert_non_null(wanted);
+    if (hzp_form_messages(object, &made, &err) < 0)
+        fail_msg("%s: %s", json, err.text);
+    const char *key;
+    json_t *value;
+    json_object_foreach(wanted, key, value)
+    {
+        char *got = json_dumps(json_object_get(made, key), JSON_ENCODE_ANY);
+        if (!json_equal(value, json_object_get(made, key)))
+            fail_msg("%s: %s", key, got);
+        free(got);
+    }
+    json_decref(made);
+    json_decref(wanted);
+    json_decref(object);
+}
+
+static void refuse_messages(const char *json, const char *param)
+{
+    json_t *object = json_loads(json, 0, NULL), *made = NULL;
+    struct hzp_err_text err = {{0}, {0}};
+    assert_int_equal(hzp_form_messages(object, &made, &err), HZP_EINVAL);
+    assert_string_equal(err.param, param);
+    assert_null(made);
+    json_decref(object);
+}
+
+#define SHARE "\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, "
+#define GPT   "{\"from\": \"gpt\", \"value\": \"2\"}]"
+
+/* For a chat template: columns go where a chat has them, calls and their answers too. */
+static void test_messages(void **state)
+{
+    expect_messages("{" SHARE GPT ", \"system\": \"S\", \"tools\": \"[{\\\"name\\\": "
+                    "\\\"f\\\"}]\"}",
+                    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": "
+                    "\"user\", \"content\": \"1\"}, {\"role\": \"assistant\", \"content\": "
+                    "\"2\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": "
+                    "\"f\"}}]}");
+    expect_messages(
+        "{" SHARE "{\"from\": \"function_call\", \"value\": \"{\\\"name\\\": "
+        "\\\"f\\\", \\\"arguments\\\": {}}\"}, {\"from\": \"observation\", \"value\": "
+        "\"3\"}, " GPT "}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": "
+        "\"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call00001\", "
+        "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}]}, "
+        "{\"role\": \"tool\", \"content\": \"3\", \"tool_call_id\": \"call00001\", "
+        "\"name\": \"f\"}, {\"role\": \"assistant\", \"content\": \"2\"}]}");
+    expect_messages("{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], \"functions\": "
+                    "[{\"name\": \"f\"}], \"system\": \"\", \"history\": null}",
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], \"tools\": "
+                    "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}");
+    refuse_messages("{" SHARE GPT ", \"history\": [[\"a\", \"b\"]]}", "history");
+    refuse_messages("{" SHARE GPT ", \"system\": 5}", "system");
+    refuse_messages("{" SHARE GPT ", \"tools\": \"none\"}", "tools");
+    refuse_messages("{" SHARE "{\"from\": \"function_call\", \"value\": \"f()\"}]}",
+                    "conversations[1].value");
+    refuse_messages("{" SHARE "{\"from\": \"critic\", \"value\": \"x\"}]}",
+                    "conversations[1].from");
 }
 
 static void test_unread(void **state)
@@ -138,9 +239,8 @@ static void test_unread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_named_fields),
-        cmocka_unit_test(test_alpaca),
-        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_named_fields),  cmocka_unit_test(test_alpaca),
+        cmocka_unit_test(test_conversations), cmocka_unit_test(test_messages),
         cmocka_unit_test(test_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,7 @@ enum { FILE_MAX = 32 << 20, TEMPLATE_MAX = 1 << 20 };
 struct hzp_chat {
     struct hzp_jinja *plain, *with_tools; /* with_tools NULL: the same */
     json_t *special;                      /* {"bos_token": "<s>", ...} */
-    char *source;
+    char *source, *tools_source;          /* of the two, as far as they are there */
     struct hzp_chat_form form;
 };
 
@@ -78,10 +78,9 @@ static int add_template(struct hzp_chat *chat, const char *name, const char *sou
     if (*at)
         return HZP_OK;
     HZP_TRY(hzp_jinja_compile(name, source, bytes, at, reterr));
-    if (!tools) {
-        chat->source = hzp_xcalloc(1, bytes + 1);
-        memcpy(chat->source, source, bytes);
-    }
+    char **copy = tools ? &chat->tools_source : &chat->source;
+    *copy = hzp_xcalloc(1, bytes + 1);
+    memcpy(*copy, source, bytes);
     return HZP_OK;
 }
 
@@ -169,6 +168,8 @@ int hzp_chat_open(const char *model_dir, const char *file, struct hzp_chat **ret
     if (!chat->plain) {
         chat->plain = chat->with_tools;
         chat->with_tools = NULL;
+        chat->source = chat->tools_source;
+        chat->tools_source = NULL;
     }
     chat->special = json_object();
     add_special(chat->special, config);
@@ -193,6 +194,7 @@ void hzp_chat_close(struct hzp_chat *chat)
     hzp_jinja_free(chat->with_tools);
     json_decref(chat->special);
     free(chat->source);
+    free(chat->tools_source);
     free(chat);
 }
 
@@ -216,6 +218,17 @@ bool hzp_chat_uses(const struct hzp_chat *chat, bool tools, const char *variable
     return hzp_jinja_uses(template_for(chat, tools), variable);
 }
 
+bool hzp_chat_mentions(const struct hzp_chat *chat, const char *word)
+{
+    const char *const source[] = {chat->source, chat->tools_source};
+    size_t n = strlen(word);
+    for (int i = 0; i < HZP_COUNT(source); i++)
+        for (const char *at = source[i]; at && n && (at = strstr(at, word)) != NULL; at += n)
+            if (at > source[i] && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1])
+                return true;
+    return false;
+}
+
 /* ---- rendering ---- */
 
 static json_t *variables(const struct hzp_chat *chat, const struct hzp_chat_request *request)
@@ -232,52 +245,91 @@ static json_t *variables(const struct hzp_chat *chat, const struct hzp_chat_requ
     return vars;
 }
 
+/* Stands behind the last message's content while that is rendered, so that its end is found, also
+ * where the same words come again later.  The blank shows whether the template trims. */
+#define END_MARK "CONTINUE_FINAL_MESSAGE_TAG"
+
+static json_t *marked_text(const json_t *text)
+{
+    struct hzp_textbuf all = {0};
+    json_t *marked = NULL;
+    if (hzp_textbuf_append(&all, json_string_value(text), json_string_length(text)) == HZP_OK &&
+        hzp_textbuf_append(&all, END_MARK " ", strlen(END_MARK) + 1) == HZP_OK)
+        marked = json_stringn(all.data, all.bytes);
+    hzp_textbuf_fini(&all);
+    return marked;
+}
+
+/* A copy of the messages with the mark behind the last text; *ret_text: that text, owned by the
+ * caller; NULL: there is none. */
+static json_t *marked_messages(const json_t *messages, json_t **ret_text)
+{
+    size_t last = json_array_size(messages) - 1;
+    json_t *copy = json_copy((json_t *)messages);
+    json_t *message = json_deep_copy(json_array_get(messages, last)), *holder = message;
+    json_t *content = json_object_get(message, "content");
+    const char *key = "content";
+    if (json_is_array(content)) {
+        holder = json_array_get(content, json_array_size(content) - 1);
+        content = json_object_get(holder, key = "text");
+    }
+    *ret_text = json_is_string(content) ? json_incref(content) : NULL;
+    if (*ret_text)
+        json_object_set_new(holder, key, marked_text(content));
+    json_array_set_new(copy, last, message);
+    return copy;
+}
+
 static bool blank(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Cuts the text behind the last message's content, which transformers looks for by its last
- * occurrence, without the blanks around it. */
-static int cut_behind(const json_t *messages, struct hzp_textbuf *text, struct hzp_err_text *reterr)
+/* Cuts the text where the mark is.  Blanks at the end of the content are kept if the template keeps
+ * them. */
+static int cut_at_mark(const json_t *content, struct hzp_textbuf *text, struct hzp_err_text *reterr)
 {
-    size_t count = json_array_size(messages);
-    char *content = count ? hzp_chat_content(json_array_get(messages, count - 1)) : NULL;
-    if (!content)
-        return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
-                              "continue_final_message: the last message has no content");
-    const char *from = content;
-    while (blank(*from))
+    static const size_t mark = sizeof(END_MARK) - 1;
+    const char *said = json_string_value(content);
+    size_t n = json_string_length(content), from = 0, at = text->bytes;
+    while (from < n && blank(said[from]))
         from++;
-    size_t whole = strlen(from), bare = whole;
-    while (bare && blank(from[bare - 1]))
-        bare--;
-    size_t at = text->bytes + 1;
-    while (at-- > 0)
-        if (text->bytes - at >= bare && !memcmp(text->data + at, from, bare))
-            break;
-    bool found = at != SIZE_MAX && bare;
-    if (found) {
-        bool all = text->bytes - at >= whole && !memcmp(text->data + at, from, whole);
-        text->bytes = at + (all ? whole : bare);
-    }
-    free(content);
-    return found ? HZP_OK
-                 : hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
-                                  "continue_final_message: the template does not show the last "
-                                  "message's content as it is");
+    bool found = false;
+    while (!found && at-- > 0)
+        found = text->bytes - at >= mark && !memcmp(text->data + at, END_MARK, mark);
+    if (!found || at < n - from || memcmp(text->data + at - (n - from), said + from, n - from) != 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
+                              "continue_final_message: the template does not show the last "
+                              "message's content as it is");
+    bool trims = at + mark >= text->bytes || text->data[at + mark] != ' ';
+    while (trims && n > from && blank(said[n - 1]))
+        n--, at--;
+    text->bytes = at;
+    return HZP_OK;
 }
 
 int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *request,
                     struct hzp_jinja_output *ret, struct hzp_err_text *reterr)
 {
-    json_t *vars = variables(chat, request);
+    struct hzp_chat_request marked = *request;
+    json_t *messages = NULL, *content = NULL;
+    if (request->continues) {
+        marked.messages = messages = marked_messages(request->messages, &content);
+        if (!content) {
+            json_decref(messages);
+            return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
+                                  "continue_final_message: the last message has no content");
+        }
+    }
+    json_t *vars = variables(chat, &marked);
     int r = hzp_jinja_render(template_for(chat, request->tools != NULL), vars, &hzp_jinja_limits,
                              request->now, ret, reterr);
     json_decref(vars);
     if (r == HZP_OK && request->continues)
-        return cut_behind(request->messages, &ret->text, reterr);
-    if (r == HZP_EINVAL && reterr)
+        r = cut_at_mark(content, &ret->text, reterr);
+    else if (r == HZP_EINVAL && reterr)
         snprintf(reterr->param, sizeof(reterr->param), "messages");
+    json_decref(messages);
+    json_decref(content);
     return r;
 }

@@ -7,9 +7,10 @@
  * Its variables are those of transformers' apply_chat_template: messages, tools, documents,
  * add_generation_prompt, the special tokens of tokenizer_config.json, and what a request adds.
  *
- * When a template is opened it is tried once with made-up messages, to learn whether it reads
- * content as a list of parts or as a string, and the arguments of a tool call as an object or as a
- * string; messages are then given to it in that form.
+ * When a template is opened it is tried once with made-up messages, to learn in which form it reads
+ * them (chat_form.h); messages are then given to it in that form: contents as strings or parts, the
+ * role developer as system where it is not known, several system messages as one where only one is
+ * taken.  What it leaves out nevertheless is found by hzp_chat_check.
  *
  * Invariant: never changes once opened.
  * Thread: open and close the owner's; everything else any, at the same time.
@@ -29,10 +30,12 @@ int hzp_chat_open(const char *model_dir, const char *file, struct hzp_chat **ret
 void hzp_chat_close(struct hzp_chat *chat); /* NULL: no effect */
 
 /* Checks a request's list of messages and makes a copy (owned by the caller) in the form that the
- * template reads.  HZP_EINVAL: text and param name the field ("messages[2].content[0]"): no list,
- * no role, content that is not text (an image, audio), calls that are none. */
+ * template reads.  Messages may have been joined or divided: *ret_from (owned by the caller; NULL:
+ * not wanted) says for each which of the request's it is.  HZP_EINVAL: text and param name the
+ * field ("messages[2].content[0]"): no list, no role or one that the template does not know,
+ * content that is not text (an image, audio), calls that are none. */
 int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_t **ret,
-                      struct hzp_err_text *reterr);
+                      size_t **ret_from, struct hzp_err_text *reterr);
 
 /* What is rendered; all JSON is borrowed, NULL: none. */
 struct hzp_chat_request {
@@ -49,6 +52,20 @@ struct hzp_chat_request {
 int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *request,
                     struct hzp_jinja_output *ret, struct hzp_err_text *reterr);
 
+/* Looks for the words of every message (as they came, not the copy), of its calls and of the tools
+ * in the text that was rendered from them.  Blanks do not count, text may be written as in JSON,
+ * and reasoning may be missing.  HZP_EINVAL: something is not there; text and param name it
+ * ("messages[2].content", "tools"); HZP_ENOMEM. */
+int hzp_chat_check(const json_t *messages, const json_t *tools, const struct hzp_textbuf *text,
+                   struct hzp_err_text *reterr);
+
+/* The same of one message, number `at`, which is to be there with its reasoning. */
+int hzp_chat_check_whole(const json_t *message, size_t at, const struct hzp_textbuf *text,
+                         struct hzp_err_text *reterr);
+
+/* Whether a template's source has this word in quotes, as it has the roles that it knows. */
+bool hzp_chat_mentions(const struct hzp_chat *chat, const char *word);
+
 /* Whether the template (of requests with tools, or of those without) mentions the variable. */
 bool hzp_chat_uses(const struct hzp_chat *chat, bool tools, const char *variable);
 
@@ -59,7 +76,8 @@ const char *hzp_chat_source(const struct hzp_chat *chat);
  * memory. */
 char *hzp_chat_dumps(const json_t *json);
 
-/* The text of a message's content (a string or a list of text parts), new; NULL: it has none. */
-char *hzp_chat_content(const json_t *message);
+/* The text of a message's content (a string or a list of text parts) as a string, new; NULL: it has
+ * none. */
+json_t *hzp_chat_content(const json_t *message);
 
 #endif

@@ -23,6 +23,7 @@ struct maker {
     struct hzp_tokenizer *tok;
     struct hzp_chat_request request;
     json_t *messages; /* checked, owned */
+    size_t *from;     /* owned: which of the given ones each is */
     const json_t *given;
     int32_t max_tokens;
     size_t encoded;
@@ -94,8 +95,24 @@ int hzp_message_weight(const json_t *message, const char *list, size_t i, bool a
 
 static int weight_of(struct maker *m, size_t i, float *ret)
 {
-    return hzp_message_weight(json_array_get(m->given, i), "messages", i, is_assistant(m, i), ret,
+    size_t at = m->from[i];
+    return hzp_message_weight(json_array_get(m->given, at), "messages", at, is_assistant(m, i), ret,
                               m->reterr);
+}
+
+/* What is learned of message i has all that it says, reasoning too, and is one answer. */
+static int check_learned(struct maker *m, size_t i, const struct hzp_jinja_output *text)
+{
+    size_t at = m->from[i];
+    char param[48];
+    bool divided = (i && m->from[i - 1] == at) ||
+                   (i + 1 < json_array_size(m->messages) && m->from[i + 1] == at);
+    snprintf(param, sizeof(param), "messages[%zu]", at);
+    if (divided)
+        return hzp_fail_param(m->reterr, HZP_EINVAL, param,
+                              "%s: the model's chat template shows either content or tool_calls",
+                              param);
+    return hzp_chat_check_whole(json_array_get(m->given, at), at, &text->text, m->reterr);
 }
 
 /* ---- text to tokens ---- */
@@ -204,16 +221,19 @@ static int from_spans(struct maker *m, struct hzp_lessons *ret)
     for (size_t i = 0; i < count; i++)
         assistants += is_assistant(m, i);
     bool paired = assistants == m->whole.spans;
+    size_t left = assistants;
     for (size_t i = 0; i < count; i++) {
         float w;
         HZP_TRY(weight_of(m, i, &w));
         if (!is_assistant(m, i))
             continue;
+        if (--left == 0 && w > 0) /* earlier ones may be there without their reasoning */
+            HZP_TRY(check_learned(m, i, &m->whole));
         if (!paired && w != 1)
             return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
                                   "messages: the template does not show which text is message "
                                   "%zu's, so it cannot have a weight of its own",
-                                  i);
+                                  m->from[i]);
         if (paired) {
             add_part(m, m->whole.span[at].from, m->whole.span[at].to, w);
             at++;
@@ -238,8 +258,8 @@ static int render_turn(struct maker *m, size_t i, size_t *ret_from)
         return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
                               "messages[%zu]: the template writes the messages before it "
                               "differently once it is there",
-                              i);
-    return HZP_OK;
+                              m->from[i]);
+    return check_learned(m, i, &m->turn);
 }
 
 static int from_turns(struct maker *m, struct hzp_lessons *ret)
@@ -296,14 +316,31 @@ static int read_more(struct maker *m, const json_t *example)
     return HZP_OK;
 }
 
+/* Also of the messages that the template gets as a part of another. */
+static int check_weights(struct maker *m)
+{
+    const json_t *message;
+    size_t i;
+    float unused;
+    json_array_foreach(m->given, i, message)
+    {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        bool assistant = role && !strcmp(role, "assistant");
+        HZP_TRY(hzp_message_weight(message, "messages", i, assistant, &unused, m->reterr));
+    }
+    return HZP_OK;
+}
+
 static int make(struct maker *m, const json_t *example, struct hzp_lessons *ret)
 {
     size_t before = ret->n;
     HZP_TRY(read_more(m, example));
     m->given = json_object_get(example, "messages");
-    HZP_TRY(hzp_chat_messages(m->chat, m->given, &m->messages, m->reterr));
+    HZP_TRY(hzp_chat_messages(m->chat, m->given, &m->messages, &m->from, m->reterr));
+    HZP_TRY(check_weights(m));
     m->part = hzp_xcalloc(json_array_size(m->messages) + 1, sizeof(*m->part));
     HZP_TRY(render(m, json_array_size(m->messages), false, &m->whole));
+    HZP_TRY(hzp_chat_check(m->given, m->request.tools, &m->whole.text, m->reterr));
     HZP_TRY(m->whole.spans ? from_spans(m, ret) : from_turns(m, ret));
     if (ret->n == before)
         return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
@@ -317,6 +354,7 @@ int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, cons
     struct maker m = {.chat = chat, .tok = tok, .max_tokens = max_tokens, .reterr = reterr};
     int r = make(&m, example, ret);
     json_decref(m.messages);
+    free(m.from);
     hzp_jinja_output_fini(&m.whole);
     hzp_jinja_output_fini(&m.prompt);
     hzp_jinja_output_fini(&m.turn);

@@ -11,6 +11,9 @@
  * differently later (without their reasoning, for example) gives one lesson for each learned turn,
  * as serving would have seen it.
  *
+ * All that a conversation says is in the text (hzp_chat_check), and all that a learned answer says,
+ * its reasoning too, in what is learned of it.
+ *
  * Thread: any.
  */
 #ifndef HZP_TEXT_CHAT_LESSON_H

@@ -3,6 +3,7 @@
 #include "api/http/wire/fields.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void close_block(struct hzp_answer *a, const struct hzp_block_writer *writer)
@@ -116,6 +117,46 @@ json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *conte
     return message;
 }
 
+#define PLACES "\1places" /* no name of a field */
+
+void hzp_blocks_place(json_t *chat, const char *path)
+{
+    json_t *places = json_object_get(chat, PLACES);
+    if (!places)
+        json_object_set_new(chat, PLACES, places = json_array());
+    while (json_array_size(places) < json_array_size(json_object_get(chat, "messages")))
+        json_array_append_new(places, json_string(path));
+}
+
+json_t *hzp_blocks_places(json_t *chat)
+{
+    json_t *places = json_incref(json_object_get(chat, PLACES));
+    json_object_del(chat, PLACES);
+    return places;
+}
+
+void hzp_blocks_rename(const json_t *places, struct hzp_err_text *reterr)
+{
+    static const char name[] = "messages[";
+    char tail[sizeof(reterr->param)], rest[sizeof(reterr->text)], *end;
+    if (!reterr || strncmp(reterr->param, name, sizeof(name) - 1) != 0)
+        return;
+    size_t param = strlen(reterr->param);
+    bool named = !strncmp(reterr->text, reterr->param, param);
+    size_t i = strtoul(reterr->param + sizeof(name) - 1, &end, 10);
+    const char *place = json_string_value(json_array_get(places, i));
+    if (!place || *end != ']')
+        return;
+    bool whole = place[strlen(place) - 1] != ']'; /* a field that is one message's content */
+    snprintf(tail, sizeof(tail), "%s", whole ? "" : end + 1);
+    if (snprintf(reterr->param, sizeof(reterr->param), "%s%s", place, tail) < 0)
+        return;
+    if (named) {
+        snprintf(rest, sizeof(rest), "%s", reterr->text + param);
+        snprintf(reterr->text, sizeof(reterr->text), "%s%s", reterr->param, rest);
+    }
+}
+
 int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what)
 {
     return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
@@ -148,8 +189,12 @@ int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hz
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
+    json_t *places = hzp_blocks_places(chat);
     int r = hzp_chat_parse(chat, engine, ret, reterr);
     json_decref(chat);
+    if (r < 0)
+        hzp_blocks_rename(places, reterr);
+    json_decref(places);
     if (r < 0) {
         for (int i = 0; reterr && names[i][0]; i++)
             if (!strcmp(reterr->param, names[i][1])) {

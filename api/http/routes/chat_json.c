@@ -50,22 +50,38 @@ static void add_rest(const struct hzp_completion *c, const struct hzp_choice *ch
     hzp_choice_add_ids(c, choice, token0, first, json);
 }
 
+/* The text, behind what the message begins with. */
+static json_t *with_begun(const struct hzp_completion *c, const char *text, size_t bytes)
+{
+    const json_t *begun = c->params.begun;
+    struct hzp_textbuf all = {0};
+    json_t *json = NULL;
+    if (!begun)
+        return hzp_text_json(text, bytes);
+    if (hzp_textbuf_append(&all, json_string_value(begun), json_string_length(begun)) == HZP_OK &&
+        hzp_textbuf_append(&all, text, bytes) == HZP_OK)
+        json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
+    hzp_textbuf_fini(&all);
+    return json;
+}
+
 /* The text from byte text0 on; first: behind what the message begins with. */
 static json_t *content_json(const struct hzp_completion *c, const struct hzp_choice *choice,
                             size_t text0, bool first)
 {
     const char *text = choice->text.bytes ? choice->text.data + text0 : "";
     size_t bytes = choice->text.bytes - text0;
-    const char *begun = first ? c->params.begun : NULL;
-    if (!begun)
-        return hzp_text_json(text, bytes);
-    struct hzp_textbuf all = {0};
-    json_t *json = NULL;
-    if (hzp_textbuf_append(&all, begun, strlen(begun)) == HZP_OK &&
-        hzp_textbuf_append(&all, text, bytes) == HZP_OK)
-        json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
-    hzp_textbuf_fini(&all);
-    return json;
+    return first ? with_begun(c, text, bytes) : hzp_text_json(text, bytes);
+}
+
+/* The same of a message that was divided into reasoning, content and calls. */
+static void add_begun(const struct hzp_completion *c, json_t *message)
+{
+    const json_t *content = json_object_get(message, "content");
+    const char *text = json_string_value(content);
+    if (c->params.begun)
+        json_object_set_new(message, "content",
+                            with_begun(c, text ? text : "", json_string_length(content)));
 }
 
 void hzp_choice_read_reply(const struct hzp_choice *choice)
@@ -85,6 +101,8 @@ static json_t *delta_json(const struct hzp_completion *c, const struct hzp_choic
         delta = hzp_reply_delta(choice->reply);
         if (first && !json_object_get(delta, "content"))
             json_object_set_new(delta, "content", json_string(""));
+        if (first)
+            add_begun(c, delta);
     } else {
         delta = json_object();
         if (first || choice->text.bytes > text0)
@@ -117,6 +135,7 @@ static json_t *chat_whole(const struct hzp_completion *c, const struct hzp_choic
     if (choice->reply) {
         hzp_choice_read_reply(choice);
         message = hzp_reply_message(choice->reply);
+        add_begun(c, message);
     } else {
         message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
                             content_json(c, choice, 0, true), "refusal");

@@ -128,6 +128,15 @@ static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text 
     return HZP_OK;
 }
 
+/* Mistral's `prefix` and Moonshot's `partial`: the last message is the beginning of the answer. */
+static bool is_begun(const json_t *body)
+{
+    const json_t *messages = json_object_get(body, "messages");
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    return json_is_true(json_object_get(last, "prefix")) ||
+           json_is_true(json_object_get(last, "partial"));
+}
+
 static int read_template_fields(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
                                 struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
@@ -150,6 +159,7 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
     if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))
         ignore(params, "documents");
     p->request.more = p->more;
+    p->request.continues = is_begun(body);
     hzp_given_bool(body, "continue_final_message", &p->request.continues);
     p->request.generation_prompt = !p->request.continues;
     hzp_given_bool(body, "add_generation_prompt", &p->request.generation_prompt);
@@ -220,14 +230,38 @@ static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
     return HZP_OK;
 }
 
+/* Names of speakers that the template does not write are listed as ignored. */
+static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
+                         struct hzp_completion_params *params)
+{
+    const json_t *message;
+    size_t i;
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *name = json_object_get(message, "name");
+        size_t n = json_string_length(name);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        bool speaker = strcmp(role, "tool") != 0 && strcmp(role, "function") != 0;
+        char param[48];
+        snprintf(param, sizeof(param), "messages[%zu].name", i);
+        if (n && speaker && json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
+            !memmem(text->data, text->bytes, json_string_value(name), n))
+            ignore(params, param);
+    }
+}
+
 /* The messages and what the template is given beside them, rendered. */
 static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
     HZP_TRY(read_template_fields(body, chat, p, params, reterr));
-    HZP_TRY(hzp_chat_messages(chat, json_object_get(body, "messages"), &p->messages, reterr));
+    const json_t *messages = json_object_get(body, "messages");
+    HZP_TRY(hzp_chat_messages(chat, messages, &p->messages, NULL, reterr));
     p->request.messages = p->messages;
-    return hzp_chat_render(chat, &p->request, &p->text, reterr);
+    HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
+    HZP_TRY(hzp_chat_check(messages, p->request.tools, &p->text.text, reterr));
+    ignore_names(messages, &p->text.text, params);
+    return HZP_OK;
 }
 
 /* How the answer is divided into reasoning, content and calls. */

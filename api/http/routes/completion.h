@@ -61,7 +61,7 @@ struct hzp_completion_params {
     json_t *ignored;              /* owned: names of the fields that had no effect; NULL: none */
     struct hzp_reply_rules reply; /* of a chat */
     json_t *asked;                /* owned: what the answer repeats of the request; NULL: nothing */
-    char *begun;                  /* owned: what a chat's message begins with; NULL: nothing */
+    json_t *begun; /* owned: the text that a chat's message begins with; NULL: none */
 
     struct hzp_tokens *prompt;       /* [prompts], owned */
     struct hzp_textbuf *prompt_text; /* [prompts], owned; data NULL: given in tokens */

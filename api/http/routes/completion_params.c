@@ -39,7 +39,7 @@ void hzp_completion_params_fini(struct hzp_completion_params *params)
     json_decref(params->ignored);
     json_decref(params->asked);
     hzp_reply_rules_fini(&params->reply);
-    free(params->begun);
+    json_decref(params->begun);
     hzp_structure_params_fini(params);
     memset(params, 0, sizeof(*params));
 }

@@ -385,15 +385,22 @@ static const struct hzp_field example[] = {
     {"conversations", JSON, NULL, USED, "ShareGPT's messages", "{\"type\": \"array\"}"},
     {"documents", JSON, NULL, USED, "with messages: documents for the template",
      "{\"type\": \"array\"}"},
+    {"functions", JSON, NULL, USED, "with messages: earlier name of tools",
+     "{\"type\": \"array\"}"},
+    {"history", JSON, NULL, USED, "alpaca's form: earlier turns, pairs of instruction and output",
+     "{\"type\": \"array\"}"},
     {"input", TEXT, NULL, USED, "alpaca's form: input of the instruction", NULL},
     {"instruction", TEXT, NULL, USED, "alpaca's form: the instruction", NULL},
     {"learn", JSON, NULL, USED, "which of the tokens are learned", "{\"type\": \"array\"}"},
     {"messages", JSON, NULL, USED, "what the assistant says is learned", MESSAGES},
     {"output", TEXT, NULL, USED, "alpaca's form: the answer, which is learned", NULL},
     {"prompt", TEXT, NULL, USED, "what stands before completion", NULL},
+    {"system", TEXT, NULL, USED, "with messages, conversations, alpaca: what stands before them",
+     NULL},
     {"text", TEXT, NULL, USED, "all of it is learned", NULL},
     {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
-    {"tools", JSON, NULL, USED, "with messages: tools for the template", "{\"type\": \"array\"}"},
+    {"tools", JSON, NULL, USED, "with messages: tools for the template, or their JSON as a text",
+     "{\"anyOf\": [{\"type\": \"array\"}, {\"type\": \"string\"}]}"},
     END};
 
 static const struct hzp_field job_query[] = {

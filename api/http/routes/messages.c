@@ -78,8 +78,8 @@ static int add_result(const json_t *block, const char *param, json_t *messages,
 static int add_use(const json_t *block, const char *param, json_t *calls,
                    struct hzp_err_text *reterr)
 {
-    const json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id"),
-                 *input = json_object_get(block, "input");
+    json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id");
+    const json_t *input = json_object_get(block, "input");
     if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input) ||
         hzp_json_spelling(input))
         return hzp_blocks_wrong(reterr, param,
@@ -167,7 +167,8 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     return r;
 }
 
-static int read_messages(const json_t *body, json_t *messages, struct hzp_err_text *reterr)
+static int read_messages(const json_t *body, json_t *chat, json_t *messages,
+                         struct hzp_err_text *reterr)
 {
     const json_t *system = json_object_get(body, "system"),
                  *list = json_object_get(body, "messages");
@@ -177,10 +178,17 @@ static int read_messages(const json_t *body, json_t *messages, struct hzp_err_te
         json_t *text = NULL;
         HZP_TRY(read_text(system, "system", &text, reterr));
         hzp_blocks_add_message(messages, "system", text);
+        hzp_blocks_place(chat, "system");
     }
     if (!json_is_array(list) || !json_array_size(list))
         return hzp_blocks_wrong(reterr, "messages", "must be a list of messages");
-    json_array_foreach(list, i, message) HZP_TRY(add_message(message, i, messages, reterr));
+    json_array_foreach(list, i, message)
+    {
+        char path[48];
+        HZP_TRY(add_message(message, i, messages, reterr));
+        snprintf(path, sizeof(path), "messages[%zu]", i);
+        hzp_blocks_place(chat, path);
+    }
     return HZP_OK;
 }
 
@@ -236,12 +244,22 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     return HZP_OK;
 }
 
+/* An assistant's text at the end is the beginning of the answer. */
+static void read_prefill(const json_t *messages, json_t *chat)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (role && !strcmp(role, "assistant") && !json_object_get(last, "tool_calls"))
+        json_object_set_new(chat, "continue_final_message", json_true());
+}
+
 /* What the template is given, as a chat has it: messages, tools, thinking. */
 static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
 {
     json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
-    HZP_TRY(read_messages(body, messages, reterr));
+    HZP_TRY(read_messages(body, chat, messages, reterr));
+    read_prefill(messages, chat);
     HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     HZP_TRY(read_choice(body, chat, reterr));
     return read_thinking(body, chat, reterr);
@@ -254,8 +272,13 @@ int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json
     struct hzp_tokens tokens = {0};
     json_t *chat = json_object();
     int r = read_chat(body, chat, reterr);
-    if (r == HZP_OK)
+    json_t *places = hzp_blocks_places(chat);
+    if (r == HZP_OK) {
         r = hzp_chat_prompt(chat, engine, &text, reterr);
+        if (r < 0)
+            hzp_blocks_rename(places, reterr);
+    }
+    json_decref(places);
     if (r == HZP_OK)
         r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
                                  HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &tokens, reterr);

@@ -27,9 +27,9 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
     {
         char path[96];
         const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *text = json_object_get(part, "text");
+        json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
         bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
-                              !strcmp(type, "text"));
+                              !strcmp(type, "text") || !strcmp(type, "refusal"));
         if (!known || !json_is_string(text)) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
@@ -46,9 +46,9 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
 static int add_call(const json_t *item, const char *param, json_t *messages,
                     struct hzp_err_text *reterr)
 {
-    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
-                 *arguments = json_object_get(item, "arguments");
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
+           *arguments = json_object_get(item, "arguments"),
+           *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
         return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
@@ -60,6 +60,47 @@ static int add_call(const json_t *item, const char *param, json_t *messages,
                           json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                     "function", "name", name, "arguments", arguments));
     return HZP_OK;
+}
+
+/* The message that so far has nothing but reasoning; NULL: the last one is none. */
+static json_t *only_reasoned(const json_t *messages)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *content = json_object_get(last, "content");
+    return json_object_get(last, "reasoning_content") && !json_object_get(last, "tool_calls") &&
+                   json_is_string(content) && !json_string_length(content)
+               ? last
+               : NULL;
+}
+
+/* Reasoning that no message or call followed belongs to none. */
+static void drop_reasoned(json_t *messages)
+{
+    if (only_reasoned(messages))
+        json_array_remove(messages, json_array_size(messages) - 1);
+}
+
+/* Reasoning belongs to the assistant's message or call behind it. */
+static int add_reasoning(const json_t *item, const char *param, json_t *messages,
+                         struct hzp_err_text *reterr)
+{
+    const json_t *content = json_object_get(item, "content"), *part;
+    struct hzp_textbuf all = {0};
+    size_t i;
+    int r = HZP_OK;
+    if (!json_array_size(content))
+        content = json_object_get(item, "summary");
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text");
+        if (r == HZP_OK && json_is_string(text))
+            r = hzp_textbuf_append(&all, json_string_value(text), json_string_length(text));
+    }
+    if (r == HZP_OK && all.bytes)
+        json_object_set_new(hzp_blocks_add_message(messages, "assistant", json_string("")),
+                            "reasoning_content", hzp_text_json(all.data, all.bytes));
+    hzp_textbuf_fini(&all);
+    return r < 0 ? hzp_fail_param(reterr, r, param, "no memory for %s", param) : HZP_OK;
 }
 
 static int add_output(const json_t *item, const char *param, json_t *messages,
@@ -88,31 +129,47 @@ static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_e
     if (type && !strcmp(type, "function_call_output"))
         return add_output(item, param, messages, reterr);
     if (type && !strcmp(type, "reasoning"))
-        return HZP_OK; /* the next answer is made without it */
+        return add_reasoning(item, param, messages, reterr);
     if (!role || (type && strcmp(type, "message") != 0))
         return hzp_blocks_wrong(
             reterr, param,
             "must be a message with a role, a function_call, a function_call_output or "
             "reasoning");
     HZP_TRY(read_content(json_object_get(item, "content"), path, &content, reterr));
-    hzp_blocks_add_message(messages, strcmp(role, "developer") ? role : "system", content);
+    json_t *reasoned = only_reasoned(messages);
+    if (reasoned && !strcmp(role, "assistant")) {
+        json_object_set_new(reasoned, "content", content);
+        return HZP_OK;
+    }
+    drop_reasoned(messages);
+    hzp_blocks_add_message(messages, role, content);
     return HZP_OK;
 }
 
-static int read_input(const json_t *body, json_t *messages, struct hzp_err_text *reterr)
+static int read_input(const json_t *body, json_t *chat, json_t *messages,
+                      struct hzp_err_text *reterr)
 {
     const json_t *input = json_object_get(body, "input"), *item;
     json_t *instructions = json_object_get(body, "instructions");
     size_t i;
     if (json_is_string(instructions))
         hzp_blocks_add_message(messages, "system", json_incref(instructions));
+    hzp_blocks_place(chat, "instructions");
     if (json_is_string(input)) {
         hzp_blocks_add_message(messages, "user", json_incref((json_t *)input));
+        hzp_blocks_place(chat, "input");
         return HZP_OK;
     }
     if (!json_is_array(input) || !json_array_size(input))
         return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
-    json_array_foreach(input, i, item) HZP_TRY(add_item(item, i, messages, reterr));
+    json_array_foreach(input, i, item)
+    {
+        char path[48];
+        HZP_TRY(add_item(item, i, messages, reterr));
+        snprintf(path, sizeof(path), "input[%zu]", i);
+        hzp_blocks_place(chat, path);
+    }
+    drop_reasoned(messages);
     return HZP_OK;
 }
 
@@ -216,7 +273,7 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     json_object_set_new(chat, "messages", messages);
     int r = hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr);
     if (r == HZP_OK)
-        r = read_input(body, messages, reterr);
+        r = read_input(body, chat, messages, reterr);
     if (r == HZP_OK)
         r = hzp_blocks_tools(body, read_tool, chat, reterr);
     read_choice(body, chat);
