@@ -62,9 +62,9 @@ int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *r
 /* Whether the object has the column, and something in it. */
 bool hzp_form_has(const json_t *object, const char *column);
 
-/* HZP_EINVAL: one of the columns that would change a prompt (system, history, tools, functions,
- * documents, chat_template_kwargs, system_prompt) has something in it and is not among the used ones; the text is
- * "is not used" and why. */
+/* HZP_EINVAL: one of the columns that would change a prompt (system, system_prompt, history, tools,
+ * functions, documents, chat_template_kwargs) has something in it and is not among the used ones,
+ * which blanks divide; the text is "is not used" and why. */
 int hzp_form_unused(const json_t *object, const char *used, const char *why,
                     struct hzp_err_text *reterr);
 
