@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/forms.h"
 
+#include "base/json.h"
 #include "text/chat/lesson.h"
 
 #include <stdarg.h>
@@ -305,8 +306,8 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
 /* A call, or a list of calls, written as JSON: function_call's value. */
 static int read_calls(const struct talk *t, const json_t *value, json_t *message)
 {
-    json_t *read = json_loadb(json_string_value(value), json_string_length(value), JSON_ALLOW_NUL,
-                              NULL),
+    json_t *read =
+               hzp_json_load(json_string_value(value), json_string_length(value), 0, NULL, NULL),
            *list = json_is_array(read) ? json_incref(read) : json_pack("[O]", read), *call,
            *calls = json_array();
     size_t i;
@@ -392,7 +393,7 @@ static int add_tools(const json_t *object, json_t *to, struct hzp_err_text *rete
         given = NULL;
     if (json_is_string(given))
         given = read =
-            json_loadb(json_string_value(given), json_string_length(given), JSON_ALLOW_NUL, NULL);
+            hzp_json_load(json_string_value(given), json_string_length(given), 0, NULL, NULL);
     bool good = json_is_array(given);
     json_array_foreach(given, i, tool)
     {

@@ -266,7 +266,7 @@ static json_t *marked_messages(const json_t *messages, json_t **ret_text)
 {
     size_t last = json_array_size(messages) - 1;
     json_t *copy = json_copy((json_t *)messages);
-    json_t *message = json_deep_copy(json_array_get(messages, last)), *holder = message;
+    json_t *message = hzp_json_copy(json_array_get(messages, last)), *holder = message;
     json_t *content = json_object_get(message, "content");
     const char *key = "content";
     if (json_is_array(content)) {
