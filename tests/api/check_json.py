@@ -78,6 +78,9 @@ def test_big_numbers_are_refused(server):
         refused(server, "/v1/chat/completions", '{"messages": [{"role": "user", "content": %s}]}' % n,
                 "messages")
         refused(server, "/v1/chat/completions", '{"messages": [%s], "tools": [%s]}' % (USER, n), "tools")
+        for field in "tools", "chat_template_kwargs", "messages", "stop", "tool_choice":
+            refused(server, "/v1/chat/completions", '{"messages": [%s], "%s": %s}' % (USER, field, n)
+                    if field != "messages" else '{"messages": %s}' % n, field)
         refused(server, "/v1/chat/completions", '{"messages": [%s], "structured_outputs": {"json": {"properties":'
                 ' %s}}}' % (USER, n), "structured_outputs", "properties")
     for n in ("NaN", "Infinity", "-Infinity"):

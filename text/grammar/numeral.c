@@ -79,6 +79,21 @@ bool hzp_numeral_same(const json_t *a, const json_t *b)
     return same;
 }
 
+int hzp_numeral_compare(const json_t *a, const json_t *b)
+{
+    struct hzp_numeral x, y;
+    hzp_numeral_read(a, &x);
+    hzp_numeral_read(b, &y);
+    int sign_x = !x.n ? 0 : x.negative ? -1 : 1, sign_y = !y.n ? 0 : y.negative ? -1 : 1;
+    int size = (x.point > y.point) - (x.point < y.point);
+    if (!size)
+        size = strcmp(x.digits, y.digits); /* behind the same point digits compare as text */
+    int order = sign_x != sign_y ? sign_x - sign_y : sign_x * size;
+    hzp_numeral_fini(&x);
+    hzp_numeral_fini(&y);
+    return order;
+}
+
 /* ---- the ways to write it ---- */
 
 struct numeral {

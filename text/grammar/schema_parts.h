@@ -148,6 +148,8 @@ struct hzp_numeral {
 void hzp_numeral_read(const json_t *value, struct hzp_numeral *ret);
 void hzp_numeral_fini(struct hzp_numeral *numeral);
 bool hzp_numeral_same(const json_t *a, const json_t *b);
+/* < 0, 0, > 0, exactly. */
+int hzp_numeral_compare(const json_t *a, const json_t *b);
 /* Appends the number in the ways that JSON writes it (20, 20.0, 2e1, 2.0E+1); returns the node
  * behind. */
 int32_t hzp_json_numeral(struct hzp_schema *s, int32_t from, const json_t *value);

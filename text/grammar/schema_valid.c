@@ -88,31 +88,40 @@ static int within(const json_t *schema, const char *least, const char *most, dou
     return n >= lo && n <= hi;
 }
 
-/* Whether a keyword restricts numbers. */
-static bool bounds_numbers(const json_t *schema)
+/* Whether the value is on this side of a bound, or (open 0) at it; -1: the bound is no number. */
+static int beside(const json_t *value, const json_t *bound, int side, int open)
 {
-    static const char *const keyword[] = {"minimum", "maximum", "exclusiveMinimum",
-                                          "exclusiveMaximum", "multipleOf"};
-    for (int i = 0; i < HZP_COUNT(keyword); i++)
-        if (json_object_get(schema, keyword[i]))
-            return true;
-    return false;
+    if (!bound)
+        return 1;
+    if (!hzp_json_is_number(bound))
+        return -1;
+    int order = hzp_numeral_compare(value, bound);
+    return order ? (order > 0) == (side > 0) : !open;
 }
 
 static int number_valid(const json_t *value, const json_t *schema)
 {
-    const json_int_t exact = (json_int_t)1 << 53; /* below it a double holds every integer */
-    double v = hzp_json_real(value), lo, hi, of;
-    if (!bounds_numbers(schema))
-        return 1;
-    if (!json_is_real(value) && !(fabs(v) < (double)exact))
+    static const struct {
+        const char *keyword;
+        int side, open;
+    } bounds[] = {{"minimum", 1, 0},
+                  {"exclusiveMinimum", 1, 1},
+                  {"maximum", -1, 0},
+                  {"exclusiveMaximum", -1, 1}};
+    const json_t *multiple = json_object_get(schema, "multipleOf");
+    double v = hzp_json_real(value), of = hzp_json_real(multiple);
+    int valid = 1;
+    for (int i = 0; i < HZP_COUNT(bounds); i++) {
+        int fits = beside(value, json_object_get(schema, bounds[i].keyword), bounds[i].side,
+                          bounds[i].open);
+        valid = fits < 0 || valid < 0 ? -1 : valid && fits;
+    }
+    if (!multiple || valid <= 0)
+        return valid;
+    /* below 2^53 a double holds every integer */
+    if (!hzp_json_is_number(multiple) || (!json_is_real(value) && !(fabs(v) < 0x1p53)))
         return -1;
-    if (!count_of(schema, "exclusiveMinimum", -INFINITY, &lo) ||
-        !count_of(schema, "exclusiveMaximum", INFINITY, &hi) ||
-        !count_of(schema, "multipleOf", 0, &of))
-        return -1;
-    int bounds = within(schema, "minimum", "maximum", v);
-    return bounds > 0 ? v > lo && v < hi && (of == 0 || fmod(v, of) == 0) : bounds;
+    return of == 0 || fmod(v, of) == 0;
 }
 
 static size_t code_points(const char *text, size_t bytes)

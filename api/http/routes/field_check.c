@@ -110,7 +110,9 @@ static int check_value(const struct hzp_field *field, const json_t *body,
                    : hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be a string, not %s",
                                     field->name, hzp_json_kind(value));
     default:
-        return is_data(field->name) ? HZP_OK : check_words(value, field->name, field->name, reterr);
+        return is_data(field->name) && !hzp_json_spelling(value)
+                   ? HZP_OK
+                   : check_words(value, field->name, field->name, reterr);
     }
 }
 
