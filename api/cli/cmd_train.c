@@ -6,7 +6,6 @@
  *
  *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest ones
  *     OUT/train.jsonl         one line per update
- *     OUT/loss.svg            its curve, at the end, also of an interrupted run
  *     OUT itself              at the end, the trained model
  *
  * A run that was stopped and resumed draws the same samples in the same order and computes the same
@@ -18,7 +17,6 @@
 #include "api/engine/follow.h"
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
-#include "api/learn/loss_plot.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
 #include "base/file.h"
@@ -551,28 +549,6 @@ static int train(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* Draws the losses so far.  A picture that cannot be written is no reason to fail. */
-static void plot(struct run *run)
-{
-    enum { COLUMNS = 64, ROWS = 14 };
-    const struct hzp_train_settings *o = run->settings;
-    char log[PATH_MAX], svg[PATH_MAX];
-    struct hzp_loss_curve curve;
-    struct hzp_err_text text = {{0}, {0}};
-    log_path(o, log, sizeof(log));
-    snprintf(svg, sizeof(svg), "%s/loss.svg", o->out);
-    int r = hzp_loss_curve_read(log, &curve, &text);
-    if (r >= 0 && curve.trains) {
-        r = hzp_loss_plot_svg(&curve, run->source_dir, svg, &text);
-        if (o->plot || isatty(STDERR_FILENO))
-            hzp_loss_plot_text(&curve, COLUMNS, ROWS, stderr);
-    }
-    if (r < 0)
-        fprintf(stderr, "no loss curve: %s\n", text.text);
-    else
-        hzp_loss_curve_free(&curve);
-}
-
 static int finish(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = run->settings;
@@ -582,8 +558,6 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     hzp_train_log_line(run->log);
     HZP_TRY(rest(run, reterr));
     HZP_TRY(save(run, reterr));
-    if (run->step > 0)
-        plot(run);
     if (stopped && run->step == 0) {
         fprintf(stderr, "stopped before the first update; nothing was saved\n");
         return HZP_OK;

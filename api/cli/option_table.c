@@ -369,8 +369,6 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--completion-field", train.fields.completion, NULL, "NAME", TRAIN,
          "field of the completion in the examples; default: completion"),
     TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
-    FLAG("--plot", train.plot, TRAIN,
-         "print the loss curve at the end even if the output is not a terminal"),
     TEXT("--eval", train.eval_data, NULL, "FILE", TRAIN, "examples to evaluate the loss on"),
     INT("--eval-every", train.eval_every, "0", 0, BIG, TRAIN,
         "updates between evaluations; 0: only at start and end"),
@@ -584,7 +582,9 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--slo", bench.load.goals, NULL, "LIST", BENCH,
          "goals for goodput, as ttft=500ms,itl=50ms, of ttft, tpot, itl (p99 within a request) and "
          "e2el; bench coserve: the goals that training keeps, of ttft and itl"),
-    TEXT("--plot", bench.load.plot, NULL, "FILE.svg", BENCH, "plot latencies and throughput"),
+    TEXT("--record", bench.load.record, NULL, "FILE.jsonl", BENCH,
+         "write a JSON line for each request: when it was sent, its status, its tokens, and when "
+         "each piece of the answer came; dev/plot.py draws the file"),
     INT("--warmup", bench.load.warmup, "0", 0, 1000, BENCH, "warm-up requests, not counted"),
     INT("--seed", bench.load.seed, "1", 0, BIG, BENCH, "seed of the prompts' tokens"),
     NUM("--temperature", bench.load.temperature, "0", 0, 100, BENCH,

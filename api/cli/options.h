@@ -58,7 +58,7 @@ struct hzp_serve_settings {
 struct hzp_train_settings {
     struct hzp_example_fields fields;
     const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir, *log_file;
-    int64_t epochs, eval_every, resume, init_seed, plot;
+    int64_t epochs, eval_every, resume, init_seed;
     double init_std;
 };
 

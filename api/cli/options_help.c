@@ -114,9 +114,9 @@ static const struct {
     {"link", "", "transfers between ranks", "hzpserve bench link --ranks 2",
      "--ranks --link-rate --link-latency --rank-timeout --rank-wait --quick --json", ""},
     {"replay", "", "a recorded or made-up load on a running server: TTFT, TPOT, ITL, E2EL, goodput",
-     "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --plot load.svg",
+     "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --record load.jsonl",
      "--url --served-model-name --api-key --trace --scale --limit --shrink --requests --input-len "
-     "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --plot --warmup "
+     "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --record --warmup "
      "--temperature --top-p --seed --vocab --silence --extra-body --context --json",
      ""},
 };
