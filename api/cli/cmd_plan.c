@@ -6,7 +6,6 @@
  * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with
  * random weights. */
 #include "api/cli/commands.h"
-#include "api/cli/plan_gpus.h"
 #include "api/engine/assembly.h"
 #include "base/arena.h"
 #include "nanobatch/run/exec.h"
@@ -302,7 +301,7 @@ int hzp_cmd_plan(const struct hzp_options *options)
     struct planning p = {.settings = &options->plan};
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
-    int r = options->plan.gpus ? hzp_plan_gpus(options, &err) : plan(&p, &options->engine, &err);
+    int r = plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     close_all(&p);

@@ -508,14 +508,6 @@ const struct hzp_option hzp_option_table[] = {
          "run it and write a Chrome trace with one track per lane"),
     INT("--repeat", plan.repeat, "0", 0, 10000, PLAN,
         "run it N times, alternating with the sequential plan, and compare"),
-    INT("--gpus", plan.gpus, "0", 0, 1024, PLAN,
-        "compute on paper what the step takes on N GPUs that hold a slice of every matrix each, "
-        "by stated rates, and search for a pipeline; 0: the plan of this device"),
-    NUM("--gpu-tflops", plan.gpu_tflops, "312", 0.1, 1e6, PLAN,
-        "with --gpus: TFLOP/s of one in BF16; default: an A100's"),
-    NUM("--gpu-memory", plan.gpu_memory, "2000", 1, 1e6, PLAN, "with --gpus: GB/s of its memory"),
-    NUM("--gpu-link", plan.gpu_link, "300", 0.01, 1e6, PLAN,
-        "with --gpus: GB/s that it sends to the others"),
 
     HEADING("search", "Plan search"),
     FLAG("--show", search.show, SEARCH, "print the saved measurements and plans; measure nothing"),

@@ -103,8 +103,6 @@ struct hzp_plan_settings {
     const char *split, *lanes, *cores;
     const char *trace;
     int64_t print, repeat;
-    int64_t gpus;                            /* > 0: on paper, on so many */
-    double gpu_tflops, gpu_memory, gpu_link; /* of one: TFLOP/s, GB/s, GB/s each way */
 };
 
 struct hzp_search_settings {
