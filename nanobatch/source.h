@@ -48,8 +48,8 @@ struct hzp_room {
     const struct hzp_op_times *op_times;
 };
 
-/* Items [from, to) of a chain of training, which must not change until the outcome.  from == to: no item
- * fitted; the split learns what the next one costs. */
+/* Items [from, to) of a chain of training, which must not change until the outcome.  from == to: no
+ * item fitted; the split learns what the next one costs. */
 struct hzp_slice {
     const struct hzp_plan *chain;
     int32_t from, to;
