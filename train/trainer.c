@@ -71,7 +71,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
 {
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
     if (config->gate && config->shards.groups.z3 > 1)
-        return hzp_fail(reterr, HZP_EUNSUP, "a gate evaluates whole weights on rank 0: use --z3 1");
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "a gate evaluates whole weights on rank 0: use --shard z3=1");
     HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;

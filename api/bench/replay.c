@@ -29,7 +29,7 @@ static int make_work(const struct hzp_load_settings *o, const struct hzp_load_se
     }
     ret->seed = (uint64_t)o->seed;
     ret->prefix = o->trace ? 0 : (int32_t)o->prefix;
-    ret->vocab = o->vocab ? (int32_t)o->vocab : server->vocab ? server->vocab : VOCAB_UNKNOWN;
+    ret->vocab = server->vocab ? server->vocab : VOCAB_UNKNOWN;
     int32_t context = o->context ? (int32_t)o->context : server->context;
     if (context > 1)
         hzp_workload_clip(ret, context);

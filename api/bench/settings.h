@@ -22,7 +22,7 @@ struct hzp_load_settings {
     int64_t shrink;                 /* the trace's lengths are divided by it */
     int64_t input, output, context; /* tokens; 0: by benchmark; context 0: the server's */
     int64_t prefix;                 /* without a trace: first tokens that all prompts share */
-    int64_t concurrency, warmup, seed, vocab;
+    int64_t concurrency, warmup, seed;
     double temperature, top_p; /* of the requests' draws; 0: the likeliest tokens */
     int64_t json;
 };

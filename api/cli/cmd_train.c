@@ -34,6 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const float init_std = 0.02f; /* of the weights of a model from scratch */
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
 static const uint64_t slice_ns = 100000000;               /* interval of checks for signals */
 
@@ -133,10 +134,7 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
 static int choose_source(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_learning_settings *learning = &run->engine->learning;
-    run->keep =
-        (struct hzp_retention){.last = learning->keep_checkpoints, .hourly = learning->keep_hourly};
-    if (learning->keep)
-        HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
+    HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
     static const char *const configuration[] = {"config.json", "generation_config.json"};
     static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
@@ -271,7 +269,7 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
         return HZP_OK;
     if (run->parts.shards.groups.z3 > 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--eval",
-                              "--eval needs whole weights on each rank: use --z3 1");
+                              "--eval needs whole weights on each rank: use --shard z3=1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
@@ -332,9 +330,8 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
 /* Initializes the draft with random weights. */
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
-    const struct hzp_train_settings *o = run->settings;
     return hzp_model_init(run->parts.dev, hzp_version_units(run->parts.weights, draft),
-                          (uint64_t)o->init_seed, (float)o->init_std);
+                          (uint64_t)run->engine->learning.seed, init_std);
 }
 
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
@@ -373,8 +370,8 @@ static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *dr
     }
     if (!o->from_scratch)
         return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);
-    return hzp_model_init(a->dev, hzp_version_units(a->weights, draft), (uint64_t)o->init_seed,
-                          (float)o->init_std);
+    return hzp_model_init(a->dev, hzp_version_units(a->weights, draft),
+                          (uint64_t)run->engine->learning.seed, init_std);
 }
 
 /* A rank other than 0, from its start to its end. */
@@ -387,17 +384,11 @@ static int follow(struct run *run, struct hzp_err_text *reterr)
     return hzp_follow(&config, reterr);
 }
 
-static void log_path(const struct hzp_train_settings *o, char *ret, size_t size)
-{
-    snprintf(ret, size, "%s%s", o->log_file ? o->log_file : o->out,
-             o->log_file ? "" : "/train.jsonl");
-}
-
 static int open_log(struct run *run, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     const struct hzp_train_settings *o = run->settings;
-    log_path(o, path, sizeof(path));
+    snprintf(path, sizeof(path), "%s/train.jsonl", o->out);
     HZP_TRY(hzp_train_log_open(path, run->step, run->total, &run->log, reterr));
     struct hzp_assembly_loop loop = {.idle_ns = slice_ns};
     HZP_TRY(hzp_assembly_open_loop(&run->parts, &loop, reterr));

@@ -210,7 +210,7 @@ def test_help():
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help-all").stdout
         assert "Examples" in run("help", command).stdout
-    assert "--beta1" in run("help", "training").stdout
+    assert "--adamw" in run("help", "training").stdout
     assert "--requests" in run("bench", "offline", "--help").stdout
     devices = run("devices").stdout
     assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices
@@ -364,7 +364,7 @@ def test_plan():
     assert all(line.split()[:2] == [str(i), "compute"] for i, line in enumerate(out[1:])), out
     with tempfile.TemporaryDirectory() as there:
         path = pathlib.Path(there, "trace.json")
-        lanes = ["--nano", "3", "--order", "skewed", "--lanes", "overlap,train=train"]
+        lanes = ["--shape", "overlap,1:1:1,skewed,train=train"]
         out = run("plan", MODEL, "--decode", "6", "--prefill", "9", "--train", "16", *lanes, "--print",
                   "--trace", str(path)).stdout
         events = json.loads(path.read_text())
@@ -382,10 +382,11 @@ def test_plan():
     ratio = run("plan", MODEL, "--decode", "2", "--repeat", "2").stdout.splitlines()[-1]
     low, middle, high = (float(re.search(f"{k}(?:: | )([0-9.]+)", ratio)[1]) for k in ("p10", "run", "p90"))
     assert low <= middle <= high, ratio
-    for bad, says in ((["--split", "3,,1"], "--split"), (["--split", ""], "--split"),
-                      (["--split", "0,0"], "no rows"), (["--split", "1,1,1,1,1,1,1,1,1"], "9 nano-batches"),
-                      (["--lanes", "5:decode=memory"], "--lanes"), (["--lanes", "train=foo"], "--lanes"),
-                      (["--cores", "compute=-1"], "--cores"), (["--cores", "memory"], "--cores"),
+    for bad, says in ((["--shape", "3::1"], "3::1"), (["--shape", ""], "--shape"), (["--shape", "1:1,,"], "--shape"),
+                      (["--shape", "0:0"], "no rows"), (["--shape", "1:1:1:1:1:1:1:1:1"], "9 nano-batches"),
+                      (["--shape", "5:decode=memory"], "--shape"), (["--shape", "train=foo"], "train=foo"),
+                      (["--shape", "compute=-1"], "--shape"), (["--shape", "memory"], "--shape"),
+                      (["--split", "3,1"], "use --shape"),
                       (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
                       (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])
