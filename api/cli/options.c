@@ -80,8 +80,9 @@ static int set_part(const struct hzp_option *s, const char *word, struct hzp_opt
     bool head = !word[length];
     for (int i = 0; i < s->parts; i++) {
         struct hzp_option part = s->part[i];
-        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s%s", n ? ", " : "",
-                              *part.name ? part.name : "a value", *part.name ? "=VALUE" : "");
+        if (n < sizeof(names))
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s%s", n ? ", " : "",
+                                  *part.name ? part.name : "a value", *part.name ? "=VALUE" : "");
         if (head ? *part.name : strlen(part.name) != length || memcmp(part.name, word, length))
             continue;
         snprintf(name, sizeof(name), "%s%s%s", s->name, head ? "" : " ", part.name);

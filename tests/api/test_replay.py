@@ -107,8 +107,10 @@ def test_traces(url, scratch):
 def test_refusals(url, scratch):
     """Requests that the server refuses are counted with its reason; the load continues."""
     got, err = replay(url, "--requests", "2", "--context", "10000000", "--input-len", "1000000",
-                      "--output-len", "2", status=1)
+                      "--output-len", "2", "--record", str(scratch / "refused.jsonl"), status=1)
     assert got["failed"] == 2 and "context" in next(iter(got["failures"])), got
+    for line in map(json.loads, (scratch / "refused.jsonl").read_text().splitlines()):
+        assert line["status"] == 400 and "context" in line["error"] and line["times"] == [], line
     assert err.startswith("hzpserve: no request was answered: HTTP 4"), err
     (scratch / "bad").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n")
     for arguments, says, status in (
