@@ -205,13 +205,13 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     return HZP_OK;
 }
 
-/* The longest predicted time of the next items of training's chains; 0: there are none. */
+/* The longest predicted time of the chains' next items; 0: there are none. */
 static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer)
 {
     double ns = 0;
     for (int32_t i = 0; i < offer->slices; i++) {
         const struct hzp_slice *slice = &offer->slice[i];
-        if (slice->tenant != HZP_TENANT_TRAIN || slice->to == slice->chain->items)
+        if (slice->to == slice->chain->items)
             continue;
         const struct hzp_item *next = &slice->chain->item[slice->to];
         double next_ns = hzp_op_ns(&loop->time.whole, next->op, next->args);
@@ -232,10 +232,9 @@ static int land(struct hzp_loop *loop, struct hzp_active_step *active)
     HZP_TRY(hzp_exec_land(active->flight,
                           active->split.beside ? &loop->time.beside : &loop->time.whole, &times));
     active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
-    for (int t = 0; t < HZP_TENANT_COUNT; t++)
-        if (t != HZP_TENANT_SERVE)
-            active->outcome.ns[t] =
-                active->split.beside && times.end_ns[t] ? times.end_ns[t] : times.ns[t];
+    uint64_t trained_ns = times.end_ns[HZP_TENANT_TRAIN];
+    active->outcome.ns[HZP_TENANT_TRAIN] =
+        active->split.beside && trained_ns ? trained_ns : times.ns[HZP_TENANT_TRAIN];
     hzp_split_ended(&loop->split, &active->split, &times, active->tokens_ns,
                     next_ns(loop, &active->offer));
     hzp_track_add(loop->steps, "step", step->begin_ns, active->outcome.end_ns, step->number);
@@ -297,7 +296,7 @@ int hzp_loop_tell_group(struct hzp_loop *loop, const struct hzp_active_step *act
     HZP_ASSERT(active->offer.slices <= 1);
     const struct hzp_slice *slice = active->offer.slices ? &active->offer.slice[0] : NULL;
     if (slice && slice->to > slice->from) { /* a slice without items needs no run */
-        HZP_ASSERT(slice->tenant == HZP_TENANT_TRAIN && slice->number);
+        HZP_ASSERT(slice->number);
         HZP_ASSERT(!active->shape || hzp_plan_shape_plain(active->shape));
         record.training = (struct hzp_step_training){slice->number, slice->from, slice->to,
                                                      slice->work, slice->work_bytes};

@@ -89,7 +89,7 @@ static const struct hzp_plan_shape *shape_of_both(const struct hzp_loop *loop,
 static const struct hzp_slice *first_training(const struct hzp_offer *offer)
 {
     for (int32_t i = 0; i < offer->slices; i++)
-        if (offer->slice[i].tenant == HZP_TENANT_TRAIN && offer->slice[i].to > offer->slice[i].from)
+        if (offer->slice[i].to > offer->slice[i].from)
             return &offer->slice[i];
     return NULL;
 }
@@ -118,24 +118,15 @@ static void take_training(struct hzp_loop *loop, struct hzp_active_step *active,
         hzp_count(&loop->counters.ride_steps, 1);
 }
 
-/* Adds the slices to the plan: training's first, in the order of the offer and on the lanes of the
- * step's shape, then the others on the lanes of their chains. */
+/* Adds the slices to the plan, in the order of the offer and on the lanes of the step's shape. */
 static void take_slices(struct hzp_loop *loop, struct hzp_active_step *active)
 {
     const struct hzp_slice *first = first_training(&active->offer);
     const struct hzp_plan_shape *both = first ? shape_of_both(loop, active) : NULL;
     for (int32_t i = 0; i < active->offer.slices; i++)
-        if (active->offer.slice[i].tenant == HZP_TENANT_TRAIN &&
-            active->offer.slice[i].to > active->offer.slice[i].from)
+        if (active->offer.slice[i].to > active->offer.slice[i].from)
             take_training(loop, active, &active->offer.slice[i], both,
                           &active->offer.slice[i] == first);
-    active->plan.lane_of = NULL;
-    active->plan.network_lane = HZP_LANE_COMPUTE;
-    for (int32_t i = 0; i < active->offer.slices; i++) {
-        const struct hzp_slice *slice = &active->offer.slice[i];
-        if (slice->tenant != HZP_TENANT_TRAIN)
-            hzp_plan_take(&active->plan, slice->chain, slice->from, slice->to);
-    }
 }
 
 /* How long a slice is predicted to take; adds to split.ride_ns how much of that is in serving's
@@ -152,18 +143,17 @@ static double slice_ns(struct hzp_active_step *active, const struct hzp_slice *s
 }
 
 /* Subtracts the time of slices `from` and up, which a source has just offered, from the room of the
- * following sources.  Returns training's part of that time. */
+ * following sources.  Returns that time. */
 static double count_slices(struct hzp_active_step *active, int32_t from)
 {
     double train = 0;
     HZP_ASSERT(active->offer.slices <= HZP_SLICES_MAX); /* hzp_offer_add sees to it */
     for (int32_t i = from; i < active->offer.slices; i++) {
         const struct hzp_slice *slice = &active->offer.slice[i];
-        HZP_ASSERT(slice->tenant != HZP_TENANT_SERVE && slice->from <= slice->to);
+        HZP_ASSERT(slice->from <= slice->to);
         double ns = slice_ns(active, slice);
-        train += slice->tenant == HZP_TENANT_TRAIN ? ns : 0;
-        if (slice->tenant == HZP_TENANT_TRAIN)
-            active->room.train_ns -= HZP_MIN(active->room.train_ns, (uint64_t)ns);
+        train += ns;
+        active->room.train_ns -= HZP_MIN(active->room.train_ns, (uint64_t)ns);
     }
     return train;
 }
@@ -185,7 +175,7 @@ static bool offer(struct hzp_loop *loop, struct hzp_active_step *active)
         }
         train_ns += count_slices(active, slices);
     }
-    bool trains = hzp_offer_has(&active->offer, HZP_TENANT_TRAIN);
+    bool trains = hzp_offer_trains(&active->offer);
     hzp_split_age(&loop->split, active->offer.learn_age_ns);
     hzp_split_taken(&loop->split, &active->split, trains ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
                     trains && (active->split.rows || active->split.hold) ? train_ns : 0);

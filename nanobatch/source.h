@@ -48,18 +48,14 @@ struct hzp_room {
     const struct hzp_op_times *op_times;
 };
 
-/* Items [from, to) of a chain, which must not change until the outcome.  from == to: no item
- * fitted; the split learns what the next one costs. */
+/* Items [from, to) of a chain of training, which must not change until the outcome.  from == to: no
+ * item fitted; the split learns what the next one costs. */
 struct hzp_slice {
     const struct hzp_plan *chain;
     int32_t from, to;
-    /* TRAIN: may go to the lanes of the step's shape; TRANSFER: stays on its chain's lanes (tests
-     * offer such slices; what ranks exchange goes over the link instead) */
-    enum hzp_tenant tenant;
-    /* TRAIN: lets its forward pass ride (ride.h); NULL: it may not */
-    const struct hzp_rider *rider;
-    /* TRAIN, of a group that computes each step together: which chain it is, from 1, and with its
-     * first slice what the others build it from (model/chain_work.h); borrowed */
+    const struct hzp_rider *rider; /* lets its forward pass ride (ride.h); NULL: it may not */
+    /* In a group that computes each step together: which chain it is, from 1, and with its first
+     * slice what the others build it from (model/chain_work.h); borrowed. */
     uint64_t number;
     const void *work;
     size_t work_bytes;
@@ -76,9 +72,8 @@ struct hzp_offer {
     /* set together with rows: the version that they are computed by, which the source has acquired
      * (weights/versions.h); NULL: the current one */
     struct hzp_version *version;
-    struct hzp_waits waits; /* set together with rows */
-    /* training's are issued first, then the others, each group in order */
-    struct hzp_slice slice[HZP_SLICES_MAX];
+    struct hzp_waits waits;                 /* set together with rows */
+    struct hzp_slice slice[HZP_SLICES_MAX]; /* issued in this order */
     int32_t slices;
     enum hzp_settle settle; /* the strictest need of any source */
     /* a source asks that this step ends no update and publishes no version; it sees to it that
@@ -107,11 +102,11 @@ static inline const struct hzp_slice *hzp_offer_slice(const struct hzp_offer *of
     return NULL;
 }
 
-/* Whether the offer has any item of this tenant in its slices. */
-static inline bool hzp_offer_has(const struct hzp_offer *offer, enum hzp_tenant tenant)
+/* Whether the offer has any item in its slices. */
+static inline bool hzp_offer_trains(const struct hzp_offer *offer)
 {
     for (int32_t i = 0; i < offer->slices; i++)
-        if (offer->slice[i].tenant == tenant && offer->slice[i].to > offer->slice[i].from)
+        if (offer->slice[i].to > offer->slice[i].from)
             return true;
     return false;
 }

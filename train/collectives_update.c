@@ -272,8 +272,8 @@ const struct hzp_slice *hzp_collectives_offer_audit(struct hzp_collectives *x,
     int32_t limit = hzp_collectives_audit_limit(x);
     if (!a->built || a->to == limit)
         return NULL;
-    struct hzp_slice *slice = hzp_offer_add(
-        offer, &(struct hzp_slice){.chain = &a->chain, .from = a->to, .tenant = HZP_TENANT_TRAIN});
+    struct hzp_slice *slice =
+        hzp_offer_add(offer, &(struct hzp_slice){.chain = &a->chain, .from = a->to});
     int32_t end = hzp_ride_cut(NULL, step->version, room->op_times, &a->chain, a->to,
                                room->train_ns, room->item_ns, 0);
     slice->to = a->to = HZP_MIN(end, limit);

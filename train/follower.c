@@ -450,8 +450,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         return f->stage != PUBLISH || !offer->keep_version;
     if (f->to == limit || !room->train_ns)
         return false;
-    struct hzp_slice *slice = hzp_offer_add(
-        offer, &(struct hzp_slice){.chain = &f->chain, .from = f->to, .tenant = HZP_TENANT_TRAIN});
+    struct hzp_slice *slice =
+        hzp_offer_add(offer, &(struct hzp_slice){.chain = &f->chain, .from = f->to});
     int32_t end = hzp_ride_cut(NULL, step->version, room->op_times, &f->chain, f->to,
                                room->train_ns, room->item_ns, 0);
     limit = hzp_transfers_cut(hzp_collectives_transfers(f->collectives), f->to, limit);

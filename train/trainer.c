@@ -71,7 +71,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
 {
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
     if (config->gate && config->shards.groups.z3 > 1)
-        return hzp_fail(reterr, HZP_EUNSUP, "a gate evaluates whole weights on rank 0: use --z3 1");
+        return hzp_fail(reterr, HZP_EUNSUP,
+                        "a gate evaluates whole weights on rank 0: use --shard z3=1");
     HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
@@ -440,14 +441,6 @@ static int32_t slice_end(const struct hzp_trainer *t, const struct hzp_rider *ri
                         room->item_ns, room->ride_rows);
 }
 
-static bool trains_already(const struct hzp_offer *offer)
-{
-    for (int32_t i = 0; i < offer->slices; i++)
-        if (offer->slice[i].tenant == HZP_TENANT_TRAIN)
-            return true;
-    return offer->slices == HZP_SLICES_MAX;
-}
-
 /* Returns the age of the oldest unfinished sample; 0: training could not use more time. */
 static uint64_t note_pace(struct hzp_trainer *t, uint64_t now_ns)
 {
@@ -511,7 +504,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
         return turn; /* the other ranks take part in nothing else meanwhile */
     bool still = stands_still(t) && t->stage != HZP_TRAINER_UNDO;
-    if (still || trains_already(offer) || !room->train_ns)
+    if (still || offer->slices || !room->train_ns)
         return turn;
     if (t->stage == HZP_TRAINER_PREPARE && t->at == t->chain.items && !hzp_trainer_prepare_next(t))
         return turn;
@@ -545,7 +538,6 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     struct hzp_slice *slice = hzp_offer_add(
         offer, &(struct hzp_slice){.chain = &t->chain,
                                    .from = t->to,
-                                   .tenant = HZP_TENANT_TRAIN,
                                    .rider = t->stage == HZP_TRAINER_ACCUMULATE ? &t->rider : NULL});
     slice->to = cut_of(t, limit, slice_end(t, slice->rider, step, room));
     if (keep && ends_in_a_version(t))

@@ -34,9 +34,9 @@ int hzp_groups_check(const struct hzp_groups *g, struct hzp_err_text *reterr)
     const struct {
         const char *name, *of;
         int32_t size, above;
-    } level[] = {{"--z1", "--ranks", g->z1, g->ranks},
-                 {"--z2", "--z1", g->z2, g->z1},
-                 {"--z3", "--z2", g->z3, g->z2}};
+    } level[] = {{"--shard z1", "--ranks", g->z1, g->ranks},
+                 {"--shard z2", "--shard z1", g->z2, g->z1},
+                 {"--shard z3", "--shard z2", g->z3, g->z2}};
     if (g->ranks < 1 || g->ranks > HZP_GROUP_RANKS_MAX)
         return hzp_fail_param(reterr, HZP_EINVAL, "--ranks", "--ranks %d is not in 1 .. %d",
                               g->ranks, HZP_GROUP_RANKS_MAX);
@@ -304,7 +304,7 @@ static int check_given(const struct hzp_groups *given, struct hzp_err_text *rete
     const struct {
         const char *name;
         int32_t size;
-    } level[] = {{"--z1", given->z1}, {"--z2", given->z2}, {"--z3", given->z3}};
+    } level[] = {{"--shard z1", given->z1}, {"--shard z2", given->z2}, {"--shard z3", given->z3}};
     struct hzp_groups g = *given;
     for (int i = 0; i < HZP_COUNT(level); i++)
         if (level[i].size && given->ranks % level[i].size)
@@ -327,13 +327,12 @@ int hzp_groups_choose(struct hzp_groups *groups, const struct hzp_layout *layout
     HZP_TRY(hzp_groups_check(&whole, reterr));
     if (!search(groups, layout, model, limit, &best, &least, &fits)) {
         HZP_TRY(check_given(groups, reterr));
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "--z1, --z2 and --z3: no sizes fit those given and %d ranks",
+        return hzp_fail(reterr, HZP_EINVAL, "--shard: no sizes fit those given and %d ranks",
                         groups->ranks);
     }
     if (!fits)
         return hzp_fail(reterr, HZP_ENOMEM,
-                        "not enough memory for the shards: with --z1 %d --z2 %d --z3 %d a rank "
+                        "not enough memory for the shards: with --shard z1=%d,z2=%d,z3=%d a rank "
                         "needs %zu MB of %zu MB",
                         least.groups.z1, least.groups.z2, least.groups.z3, least.bytes.total >> 20,
                         limit >> 20);

@@ -120,9 +120,6 @@ static int event(void *ctx, const char *data, size_t n)
         r = fail_stream(s, "%s", e.error);
     } else if (e.text) {
         r = piece(s, s->heard_ns);
-        if (r == HZP_OK)
-            r = hzp_load_record_time(s->load->record, seconds(s->load->begin_ns, s->heard_ns), 1,
-                                     s->load->streams, s->load->reterr);
     } else if (e.choice) {
         s->last_ns = s->heard_ns; /* the answer's end, which may come without text */
         if (!s->first_ns && e.finished)
@@ -172,6 +169,30 @@ static int add_answer(struct load *l, struct stream *s)
     return hzp_load_record_answer(l->record, &answer, s->itl, s->itls, l->reterr);
 }
 
+/* Writes the request's line: before its ITLs are sorted. */
+static void write_line(const struct load *l, const struct stream *s)
+{
+    FILE *out = l->config->record;
+    const struct hzp_trace_request *asked = &l->work->trace.request[s->index];
+    double at = seconds(s->sent_ns, s->first_ns);
+    fprintf(out, "{\"request\":%lld,\"sent\":%.6f,\"status\":%d,\"input\":%d,\"output\":%d",
+            (long long)s->index, seconds(l->begin_ns, s->sent_ns), s->in.status,
+            s->input > 0 ? s->input : asked->input, s->output);
+    if (s->error[0]) {
+        json_t *why = json_stringn_nocheck(s->error, strlen(s->error));
+        char *text = json_dumps(why, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        fprintf(out, ",\"error\":%s", text ? text : "\"\"");
+        free(text);
+        json_decref(why);
+    }
+    fprintf(out, ",\"times\":[");
+    if (s->first_ns)
+        fprintf(out, "%.6f", at);
+    for (int64_t i = 0; i < s->itls; i++)
+        fprintf(out, ",%.6f", at += (double)s->itl[i]);
+    fprintf(out, "]}\n");
+}
+
 static void free_stream(struct stream *s)
 {
     if (s->fd >= 0)
@@ -201,6 +222,8 @@ static int end_stream(struct load *l, struct stream *s)
         refusal(s);
     if (!s->error[0] && !s->first_ns)
         fail_stream(s, "an empty answer");
+    if (l->config->record)
+        write_line(l, s);
     if (s->error[0])
         count_failure(l, s->error);
     else
@@ -211,9 +234,6 @@ static int end_stream(struct load *l, struct stream *s)
             break;
         }
     l->ended_ns = hzp_now_ns();
-    if (r == HZP_OK)
-        r = hzp_load_record_time(l->record, seconds(l->begin_ns, l->ended_ns), 0, l->streams,
-                                 l->reterr);
     keep_connection(l, s);
     free_stream(s);
     return r;
@@ -340,8 +360,6 @@ static int start_next(struct load *l)
         l->record->late_max_s = HZP_MAX(l->record->late_max_s, late);
         l->record->late_sum_s += HZP_MAX(late, 0);
     }
-    HZP_TRY(hzp_load_record_time(l->record, seconds(l->begin_ns, s->sent_ns), 0, l->streams,
-                                 l->reterr));
     if (l->idles) {
         s->fd = l->idle[--l->idles];
         s->kept = true;
@@ -553,12 +571,14 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
 static int warm_up(const struct hzp_load_config *config, struct hzp_err_text *reterr)
 {
     struct hzp_workload work = *config->work;
+    struct hzp_load_config unrecorded = *config;
     struct hzp_load_record record = {0};
     struct hzp_load_failures failures = {0};
+    unrecorded.record = NULL;
     work.trace.requests = HZP_MIN(work.trace.requests, (int64_t)config->warmup);
     work.trace.timed = false;
     work.seed = ~work.seed;
-    int r = drive(config, &work, 1, &record, &failures, reterr);
+    int r = drive(&unrecorded, &work, 1, &record, &failures, reterr);
     if (r == HZP_OK && record.failed)
         r = hzp_fail(reterr, HZP_EIO, "a warm-up request failed: %s", failures.reason[0].text);
     hzp_load_record_free(&record);

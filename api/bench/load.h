@@ -18,6 +18,7 @@
 #include "api/bench/workload.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 /* The server's address. */
@@ -40,6 +41,7 @@ struct hzp_load_config {
     double silence_s;    /* a request fails if the server sends nothing for this long */
     const json_t *extra; /* fields added to each request's body; NULL: none */
     bool progress;       /* print progress to standard error every few seconds */
+    FILE *record;        /* gets a line for each request that has ended; NULL: none */
 };
 
 enum { HZP_LOAD_REASONS = 6 };
@@ -67,6 +69,9 @@ struct hzp_load_cost {
 void hzp_load_read_cost(struct hzp_load_server *server, struct hzp_load_cost *ret);
 
 /* Sends all requests and records the answers; failed requests are counted and do not end the load.
+ * A line of config->record is a JSON object of one request: its index in the load, when it was sent
+ * (seconds since the load began), its HTTP status (0: none came), `error` if it failed, its tokens
+ * as the server counted them, and when each piece of its answer came (seconds since it was sent).
  * An interrupt (SIGINT) ends it early with the answers so far.  HZP_ENOMEM, HZP_EIO: the client
  * itself failed. */
 int hzp_load_run(const struct hzp_load_config *config, struct hzp_load_record *record,

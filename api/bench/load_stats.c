@@ -8,13 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLICES_MAX = 1 << 26 };
-
 void hzp_load_record_free(struct hzp_load_record *record)
 {
     free(record->answer);
     free(record->itl);
-    free(record->slice);
     memset(record, 0, sizeof(*record));
 }
 
@@ -75,28 +72,7 @@ int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load
         record->itls += fit;
     }
     a->good = meets(&record->goals, a);
-    record->pieces += itls + 1;
     record->answers++;
-    return HZP_OK;
-}
-
-int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pieces,
-                         int32_t running, struct hzp_err_text *reterr)
-{
-    double slice = at_s / HZP_LOAD_SLICE_S;
-    if (!(slice >= 0 && slice < SLICES_MAX))
-        return HZP_OK;
-    int64_t i = (int64_t)slice;
-    struct hzp_load_slice *all = room_for(record->slice, &record->slices_room, i + 1, sizeof(*all));
-    if (!all)
-        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the record of a load");
-    record->slice = all;
-    /* Between two events the number in flight does not change. */
-    int32_t before = record->slices ? all[record->slices - 1].running : 0;
-    for (; record->slices <= i; record->slices++)
-        all[record->slices] = (struct hzp_load_slice){.running = before};
-    all[i].pieces += pieces;
-    all[i].running = running;
     return HZP_OK;
 }
 

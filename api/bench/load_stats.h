@@ -31,22 +31,12 @@ struct hzp_load_answer {
     bool good;                     /* met all goals */
 };
 
-/* Events over time are counted in slices of HZP_LOAD_SLICE_S. */
-#define HZP_LOAD_SLICE_S 0.05
-struct hzp_load_slice {
-    int32_t pieces;  /* of answers, received in the slice */
-    int32_t running; /* requests in flight at the end of the slice */
-};
-
 struct hzp_load_record {
     struct hzp_load_goals goals;
     int64_t answers, answers_room;
     struct hzp_load_answer *answer;
     int64_t itls, itls_room;
     float *itl; /* seconds, of all answers */
-    int64_t slices, slices_room;
-    struct hzp_load_slice *slice;
-    int64_t pieces; /* of complete answers */
     int64_t sent, failed;
     int64_t other_length; /* answers of another length than requested */
     int32_t peak;         /* most requests in flight */
@@ -74,11 +64,6 @@ void hzp_load_record_free(struct hzp_load_record *record);
  * HZP_ENOMEM. */
 int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load_answer *answer,
                            float *itl, int64_t itls, struct hzp_err_text *reterr);
-
-/* Records that `pieces` pieces of answers arrived at this time, with `running` requests in flight.
- * Times beyond a few weeks are ignored.  HZP_ENOMEM. */
-int hzp_load_record_time(struct hzp_load_record *record, double at_s, int32_t pieces,
-                         int32_t running, struct hzp_err_text *reterr);
 
 /* Sorts the record's ITLs. HZP_ENOMEM. */
 int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *ret,

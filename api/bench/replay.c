@@ -2,10 +2,10 @@
 #include "api/bench/replay.h"
 
 #include "api/bench/load.h"
-#include "api/bench/load_plot.h"
 #include "api/bench/probe.h"
 #include "base/json.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int make_work(const struct hzp_load_settings *o, const struct hzp_load_se
     }
     ret->seed = (uint64_t)o->seed;
     ret->prefix = o->trace ? 0 : (int32_t)o->prefix;
-    ret->vocab = o->vocab ? (int32_t)o->vocab : server->vocab ? server->vocab : VOCAB_UNKNOWN;
+    ret->vocab = server->vocab ? server->vocab : VOCAB_UNKNOWN;
     int32_t context = o->context ? (int32_t)o->context : server->context;
     if (context > 1)
         hzp_workload_clip(ret, context);
@@ -213,7 +213,6 @@ static int report(const struct hzp_load_settings *o, const struct hzp_load_serve
                   struct hzp_err_text *reterr)
 {
     struct hzp_load_summary summary;
-    char title[640];
     HZP_TRY(hzp_load_summarise(record, &summary, reterr));
     if (o->json)
         print_json(o, server, work, record, &summary, failures, toll);
@@ -221,17 +220,7 @@ static int report(const struct hzp_load_settings *o, const struct hzp_load_serve
         print_report(work, record, &summary, failures);
     if (!o->json)
         print_toll(toll, record, &summary);
-    if (!o->plot)
-        return HZP_OK;
-    const char *name = o->trace ? strrchr(o->trace, '/') : NULL;
-    name = name ? name + 1 : o->trace;
-    if (name)
-        snprintf(title, sizeof(title), "%.200s: %.200s at %.4gx speed", server->model, name,
-                 o->scale);
-    else
-        snprintf(title, sizeof(title), "%.200s: %lld in, %lld out", server->model,
-                 (long long)o->input, (long long)o->output);
-    return hzp_load_plot(o->plot, title, record, &summary, reterr);
+    return HZP_OK;
 }
 
 static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reterr)
@@ -252,6 +241,35 @@ static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reter
     return r;
 }
 
+/* Runs the load, and sees meanwhile what it costs the server. */
+static int run(struct hzp_load_server *server, const struct hzp_load_config *config,
+               struct hzp_load_record *record, struct hzp_load_failures *failures,
+               struct toll *toll, struct hzp_err_text *reterr)
+{
+    hzp_load_read_cost(server, &toll->before);
+    struct hzp_probe *probe = hzp_probe_start(server);
+    int r = hzp_load_run(config, record, failures, reterr);
+    hzp_probe_stop(probe, &toll->probe);
+    hzp_load_read_cost(server, &toll->after);
+    return r;
+}
+
+static int open_record(const char *path, FILE **ret, struct hzp_err_text *reterr)
+{
+    *ret = path ? fopen(path, "we") : NULL;
+    return path && !*ret ? hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno)) : HZP_OK;
+}
+
+/* Closes the file; r: the result so far. */
+static int close_record(const char *path, FILE *file, int r, struct hzp_err_text *reterr)
+{
+    if (!file)
+        return r;
+    bool failed = ferror(file) != 0;
+    failed |= fclose(file) != 0;
+    return failed && r == HZP_OK ? hzp_fail(reterr, HZP_EIO, "%s: cannot be written", path) : r;
+}
+
 int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *reterr)
 {
     struct hzp_load_server server;
@@ -269,6 +287,9 @@ int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *ret
         json_decref(extra);
         return r;
     }
+    FILE *file;
+    struct toll toll;
+    r = open_record(o->record, &file, reterr);
     struct hzp_load_config config = {
         .server = &server,
         .work = &work,
@@ -279,13 +300,11 @@ int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *ret
         .silence_s = o->silence,
         .extra = extra,
         .progress = !o->json,
+        .record = file,
     };
-    struct toll toll;
-    hzp_load_read_cost(&server, &toll.before);
-    struct hzp_probe *probe = hzp_probe_start(&server);
-    r = hzp_load_run(&config, &record, &failures, reterr);
-    hzp_probe_stop(probe, &toll.probe);
-    hzp_load_read_cost(&server, &toll.after);
+    if (r == HZP_OK)
+        r = run(&server, &config, &record, &failures, &toll, reterr);
+    r = close_record(o->record, file, r, reterr);
     if (r == HZP_OK)
         r = report(o, &server, &work, &record, &failures, &toll, reterr);
     if (r == HZP_OK && record.answers == 0)

@@ -73,7 +73,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     if (!t->served_end_ns)
         return;
-    if (!hzp_offer_has(offer, HZP_TENANT_TRAIN)) {
+    if (!hzp_offer_trains(offer)) {
         t->between++;
         return;
     }

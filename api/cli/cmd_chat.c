@@ -18,6 +18,7 @@ enum { PATIENCE_S = 600 };
 
 struct chat {
     const struct hzp_chat_settings *settings;
+    double temperature;
     struct hzp_load_server server;
     json_t *messages;
     int64_t version; /* that made the last answer; -1: none */
@@ -55,9 +56,9 @@ static void become_server(const struct hzp_options *options, int out)
     argv[n++] = "0";
     argv[n++] = "--log-level";
     argv[n++] = "error";
-    if (options->chat.state_dir) {
+    if (options->engine.learning.state_dir) {
         argv[n++] = "--state";
-        argv[n++] = options->chat.state_dir;
+        argv[n++] = options->engine.learning.state_dir;
     }
     if (options->engine.model.chat_template) {
         argv[n++] = "--chat-template";
@@ -167,7 +168,7 @@ static void answer(struct chat *chat)
     struct hzp_http_stream in;
     struct hzp_err_text err = {.text = ""};
     json_t *body = json_pack("{s:O, s:b, s:f}", "messages", chat->messages, "stream", 1,
-                             "temperature", chat->settings->temperature);
+                             "temperature", chat->temperature);
     if (chat->settings->max_tokens)
         json_object_set_new(body, "max_tokens",
                             json_integer((json_int_t)chat->settings->max_tokens));
@@ -352,7 +353,8 @@ static void talk(struct chat *chat)
 
 int hzp_cmd_chat(const struct hzp_options *options)
 {
-    struct chat chat = {.settings = &options->chat, .version = -1};
+    struct chat chat = {
+        .settings = &options->chat, .temperature = options->complete.temperature, .version = -1};
     struct hzp_err_text err = {.text = ""};
     const struct sigaction action = {.sa_handler = on_interrupt}; /* without SA_RESTART */
     char url[512];
@@ -364,7 +366,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
     else
         r = start_server(&chat, options, url, sizeof(url), &err);
     if (r == HZP_OK)
-        r = hzp_load_connect(url, options->chat.api_key, NULL, &chat.server, &err);
+        r = hzp_load_connect(url, options->client.api_key, NULL, &chat.server, &err);
     if (r == HZP_OK) {
         chat.messages = json_array();
         clear(&chat, options->chat.system);

@@ -217,11 +217,11 @@ static int evaluate(struct eval *e, const struct hzp_engine_settings *settings,
 
 int hzp_cmd_eval(const struct hzp_options *options)
 {
-    if (options->words != 1 || !options->eval.data) {
+    if (options->words != 1 || !options->train.data) {
         fprintf(stderr, "hzpserve: usage: hzpserve eval MODEL --data FILE\n");
         return 2;
     }
-    struct eval e = {.data = options->eval.data, .fields = &options->eval.fields};
+    struct eval e = {.data = options->train.data, .fields = &options->train.fields};
     struct hzp_err_text err = {0};
     hzp_plan_init(&e.plan);
     int r = evaluate(&e, &options->engine, &err), status = 0;

@@ -6,7 +6,6 @@
  * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with
  * random weights. */
 #include "api/cli/commands.h"
-#include "api/cli/plan_gpus.h"
 #include "api/engine/assembly.h"
 #include "base/arena.h"
 #include "nanobatch/run/exec.h"
@@ -28,7 +27,7 @@ struct planning {
     struct hzp_plan_shape shape;
 };
 
-/* ---- the plan shape from the options ---- */
+/* ---- the plan shape from --shape ---- */
 
 /* Index of the first of `count` names that text begins with, followed by `end`; -1: none. */
 static int name_of(const char *text, char end, const char *const *name, int count)
@@ -41,15 +40,50 @@ static int name_of(const char *text, char end, const char *const *name, int coun
     return -1;
 }
 
-static int lane_named(const char *text)
+static int lane_named(const char *text, char end)
 {
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (!strcmp(text, hzp_lane_name_text((enum hzp_lane_name)l)))
+    for (int l = 0; l < HZP_LANE_COUNT; l++) {
+        const char *name = hzp_lane_name_text((enum hzp_lane_name)l);
+        if (name_of(text, end, &name, 1) == 0)
             return l;
+    }
     return -1;
 }
 
-/* Parses one word: "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
+/* "3:1": the relative sizes of nano-batches. */
+static bool sizes_word(struct hzp_plan_shape *s, const char *word)
+{
+    char *end;
+    s->nanos = 0;
+    memset(s->weight, 0, sizeof(s->weight));
+    for (;; word = end + 1) {
+        long weight = strtol(word, &end, 10);
+        if (end == word || weight > INT32_MAX / HZP_NANO_MAX)
+            return false;
+        if (s->nanos < HZP_NANO_MAX)
+            s->weight[s->nanos] = (int32_t)weight;
+        s->nanos++; /* hzp_plan_shape_check() reports too many */
+        if (!*end)
+            return true;
+    }
+}
+
+/* "memory=2": the cores of a lane. */
+static bool cores_word(struct hzp_plan_shape *s, const char *word)
+{
+    int lane = lane_named(word, '=');
+    const char *number = strchr(word, '=');
+    char *end;
+    if (lane < 0 || number[1] < '0' || number[1] > '9')
+        return false;
+    long cores = strtol(number + 1, &end, 10);
+    if (*end || cores > INT16_MAX)
+        return false;
+    s->share[lane] = (int16_t)cores;
+    return true;
+}
+
+/* "overlap", "apart", "decode=memory", "1:product=memory", "train=train". */
 static bool lane_word(struct hzp_plan_shape *s, const char *word)
 {
     static const char *const kind[] = {"product", "decode", "prefill", "rows", "train"};
@@ -69,7 +103,7 @@ static bool lane_word(struct hzp_plan_shape *s, const char *word)
         word += 2;
     }
     int k = name_of(word, '=', kind, HZP_COUNT(kind));
-    int lane = k < 0 ? -1 : lane_named(word + strlen(kind[k]) + 1);
+    int lane = k < 0 ? -1 : lane_named(word + strlen(kind[k]) + 1, '\0');
     if (lane < 0 || last >= s->nanos)
         return false;
     if (k == HZP_KIND_COUNT)
@@ -79,73 +113,39 @@ static bool lane_word(struct hzp_plan_shape *s, const char *word)
     return true;
 }
 
-static bool cores_word(struct hzp_plan_shape *s, char *word)
+static bool order_word(struct hzp_plan_shape *s, const char *word)
 {
-    char *equals = strchr(word, '='), *end;
-    if (!equals)
-        return false;
-    *equals = '\0';
-    int lane = lane_named(word);
-    long cores = strtol(equals + 1, &end, 10);
-    *equals = '=';
-    if (lane < 0 || *end || end == equals + 1 || cores < 0 || cores > INT16_MAX)
-        return false;
-    s->share[lane] = (int16_t)cores;
-    return true;
+    static const char *const order[] = {"strands", "layers", "skewed"};
+    int i = name_of(word, '\0', order, HZP_COUNT(order));
+    if (i >= 0)
+        s->order = (uint8_t)i;
+    return i >= 0;
 }
 
-static bool lanes_word(struct hzp_plan_shape *s, char *word)
-{
-    return lane_word(s, word);
-}
-
-/* Calls take() for each word of a comma-separated list. */
-static int each_word(struct hzp_plan_shape *s, const char *name, const char *list,
-                     bool (*take)(struct hzp_plan_shape *, char *), struct hzp_err_text *reterr)
-{
-    char copy[256];
-    if (!list)
-        return HZP_OK;
-    if ((size_t)snprintf(copy, sizeof(copy), "%s", list) >= sizeof(copy))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s is too long", name);
-    char *rest = copy, *word;
-    while ((word = strsep(&rest, ",")) != NULL)
-        if (!take(s, word))
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s: cannot parse \"%s\"", name, word);
-    return HZP_OK;
-}
-
-static bool split_word(struct hzp_plan_shape *s, char *word)
-{
-    char *end;
-    long weight = strtol(word, &end, 10);
-    if (*end || end == word || weight < 0 || weight > INT32_MAX / HZP_NANO_MAX)
-        return false;
-    if (s->nanos < HZP_NANO_MAX)
-        s->weight[s->nanos] = (int32_t)weight;
-    s->nanos++; /* hzp_plan_shape_check() reports too many */
-    return true;
-}
-
+/* Words that say how many nano-batches there are come first, because others name them. */
 static int read_shape(struct planning *p, struct hzp_err_text *reterr)
 {
-    const struct hzp_plan_settings *o = p->settings;
     struct hzp_plan_shape *s = &p->shape;
+    char copy[256];
+    const char *text = p->settings->shape ? p->settings->shape : "1";
     *s = hzp_plan_sequential;
-    s->order = (uint8_t)o->order;
-    s->ride = (int32_t)o->ride;
-    if (o->split) {
-        s->nanos = 0;
-        HZP_TRY(each_word(s, "--split", o->split, split_word, reterr));
-    } else {
-        s->nanos = (int32_t)o->nano;
-        for (int i = 0; i < s->nanos; i++)
-            s->weight[i] = 1;
+    s->ride = (int32_t)p->settings->ride;
+    for (int later = 0; later < 2; later++) {
+        if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy))
+            return hzp_fail_param(reterr, HZP_EINVAL, "--shape", "--shape is too long");
+        char *rest = copy, *word;
+        while ((word = strsep(&rest, ",")) != NULL) {
+            bool sizes = strspn(word, "0123456789:") == strlen(word) && *word;
+            if (sizes == (later == 1))
+                continue;
+            if (!(sizes ? sizes_word(s, word)
+                        : order_word(s, word) || cores_word(s, word) || lane_word(s, word)))
+                return hzp_fail_param(reterr, HZP_EINVAL, "--shape", "--shape: cannot parse \"%s\"",
+                                      word);
+        }
+        HZP_TRY(hzp_plan_shape_check(s, reterr));
     }
-    HZP_TRY(hzp_plan_shape_check(s, reterr));
-    HZP_TRY(each_word(s, "--lanes", o->lanes, lanes_word, reterr));
-    HZP_TRY(each_word(s, "--cores", o->cores, cores_word, reterr));
-    return hzp_plan_shape_check(s, reterr);
+    return HZP_OK;
 }
 
 /* ---- the step ---- */
@@ -185,10 +185,7 @@ static void close_all(struct planning *p)
 
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
-    int32_t items = p->parts.rig->chain.items, wanted = (int32_t)p->settings->train_items;
-    int32_t from = (int32_t)HZP_MIN(p->settings->train_from, items);
-    int32_t to = wanted ? HZP_MIN(items - from, wanted) + from : items;
-    hzp_rig_build(p->parts.rig, shape, from, to, &p->plan);
+    hzp_rig_build(p->parts.rig, shape, 0, p->parts.rig->chain.items, &p->plan);
 }
 
 /* ---- timing ---- */
@@ -302,7 +299,7 @@ int hzp_cmd_plan(const struct hzp_options *options)
     struct planning p = {.settings = &options->plan};
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
-    int r = options->plan.gpus ? hzp_plan_gpus(options, &err) : plan(&p, &options->engine, &err);
+    int r = plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     close_all(&p);

@@ -333,7 +333,7 @@ int hzp_cmd_pull(const struct hzp_options *options)
                      .dir = dir,
                      .buffer = hzp_xmalloc(HZP_TRANSFER_PIECE),
                      .reterr = &err};
-    int r = hzp_http_server(p.url, options->push.api_key, &p.server, &err);
+    int r = hzp_http_server(p.url, options->client.api_key, &p.server, &err);
     if (r >= 0)
         r = pull(&p, options->words == 3 ? options->word[1] : "current");
     hzp_upload_destroy(p.units);

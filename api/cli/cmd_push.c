@@ -134,8 +134,8 @@ static int activate(struct push *p, json_t **ret)
     hzp_checksum_text(p->m.checksum, checksum);
     name_source(p, source, sizeof(source));
     snprintf(route, sizeof(route), "/v1/replication/%s/activate?timeout=3600", checksum);
-    json_t *body = json_pack("{s:s, s:s}", "lessons", p->options->push.lessons ? "replay" : "skip",
-                             "source", source);
+    json_t *body = json_pack("{s:s, s:s}", "lessons",
+                             p->options->weights.lessons ? "replay" : "skip", "source", source);
     if (!body)
         return hzp_fail(p->reterr, HZP_EINVAL, "%s: its name is not UTF-8", p->dir);
     int r = hzp_transfer_json(&p->server, "POST", route, body, ret, p->reterr);
@@ -169,7 +169,7 @@ int hzp_cmd_push(const struct hzp_options *options)
         return 2;
     }
     struct push p = {.options = options, .dir = options->word[1], .reterr = &err};
-    int r = hzp_http_server(options->word[0], options->push.api_key, &p.server, &err);
+    int r = hzp_http_server(options->word[0], options->client.api_key, &p.server, &err);
     if (r >= 0)
         r = push(&p);
     hzp_model_close(p.reader);

@@ -528,8 +528,7 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     j->tables.others_max = j->settings->others_max;
     HZP_TRY(measure(j, bench, reterr));
     if (j->settings->validate && !stop)
-        return hzp_search_validate(bench->rig, &j->tables, j->settings->validate,
-                                   (uint64_t)j->settings->validate_seed, &stop, reterr);
+        return hzp_search_validate(bench->rig, &j->tables, j->settings->validate, 1, &stop, reterr);
     if (stop)
         return HZP_ECANCELED;
     if (!stop && strcmp(j->plans.sought, j->sought) != 0)

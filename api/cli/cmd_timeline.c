@@ -37,7 +37,7 @@ static int get(const struct hzp_options *options, struct hzp_http_stream *in,
     struct hzp_load_server server;
     snprintf(route, sizeof(route), "/debug/timeline?seconds=%g", s->seconds);
     const struct hzp_http_call call = {.method = "GET", .route = route, .patience_s = PATIENCE_S};
-    HZP_TRY(hzp_http_server(url, s->api_key, &server, reterr));
+    HZP_TRY(hzp_http_server(url, options->client.api_key, &server, reterr));
     HZP_TRY(hzp_http_call(&server, &call, in, reterr));
     if (in->status == 200 && in->bytes)
         return write_file(s->out, in, reterr);

@@ -6,7 +6,6 @@
  *
  *     OUT/checkpoint-STEP/    model directory and trainer.safetensors, the newest ones
  *     OUT/train.jsonl         one line per update
- *     OUT/loss.svg            its curve, at the end, also of an interrupted run
  *     OUT itself              at the end, the trained model
  *
  * A run that was stopped and resumed draws the same samples in the same order and computes the same
@@ -18,7 +17,6 @@
 #include "api/engine/follow.h"
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
-#include "api/learn/loss_plot.h"
 #include "api/learn/train_log.h"
 #include "base/arena.h"
 #include "base/file.h"
@@ -36,6 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const float init_std = 0.02f; /* of the weights of a model from scratch */
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
 static const uint64_t slice_ns = 100000000;               /* interval of checks for signals */
 
@@ -135,10 +134,7 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
 static int choose_source(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_learning_settings *learning = &run->engine->learning;
-    run->keep =
-        (struct hzp_retention){.last = learning->keep_checkpoints, .hourly = learning->keep_hourly};
-    if (learning->keep)
-        HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
+    HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
     static const char *const configuration[] = {"config.json", "generation_config.json"};
     static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
@@ -273,7 +269,7 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
         return HZP_OK;
     if (run->parts.shards.groups.z3 > 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--eval",
-                              "--eval needs whole weights on each rank: use --z3 1");
+                              "--eval needs whole weights on each rank: use --shard z3=1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
@@ -334,9 +330,8 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
 /* Initializes the draft with random weights. */
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
-    const struct hzp_train_settings *o = run->settings;
     return hzp_model_init(run->parts.dev, hzp_version_units(run->parts.weights, draft),
-                          (uint64_t)o->init_seed, (float)o->init_std);
+                          (uint64_t)run->engine->learning.seed, init_std);
 }
 
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
@@ -375,8 +370,8 @@ static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *dr
     }
     if (!o->from_scratch)
         return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);
-    return hzp_model_init(a->dev, hzp_version_units(a->weights, draft), (uint64_t)o->init_seed,
-                          (float)o->init_std);
+    return hzp_model_init(a->dev, hzp_version_units(a->weights, draft),
+                          (uint64_t)run->engine->learning.seed, init_std);
 }
 
 /* A rank other than 0, from its start to its end. */
@@ -389,17 +384,11 @@ static int follow(struct run *run, struct hzp_err_text *reterr)
     return hzp_follow(&config, reterr);
 }
 
-static void log_path(const struct hzp_train_settings *o, char *ret, size_t size)
-{
-    snprintf(ret, size, "%s%s", o->log_file ? o->log_file : o->out,
-             o->log_file ? "" : "/train.jsonl");
-}
-
 static int open_log(struct run *run, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     const struct hzp_train_settings *o = run->settings;
-    log_path(o, path, sizeof(path));
+    snprintf(path, sizeof(path), "%s/train.jsonl", o->out);
     HZP_TRY(hzp_train_log_open(path, run->step, run->total, &run->log, reterr));
     struct hzp_assembly_loop loop = {.idle_ns = slice_ns};
     HZP_TRY(hzp_assembly_open_loop(&run->parts, &loop, reterr));
@@ -551,28 +540,6 @@ static int train(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* Draws the losses so far.  A picture that cannot be written is no reason to fail. */
-static void plot(struct run *run)
-{
-    enum { COLUMNS = 64, ROWS = 14 };
-    const struct hzp_train_settings *o = run->settings;
-    char log[PATH_MAX], svg[PATH_MAX];
-    struct hzp_loss_curve curve;
-    struct hzp_err_text text = {{0}, {0}};
-    log_path(o, log, sizeof(log));
-    snprintf(svg, sizeof(svg), "%s/loss.svg", o->out);
-    int r = hzp_loss_curve_read(log, &curve, &text);
-    if (r >= 0 && curve.trains) {
-        r = hzp_loss_plot_svg(&curve, run->source_dir, svg, &text);
-        if (o->plot || isatty(STDERR_FILENO))
-            hzp_loss_plot_text(&curve, COLUMNS, ROWS, stderr);
-    }
-    if (r < 0)
-        fprintf(stderr, "no loss curve: %s\n", text.text);
-    else
-        hzp_loss_curve_free(&curve);
-}
-
 static int finish(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = run->settings;
@@ -582,8 +549,6 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     hzp_train_log_line(run->log);
     HZP_TRY(rest(run, reterr));
     HZP_TRY(save(run, reterr));
-    if (run->step > 0)
-        plot(run);
     if (stopped && run->step == 0) {
         fprintf(stderr, "stopped before the first update; nothing was saved\n");
         return HZP_OK;

@@ -158,6 +158,6 @@ int hzp_cmd_weights(const struct hzp_options *options)
 {
     struct client c = {.options = options};
     struct hzp_err_text err = {.text = ""};
-    int r = hzp_http_server(options->weights.server, options->weights.api_key, &c.server, &err);
+    int r = hzp_http_server(options->client.url, options->client.api_key, &c.server, &err);
     return r < 0 ? hzp_command_failed(r, &err) : run(&c);
 }

@@ -21,6 +21,7 @@ enum hzp_option_kind {
     HZP_OPTION_FLAG,    /* int64_t, 0 or 1; takes no value */
     HZP_OPTION_CHOICE,  /* int64_t, the index among `choices` */
     HZP_OPTION_LIST,    /* struct hzp_option_list; may be given several times */
+    HZP_OPTION_PARTS,   /* "HEAD,name=VALUE,...": each part has a field of its own */
 };
 
 struct hzp_option {
@@ -31,21 +32,26 @@ struct hzp_option {
     const char *value;   /* the default, as typed on the command line; NULL: not given */
     double low, high;    /* of numbers */
     const char *choices; /* "a|b|c" */
-    const char *env;     /* an environment variable that also sets it; NULL: none */
-    const char *meta;    /* placeholder of the value in the help text */
-    unsigned commands;   /* enum hzp_command, or'ed */
+    /* of PARTS: names without dashes, integers, numbers and sizes; the head, if any, is "".  What a
+     * value does not name stays as it is. */
+    const struct hzp_option *part;
+    int parts;
+    const char *env;   /* an environment variable that also sets it; NULL: none */
+    const char *meta;  /* placeholder of the value in the help text */
+    unsigned commands; /* enum hzp_command, or'ed */
     const char *help;
 };
 
 extern const struct hzp_option hzp_option_table[];
 extern const int hzp_option_count;
 
-/* Earlier names of options, which are still taken. */
+/* Earlier names of options: those that are still taken, and those that are refused, with what to
+ * write instead. */
 struct hzp_option_alias {
     const char *was, *name;
 };
-extern const struct hzp_option_alias hzp_option_alias[];
-extern const int hzp_option_aliases;
+extern const struct hzp_option_alias hzp_option_alias[], hzp_option_gone[];
+extern const int hzp_option_aliases, hzp_options_gone;
 
 struct hzp_command_info {
     enum hzp_command command;

@@ -68,6 +68,49 @@ static int no_choice(const struct hzp_option *s, const char *text, struct hzp_er
                           s->choices, text, hzp_nearest_text(&near, hint));
 }
 
+static int set(const struct hzp_option *s, const char *text, struct hzp_options *options,
+               struct hzp_err_text *reterr);
+
+/* Parses one part, "name=VALUE" or the head. */
+static int set_part(const struct hzp_option *s, const char *word, struct hzp_options *options,
+                    struct hzp_err_text *reterr)
+{
+    char name[64], names[160] = "";
+    size_t length = strcspn(word, "="), n = 0;
+    bool head = !word[length];
+    for (int i = 0; i < s->parts; i++) {
+        struct hzp_option part = s->part[i];
+        if (n < sizeof(names))
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s%s", n ? ", " : "",
+                                  *part.name ? part.name : "a value", *part.name ? "=VALUE" : "");
+        if (head ? *part.name : strlen(part.name) != length || memcmp(part.name, word, length))
+            continue;
+        snprintf(name, sizeof(name), "%s%s%s", s->name, head ? "" : " ", part.name);
+        part.name = name;
+        return set(&part, head ? word : word + length + 1, options, reterr);
+    }
+    return hzp_fail_param(reterr, HZP_EINVAL, s->name,
+                          "%s takes %s, separated by commas, not \"%s\"", s->name, names, word);
+}
+
+static int set_parts(const struct hzp_option *s, const char *text, struct hzp_options *options,
+                     struct hzp_err_text *reterr)
+{
+    char word[64];
+    for (;; text++) {
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof(word))
+            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s: \"%.60s...\" is too long",
+                                  s->name, text);
+        memcpy(word, text, length);
+        word[length] = '\0';
+        HZP_TRY(set_part(s, word, options, reterr));
+        text += length;
+        if (!*text)
+            return HZP_OK;
+    }
+}
+
 static int out_of_range(const struct hzp_option *s, const char *text, struct hzp_err_text *reterr)
 {
     return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes %s from %g to %g, not \"%s\"",
@@ -87,6 +130,8 @@ static int set(const struct hzp_option *s, const char *text, struct hzp_options 
     errno = 0;
     if (s->kind == HZP_OPTION_TEXT || s->kind == HZP_OPTION_FILE) {
         *(const char **)field = text;
+    } else if (s->kind == HZP_OPTION_PARTS) {
+        return set_parts(s, text, options, reterr);
     } else if (s->kind == HZP_OPTION_LIST) {
         struct hzp_option_list *list = field;
         if (list->count == HZP_OPTIONS_LIST_MAX)
@@ -174,6 +219,10 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
 {
     char word[64], hint[HZP_NEAREST_TEXT];
     snprintf(word, sizeof(word), "%.*s", (int)length, name);
+    for (int i = 0; i < hzp_options_gone; i++)
+        if (!strcmp(hzp_option_gone[i].was, word))
+            return hzp_fail_param(reterr, HZP_EINVAL, word, "%s no longer exists: %s", word,
+                                  hzp_option_gone[i].name);
     struct hzp_nearest near = hzp_nearest(word);
     for (int i = 0; i < hzp_option_count; i++)
         if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
@@ -248,7 +297,10 @@ static int read_line(const char *dir, const char *path, int number, char *line,
     const struct hzp_option *s = find(line, length, options->command);
     char *value = line + length;
     value += strspn(value, value[0] == '=' ? "=" : " \t");
-    if (!s || !(s->commands & options->command) || s->kind == HZP_OPTION_LIST)
+    struct hzp_err_text err;
+    if (!s && no_option(line, length, options->command, &err) < 0)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text);
+    if (!(s->commands & options->command) || s->kind == HZP_OPTION_LIST)
         return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %.*s is not an option of hzpserve %s", path,
                         number, (int)length, line, command_name(options->command));
     char *kept = keep(s->kind == HZP_OPTION_FLAG ? "1" : value);
@@ -258,7 +310,6 @@ static int read_line(const char *dir, const char *path, int number, char *line,
         if (access(beside, R_OK) == 0)
             kept = keep(beside);
     }
-    struct hzp_err_text err;
     int r = set(s, kept, options, &err);
     return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
 }
@@ -451,6 +502,8 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     }
     if (ret->command == HZP_COMMAND_BENCH && ret->words)
         ret->bench.what = ret->word[0];
+    ret->bench.load.url = ret->client.url;
+    ret->bench.load.api_key = ret->client.api_key;
     ret->engine.model.dir = dir;
     return HZP_OK;
 }

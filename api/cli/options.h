@@ -56,60 +56,48 @@ struct hzp_serve_settings {
 };
 
 struct hzp_train_settings {
-    struct hzp_example_fields fields;
-    const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir, *log_file;
-    int64_t epochs, eval_every, resume, init_seed, plot;
-    double init_std;
+    struct hzp_example_fields fields; /* eval has these and the data, too */
+    const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir;
+    int64_t epochs, eval_every, resume;
 };
 
-struct hzp_eval_settings {
-    struct hzp_example_fields fields;
-    const char *data;
-};
-
-struct hzp_complete_settings {
+struct hzp_complete_settings { /* chat has the temperature, too */
     double temperature, top_p, min_p, repetition, presence, frequency;
     int64_t top_k, max_tokens, min_tokens, seed, choices;
     int64_t ignore_eos, echo, raw;
     struct hzp_option_list stop;
 };
 
+/* The server that bench, chat, timeline, weights, pull and push talk to. */
+struct hzp_client_settings {
+    const char *url; /* of commands that take it as an option */
+    const char *api_key;
+};
+
 struct hzp_chat_settings {
-    const char *system, *api_key, *state_dir;
-    double temperature;
+    const char *system;
     int64_t max_tokens; /* 0: the server's default */
 };
 
 struct hzp_timeline_settings {
-    const char *out, *api_key;
+    const char *out;
     double seconds;
 };
 
-struct hzp_weights_options {
-    const char *server, *api_key;
-    int64_t lessons;   /* 1: replay */
-    int64_t optimizer; /* 1: reset */
-};
-
-struct hzp_push_options { /* pull has the key, too */
-    const char *api_key;
-    int64_t lessons; /* 1: replay */
+struct hzp_weights_options { /* push has lessons, too */
+    int64_t lessons;         /* 1: replay */
+    int64_t optimizer;       /* 1: reset */
 };
 
 struct hzp_plan_settings {
-    int64_t decode, prefill, train, depth; /* rows of the step */
-    int64_t train_from, train_items;
-    int64_t nano, order /* strands, layers, skewed */, ride;
-    const char *split, *lanes, *cores;
-    const char *trace;
+    int64_t decode, prefill, train, depth, ride; /* rows of the step */
+    const char *shape, *trace;
     int64_t print, repeat;
-    int64_t gpus;                            /* > 0: on paper, on so many */
-    double gpu_tflops, gpu_memory, gpu_link; /* of one: TFLOP/s, GB/s, GB/s each way */
 };
 
 struct hzp_search_settings {
     const char *file;
-    int64_t show, fresh, tries, validate, validate_seed;
+    int64_t show, fresh, tries, validate;
     double itl_ms, seconds, others_max;
 };
 
@@ -131,12 +119,11 @@ struct hzp_options {
     struct hzp_bench_settings bench;
     struct hzp_serve_settings serve;
     struct hzp_train_settings train;
-    struct hzp_eval_settings eval;
     struct hzp_complete_settings complete;
     struct hzp_chat_settings chat;
     struct hzp_timeline_settings timeline;
     struct hzp_weights_options weights;
-    struct hzp_push_options push;
+    struct hzp_client_settings client;
     struct hzp_plan_settings plan;
     struct hzp_search_settings search;
 };

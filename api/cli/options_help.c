@@ -39,8 +39,8 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve bench offline DIR --requests 200 --json\n"},
     {HZP_COMMAND_PLAN, 1, "plan", "[MODEL]", "the plan of one step: print it, trace it, time it",
      "  hzpserve plan DIR --decode 16\n"
-     "  hzpserve plan DIR --decode 16 --prefill 64 --nano 2 --lanes overlap --trace step.json\n"
-     "  hzpserve plan DIR --decode 16 --train 256 --lanes train=train --repeat 20\n"},
+     "  hzpserve plan DIR --decode 16 --prefill 64 --shape 1:1,overlap --trace step.json\n"
+     "  hzpserve plan DIR --decode 16 --train 256 --shape train=train --repeat 20\n"},
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]", "measure this device; find the best plans for it",
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
@@ -112,12 +112,12 @@ static const struct {
     {"start", "[MODEL]", "from exec until a server answers, with and without training",
      "hzpserve bench start DIR", "--quick --json", "device"},
     {"link", "", "transfers between ranks", "hzpserve bench link --ranks 2",
-     "--ranks --link-rate --link-latency --rank-timeout --rank-wait --quick --json", ""},
+     "--ranks --link-throttle --rank-timeout --rank-wait --quick --json", ""},
     {"replay", "", "a recorded or made-up load on a running server: TTFT, TPOT, ITL, E2EL, goodput",
-     "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --plot load.svg",
+     "hzpserve bench replay --trace FILE --scale 2 --slo ttft=500ms,itl=50ms --record load.jsonl",
      "--url --served-model-name --api-key --trace --scale --limit --shrink --requests --input-len "
-     "--output-len --prefix-len --rate --max-concurrency --concurrency --slo --plot --warmup "
-     "--temperature --top-p --seed --vocab --silence --extra-body --context --json",
+     "--output-len --prefix-len --rate --max-concurrency --slo --record --warmup "
+     "--temperature --top-p --seed --silence --extra-body --context --json",
      ""},
 };
 
@@ -145,7 +145,7 @@ static const struct topic {
      "  hzpserve serve DIR --itl-stretch 1.5 --train-share 1\n"},
     {"ranks", "several processes that train one model",
      "  hzpserve bench link --ranks 2\n"
-     "  hzpserve bench link --ranks 2 --link-rate 1G --link-latency 0.1\n"},
+     "  hzpserve bench link --ranks 2 --link-throttle 1G,latency=0.1\n"},
     {"data", "the examples of train and eval",
      "  hzpserve eval DIR --data heldout.jsonl\n"
      "  hzpserve train DIR --data train.jsonl --eval heldout.jsonl --eval-every 50 --out tuned\n"},
@@ -158,8 +158,8 @@ static const struct topic {
     {"weights",
      "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
-     "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --server http://10.0.0.5:8000\n"},
-    {"transfer", "versions that are fetched from a running server, or sent to one",
+     "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --url http://10.0.0.5:8000\n"},
+    {"client", "the server that bench, chat, timeline, weights, pull and push talk to",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned\n"
      "  hzpserve push http://10.0.0.6:8000 tuned\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
@@ -168,7 +168,7 @@ static const struct topic {
      "  hzpserve search DIR --seconds 600\n"
      "  hzpserve serve DIR --plans auto\n"},
     {"load", "the requests of a benchmark",
-     "  hzpserve bench replay --requests 64 --concurrency 16 --input-len 512 --json\n"},
+     "  hzpserve bench replay --requests 64 --max-concurrency 16 --input-len 512 --json\n"},
     {"coserve", "the phases of bench coserve", "  hzpserve bench coserve DIR --rounds 5\n"},
     {"log", "what is logged to standard error, and how",
      "  hzpserve serve DIR --log-level info,serve=debug\n"
@@ -216,7 +216,7 @@ static void print_wrapped(FILE *out, const char *text)
 
 static void print_option(FILE *out, const struct hzp_option *s)
 {
-    char left[64], right[400];
+    char left[64], right[800];
     snprintf(left, sizeof(left), "%s%s%s", s->name, s->kind == HZP_OPTION_FLAG ? "" : " ",
              s->kind == HZP_OPTION_FLAG     ? ""
              : s->kind == HZP_OPTION_CHOICE ? s->choices

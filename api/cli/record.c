@@ -90,9 +90,9 @@ static int put_model(struct writer *w, const char *dir, struct hzp_err_text *ret
     return r;
 }
 
-/* Whether the option must be equal on all ranks.  What throttles a link may differ: one slow link
- * among others. */
-static bool shared(const struct hzp_option *s, enum hzp_command command)
+/* Whether the option, or a part of one, must be equal on all ranks.  What throttles a link may
+ * differ: one slow link among others. */
+static bool shared(const struct hzp_option *s)
 {
     static const struct {
         size_t begin, size;
@@ -103,8 +103,7 @@ static bool shared(const struct hzp_option *s, enum hzp_command command)
         {offsetof(struct hzp_options, engine.ranks), sizeof(struct hzp_ranks_settings)},
         {offsetof(struct hzp_options, train), sizeof(struct hzp_train_settings)},
     };
-    if (!s->name || !(s->commands & command) || s->kind == HZP_OPTION_TEXT ||
-        s->kind == HZP_OPTION_FILE || s->kind == HZP_OPTION_LIST ||
+    if (s->kind == HZP_OPTION_TEXT || s->kind == HZP_OPTION_FILE || s->kind == HZP_OPTION_LIST ||
         s->field == offsetof(struct hzp_options, engine.ranks.link_rate) ||
         s->field == offsetof(struct hzp_options, engine.ranks.link_latency_ms))
         return false;
@@ -112,6 +111,20 @@ static bool shared(const struct hzp_option *s, enum hzp_command command)
         if (s->field >= part[i].begin && s->field < part[i].begin + part[i].size)
             return true;
     return false;
+}
+
+/* part: its name, "": none. */
+static void put_value(struct writer *w, const struct hzp_options *options,
+                      const struct hzp_option *s, const char *name, const char *part)
+{
+    const void *field = (const char *)options + s->field;
+    const char *between = *part ? " " : "";
+    if (!shared(s))
+        return;
+    if (s->kind == HZP_OPTION_NUMBER)
+        put(w, "%s%s%s %.9g\n", name, between, part, *(const double *)field);
+    else
+        put(w, "%s%s%s %" PRId64 "\n", name, between, part, *(const int64_t *)field);
 }
 
 int hzp_options_record(const struct hzp_options *options, char *ret, size_t size,
@@ -125,13 +138,12 @@ int hzp_options_record(const struct hzp_options *options, char *ret, size_t size
     put(&w, "--gate %s\n", options->engine.learning.gate ? "given" : "not given");
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
-        const void *field = (const char *)options + s->field;
-        if (!shared(s, options->command))
+        if (!s->name || !(s->commands & options->command))
             continue;
-        if (s->kind == HZP_OPTION_NUMBER)
-            put(&w, "%s %.9g\n", s->name, *(const double *)field);
-        else
-            put(&w, "%s %" PRId64 "\n", s->name, *(const int64_t *)field);
+        if (s->kind != HZP_OPTION_PARTS)
+            put_value(&w, options, s, s->name, "");
+        for (int k = 0; k < s->parts; k++)
+            put_value(&w, options, &s->part[k], s->name, s->part[k].name);
     }
     return w.full ? hzp_fail(reterr, HZP_EINVAL, "what the ranks agree on is longer than %zu bytes",
                              size)

@@ -201,8 +201,6 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .gate = l->gate,
         .gate_max_rise = l->gate_max_rise,
         .keep = l->keep,
-        .keep_checkpoints = l->keep_checkpoints,
-        .keep_hourly = l->keep_hourly,
         .options = e->config.checkpoint_options,
         .log_updates = e->config.log_updates,
         .provisional = e->config.provisional,
@@ -242,7 +240,7 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
                               slots);
     if (canary->seconds >= s->serving.weights_timeout)
         hzp_log(HZP_LOG_WARN, "engine",
-                "--canary-seconds %g is not below --weights-timeout %g: requests that wait for "
+                "--canary seconds=%g is not below --weights-timeout %g: requests that wait for "
                 "what was just taught may wait in vain",
                 canary->seconds, s->serving.weights_timeout);
     struct hzp_trials_config config = {.share = canary->share,

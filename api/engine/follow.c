@@ -25,7 +25,7 @@ static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *re
     bool sharded = a->shards.groups.z3 > 1;
     if (sharded && !f->config->fill)
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "this command needs whole weights on each rank: use --z3 1");
+                        "this command needs whole weights on each rank: use --shard z3=1");
     if (sharded)
         HZP_TRY(f->config->fill(f->config->ctx, a, draft, reterr));
     return hzp_follower_receive(a->follower, draft, reterr);

@@ -191,10 +191,9 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         add(plan, "link", hzp_group_links_bytes(q->training != NULL), "what other ranks have sent");
     plan_pages(q, rows, plan);
     HZP_TRY(plan_kv(q, config, plan, reterr));
-    int64_t edits = q->serving->edits_max;
-    if (!edits)
-        edits = 4 * (int64_t)HZP_MIN(config->vocab,
-                                     plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
+    /* Room for four sequences in a step that edit as many logits as they can. */
+    int64_t edits =
+        4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
     plan->batch = (struct hzp_batch_config){
         .rows_max = rows,
         .segs_max = (int32_t)q->serving->running_max,

@@ -45,7 +45,6 @@ struct hzp_serving_settings {
     int64_t running_max;          /* sequences in one step */
     int64_t waiting_max;          /* queued requests */
     int64_t waiting_tokens;       /* queued prompt tokens */
-    int64_t edits_max;            /* maximum logit edits; 0: from the context's length */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
     int64_t reuse_stale;          /* versions before the serving one whose rows are reused */
@@ -99,11 +98,9 @@ struct hzp_learning_settings {
     const char *replay;    /* a file of examples; NULL: none */
     const char *gate;      /* a file of held-out examples (api/learn/gate_file.h); NULL: no gate */
     const char *gate_max_rise; /* its bounds; NULL: 0.02 */
-    const char *keep; /* which checkpoints stay (hzp_retention_parse); NULL: as keep_checkpoints
-                            * and keep_hourly say */
+    const char *keep;          /* which checkpoints stay (hzp_retention_parse) */
     double replay_ratio;
-    int64_t passes, queue_samples, queue_tokens, checkpoint_every, keep_checkpoints, keep_hourly,
-        seed;
+    int64_t passes, queue_samples, queue_tokens, checkpoint_every, seed;
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 

@@ -42,10 +42,11 @@ static int choose(const struct hzp_shards_request *request, const struct hzp_lay
     struct hzp_groups_model model;
     size_t rest;
     if (request->serves && given.z3 > 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--z3",
-                              "--z3 %d: a server reads its weights in every step, so they are not "
-                              "sharded; use --z3 1",
-                              given.z3);
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, "--shard z3",
+            "--shard z3=%d: a server reads its weights in every step, so they are not "
+            "sharded; use --shard z3=1",
+            given.z3);
     if (request->serves)
         given.z3 = least.groups.z3 = 1;
     HZP_TRY(rest_bytes(memory, layout, &least, &model, &rest, reterr));

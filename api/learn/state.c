@@ -393,9 +393,7 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     hzp_wake_init(&s->wake);
     hzp_wake_init(&s->rejoin_ended);
     hzp_lock_init(&s->lock, HZP_LOCK_STATE);
-    s->keep =
-        (struct hzp_retention){.last = config->keep_checkpoints, .hourly = config->keep_hourly};
-    int r = config->keep ? hzp_retention_parse(config->keep, &s->keep, reterr) : HZP_OK;
+    int r = hzp_retention_parse(config->keep, &s->keep, reterr);
     if (r >= 0)
         r = open_all(s, reterr);
     if (r < 0) {

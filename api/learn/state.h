@@ -47,12 +47,11 @@ struct hzp_state_config {
     int32_t micro_rows;       /* an example has at most this many tokens + 1; at most positions */
     int32_t body_samples_max; /* maximum number of examples in one body */
     int64_t checkpoint_every; /* updates; 0: only when idle and at the end */
-    const char *keep;         /* hzp_retention_parse; NULL: as the next two say */
-    int64_t keep_checkpoints, keep_hourly;
-    const char *options; /* serve.options of checkpoints; NULL: none */
-    double starved_s;    /* no progress for so long while examples wait is logged; 0: 60 */
-    bool provisional;    /* close removes what open created, unless hzp_state_keep() was called */
-    bool log_updates;    /* write a line of the log for each update and version */
+    const char *keep;         /* hzp_retention_parse */
+    const char *options;      /* serve.options of checkpoints; NULL: none */
+    double starved_s;         /* no progress for so long while examples wait is logged; 0: 60 */
+    bool provisional; /* close removes what open created, unless hzp_state_keep() was called */
+    bool log_updates; /* write a line of the log for each update and version */
 };
 
 /* Opens or creates the state directory and reads the examples to be learned again into a new queue.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Two ways for two ranks to train over a throttled link: tensor-parallel (a server that nobody asks anything, each
-rank computes a part of every product), and by blocks over gathered units (`train --z3 2`, each rank its own
+rank computes a part of every product), and by blocks over gathered units (`train --shard z3=2`, each rank its own
 documents).  The same model, documents and tokens of an update; the two take turns.  Tokens a second are those of all
 updates but the first.
 
@@ -30,7 +30,7 @@ UPDATE = re.compile(r"^(\S+)Z .*train: update optimizer_step=(\d+) loss=(\S+) .*
 
 def options(rate, micro):
     return ["--ranks", "2", "--link", "zmq", "--threads", "1", "--device", "cpu", "--update-tokens", TOKENS,
-            "--micro-rows", micro, "--link-rate", rate + "M", "--link-latency", "0.05"]
+            "--micro-rows", micro, "--link-throttle", rate + "M,latency=0.05"]
 
 
 def rate_of(updates):
@@ -41,7 +41,7 @@ def rate_of(updates):
 def gathered(rate, micro):
     """Tokens a second, and the loss of the last update."""
     with tempfile.TemporaryDirectory() as out:
-        subprocess.run([serve, "train", model, "--data", data, "--out", out + "/out", "--z3", "2", "--total-steps",
+        subprocess.run([serve, "train", model, "--data", data, "--out", out + "/out", "--shard", "z3=2", "--total-steps",
                         str(UPDATES), *options(rate, micro)], check=True, capture_output=True)
         lines = [json.loads(line) for line in open(out + "/out/train.jsonl", encoding="utf-8")]
     return rate_of([(line["time"], line["learned_tokens"]) for line in lines]), lines[-1]["loss"]

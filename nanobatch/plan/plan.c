@@ -66,7 +66,7 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane)
 
 const char *hzp_tenant_name(enum hzp_tenant tenant)
 {
-    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train", "transfer"};
+    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train"};
     return tenant < HZP_TENANT_COUNT ? name[tenant] : "?";
 }
 
@@ -389,9 +389,7 @@ out:
 
 const char *hzp_item_tenants_text(const struct hzp_item *item)
 {
-    static const char *const text[] = {
-        "-",        "serve",          "train",          "serve+train",
-        "transfer", "serve+transfer", "train+transfer", "serve+train+transfer"};
+    static const char *const text[] = {"-", "serve", "train", "serve+train"};
     HZP_ASSERT(item->tenants < HZP_COUNT(text));
     return text[item->tenants];
 }

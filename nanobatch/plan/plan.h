@@ -50,12 +50,11 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane); /* "compute" and so on 
 /* Which kind of work an item belongs to.  Tenants of a step share lanes, but only lanes and named
  * waits order one tenant's items behind another's. */
 enum hzp_tenant {
-    HZP_TENANT_SERVE,    /* answers requests */
-    HZP_TENANT_TRAIN,    /* learns: forward and backward of micro-batches, updates */
-    HZP_TENANT_TRANSFER, /* moves data; its lanes take no share of the device's compute */
+    HZP_TENANT_SERVE, /* answers requests */
+    HZP_TENANT_TRAIN, /* learns: forward and backward of micro-batches, updates */
     HZP_TENANT_COUNT
 };
-const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train", "transfer" */
+const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train" */
 
 struct hzp_item {
     enum hzp_op op;
@@ -82,7 +81,7 @@ static inline bool hzp_item_only(const struct hzp_item *item, enum hzp_tenant te
     return item->tenants == 1 << tenant;
 }
 
-/* The names of the tenants that have rows in the item: "serve", "serve+train" and so on. */
+/* The names of the tenants that have rows in the item: "serve", "train" or "serve+train". */
 const char *hzp_item_tenants_text(const struct hzp_item *item);
 
 /* What an item needs: the newest item on each lane, because earlier ones of the lane have ended

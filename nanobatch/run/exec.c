@@ -158,9 +158,8 @@ static void profile_add(struct hzp_profile *profile, const struct hzp_op_times *
 
 /* --- Issuing ---------------------------------------------------------------------------------- */
 
-/* What a plan does on a lane: nothing, transfers, collectives and ops on few rows between them,
- * compute. */
-enum { IDLE, MOVES, EXCHANGES, COMPUTES };
+/* What a plan does on a lane: nothing, collectives and ops on few rows between them, compute. */
+enum { IDLE, EXCHANGES, COMPUTES };
 
 /* Sets the role of each lane; returns how many lanes compute. */
 static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT],
@@ -173,10 +172,9 @@ static int lanes_used(const struct hzp_plan *plan, uint8_t role[HZP_LANE_COUNT],
         role[l] = plan->computing >> l & 1 ? COMPUTES : IDLE;
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
-        bool moves = hzp_item_only(item, HZP_TENANT_TRANSFER);
         collective |= (uint32_t)(item->op == HZP_OP_collective) << item->lane;
-        heavy |= (uint32_t)(!moves && hzp_op_kind(item->op) != HZP_KIND_ROWS) << item->lane;
-        role[item->lane] = HZP_MAX(role[item->lane], moves ? MOVES : COMPUTES);
+        heavy |= (uint32_t)(hzp_op_kind(item->op) != HZP_KIND_ROWS) << item->lane;
+        role[item->lane] = COMPUTES;
     }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if ((collective & ~heavy) >> l & 1)

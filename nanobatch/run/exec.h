@@ -4,8 +4,7 @@
  *
  * A plan whose compute is on one lane has the whole device.  If several lanes compute, each gets
  * its share of the cores (SMs) and they run at the same time: an item begins when the items it
- * waits for have ended.  Lanes with nothing but transfers take no share, those with nothing but
- * collectives one core.
+ * waits for have ended.  Lanes with nothing but collectives take one core.
  *
  * Two plans may be in flight at a time, each with its own hzp_flight.  A tenant's items of the
  * newer one begin when that tenant's items of the older one have ended (hzp_plan_join); the device

@@ -4,8 +4,7 @@
  * Tasks of one lane run one after another, in their order.  A task begins when its lane is free, it
  * has been issued and the tasks it waits for have ended, plus the cost of the handover; while it
  * runs it advances at a rate that depends on what runs beside it.  What tasks are, how long they
- * take and how they slow one another is the caller's: simulate.h (plans, measured times), paper.h
- * (pipelines of several GPUs, stated rates).
+ * take and how they slow one another is the caller's (simulate.h).
  *
  * Thread: any; one caller per object.
  */

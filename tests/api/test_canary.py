@@ -57,13 +57,13 @@ def switches(server, name):
 
 def test_canary():
     """A new version answers a share of the conversations first, and is then promoted or dropped."""
-    options = ("--passes", "1", "--lr", "1e-5", "--slots", "3", "--canary", "0.5", "--canary-seconds", "3600",
-               "--canary-max-drop", "5", "--weights-timeout", "7200")
+    options = ("--passes", "1", "--lr", "1e-5", "--slots", "3", "--canary",
+               "0.5,seconds=3600,max-drop=5", "--weights-timeout", "7200")
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
-        with Server(*options, "--canary-requests", "1000", state=state) as server:
+        with Server(*options, "--canary", "requests=1000", state=state) as server:
 
             def command(*words, status=0):
-                done = subprocess.run([test_api.BINARY, "weights", *words, "--server", server.url],
+                done = subprocess.run([test_api.BINARY, "weights", *words, "--url", server.url],
                                       capture_output=True, text=True, timeout=HANG)
                 assert done.returncode == status, done
 
@@ -154,12 +154,12 @@ def test_canary():
             assert ("promote", second, None) in acts and ("drop", third, None) in acts, acts
             assert ("trial", second, "promoted") in acts and ("trial", third, "dropped") in acts, acts
         # It was on trial when the server stopped, or was killed: nothing is lost, its number is not used again.
-        with Server(*options, "--canary-requests", "2", state=state) as server:
+        with Server(*options, "--canary", "requests=2", state=state) as server:
             assert call(server, "GET", "/v1/weights/current")[1]["checksum"] == before
             fourth = on_trial(server, fourth + 1)
             server.process.kill()
             server.process.wait()
-        with Server(*options, "--canary-requests", "2", state=state) as server:
+        with Server(*options, "--canary", "requests=2", state=state) as server:
             assert call(server, "GET", "/v1/weights/current")[1]["checksum"] == before
             assert json.loads(server.get("/v1/weights"))["serving"] > fourth
             fifth = on_trial(server, fourth + 1)

@@ -22,6 +22,7 @@ import time
 import urllib.request
 
 HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+PLOT = pathlib.Path(__file__).parents[2] / "dev/plot.py"
 
 
 def run(*arguments, status=0, env=None):
@@ -141,12 +142,12 @@ def test_resume():
 
 
 def test_train_is_interrupted():
-    """A run that a signal ends says so by its exit status, keeps its state, and draws its losses."""
+    """A run that a signal ends says so by its exit status, keeps its state, and its losses can be drawn."""
     with tempfile.TemporaryDirectory() as there:
         data, out = pathlib.Path(there, "data.jsonl"), pathlib.Path(there, "out")
         data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n" for i in range(4)))
         command = [BINARY, "train", MODEL, "--data", str(data), "--out", str(out), "--epochs", "1000000",
-                   "--checkpoint-every", "0", "--plot"]
+                   "--checkpoint-every", "0"]
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
             log = out / "train.jsonl"
@@ -158,8 +159,9 @@ def test_train_is_interrupted():
             process.send_signal(number)
             err = process.communicate(timeout=HANG)[1]
             assert process.returncode == status, (process.returncode, err)
-            assert "--resume" in err.splitlines()[-1] and "loss (*) by update" in err, err
-            assert list(out.glob("checkpoint-*")) and "</svg>" in (out / "loss.svg").read_text()
+            assert "--resume" in err.splitlines()[-1] and list(out.glob("checkpoint-*")), err
+            subprocess.run([sys.executable, PLOT, log, out / "loss.svg"], check=True, timeout=HANG)
+            assert "</svg>" in (out / "loss.svg").read_text()
             command.append("--resume")
 
 
@@ -180,7 +182,7 @@ def test_forms():
             fields = ["--prompt-field", "question", "--completion-field", "answer"] * (name == "named")
             got[name] = run("eval", MODEL, "--data", str(where / f"{name}.jsonl"), *fields).stdout
             run("train", MODEL, "--data", str(where / f"{name}.jsonl"), "--out", str(where / name), *fields)
-            assert (where / name / "loss.svg").exists()
+            assert (where / name / "train.jsonl").exists()
         assert got["named"] == got["pair"] and got["messages"] == got["sharegpt"] != got["alpaca"]
         fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question"])
         (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
@@ -208,7 +210,7 @@ def test_help():
     for command in ("serve", "complete", "eval", "train", "bench", "devices"):
         assert "--threads" in run(command, "--help-all").stdout
         assert "Examples" in run("help", command).stdout
-    assert "--beta1" in run("help", "training").stdout
+    assert "--adamw" in run("help", "training").stdout
     assert "--requests" in run("bench", "offline", "--help").stdout
     devices = run("devices").stdout
     assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices
@@ -362,7 +364,7 @@ def test_plan():
     assert all(line.split()[:2] == [str(i), "compute"] for i, line in enumerate(out[1:])), out
     with tempfile.TemporaryDirectory() as there:
         path = pathlib.Path(there, "trace.json")
-        lanes = ["--nano", "3", "--order", "skewed", "--lanes", "overlap,train=train"]
+        lanes = ["--shape", "overlap,1:1:1,skewed,train=train"]
         out = run("plan", MODEL, "--decode", "6", "--prefill", "9", "--train", "16", *lanes, "--print",
                   "--trace", str(path)).stdout
         events = json.loads(path.read_text())
@@ -380,18 +382,14 @@ def test_plan():
     ratio = run("plan", MODEL, "--decode", "2", "--repeat", "2").stdout.splitlines()[-1]
     low, middle, high = (float(re.search(f"{k}(?:: | )([0-9.]+)", ratio)[1]) for k in ("p10", "run", "p90"))
     assert low <= middle <= high, ratio
-    for bad, says in ((["--split", "3,,1"], "--split"), (["--split", ""], "--split"),
-                      (["--split", "0,0"], "no rows"), (["--split", "1,1,1,1,1,1,1,1,1"], "9 nano-batches"),
-                      (["--lanes", "5:decode=memory"], "--lanes"), (["--lanes", "train=foo"], "--lanes"),
-                      (["--cores", "compute=-1"], "--cores"), (["--cores", "memory"], "--cores"),
+    for bad, says in ((["--shape", "3::1"], "3::1"), (["--shape", ""], "--shape"), (["--shape", "1:1,,"], "--shape"),
+                      (["--shape", "0:0"], "no rows"), (["--shape", "1:1:1:1:1:1:1:1:1"], "9 nano-batches"),
+                      (["--shape", "5:decode=memory"], "--shape"), (["--shape", "train=foo"], "train=foo"),
+                      (["--shape", "compute=-1"], "--shape"), (["--shape", "memory"], "--shape"),
+                      (["--split", "3,1"], "use --shape"),
                       (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
-                      (["--context", "9"], "--context"), (["--decode", "0"], "--decode"),
-                      (["--gpus", "1024"], "--gpus 1024 does not divide"), (["--gpus", "2", "--decode", "0"], "empty")):
+                      (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])
-    out = run("plan", MODEL, "--gpus", "1", "--decode", "512", "--prefill", "512").stdout
-    rates = [float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %")]
-    assert len(rates) == 4 and rates[1] <= rates[0] <= min(rates[2:]) and "network" in out, out
-    assert re.search(r"limited by compute, which is busy for \d+ % of a layer", out), out
 
 
 def figures(*arguments):

@@ -71,7 +71,7 @@ class Server:
         template = pathlib.Path(self.folder.name, "template")
         template.write_text(TEMPLATE)
         command = [BINARY, "serve", MODEL, "--port", "0", "--no-train", "--dtype", "f32", "--no-prefix-cache",
-                   "--idle-timeout", "2", "--max-per-address", "1", "--chat-template", str(template)]
+                   "--idle-timeout", "2", "--max-connections", "512,per-address=1", "--chat-template", str(template)]
         variables, kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}, []
         self.place = None
         if relayed:

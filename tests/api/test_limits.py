@@ -129,7 +129,7 @@ def test_slow_headers_do_not_shut_others_out():
 
 def test_a_header_has_a_deadline():
     """A header that grows byte by byte is not waited for without end, nor is such a body."""
-    with Server("--idle-timeout", "2", "--receive-timeout", "3") as server:
+    with Server("--idle-timeout", "2,body=3") as server:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         for start in (b"GET /health HTTP/1.1\r\nX: ", head + b"Content-Length: 100000\r\n\r\n"):
             with server.connect() as s:
@@ -180,7 +180,7 @@ def test_limit_for_an_address():
     if not address:
         print("skip: no address but loopback")
         return
-    with Server("--host", "0.0.0.0", "--no-auth", "--max-per-address", "3") as server:
+    with Server("--host", "0.0.0.0", "--no-auth", "--max-connections", "512,per-address=3") as server:
         held = [server.connect(address) for _ in range(3)]
         got = server.raw(b"", address)  # answered before anything is sent
         assert got.startswith(b"HTTP/1.1 429 ") and b"rate_limit_exceeded" in got, got
@@ -295,7 +295,7 @@ def test_clients_that_leave_at_once():
 
 def test_clients_that_leave_in_a_body():
     """A client that closes together with its last bytes is noticed long before a deadline."""
-    with Server("--idle-timeout", "86400", "--receive-timeout", "86400") as server:
+    with Server("--idle-timeout", "86400,body=86400") as server:
         body_bytes = lambda: float(re.search(r"^hzpserve_body_bytes\S* (\S+)",
                                              server.get("/metrics")[1], re.M)[1])
         for _ in range(20):

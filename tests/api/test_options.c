@@ -67,8 +67,68 @@ static void earlier_names(void **state)
     assert_int_equal(parse("serve", "dir", "--train-units=3", "--train-stretch", "7"), HZP_OK);
     assert_int_equal(options.engine.split.train_cores, 3);
     assert_true(options.engine.split.idle_ms == 7);
-    assert_int_equal(parse("plan", "dir", "--units", "compute=1", NULL), HZP_OK);
-    assert_string_equal(options.plan.cores, "compute=1");
+    assert_int_equal(parse("train", "dir", "--link-rate", "1G", NULL), HZP_OK);
+    assert_int_equal(options.engine.ranks.link_rate, 1 << 30);
+    assert_int_equal(parse("bench", "replay", "--concurrency=7", NULL, NULL), HZP_OK);
+    assert_int_equal(options.bench.load.concurrency, 7);
+    /* One that is gone names what to write. */
+    assert_int_equal(parse("serve", "dir", "--keep-hourly=3", NULL, NULL), HZP_EINVAL);
+    assert_string_equal(err.param, "--keep-hourly");
+    assert_non_null(strstr(err.text, "use --keep last=2,hourly=N"));
+    for (int i = 0; i < hzp_options_gone; i++)
+        for (int k = 0; k < hzp_option_count; k++)
+            if (hzp_option_table[k].name)
+                assert_string_not_equal(hzp_option_table[k].name, hzp_option_gone[i].was);
+}
+
+/* Parts are set one by one: those that a value does not name stay as they are. */
+static void options_have_parts(void **state)
+{
+    const struct hzp_canary_settings *c = &options.engine.canary;
+    assert_int_equal(parse("serve", "dir", "--canary", "0.5,requests=2,max-drop=3", NULL), HZP_OK);
+    assert_true(c->share == 0.5 && c->requests == 2 && c->max_drop == 3);
+    assert_true(c->seconds == 60 && c->max_score_drop == 0.2);
+    assert_int_equal(parse("serve", "--canary=seconds=7", "--canary=0.25", "dir", NULL), HZP_OK);
+    assert_true(c->share == 0.25 && c->seconds == 7 && c->requests == 32);
+    assert_int_equal(parse("train", "dir", "--shard", "z1=4,z2=2", NULL), HZP_OK);
+    assert_int_equal(options.engine.training.z1, 4);
+    assert_int_equal(options.engine.training.z2, 2);
+    assert_int_equal(options.engine.training.z3, 0);
+    assert_int_equal(parse("serve", "dir", "--max-body=1M,memory=2M", NULL, NULL), HZP_OK);
+    assert_true(options.http.body_max == 1 << 20 && options.http.body_memory == 2 << 20);
+    static const char *const bad[][3] = {
+        {"--canary", "1", "--canary takes a number from 0 to 0.9"},
+        {"--canary", "0.5,seconds=x", "--canary seconds takes a number from 0.001 to 86400"},
+        {"--canary", "0.5,second=1", "--canary takes a value, seconds=VALUE, requests=VALUE"},
+        {"--canary", "0.5,", "--canary takes a number"},
+        {"--canary", "", "--canary takes a number"},
+        {"--shard", "4", "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, separated by commas, not"},
+        {"--shard", "z1=", "--shard z1 takes a whole number"},
+        {"--queue", "5,tokens=0", "--queue tokens takes a whole number from 1 to"},
+        {"--queue", "11111111111111111111111111111111111111111111111111111111111111111111", "long"},
+    };
+    for (int i = 0; i < HZP_COUNT(bad); i++) {
+        assert_int_equal(parse("serve", "dir", bad[i][0], bad[i][1], NULL), HZP_EINVAL);
+        if (!strstr(err.text, bad[i][2]))
+            fail_msg("%s: %s", bad[i][2], err.text);
+    }
+}
+
+/* Each option is a choice that everybody who reads the list has to understand: a new one replaces
+ * another, or needs a reason why no constant does. */
+static void options_are_few(void **state)
+{
+    enum { MOST = 160 };
+    int names = 0;
+    for (int i = 0; i < hzp_option_count; i++) {
+        const char *name = hzp_option_table[i].name;
+        bool seen = !name;
+        for (int k = 0; k < i && !seen; k++)
+            seen = hzp_option_table[k].name && !strcmp(name, hzp_option_table[k].name);
+        names += !seen;
+    }
+    print_message("%d options\n", names);
+    assert_in_range(names, 1, MOST);
 }
 
 static void errors_name_the_option(void **state)
@@ -147,7 +207,8 @@ static void a_model_has_settings_of_its_own(void **state)
     assert_string_equal(copy, expected);
     free(copy);
 
-    static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n"};
+    static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n",
+                                      "--beta1 0.9\n"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         write_settings(dir, bad[i]);
         assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
@@ -244,13 +305,13 @@ static void expect_help(const char *a, const char *b, const char *c, const char 
 static void help_goes_by_topic(void **state)
 {
     /* A long list of options is not shown at once; each is in one topic that the help names. */
-    expect_help("serve", "--help", NULL, "--port N", "--beta1");
+    expect_help("serve", "--help", NULL, "--port N", "--adamw");
     expect_help("serve", "--help", NULL, "[8000]", "--temperature");
     expect_help("serve", "--help", NULL, "Examples\n", NULL);
     expect_help("serve", "--help", NULL, "hzpserve help TOPIC", NULL);
-    expect_help("serve", "--help-all", NULL, "--beta1 X", "hzpserve help TOPIC");
-    expect_help("help", "serve", NULL, "--port N", "--beta1");
-    expect_help("help", "training", NULL, "--beta1 X", "--port");
+    expect_help("serve", "--help-all", NULL, "--adamw PARTS", "hzpserve help TOPIC");
+    expect_help("help", "serve", NULL, "--port N", "--adamw");
+    expect_help("help", "training", NULL, "--adamw PARTS", "--port");
     expect_help("help", "sharing", NULL, "--slo GOALS", NULL);
     expect_help("help", "environment", NULL, "HZP_API_KEY", "Examples");
     expect_help("help", NULL, NULL, "hzpserve serve", NULL);
@@ -322,6 +383,8 @@ int main(void)
         cmocka_unit_test(defaults_are_in_range),
         cmocka_unit_test(words_and_values),
         cmocka_unit_test(earlier_names),
+        cmocka_unit_test(options_have_parts),
+        cmocka_unit_test(options_are_few),
         cmocka_unit_test(errors_name_the_option),
         cmocka_unit_test(the_environment_comes_second),
         cmocka_unit_test(a_model_has_settings_of_its_own),

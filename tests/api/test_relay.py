@@ -209,7 +209,7 @@ def test_slow_client():
 
 def test_bodies_are_held():
     """Bodies are held until their answers have ended, and take no more memory than they have bytes."""
-    relay, size = Relay("--max-body-memory", "16M"), (1 << 20) + 1
+    relay, size = Relay("--max-body", "memory=16M"), (1 << 20) + 1
     asked = []
     for _ in range(13):
         asked.append((relay.ask(b" " * size), relay.take()[0]))
@@ -224,7 +224,7 @@ def test_bodies_are_held():
 def test_few_descriptors():
     """Each request takes two; clients do not take those for the connections to rank 0."""
     for descriptors, clients in ((64, 100), (128, 200)):
-        relay = Relay("--max-per-address", "0", descriptors=descriptors)
+        relay = Relay("--max-connections", "per-address=0", descriptors=descriptors)
 
         def rank0(relay=relay):
             with contextlib.suppress(OSError):  # until it is closed

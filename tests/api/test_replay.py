@@ -16,6 +16,7 @@ import time
 import xml.dom.minidom
 
 HANG = 1200  # seconds: only a hang takes this long, however slow or busy the machine is
+PLOT = pathlib.Path(__file__).parents[2] / "dev/plot.py"
 
 
 def replay(url, *arguments, status=0, json_wanted=True):
@@ -39,10 +40,10 @@ def start_server():
 
 
 def test_equal(url, scratch):
-    plot = scratch / "plot.svg"
+    record, plot = scratch / "load.jsonl", scratch / "load.svg"
     got, _ = replay(url, "--requests", "12", "--concurrency", "5", "--input-len", "24",
-                    "--output-len", "9", "--warmup", "1", "--slo", "ttft=600s,itl=600s", "--plot",
-                    str(plot))
+                    "--output-len", "9", "--warmup", "1", "--slo", "ttft=600s,itl=600s", "--record",
+                    str(record))
     assert got["completed"] == 12 and got["failed"] == 0 and got["failures"] == {}, got
     assert got["total_input_tokens"] == 12 * 24 and got["total_output_tokens"] == 12 * 9, got
     assert got["max_concurrent_requests"] == 5 and got["other_length"] == 0, got
@@ -54,7 +55,20 @@ def test_equal(url, scratch):
     # The server was asked for its health meanwhile, and for its memory.
     assert 0 < got["median_health_ms"] <= got["p99_health_ms"] <= got["max_health_ms"], got
     assert got["health_failed"] == 0 and got["server_stream_bytes"] >= 0, got
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert sorted(line["request"] for line in lines) == list(range(12)), lines
+    for line in lines:
+        assert (line["status"], line["input"], line["output"]) == (200, 24, 9), line
+        times = line["times"]
+        assert 1 <= len(times) <= 9 and times == sorted(times) and times[0] > 0 and "error" not in line, line
+        assert 0 <= line["sent"] and line["sent"] + times[-1] <= got["duration"] + 1e-3, line
+    firsts = sorted(line["times"][0] for line in lines)
+    assert firsts[5] * 1e3 - 0.01 <= got["median_ttft_ms"] <= firsts[6] * 1e3 + 0.01, (firsts, got)
+    subprocess.run([sys.executable, PLOT, record, plot], check=True, timeout=HANG)
+    assert "nan" not in plot.read_text()
     xml.dom.minidom.parse(str(plot))
+    _, said = replay(url, "--requests", "1", "--record", "/nonexistent/x.jsonl", status=1)
+    assert "/nonexistent/x.jsonl" in said, said
     text, _ = replay(url, "--requests", "2", "--input-len", "8", "--output-len", "4",
                      "--slo", "e2el=0.001ms", json_wanted=False)
     for line in ("Successful requests: +2", "Total generated tokens: +8",
@@ -93,8 +107,10 @@ def test_traces(url, scratch):
 def test_refusals(url, scratch):
     """Requests that the server refuses are counted with its reason; the load continues."""
     got, err = replay(url, "--requests", "2", "--context", "10000000", "--input-len", "1000000",
-                      "--output-len", "2", status=1)
+                      "--output-len", "2", "--record", str(scratch / "refused.jsonl"), status=1)
     assert got["failed"] == 2 and "context" in next(iter(got["failures"])), got
+    for line in map(json.loads, (scratch / "refused.jsonl").read_text().splitlines()):
+        assert line["status"] == 400 and "context" in line["error"] and line["times"] == [], line
     assert err.startswith("hzpserve: no request was answered: HTTP 4"), err
     (scratch / "bad").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2\n")
     for arguments, says, status in (

@@ -379,7 +379,7 @@ def peak_mb(server):
 def test_memory_of_bodies():
     """Bodies take bounded memory, each and all together; beyond it is a 503, not an abort."""
     size = 16 << 20
-    with Server("--max-body-memory", "48M") as server:
+    with Server("--max-body", "16M,memory=48M") as server:
         before = peak_mb(server)
         array = b"[" + b"{}," * ((size - 10) // 3) + b"{}]"
         status, _, answer = server.ask("POST", TEACH, array.decode())
@@ -417,7 +417,7 @@ def test_memory_of_bodies():
 
 def test_examples_arrive_in_pieces():
     """A long body, in chunks of any size, is read like a short one; the first bad line ends it."""
-    with Server("--queue-samples", "100000", "--queue-tokens", "10000000") as server:
+    with Server("--queue", "100000,tokens=10000000") as server:
         line = json.dumps({"text": "A dog saw a cat."}).encode() + b"\n"
         head = (b"POST /v1/fine_tuning/examples HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                 b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n")

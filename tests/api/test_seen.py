@@ -80,8 +80,7 @@ def test_form_of_metrics(server):
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as held:
         held.write('{"prompt": "a", "completion": "b"}\n')
         held.flush()
-        with Server("--gate", held.name, "--canary", "0.5", "--canary-requests", "1", "--canary-seconds", "1",
-                    "--slots", "3", "--passes", "1") as other:
+        with Server("--gate", held.name, "--canary", "0.5,requests=1,seconds=1", "--slots", "3", "--passes", "1") as other:
             assert other.post(EXAMPLES, {"prompt": "a", "completion": "b"})[0] in (200, 202)
             until(lambda: "hzpserve_gate_loss" in other.get("/metrics"))
             page = other.get("/metrics")

@@ -351,7 +351,7 @@ def test_rollback():
         wait = f"?timeout={HANG}"
 
         def command(*words, status=0):
-            done = subprocess.run([test_api.BINARY, "weights", *words, "--server", server.url],
+            done = subprocess.run([test_api.BINARY, "weights", *words, "--url", server.url],
                                   capture_output=True, text=True, timeout=HANG)
             assert done.returncode == status, (words, done)
             return done.stdout + done.stderr

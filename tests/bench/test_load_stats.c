@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics against values computed by hand, goals, time slices, and the plot. */
-#include "api/bench/load_plot.h"
-#include "tests/weights/scratch.h"
+/* Statistics against values computed by hand and goals. */
+#include "api/bench/load_stats.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -69,7 +68,6 @@ static void summary(void **state)
     NEAR(s.itl.median, 0.2);
     NEAR(s.itl.p90, 0.28);
     NEAR(s.e2el.mean, 0.5);
-    assert_int_equal(r.pieces, 6);
     NEAR(r.answer[0].itl_p99_s, 0.298);
     hzp_load_record_free(&r);
 }
@@ -118,61 +116,16 @@ static void nothing(void **state)
     assert_int_equal(hzp_load_summarise(&r, &s, &err), 0);
     assert_int_equal(s.completed, 0);
     NEAR(s.total_rate, 0);
-    assert_int_equal(hzp_load_plot(scratch_path("none.svg"), "none", &r, &s, &err), 0);
     hzp_load_record_free(&r);
-}
-
-static void slices(void **state)
-{
-    struct hzp_load_record r = {0};
-    assert_int_equal(hzp_load_record_time(&r, 0, 0, 3, &err), 0);
-    assert_int_equal(hzp_load_record_time(&r, 0.01, 2, 4, &err), 0);
-    assert_int_equal(hzp_load_record_time(&r, 4 * HZP_LOAD_SLICE_S + 0.001, 1, 2, &err), 0);
-    assert_int_equal(r.slices, 5);
-    assert_int_equal(r.slice[0].pieces, 2);
-    assert_int_equal(r.slice[0].running, 4);
-    assert_int_equal(r.slice[2].running, 4); /* no event in this slice: as before */
-    assert_int_equal(r.slice[4].running, 2);
-    assert_int_equal(hzp_load_record_time(&r, -1, 1, 2, &err), 0);
-    assert_int_equal(hzp_load_record_time(&r, 1e30, 1, 2, &err), 0);
-    assert_int_equal(hzp_load_record_time(&r, (double)NAN, 1, 2, &err), 0);
-    assert_int_equal(r.slices, 5);
-    hzp_load_record_free(&r);
-}
-
-/* Every opened element is closed, no text escapes its element, and values that are not numbers
-   are not drawn. */
-static void picture(void **state)
-{
-    static char text[1 << 20];
-    struct hzp_load_record r = {.goals = {.ttft = 0.4, .itl = 1e-9}};
-    struct hzp_load_summary s;
-    add_three(&r);
-    for (int i = 0; i < 4000; i++)
-        assert_int_equal(hzp_load_record_time(&r, i * 0.01, i % 3, i % 7, &err), 0);
-    assert_int_equal(hzp_load_summarise(&r, &s, &err), 0);
-    const char *path = scratch_path("plot.svg");
-    assert_int_equal(hzp_load_plot(path, "<script>&\n\001x", &r, &s, &err), 0);
-    FILE *file = fopen(path, "r");
-    size_t n = fread(text, 1, sizeof(text) - 1, file);
-    fclose(file);
-    text[n] = 0;
-    assert_int_equal(strncmp(text, "<svg ", 5), 0);
-    assert_string_equal(text + n - 7, "</svg>\n");
-    assert_non_null(strstr(text, "&lt;script&gt;&amp;x<"));
-    assert_null(strstr(text, "nan"));
-    assert_null(strstr(text, "inf"));
-    assert_non_null(strstr(text, "goal 400 ms"));
-    hzp_load_record_free(&r);
-    assert_int_equal(hzp_load_plot("/nonexistent/x.svg", "t", &r, &s, &err), HZP_EIO);
-    assert_non_null(strstr(err.text, "/nonexistent/x.svg"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantiles), cmocka_unit_test(summary), cmocka_unit_test(goals),
-        cmocka_unit_test(nothing),   cmocka_unit_test(slices),  cmocka_unit_test(picture),
+        cmocka_unit_test(quantiles),
+        cmocka_unit_test(summary),
+        cmocka_unit_test(goals),
+        cmocka_unit_test(nothing),
     };
-    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

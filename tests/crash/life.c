@@ -157,7 +157,7 @@ static void open_state(struct life *l)
         .micro_rows = 32,
         .body_samples_max = 100,
         .checkpoint_every = 7,
-        .keep_checkpoints = 2,
+        .keep = "last=2",
     };
     must(l, "config", hzp_config_read(l->config.model_dir, &l->model_config, &l->err));
     hzp_layout_make(&l->model_config, &l->layout);

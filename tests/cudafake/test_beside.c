@@ -74,10 +74,8 @@ static bool training_offer(struct hzp_source *source, const struct hzp_step *ste
     struct training *t = HZP_CONTAINER_OF(source, struct training, source);
     if (t->steps++ % 3 == 2 || t->next == t->chain.items || !offer->batch->rows)
         return false;
-    hzp_offer_add(offer, &(struct hzp_slice){.chain = &t->chain,
-                                             .from = t->next,
-                                             .to = t->next + 1,
-                                             .tenant = HZP_TENANT_TRAIN});
+    hzp_offer_add(offer,
+                  &(struct hzp_slice){.chain = &t->chain, .from = t->next, .to = t->next + 1});
     t->next++;
     return true;
 }

@@ -75,53 +75,49 @@ static void add_fill(struct hzp_plan *chain, enum hzp_lane_name lane, float *to,
     HZP_PLAN_ADD(chain, fill, lane, .y = y, .value = value);
 }
 
-static struct hzp_slice slice_of(const struct hzp_plan *chain, int32_t from, int32_t to,
-                                 enum hzp_tenant tenant)
+static struct hzp_slice slice_of(const struct hzp_plan *chain, int32_t from, int32_t to)
 {
-    return (struct hzp_slice){.chain = chain, .from = from, .to = to, .tenant = tenant};
+    return (struct hzp_slice){.chain = chain, .from = from, .to = to};
 }
 
-/* Two chains, one of them of transfers, are two slices of one step, and continue in the next. */
+/* Two chains are two slices of one step, and continue in the next. */
 static void two_chains_in_a_step(void **state)
 {
     static float x[1024], y[1024], z[1024];
     struct paper p;
-    struct hzp_plan train, move;
+    struct hzp_plan train, other;
     paper_open(&p, "cpu", NULL, 0);
     hzp_plan_init(&train);
-    hzp_plan_init(&move);
-    train.tenant = HZP_TENANT_TRAIN;
-    move.tenant = HZP_TENANT_TRANSFER;
+    hzp_plan_init(&other);
+    train.tenant = other.tenant = HZP_TENANT_TRAIN;
     for (int i = 1; i <= 3; i++)
         add_fill(&train, HZP_LANE_COMPUTE, x, (float)i);
-    add_fill(&move, HZP_LANE_COPY, y, 10);
-    add_fill(&move, HZP_LANE_COPY, y, 20);
-    add_fill(&move, HZP_LANE_COPY, z, 30);
+    add_fill(&other, HZP_LANE_COMPUTE, y, 10);
+    add_fill(&other, HZP_LANE_COMPUTE, y, 20);
+    add_fill(&other, HZP_LANE_COMPUTE, z, 30);
     struct script s = script_open();
-    s.slice[0][0] = slice_of(&train, 0, 1, HZP_TENANT_TRAIN);
-    s.slice[0][1] = slice_of(&move, 0, 2, HZP_TENANT_TRANSFER);
-    s.slice[1][0] = slice_of(&move, 2, 3, HZP_TENANT_TRANSFER);
-    s.slice[2][0] = slice_of(&train, 1, 3, HZP_TENANT_TRAIN);
+    s.slice[0][0] = slice_of(&train, 0, 1);
+    s.slice[0][1] = slice_of(&other, 0, 2);
+    s.slice[1][0] = slice_of(&other, 2, 3);
+    s.slice[2][0] = slice_of(&train, 1, 3);
     struct hzp_loop *loop = open_loop(&p, &s, NULL);
     assert_int_equal(hzp_loop_turn(loop), 1);
     assert_int_equal(s.delivered, 1);
     assert_true(x[1023] == 1 && y[1023] == 20 && z[1023] == 0);
     assert_true(s.outcome[0].ns[HZP_TENANT_TRAIN] > 0);
-    assert_true(s.outcome[0].ns[HZP_TENANT_TRANSFER] > 0);
     assert_int_equal(s.outcome[0].ns[HZP_TENANT_SERVE], 0);
     assert_int_equal(hzp_loop_turn(loop), 1);
     assert_true(x[1023] == 1 && z[1023] == 30);
-    assert_int_equal(s.outcome[1].ns[HZP_TENANT_TRAIN], 0);
     assert_int_equal(hzp_loop_turn(loop), 1);
     assert_true(x[1023] == 3);
     assert_int_equal(hzp_loop_turn(loop), 0);
     struct hzp_loop_stats stats;
     hzp_loop_read_stats(loop, &stats);
     assert_int_equal(stats.steps, 3);
-    assert_int_equal(stats.train_steps, 2);
+    assert_int_equal(stats.train_steps, 3);
     hzp_loop_destroy(loop);
     hzp_plan_fini(&train);
-    hzp_plan_fini(&move);
+    hzp_plan_fini(&other);
     paper_close(&p);
 }
 
@@ -140,9 +136,9 @@ static void sources_share_the_room(void **state)
     add_fill(&first, HZP_LANE_COMPUTE, y, 6);
     add_fill(&second, HZP_LANE_COMPUTE, x, 7); /* after the first one's */
     struct script a = script_open(), b = script_open();
-    a.slice[0][0] = slice_of(&first, 0, 1, HZP_TENANT_TRAIN);
-    a.slice[1][0] = slice_of(&first, 1, 2, HZP_TENANT_TRAIN);
-    b.slice[0][0] = slice_of(&second, 0, 1, HZP_TENANT_TRAIN);
+    a.slice[0][0] = slice_of(&first, 0, 1);
+    a.slice[1][0] = slice_of(&first, 1, 2);
+    b.slice[0][0] = slice_of(&second, 0, 1);
     struct hzp_loop *loop = open_loop(&p, &a, &b);
     assert_int_equal(hzp_loop_turn(loop), 1);
     assert_true(x[1023] == 7 && y[1023] == 0);
@@ -222,10 +218,10 @@ static uint64_t room_behind_serving(bool early)
         .source = {.name = "serving", .offer = serving_offer, .deliver = serving_deliver},
         .rig = p.rig};
     if (early)
-        a.slice[0][0] = slice_of(&first, 0, 100, HZP_TENANT_TRAIN);
+        a.slice[0][0] = slice_of(&first, 0, 100);
     else
         a.source.deliver = serving_deliver; /* it offers nothing */
-    b.slice[0][0] = slice_of(&second, 0, 1, HZP_TENANT_TRAIN);
+    b.slice[0][0] = slice_of(&second, 0, 1);
     struct hzp_loop_config config = {.model = p.m.model,
                                      .space = p.rig->space,
                                      .batch = p.rig->batch,

@@ -40,7 +40,7 @@ def write_data(path):
 
 def train(out, ranks, *args, status=0, env=ONE_GPU):
     command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "150", "--micro-rows", "60",
-               "--checkpoint-every", "1", "--keep-checkpoints", "9", "--total-steps", "2", *COMMON, *args]
+               "--checkpoint-every", "1", "--keep", "last=9,hourly=24", "--total-steps", "2", *COMMON, *args]
     if ranks > 1:
         command += ["--ranks", str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TMPDIR=top, **env))
@@ -66,8 +66,8 @@ def same(a, b, files=FILES):
 def same_bytes():
     one = os.path.join(top, "one")
     train(one, 1)
-    for ranks, groups, env in ((2, ("--link", "nccl", "--z3", "2"), TWO_GPUS),
-                               (4, ("--z1", "4", "--z2", "2"), ONE_GPU)):
+    for ranks, groups, env in ((2, ("--link", "nccl", "--shard", "z3=2"), TWO_GPUS),
+                               (4, ("--shard", "z1=4,z2=2"), ONE_GPU)):
         name = "-".join((str(ranks),) + groups)
         print(name, flush=True)
         out = os.path.join(top, name)
@@ -75,7 +75,7 @@ def same_bytes():
         assert said.count("link=nccl rank=") == ranks, said
         memory_as_planned(said, ranks)
         same(one, out)
-    for ranks, begun in ((2, "4---z1-4---z2-2"),):
+    for ranks, begun in ((2, "4---shard-z1=4,z2=2"),):
         print(f"{begun}, goes on with {ranks}", flush=True)
         half = os.path.join(top, f"{begun}-{ranks}")
         os.mkdir(half)

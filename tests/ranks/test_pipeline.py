@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory(prefix="hzpserve-pipeline-") as scratch:
     folder = pathlib.Path(scratch)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     command = [serve, "search", folder, "--ranks", "2", "--tensor", "2", "--link", link, "--no-train", "--device", "cpu",
-               "--threads", "1", "--max-running", "1", "--step-rows", "256", "--tries", "4", "--link-rate", "100M",
+               "--threads", "1", "--max-running", "1", "--step-rows", "256", "--tries", "4", "--link-throttle", "100M",
                "--max-others", "1", "--rank-timeout", "60", "--file", folder / "plans.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 assert done.returncode == 0, done.stderr

@@ -39,13 +39,13 @@ def own_launcher():
         assert all(f["value"] > 0 for f in figures), figures
         says(done, f"met rank=0 ranks={ranks}", f"met rank={ranks - 1} ranks={ranks}",
              "from=OMPI_COMM_WORLD_RANK,OMPI_COMM_WORLD_SIZE")
-    says(run(serve, "bench", "link", "--ranks", "2", "--quick", "--link-rate", "500M"), "2 ranks, link mpi")
+    says(run(serve, "bench", "link", "--ranks", "2", "--quick", "--link-throttle", "500M"), "2 ranks, link mpi")
 
 
 def link_rate():
     """A link of 50 MB/s takes at least as long as one."""
-    done = run(serve, "bench", "link", "--ranks", "2", "--quick", "--json", "--link-rate", "200M",
-               "--link-latency", "3")
+    done = run(serve, "bench", "link", "--ranks", "2", "--quick", "--json", "--link-throttle",
+               "200M,latency=3")
     for figure in json.loads(done.stdout):
         if figure["unit"] == "GB/s":
             assert figure["value"] <= 0.2 * 1.048576 * 1.001, figure
@@ -91,7 +91,7 @@ def slow_link():
             file.write("The keeper of the lamps writes a line in the book of the harbour.\n\n" * 60)
         train = [serve, "train", os.path.join(models, "..", "..", "models", "world"), "--data", data, "--out",
                  os.path.join(top, "out"), "--threads", "1", "--epochs", "1000000", "--rank-slowness", "0"]
-        job_ = subprocess.Popen([*RUN, "-n", "1", *train, ":", "-n", "1", *train, "--link-rate", "4M"],
+        job_ = subprocess.Popen([*RUN, "-n", "1", *train, ":", "-n", "1", *train, "--link-throttle", "4M"],
                                 stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         seen = []
         for line in job_.stderr:

@@ -364,7 +364,7 @@ def together(server, rejoins):
 def survives(ranks):
     """With ZeroMQ and --restart rank 0 serves on while a lost rank is replaced: no request fails; ranks are lost while
     they learn, while an update is gathered (the wire is slow, so mostly it is), and while they meet again."""
-    server = Server(ranks, "--restart", "20", "--checkpoint-every", "3", "--link", "zmq", "--link-rate", "30M",
+    server = Server(ranks, "--restart", "20", "--checkpoint-every", "3", "--link", "zmq", "--link-throttle", "30M",
                     "--rank-timeout", "10")
     server.call("/v1/fine_tuning/examples?wait=served&timeout=600", examples(2))
     first, last = server.pid(0), server.call("/v1/fine_tuning/examples", examples(24))["last"]
@@ -509,8 +509,8 @@ def own_error():
         wrapper = pathlib.Path(top, "state")
         server = subprocess.run(
             [serve, "serve", model, "--ranks", "2", "--link", "zmq", "--restart", "5", "--rank-wait", "3", "--port", "0",
-             "--state", str(wrapper), "--threads", "1", "--z3", "2"], capture_output=True, text=True, timeout=HANG)
-        assert server.returncode == 2 and "--z3 2: a server reads its weights" in server.stderr, server
+             "--state", str(wrapper), "--threads", "1", "--shard", "z3=2"], capture_output=True, text=True, timeout=HANG)
+        assert server.returncode == 2 and "--shard z3=2: a server reads its weights" in server.stderr, server
         assert "ranks: restart" not in server.stderr, server.stderr
 
 

@@ -448,7 +448,7 @@ def hurries_in_a_chain(link):
     """A second signal while training exchanges something over a slow link: the ranks end it, and then in good order."""
     text = " ".join("a dog saw a cat and ran home".split() * 8)
     for turn in range(5):
-        server = Server(*GROUP, "--link", link, "--link-rate", "3M", "--link-latency", "2", "--threads", "1", "--micro-rows",
+        server = Server(*GROUP, "--link", link, "--link-throttle", "3M,latency=2", "--threads", "1", "--micro-rows",
                         "500", "--update-tokens", "500", "--train-share", "0.5", learns=True)
         status, _ = server.post("/v1/fine_tuning/examples", f'{{"text": "{text}"}}\n' * 18, "application/x-ndjson")
         assert status == 202, status

@@ -29,7 +29,7 @@ def write_data(path):
 
 def train(out, ranks, *args, status=0):
     command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600",
-               "--micro-rows", "120", "--checkpoint-every", "3", "--keep-checkpoints", "9", "--ordered",
+               "--micro-rows", "120", "--checkpoint-every", "3", "--keep", "last=9,hourly=24", "--ordered",
                "--threads", "1", "--device", "cpu", "--rank-slowness", "0",
                "--rank-timeout", "600", *args]
     if ranks > 1:
@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as top:
     write_data(data)
     one = os.path.join(top, "one")
     train(one, 1, "--total-steps", "6")
-    for ranks, groups in ((2, ()), (2, ("--z3", "2")), (4, ("--z1", "2")), (4, ("--z2", "2", "--z3", "2"))):
+    for ranks, groups in ((2, ()), (2, ("--shard", "z3=2")), (4, ("--shard", "z1=2")), (4, ("--shard", "z2=2,z3=2"))):
         name = "-".join((str(ranks),) + groups)
         print(name, flush=True)
         out = os.path.join(top, name)
@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as top:
                 train(half, other, "--total-steps", "6", "--resume")
                 same(one, half, FILES[2:])
     print("refusals", flush=True)
-    said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--z2", "3", status=2)
-    assert "--z2 3 does not divide --ranks 2" in said, said
+    said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--shard", "z2=3", status=2)
+    assert "--shard z2 3 does not divide --ranks 2" in said, said
     said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--rank-slowness", "0.5", status=1)
     assert "times slower than the others (self-test: " in said and "more than --rank-slowness 0.5" in said, said

@@ -137,7 +137,7 @@ def trains():
         train = ["train", model, "--data", data, "--update-tokens", "600", "--micro-rows", "120", "--ordered",
                  "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "4"]
         ends(start(environment(), *train, "--out", top + "/one"))
-        for name, more in (("two", ()), ("sharded", ("--z2", "2", "--z3", "2"))):
+        for name, more in (("two", ()), ("sharded", ("--shard", "z2=2,z3=2"))):
             port = free_port()
             ranks = [start(torchrun(r, MASTER_PORT=port), *train, "--out", f"{top}/{name}", *more) for r in (0, 1)]
             for process in ranks:
@@ -192,7 +192,7 @@ def rejoins():
         data = lamps(top)
         train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--ordered",
                  "--threads", "1", "--device", "cpu", "--rank-slowness", "0", "--total-steps", "80",
-                 "--checkpoint-every", "3", "--keep-checkpoints", "3"]
+                 "--checkpoint-every", "3", "--keep", "last=3,hourly=24"]
         ends(start(environment(), *train, "--out", top + "/one"))
         out = top + "/three"
         with open(top + "/log", "w+", encoding="utf-8") as log:
@@ -282,7 +282,7 @@ def stopped():
         out, port = top + "/out", free_port()
         train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--threads", "1",
                  "--device", "cpu", "--rank-slowness", "0", "--total-steps", "100000", "--checkpoint-every", "3",
-                 "--keep-checkpoints", "3", "--out", out, "--restart", "3", "--rank-wait", "86400"]
+                 "--keep", "last=3,hourly=24", "--out", out, "--restart", "3", "--rank-wait", "86400"]
         with open(top + "/log", "w+", encoding="utf-8") as log:
             ranks = [subprocess.Popen([serve, *train], env=torchrun(r, MASTER_PORT=port), stderr=log, stdout=log)
                      for r in (0, 1)]
@@ -304,7 +304,7 @@ def lost_twice():
         out, port = top + "/out", free_port()
         train = ["train", model, "--data", data, "--update-tokens", "90", "--micro-rows", "40", "--threads", "1",
                  "--device", "cpu", "--rank-slowness", "0", "--total-steps", "60", "--checkpoint-every", "3",
-                 "--keep-checkpoints", "3", "--out", out, "--restart", "9", "--rank-wait", "120"]
+                 "--keep", "last=3,hourly=24", "--out", out, "--restart", "9", "--rank-wait", "120"]
         with open(top + "/log", "w+", encoding="utf-8") as log:
             def run(rank):
                 return subprocess.Popen([serve, *train], env=torchrun(rank, ranks=3, MASTER_PORT=port), stderr=log,

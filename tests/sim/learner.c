@@ -147,7 +147,6 @@ bool learner_offer(struct learner *l, int32_t items, struct hzp_slice *ret)
     *ret = (struct hzp_slice){.chain = &l->chain,
                               .from = l->done,
                               .to = HZP_MIN(l->done + items, l->chain.items),
-                              .tenant = HZP_TENANT_TRAIN,
                               .number = l->number,
                               .work = first ? l->data : NULL,
                               .work_bytes = first ? l->bytes : 0};

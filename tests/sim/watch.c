@@ -450,8 +450,8 @@ static void begin_leg(struct sim_world *w, const struct hzp_step *step)
               "ahead", "step %llu is formed, %llu are served", (unsigned long long)step->number,
               (unsigned long long)w->served);
     w->ahead_steps += step->in_flight != NULL;
-    w->outlived += step->number > 1 && before->served && !before->landed &&
-                   hzp_offer_has(before->offer, HZP_TENANT_TRAIN);
+    w->outlived +=
+        step->number > 1 && before->served && !before->landed && hzp_offer_trains(before->offer);
     leg->number = step->number;
     leg->step = step;
     leg->offer = w->offer;
@@ -568,7 +568,7 @@ static void last_deliver(struct hzp_source *source, const struct hzp_step *step,
     check_share(w);
     sim_check_goals(w, outcome);
     w->serve_steps += offer->batch->rows > 0;
-    w->train_steps += hzp_offer_has(offer, HZP_TENANT_TRAIN);
+    w->train_steps += hzp_offer_trains(offer);
     struct hzp_version *now = hzp_weights_current(w->weights);
     uint64_t id = now->record.id;
     SIM_CHECK(w, id == w->serving_id || id == w->serving_id + 1, "version", "%llu follows %llu",

@@ -169,7 +169,7 @@ static inline struct hzp_state_config state_config(const struct hzp_layout *layo
         .micro_rows = 32,
         .body_samples_max = 100,
         .checkpoint_every = every,
-        .keep_checkpoints = 2,
+        .keep = "last=2",
         .starved_s = 0.2,
         .options = "--served-model-name a model\n",
         .queue = {.samples_max = 1000, .tokens_max = 100000, .passes = 2, .seed = 1}};

@@ -273,7 +273,7 @@ static void test_sharded(void **state)
                                                 .link = link[0],
                                                 .gate = &g.gate};
     assert_int_equal(hzp_trainer_create(&trainer_config, &trainer, &text), HZP_EUNSUP);
-    assert_non_null(strstr(text.text, "--z3 1"));
+    assert_non_null(strstr(text.text, "--shard z3=1"));
     fixture_close(&model);
     hzp_link_close(link[0]);
     hzp_link_close(link[1]);

@@ -254,9 +254,9 @@ static void test_choose_given(void **state)
     struct hzp_groups g = choose((struct hzp_groups){.ranks = 8, .z2 = 4}, SIZE_MAX, HZP_OK, NULL);
     assert_true(g.z2 == 4 && g.z1 % 4 == 0 && g.z3 == 1);
     choose((struct hzp_groups){.ranks = 8, .z2 = 3}, SIZE_MAX, HZP_EINVAL, text);
-    assert_non_null(strstr(text, "--z2 3 does not divide --ranks 8"));
+    assert_non_null(strstr(text, "--shard z2 3 does not divide --ranks 8"));
     choose((struct hzp_groups){.ranks = 8, .z1 = 4, .z2 = 8}, SIZE_MAX, HZP_EINVAL, text);
-    assert_non_null(strstr(text, "--z2 8 does not divide --z1 4"));
+    assert_non_null(strstr(text, "--shard z2 8 does not divide --shard z1 4"));
     choose((struct hzp_groups){.ranks = 0}, SIZE_MAX, HZP_EINVAL, text);
     assert_non_null(strstr(text, "--ranks 0"));
     choose((struct hzp_groups){.ranks = 4}, 1000, HZP_ENOMEM, text);

@@ -89,7 +89,7 @@ static const char *header(struct MHD_Connection *connection, const char *name)
 }
 
 /* Bytes that this server takes of the body.  A journal has as many as the relay, a part of this
- * server, got in this server's answers: --max-body-memory bounds it, as all bodies together. */
+ * server, got in this server's answers: `memory` of --max-body bounds it, as all bodies. */
 static size_t body_most(const struct hzp_exchange *x)
 {
     const struct hzp_http_settings *settings = x->server->settings;

@@ -192,8 +192,8 @@ void hzp_exchange_release(struct hzp_exchange *x);
 
 /* ---- memory ---- */
 
-/* From now on the exchange accounts for so many bytes of memory beside x->body, of
- * --max-body-memory over all exchanges.  False: there is not so much; hzp_reply_no_memory() is the
+/* From now on the exchange accounts for so many bytes of memory beside x->body, of `memory` of
+ * --max-body over all exchanges.  False: there is not so much; hzp_reply_no_memory() is the
  * answer. */
 bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes);
 /* 503, code "overloaded". */
