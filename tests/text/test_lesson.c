@@ -189,6 +189,9 @@ static void refusals(void **state)
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": "
          "[{\"function\": {\"name\": \"get\"}}]}]}",
          "messages[0].tool_calls[0]", 4096},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"documents\": "
+         "[{\"text\": \"x\"}]}",
+         "documents", 4096},
     };
     struct hzp_chat *chat = open_chat(TURNS);
     for (int i = 0; i < HZP_COUNT(cases); i++) {

@@ -313,6 +313,9 @@ static int read_more(struct maker *m, const json_t *example)
         if (fields[i].type == JSON_OBJECT || json_array_size(value))
             *at[i] = value;
     }
+    if (m->request.documents && !hzp_chat_uses(m->chat, m->request.tools != NULL, "documents"))
+        return hzp_fail_param(m->reterr, HZP_EINVAL, "documents",
+                              "documents: the model's chat template has no place for documents");
     return HZP_OK;
 }
 
