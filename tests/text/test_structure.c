@@ -200,7 +200,7 @@ static const struct form {
      "{\"name\": \"g\", \"parameters\": {\"b\": 1}}", "{\"name\": \"Bob\"}",
      "so: <|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
      "so: <|python_tag|>{\"name\": \"h\", \"parameters\": {}}"},
-    {HZP_CALLS_MISTRAL, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "[TOOL_CALLS]f[ARGS]{}",
+    {HZP_CALLS_MISTRAL_ARGS, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "[TOOL_CALLS]f[ARGS]{}",
      "[TOOL_CALLS]g[ARGS]{\"k\": 1}", "a [list] of", "so: [TOOL_CALLS]f[ARGS]{\"a\": 1}",
      "[TOOL_CALLS]h[ARGS]{}"},
     {HZP_CALLS_GLM, false,
