@@ -4,7 +4,7 @@
 #include "text/chat/structure.h"
 
 #include "base/thread.h"
-#include "tests/text/tokenizer_makes.h"
+#include "tests/text/call_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,36 +31,13 @@ static void use(int i)
     structures = both[i].structures;
 }
 
-/* Bytes, and the marks of all forms. */
-static struct hzp_tokenizer *open_marks(void)
-{
-    static const char *const marks[] = {
-        "[TOOL_CALLS]", "[ARGS]",        "<|channel|>", "<|message|>",  "<|end|>",
-        "<|start|>",    "<|constrain|>", "<|call|>",    "<tool_call>",  "</tool_call>",
-        "<arg_key>",    "</arg_key>",    "<arg_value>", "</arg_value>", "<|python_tag|>",
-        "<think>",      "</think>"};
-    char text[4096] = "";
-    size_t n = 0;
-    make_byte_level(MAKE_GPT);
-    for (int i = 0; i < HZP_COUNT(marks); i++)
-        n += (size_t)snprintf(text + n, sizeof(text) - n,
-                              ", {\"id\": %d, \"content\": \"%s\", \"special\": true}", 266 + i,
-                              marks[i]);
-    char *at = strstr(make_text, "\"lstrip\": true}") + strlen("\"lstrip\": true}");
-    assert_true(make_bytes + n < sizeof(make_text));
-    memmove(at + n, at, strlen(at) + 1);
-    memcpy(at, text, n);
-    scratch_write_text(scratch_path("tokenizer.json"), make_text);
-    return make_open();
-}
-
 static int setup(void **state)
 {
     char model[512];
     snprintf(model, sizeof(model), "%s/../../models/world", getenv("HZP_OWN_DATA"));
     assert_int_equal(hzp_tokenizer_open(model, &both[0].tok, NULL), HZP_OK);
     scratch_setup(state);
-    both[1].tok = open_marks();
+    both[1].tok = make_open_marks();
     for (int i = 0; i < HZP_COUNT(both); i++)
         hzp_structures_open(both[i].tok, hzp_tokenizer_vocab(both[i].tok), HZP_STRUCTURES_IN_USE,
                             &both[i].structures);

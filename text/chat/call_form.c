@@ -64,8 +64,8 @@ int hzp_call_form_marks(enum hzp_reply_calls calls, const char *ret[HZP_CALL_MAR
     static const char *const pairs[] = {hzp_mark_glm_key, hzp_mark_glm_key_end, hzp_mark_glm_value,
                                         hzp_mark_glm_value_end};
     static const char *const named[] = {hzp_mark_call_id, hzp_mark_args};
-    static const char *const header[] = {hzp_mark_channel, hzp_mark_start,  hzp_mark_message,
-                                         hzp_mark_end,     hzp_mark_call,   hzp_mark_return,
+    static const char *const header[] = {hzp_mark_channel,  hzp_mark_start, hzp_mark_message,
+                                         hzp_mark_end,      hzp_mark_call,  hzp_mark_return,
                                          hzp_mark_constrain};
     const struct hzp_call_form *form = &hzp_call_form[calls];
     const char *const *more = form->body == HZP_CALL_PAIRS    ? pairs
@@ -107,7 +107,7 @@ bool hzp_call_form_has_name(enum hzp_reply_calls calls, const char *name)
     const char *not = hzp_call_form[calls].not_in_names;
     if (!*name || strlen(name) > HZP_CALL_NAME_MAX)
         return false;
-    for (; not && *name; name++)
+    for (; not &&*name; name++)
         if ((unsigned char)*name < ' ' || strchr(not, *name))
             return false;
     return true;

@@ -118,8 +118,7 @@ int hzp_reply_put(struct hzp_reply *reply, enum hzp_reply_kind kind, const char 
     }
     if (reply->parts == reply->parts_room) {
         reply->parts_room = HZP_MAX(2 * reply->parts_room, 8);
-        reply->part =
-            hzp_xrealloc(reply->part, (size_t)reply->parts_room * sizeof(*reply->part));
+        reply->part = hzp_xrealloc(reply->part, (size_t)reply->parts_room * sizeof(*reply->part));
     }
     reply->part[reply->parts++] = (struct hzp_reply_part){kind, call, from, to->bytes};
     return HZP_OK;
@@ -212,8 +211,8 @@ static int step_begin(struct hzp_reply *reply, char c)
         reply->blanks++;
         return HZP_OK;
     }
-    int found = hzp_reply_mark(reply->held.data + reply->blanks,
-                               reply->held.bytes - reply->blanks, &think, 1);
+    int found = hzp_reply_mark(reply->held.data + reply->blanks, reply->held.bytes - reply->blanks,
+                               &think, 1);
     if (found < 0)
         return HZP_OK;
     reply->state = found ? HZP_REPLY_REASONING : HZP_REPLY_CONTENT;

@@ -97,10 +97,11 @@ struct hzp_reply_reading {
     int depth;
     bool string, escaped, left_out;
     /* GLM's values */
-    json_t *pairs;    /* owned: the values as JSON, as texts, by key */
-    char *pair;       /* owned: the key */
-    bool text, json;  /* the value is text; it may be JSON so far */
-    size_t first_end; /* in held: where it ends unless that is within a string of JSON; 0: nowhere */
+    json_t *pairs;   /* owned: the values as JSON, as texts, by key */
+    char *pair;      /* owned: the key */
+    bool text, json; /* the value is text; it may be JSON so far */
+    size_t
+        first_end; /* in held: where it ends unless that is within a string of JSON; 0: nowhere */
 };
 
 struct hzp_reply {

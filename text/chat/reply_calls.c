@@ -117,8 +117,7 @@ static int put_byte(struct hzp_reply *reply, char c)
         n = (size_t)(found ? snprintf(text, sizeof(text), "\\%c", found[1])
                            : snprintf(text, sizeof(text), "\\u%04x", c));
     }
-    return reply->reading.left_out ? HZP_OK
-                                   : hzp_reply_put(reply, HZP_REPLY_IS_CALL, text, n);
+    return reply->reading.left_out ? HZP_OK : hzp_reply_put(reply, HZP_REPLY_IS_CALL, text, n);
 }
 
 int hzp_reply_put_arguments(struct hzp_reply *reply, const char *text, size_t bytes)
@@ -285,8 +284,8 @@ static int end_key(struct hzp_reply *reply)
     reading->key = is(text, bytes, "name") ? HZP_REPLY_KEY_NAME
                    : arguments             ? HZP_REPLY_KEY_ARGUMENTS
                                            : HZP_REPLY_KEY_OTHER;
-    bool other = reading->key == HZP_REPLY_KEY_OTHER && !is(text, bytes, "type") &&
-                 !is(text, bytes, "id");
+    bool other =
+        reading->key == HZP_REPLY_KEY_OTHER && !is(text, bytes, "type") && !is(text, bytes, "id");
     if (reading->bare && !reading->named &&
         (other || (reply->rules->strict && reading->key != HZP_REPLY_KEY_NAME)))
         return hzp_reply_no_call(reply);
@@ -324,8 +323,8 @@ static int end_name(struct hzp_reply *reply)
     const char *text = reply->held.data + reply->reading.from - 1; /* with its quotes */
     size_t bytes = reply->held.bytes - reply->reading.from + 1;
     json_t *name = string_of(text, bytes);
-    bool known = name && hzp_reply_set_name(reply, json_string_value(name),
-                                            json_string_length(name));
+    bool known =
+        name && hzp_reply_set_name(reply, json_string_value(name), json_string_length(name));
     if (known && reply->rules->strict && reply->reading.bare) { /* as the grammar writes it */
         char *plain = json_dumps(name, JSON_ENCODE_ANY);
         known = plain && is(text, bytes, plain);

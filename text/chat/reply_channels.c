@@ -62,9 +62,8 @@ static bool begins(const struct hzp_reply *reply)
             return true;
     while (skip < bytes && hzp_is_blank(text[skip]))
         skip++;
-    return !reply->begun &&
-           !memcmp(text + skip, hzp_mark_recipient,
-                   HZP_MIN(bytes - skip, strlen(hzp_mark_recipient)));
+    return !reply->begun && !memcmp(text + skip, hzp_mark_recipient,
+                                    HZP_MIN(bytes - skip, strlen(hzp_mark_recipient)));
 }
 
 int hzp_reply_step_header(struct hzp_reply *reply, char c)
@@ -104,8 +103,8 @@ static bool is_cut(const struct hzp_reply *reply)
 {
     const char *text = reply->held.data, *first[] = {hzp_mark_channel, hzp_mark_start};
     size_t bytes = reply->held.bytes, words = 0, marks = 0;
-    bool whole = !reply->begun && memmem(text, bytes, hzp_mark_recipient,
-                                         strlen(hzp_mark_recipient));
+    bool whole =
+        !reply->begun && memmem(text, bytes, hzp_mark_recipient, strlen(hzp_mark_recipient));
     for (int i = 0; i < HZP_COUNT(first); i++)
         whole |= bytes >= strlen(first[i]) && !memcmp(text, first[i], strlen(first[i]));
     for (size_t i = 0; i < bytes; i++) {

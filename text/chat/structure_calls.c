@@ -96,7 +96,8 @@ static int add_glm_value(const struct hzp_making *m, const json_t *parameters, c
     struct hzp_rules *scratch = hzp_rules_create();
     int32_t before = hzp_rules_node(scratch);
     hzp_rules_bytes(scratch, before, 0, 0xFE, before);
-    int32_t behind = hzp_rules_text(scratch, before, hzp_mark_glm_value_end, strlen(hzp_mark_glm_value_end));
+    int32_t behind =
+        hzp_rules_text(scratch, before, hzp_mark_glm_value_end, strlen(hzp_mark_glm_value_end));
     hzp_rules_bytes(scratch, behind, 0, 0xFE, behind);
     struct hzp_regular *with_end = hzp_regular_create(scratch, before, behind);
     int r = with_end ? hzp_schema_raw(m->rules, parameters, schema, with_end, from, ret, m->reterr)
@@ -122,7 +123,8 @@ static int add_glm_pair(const struct hzp_making *m, const json_t *parameters, co
     if (strstr(name, hzp_mark_glm_key_end))
         return hzp_fail(m->reterr, HZP_EINVAL, "schema: a property is named %.64s", name);
     at = hzp_structure_text(m, hzp_structure_mark(m, at, hzp_mark_glm_key_end), "\n");
-    HZP_TRY(add_glm_value(m, parameters, schema, hzp_structure_mark(m, at, hzp_mark_glm_value), &at));
+    HZP_TRY(
+        add_glm_value(m, parameters, schema, hzp_structure_mark(m, at, hzp_mark_glm_value), &at));
     *ret = behind_pair(m, at);
     return HZP_OK;
 }
@@ -162,9 +164,11 @@ static int add_glm_arguments(const struct hzp_making *m, const json_t *parameter
                             name);
     }
     if (!parameters) {
-        int32_t at = hzp_structure_until(m, hzp_structure_mark(m, from, hzp_mark_glm_key), hzp_mark_glm_key_end);
+        int32_t at = hzp_structure_until(m, hzp_structure_mark(m, from, hzp_mark_glm_key),
+                                         hzp_mark_glm_key_end);
         at = hzp_structure_mark(m, hzp_structure_text(m, at, "\n"), hzp_mark_glm_value);
-        hzp_rules_empty(m->rules, behind_pair(m, hzp_structure_until(m, at, hzp_mark_glm_value_end)), from);
+        hzp_rules_empty(m->rules,
+                        behind_pair(m, hzp_structure_until(m, at, hzp_mark_glm_value_end)), from);
     }
     json_t *required = required_of(parameters);
     int r = HZP_OK;
@@ -260,8 +264,7 @@ static int call_rule(const struct hzp_making *m, int32_t *ret)
         any = true;
         if (!hzp_call_form_has_name(m->what->calls, name))
             return hzp_fail(m->reterr, HZP_EINVAL,
-                            "the name \"%.64s\" cannot stand in a call in this model's form",
-                            name);
+                            "the name \"%.64s\" cannot stand in a call in this model's form", name);
         HZP_TRY(add_call(m, function, first, &end));
         hzp_rules_empty(m->rules, end, last);
     }
@@ -308,8 +311,7 @@ static void add_row(const struct hzp_making *m, int32_t from, int32_t rule, int3
 /* gpt-oss: a recipient in a header makes a call, which ends the answer. */
 static void add_free_channels(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
-    static const char *const in_header[] = {hzp_mark_recipient, hzp_mark_message,
-                                            hzp_mark_channel};
+    static const char *const in_header[] = {hzp_mark_recipient, hzp_mark_message, hzp_mark_channel};
     static const char *const in_body[] = {hzp_mark_channel, hzp_mark_start};
     int32_t body = hzp_rules_node(m->rules), begun = hzp_rules_node(m->rules);
     hzp_rules_empty(m->rules, from, begun); /* the prompt ends within a header */

@@ -76,8 +76,7 @@ int32_t hzp_rules_shared(const struct hzp_rules *rules, const char *key)
 
 void hzp_rules_share(struct hzp_rules *rules, const char *key, int32_t rule)
 {
-    rules->share =
-        hzp_xrealloc(rules->share, (size_t)(rules->shares + 1) * sizeof(*rules->share));
+    rules->share = hzp_xrealloc(rules->share, (size_t)(rules->shares + 1) * sizeof(*rules->share));
     rules->share[rules->shares].key = hzp_xstrdup(key);
     rules->share[rules->shares++].rule = rule;
 }

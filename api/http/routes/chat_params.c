@@ -263,8 +263,8 @@ static int read_rules(const json_t *body, const struct hzp_engine *engine, const
     const struct hzp_textbuf *text = &p->text.text;
     hzp_given_bool(body, "parallel_tool_calls", &parallel);
     hzp_given_bool(body, "include_reasoning", &show);
-    hzp_reply_rules_set(&params->reply, engine->parts.chat, text->bytes ? text->data : "", text->bytes,
-                        p->request.tools);
+    hzp_reply_rules_set(&params->reply, engine->parts.chat, text->bytes ? text->data : "",
+                        text->bytes, p->request.tools);
     params->reply.one_call = !parallel;
     params->reply.hide = !show;
     hzp_reply_rules_find_marks(&params->reply, engine->parts.tok);
