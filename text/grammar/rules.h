@@ -50,6 +50,7 @@ struct hzp_rules {
     int32_t edges, edges_room;
     struct {
         char *key; /* owned */
+        uint64_t hash;
         int32_t rule;
     } * share; /* rules that are used wherever the same is asked for */
     int32_t shares;
