@@ -372,9 +372,16 @@ def check_required(server, asked):
         status, _, body = server.post("/v1/chat/completions", {
             "messages": asked, "tools": tools, "tool_choice": choice})
         assert status == 400 and body["error"]["param"] == param, body
-    tools[1]["function"] = {"name": "x\0y"}
-    status, _, body = server.post("/v1/chat/completions", {"messages": asked, "tools": tools})
-    assert status == 400 and body["error"]["param"] == "tools[1]", body
+        assert "count" in body["error"]["message"], body
+    del tools[1]["function"]["strict"]  # then its arguments are any object
+    for choice in ("required", "auto", named):
+        answer = chat(server, asked, max_tokens=60, tools=tools, tool_choice=choice)
+        for made in answer.choices[0].message.tool_calls or []:
+            assert made.function.arguments.startswith("{"), made
+    for function in ({"name": "x\0y"}, {"name": "x", "parameters": {"type": "string"}}):
+        tools[1]["function"] = function
+        status, _, body = server.post("/v1/chat/completions", {"messages": asked, "tools": tools})
+        assert status == 400 and body["error"]["param"] == "tools[1]", body
 
 
 def test_tools():

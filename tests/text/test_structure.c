@@ -284,6 +284,75 @@ static void test_forms(void **state)
     json_decref(tools);
 }
 
+/* Parameters that cannot be honoured are any object; those of a strict tool are refused, with its
+ * name.  What they admit beside objects, no call has. */
+static void test_parameters(void **state)
+{
+    json_t *tools = json_loads(
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": "
+        "{\"a\": {\"type\": \"integer\"}}, \"additionalProperties\": false}}}, "
+        "{\"function\": {\"name\": \"g\", \"parameters\": {\"properties\": {\"a\": {\"contains\": "
+        "1}}}}}, {\"function\": {\"name\": \"h\", \"parameters\": {\"enum\": [\"x\", {\"k\": "
+        "1}]}}}]",
+        0, NULL);
+    struct hzp_err_text err = {0};
+    struct hzp_grammar *g;
+    for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
+        struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
+        json_t *function = json_object_get(json_array_get(tools, 1), "function");
+        assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+        if (calls == HZP_CALLS_HERMES) {
+            assert_true(takes(g, "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 5}}\n"
+                                 "</tool_call>"));
+            assert_false(takes(g, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\"}}\n"
+                                  "</tool_call>"));
+            assert_true(takes(g, "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"k\": 1}}\n"
+                                 "</tool_call>"));
+            assert_false(takes(g, "<tool_call>\n{\"name\": \"h\", \"arguments\": \"x\"}\n"
+                                  "</tool_call>"));
+        }
+        hzp_grammar_unref(g);
+        json_object_set_new(function, "strict", json_true());
+        for (int free = 0; free < 2; free++) {
+            what.free = free;
+            assert_int_equal(hzp_structures_get(structures, &what, &g, &err), HZP_EINVAL);
+            assert_non_null(strstr(err.text, "\"g\""));
+        }
+        json_object_del(function, "strict");
+    }
+    json_decref(tools);
+}
+
+/* A name that a form cannot write is refused in it. */
+static void test_names(void **state)
+{
+    json_t *tools = json_loads("[{\"function\": {\"name\": \"a [b] <c\"}}]", 0, NULL);
+    for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
+        struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
+        struct hzp_grammar *g = NULL;
+        int r = hzp_structures_get(structures, &what, &g, NULL);
+        assert_int_equal(r, hzp_call_form[calls].not_in_names ? HZP_EINVAL : HZP_OK);
+        hzp_grammar_unref(g);
+    }
+    json_decref(tools);
+}
+
+/* An object that a schema admits, and nothing else of what that admits. */
+static void test_object(void **state)
+{
+    json_t *schema = json_loads("{\"anyOf\": [{\"type\": \"integer\"}, {\"properties\": {\"ok\": "
+                                "{\"const\": true}}, \"required\": [\"ok\"], "
+                                "\"additionalProperties\": false}]}",
+                                0, NULL);
+    struct hzp_structure what = {.object = true, .schema = schema};
+    struct hzp_grammar *g;
+    assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+    assert_true(takes(g, "{\"ok\":true}"));
+    assert_false(takes(g, "{\"other\": 1}") || takes(g, "1") || takes(g, "[]"));
+    hzp_grammar_unref(g);
+    json_decref(schema);
+}
+
 /* The same question gets the same grammar, until others have pushed it out. */
 static void test_kept(void **state)
 {
@@ -441,8 +510,11 @@ static void test_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),  cmocka_unit_test(test_forms), cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_in_use), cmocka_unit_test(test_large), cmocka_unit_test(test_written),
+        cmocka_unit_test(test_calls),      cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_kept),       cmocka_unit_test(test_in_use),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_written),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_object),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -51,19 +51,23 @@ static bool is_analysis(const char *text, size_t bytes)
            !memcmp(name + strlen(hzp_mark_channel), analysis, sizeof(analysis) - 1);
 }
 
+/* Whether the text begins with the mark, or is the beginning of it. */
+static bool agrees(const char *text, size_t bytes, const char *mark)
+{
+    size_t n = strlen(mark);
+    return !memcmp(text, mark, HZP_MIN(bytes, n));
+}
+
 /* Whether a header begins so: with a mark, or, if nothing came before, with a recipient. */
 static bool begins(const struct hzp_reply *reply)
 {
-    static const char *const mark[] = {hzp_mark_channel, hzp_mark_start};
     const char *text = reply->held.data;
     size_t bytes = reply->held.bytes, skip = 0;
-    for (int i = 0; i < HZP_COUNT(mark); i++)
-        if (!memcmp(text, mark[i], HZP_MIN(bytes, strlen(mark[i]))))
-            return true;
+    if (agrees(text, bytes, hzp_mark_channel) || agrees(text, bytes, hzp_mark_start))
+        return true;
     while (skip < bytes && hzp_is_blank(text[skip]))
         skip++;
-    return !reply->begun && !memcmp(text + skip, hzp_mark_recipient,
-                                    HZP_MIN(bytes - skip, strlen(hzp_mark_recipient)));
+    return !reply->begun && agrees(text + skip, bytes - skip, hzp_mark_recipient);
 }
 
 int hzp_reply_step_header(struct hzp_reply *reply, char c)

@@ -81,8 +81,10 @@ int hzp_reply_step_pair(struct hzp_reply *reply, char c)
     size_t bytes = reply->held.bytes - reading->from;
     const char *at = memchr(text, '<', bytes);
     size_t word = at ? (size_t)(at - text) : bytes;
-    if (!at && reading->named)
+    if (!at && reading->named) {
+        reading->from = reply->held.bytes;
         return hzp_is_blank(c) ? HZP_OK : hzp_reply_no_call(reply);
+    }
     if (!at)
         return word <= HZP_CALL_NAME_MAX + 8 && c != '{' ? HZP_OK : hzp_reply_no_call(reply);
     if (!reading->named && !hzp_reply_set_name(reply, text, word))

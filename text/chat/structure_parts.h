@@ -31,7 +31,8 @@ void hzp_structure_spelled(const struct hzp_making *m, int32_t from, const char 
 /* What `rules` take from `all` on and not from `begin` to `end`; frees rules. */
 int32_t hzp_structure_other(const struct hzp_making *m, int32_t from, struct hzp_rules *rules,
                             int32_t all, int32_t begin, int32_t end);
-/* Text and special tokens in which none of these marks occurs, however spelled; text: no special token at all. */
+/* Text and special tokens in which none of these marks occurs, however spelled; text: no special
+ * token at all. */
 int32_t hzp_structure_without(const struct hzp_making *m, int32_t from, const char *const *mark,
                               int marks, bool text);
 /* Loops over any byte of text and, unless text is set, any special token. */

@@ -301,7 +301,11 @@ static json_t *block_json(const struct hzp_answer *a)
     if (a->block.kind == HZP_BLOCK_TEXT)
         return json_pack("{s:s, s:o}", "type", "text", "text", hzp_block_text(a));
     const struct hzp_textbuf *text = &a->block.text;
-    json_t *input = json_loadb(text->bytes ? text->data : "", text->bytes, 0, NULL);
+    json_t *input = text->bytes ? json_loadb(text->data, text->bytes, JSON_ALLOW_NUL, NULL) : NULL;
+    if (text->bytes && !json_is_object(input)) { /* cut off, or malformed: not to be carried out */
+        json_decref(input);
+        return json_pack("{s:s, s:o}", "type", "text", "text", hzp_block_text(a));
+    }
     return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", a->block.call_id, "name",
                      a->block.name, "input", input ? input : json_object());
 }
