@@ -365,8 +365,9 @@ def check_required(server, asked):
     assert status == 400 and "exclude" in body["error"]["message"], body
     tools[0]["function"]["strict"] = tools[1]["function"]["strict"] = True
     free = chat(server, asked, tools=tools, max_tokens=60, extra={"ignore_eos": False}).choices[0]
+    whole = free.finish_reason == "tool_calls"  # else max_tokens may have cut the call off
     for made in free.message.tool_calls or []:  # text, or calls that fit
-        assert json.loads(made.function.arguments) in ({"at": "Tarn"}, {"at": "Zorin"}), made
+        assert not whole or json.loads(made.function.arguments) in ({"at": "Tarn"}, {"at": "Zorin"}), made
     tools[1]["function"]["parameters"]["contains"] = {}
     for choice, param in (("required", "tool_choice"), ("auto", "tools")):
         status, _, body = server.post("/v1/chat/completions", {
