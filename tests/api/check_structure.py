@@ -54,7 +54,8 @@ def test_schemas(server):
     """A schema, by each name, streamed too, in completions and chats."""
     named = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
     for ask in ({"structured_outputs": {"json": PERSON}}, {"structured_outputs": {"json": json.dumps(PERSON)}},
-                {"guided_json": PERSON}, {"response_format": named}):
+                {"guided_json": PERSON}, {"response_format": named},
+                {"response_format": {"type": "json_object", "schema": PERSON}}):
         for text in texts(server, max_tokens=200, **ask):
             check_person(text)
     answer = server.client.chat.completions.create(

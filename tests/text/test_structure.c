@@ -4,7 +4,7 @@
 #include "text/chat/structure.h"
 
 #include "base/thread.h"
-#include "tests/text/tokenizer_makes.h"
+#include "tests/text/call_makes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,36 +31,13 @@ static void use(int i)
     structures = both[i].structures;
 }
 
-/* Bytes, and the marks of all forms. */
-static struct hzp_tokenizer *open_marks(void)
-{
-    static const char *const marks[] = {
-        "[TOOL_CALLS]", "[ARGS]",        "<|channel|>", "<|message|>",  "<|end|>",
-        "<|start|>",    "<|constrain|>", "<|call|>",    "<tool_call>",  "</tool_call>",
-        "<arg_key>",    "</arg_key>",    "<arg_value>", "</arg_value>", "<|python_tag|>",
-        "<think>",      "</think>"};
-    char text[4096] = "";
-    size_t n = 0;
-    make_byte_level(MAKE_GPT);
-    for (int i = 0; i < HZP_COUNT(marks); i++)
-        n += (size_t)snprintf(text + n, sizeof(text) - n,
-                              ", {\"id\": %d, \"content\": \"%s\", \"special\": true}", 266 + i,
-                              marks[i]);
-    char *at = strstr(make_text, "\"lstrip\": true}") + strlen("\"lstrip\": true}");
-    assert_true(make_bytes + n < sizeof(make_text));
-    memmove(at + n, at, strlen(at) + 1);
-    memcpy(at, text, n);
-    scratch_write_text(scratch_path("tokenizer.json"), make_text);
-    return make_open();
-}
-
 static int setup(void **state)
 {
     char model[512];
     snprintf(model, sizeof(model), "%s/../../models/world", getenv("HZP_OWN_DATA"));
     assert_int_equal(hzp_tokenizer_open(model, &both[0].tok, NULL), HZP_OK);
     scratch_setup(state);
-    both[1].tok = open_marks();
+    both[1].tok = make_open_marks();
     for (int i = 0; i < HZP_COUNT(both); i++)
         hzp_structures_open(both[i].tok, hzp_tokenizer_vocab(both[i].tok), HZP_STRUCTURES_IN_USE,
                             &both[i].structures);
@@ -200,7 +177,7 @@ static const struct form {
      "{\"name\": \"g\", \"parameters\": {\"b\": 1}}", "{\"name\": \"Bob\"}",
      "so: <|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
      "so: <|python_tag|>{\"name\": \"h\", \"parameters\": {}}"},
-    {HZP_CALLS_MISTRAL, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "[TOOL_CALLS]f[ARGS]{}",
+    {HZP_CALLS_MISTRAL_ARGS, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", "[TOOL_CALLS]f[ARGS]{}",
      "[TOOL_CALLS]g[ARGS]{\"k\": 1}", "a [list] of", "so: [TOOL_CALLS]f[ARGS]{\"a\": 1}",
      "[TOOL_CALLS]h[ARGS]{}"},
     {HZP_CALLS_GLM, false,
@@ -305,6 +282,75 @@ static void test_forms(void **state)
     hzp_grammar_unref(g);
     use(0);
     json_decref(tools);
+}
+
+/* Parameters that cannot be honoured are any object; those of a strict tool are refused, with its
+ * name.  What they admit beside objects, no call has. */
+static void test_parameters(void **state)
+{
+    json_t *tools = json_loads(
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": "
+        "{\"a\": {\"type\": \"integer\"}}, \"additionalProperties\": false}}}, "
+        "{\"function\": {\"name\": \"g\", \"parameters\": {\"properties\": {\"a\": {\"contains\": "
+        "1}}}}}, {\"function\": {\"name\": \"h\", \"parameters\": {\"enum\": [\"x\", {\"k\": "
+        "1}]}}}]",
+        0, NULL);
+    struct hzp_err_text err = {0};
+    struct hzp_grammar *g;
+    for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
+        struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
+        json_t *function = json_object_get(json_array_get(tools, 1), "function");
+        assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+        if (calls == HZP_CALLS_HERMES) {
+            assert_true(takes(g, "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 5}}\n"
+                                 "</tool_call>"));
+            assert_false(takes(g, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\"}}\n"
+                                  "</tool_call>"));
+            assert_true(takes(g, "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"k\": 1}}\n"
+                                 "</tool_call>"));
+            assert_false(takes(g, "<tool_call>\n{\"name\": \"h\", \"arguments\": \"x\"}\n"
+                                  "</tool_call>"));
+        }
+        hzp_grammar_unref(g);
+        json_object_set_new(function, "strict", json_true());
+        for (int free = 0; free < 2; free++) {
+            what.free = free;
+            assert_int_equal(hzp_structures_get(structures, &what, &g, &err), HZP_EINVAL);
+            assert_non_null(strstr(err.text, "\"g\""));
+        }
+        json_object_del(function, "strict");
+    }
+    json_decref(tools);
+}
+
+/* A name that a form cannot write is refused in it. */
+static void test_names(void **state)
+{
+    json_t *tools = json_loads("[{\"function\": {\"name\": \"a [b] <c\"}}]", 0, NULL);
+    for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
+        struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
+        struct hzp_grammar *g = NULL;
+        int r = hzp_structures_get(structures, &what, &g, NULL);
+        assert_int_equal(r, hzp_call_form[calls].not_in_names ? HZP_EINVAL : HZP_OK);
+        hzp_grammar_unref(g);
+    }
+    json_decref(tools);
+}
+
+/* An object that a schema admits, and nothing else of what that admits. */
+static void test_object(void **state)
+{
+    json_t *schema = json_loads("{\"anyOf\": [{\"type\": \"integer\"}, {\"properties\": {\"ok\": "
+                                "{\"const\": true}}, \"required\": [\"ok\"], "
+                                "\"additionalProperties\": false}]}",
+                                0, NULL);
+    struct hzp_structure what = {.object = true, .schema = schema};
+    struct hzp_grammar *g;
+    assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+    assert_true(takes(g, "{\"ok\":true}"));
+    assert_false(takes(g, "{\"other\": 1}") || takes(g, "1") || takes(g, "[]"));
+    hzp_grammar_unref(g);
+    json_decref(schema);
 }
 
 /* The same question gets the same grammar, until others have pushed it out. */
@@ -464,8 +510,11 @@ static void test_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),  cmocka_unit_test(test_forms), cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_in_use), cmocka_unit_test(test_large), cmocka_unit_test(test_written),
+        cmocka_unit_test(test_calls),      cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_kept),       cmocka_unit_test(test_in_use),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_written),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_object),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -2,50 +2,38 @@
 /* text/chat/reply.h - divides what a model answers in a chat into reasoning, content and calls of
  * tools, as it arrives.
  *
- * How a model writes them follows from its chat template: reasoning between <think> and </think>;
- * calls in one of
+ * Reasoning is between <think> and </think>; calls are in the form that the chat template shows
+ * (call_form.h).  A call begins as soon as its name and the brace of its arguments are there, and
+ * its arguments are passed on as they are written; where the name stands behind them, and in GLM's
+ * form, it begins when it is complete.  What is no call until then, or names a tool that does not
+ * exist, stays content: the text as the model wrote it.  What is behind a call's arguments, up to
+ * the mark of its end, is dropped where JSON allows it or where braces are one too many or too few.
  *
- *     Hermes, Qwen   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
- *     Llama 3        {"name": ..., "parameters": {...}} as the whole answer, perhaps behind
- *                    <|python_tag|>, several divided by ;
- *     Mistral        [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or, newer,
- *                    [TOOL_CALLS]name[ARGS]{...}
- *     GLM            <tool_call>name <arg_key>..</arg_key><arg_value>..</arg_value> ..</tool_call>
- *     gpt-oss        channels, which also have the reasoning (reply_channels.c)
- *
- * A call that is malformed, or whose tool does not exist, stays content: the text as the model
- * wrote it; but of a stream (live) a call is begun with its name, and its arguments are passed on
- * as they are written, so that one that turns out malformed has malformed arguments.  Else how the
- * text was cut into feeds makes no difference to what comes out.
- *
- * Invariant: held is the end of the text that may belong to a mark or a call.
+ * Invariant: the text is taken byte by byte, and each byte is decided by those before it: how the
+ * text was cut into feeds makes no difference to what comes out, whole or streamed.  held is the
+ * end of the text that may belong to a mark or a call.
  * Thread: one per reply.
  */
 #ifndef HZP_TEXT_CHAT_REPLY_H
 #define HZP_TEXT_CHAT_REPLY_H
 
+#include "text/chat/call_form.h"
 #include "text/chat/chat.h"
-
-enum hzp_reply_calls {
-    HZP_CALLS_NONE,
-    HZP_CALLS_HERMES,
-    HZP_CALLS_LLAMA,
-    HZP_CALLS_MISTRAL,
-    HZP_CALLS_GLM,
-    HZP_CALLS_CHANNELS
-};
+#include "text/chat/json_scan.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* How replies to one request are read. */
 struct hzp_reply_rules {
     enum hzp_reply_calls calls;
     bool channels;  /* gpt-oss's */
-    bool live;      /* arguments are passed on as they arrive */
     bool reasoning; /* <think> begins reasoning */
     bool inside;    /* the prompt has begun the reasoning */
     bool one_call;  /* further calls are left out */
     bool strict;    /* only what a grammar constrains as a call is one (structure.h: free) */
     bool hide;      /* reasoning is left out of the message */
     json_t *names;  /* owned: the tools' parameters, or true, by name; NULL: any */
+    /* Marks that are special tokens: the text must have these, whatever else is skipped. */
+    int32_t mark[HZP_CALL_MARKS_MAX], marks;
 };
 
 /* Rules by the template; prompt: what was rendered; tools: the request's, NULL: none. */
@@ -54,61 +42,95 @@ void hzp_reply_rules_set(struct hzp_reply_rules *ret, const struct hzp_chat *cha
 void hzp_reply_rules_fini(struct hzp_reply_rules *rules);
 /* Whether replies have to be read at all. */
 bool hzp_reply_rules_on(const struct hzp_reply_rules *rules);
-/* Whether the marks are special tokens, which the text must then contain. */
-bool hzp_reply_rules_special(const struct hzp_reply_rules *rules);
+void hzp_reply_rules_find_marks(struct hzp_reply_rules *rules, const struct hzp_tokenizer *tok);
 
 enum { HZP_REPLY_CALLS_MAX = 128 };
 
 struct hzp_reply_call {
     char id[32];
     char *name;                   /* owned */
-    struct hzp_textbuf arguments; /* a JSON object */
+    struct hzp_textbuf arguments; /* a JSON object, if the model wrote one to its end */
 };
 
 enum hzp_reply_state {
     HZP_REPLY_BEGIN,
     HZP_REPLY_REASONING,
-    HZP_REPLY_CALL,
-    /* with nothing held there is nothing to do at the end */
     HZP_REPLY_CONTENT,
-    HZP_REPLY_ARGUMENTS, /* of a call that is passed on as it arrives */
-    HZP_REPLY_BEHIND,    /* its end */
-    HZP_REPLY_HEADER,    /* of a channel */
+    HZP_REPLY_OPEN,      /* behind the mark that opens a call */
+    HZP_REPLY_OBJECT,    /* of a call, before its arguments are passed on */
+    HZP_REPLY_NAME,      /* in front of [CALL_ID] or [ARGS] */
+    HZP_REPLY_ID,        /* behind [CALL_ID] */
+    HZP_REPLY_BRACE,     /* the arguments must begin */
+    HZP_REPLY_ARGUMENTS, /* are passed on */
+    HZP_REPLY_REST,      /* of the call's object */
+    HZP_REPLY_AFTER,     /* a call */
+    HZP_REPLY_PAIR,      /* GLM: a key or the end may come */
+    HZP_REPLY_KEY,
+    HZP_REPLY_BETWEEN, /* key and value */
+    HZP_REPLY_VALUE,
+    HZP_REPLY_HEADER, /* of a channel, or the beginning of an answer in channels */
     HZP_REPLY_BODY
 };
 
-/* Where the body of a channel goes. */
-enum hzp_reply_body {
-    HZP_REPLY_BODY_CONTENT,
-    HZP_REPLY_BODY_REASONING,
-    HZP_REPLY_BODY_CALL,
-    HZP_REPLY_BODY_NOTHING
+/* What a piece of the answer is. */
+enum hzp_reply_kind { HZP_REPLY_IS_REASONING, HZP_REPLY_IS_CONTENT, HZP_REPLY_IS_CALL };
+
+/* Pieces in the order in which they came; a call's are its arguments. */
+struct hzp_reply_part {
+    enum hzp_reply_kind kind;
+    int call;
+    size_t from, to; /* bytes of its text */
 };
 
-/* Within a call's arguments. */
-struct hzp_reply_live {
+/* What is known of the call that is being read. */
+struct hzp_reply_reading {
+    bool bare;   /* no mark opened it */
+    bool object; /* it is, or was, {"name": ...} */
+    bool named;
+    char name[HZP_CALL_NAME_MAX + 1];
+    char id[32]; /* the model's own; "": none */
+    enum { HZP_REPLY_KEY_OTHER, HZP_REPLY_KEY_NAME, HZP_REPLY_KEY_ARGUMENTS } key;
+    enum { HZP_REPLY_ARGS_NONE, HZP_REPLY_ARGS_OBJECT, HZP_REPLY_ARGS_STRING } args;
+    size_t from;               /* in held: where a name, key or value begins */
+    size_t args_from, args_to; /* in held */
+    /* of arguments that are passed on */
     int depth;
-    bool string, escaped;
-    bool left_out;
+    bool string, escaped, left_out;
+    /* GLM's values */
+    json_t *pairs;   /* owned: the values as JSON, as texts, by key */
+    char *pair;      /* owned: the key */
+    bool text, json; /* the value is text; it may be JSON so far */
+    size_t
+        first_end; /* in held: where it ends unless that is within a string of JSON; 0: nowhere */
 };
 
 struct hzp_reply {
     const struct hzp_reply_rules *rules; /* borrowed */
+    const struct hzp_call_form *form;
     enum hzp_reply_state state;
     struct hzp_textbuf reasoning, content, held;
+    struct hzp_textbuf redo; /* bytes to be taken again, the next one last */
+    size_t blanks;           /* with which held begins */
     struct hzp_reply_call call[HZP_REPLY_CALLS_MAX];
     int calls;
     uint64_t id_seed; /* the calls' ids follow from it; 0: they are random */
     size_t fed;       /* bytes of the text so far */
-    size_t looked;    /* of a call: bytes of held in which its end is not */
-    struct hzp_reply_live live;
-    enum hzp_reply_body body;
+    struct hzp_reply_reading reading;
+    struct hzp_json_scan scan;
+    enum hzp_reply_kind body; /* where the body of a channel goes */
+    bool list;                /* a list of calls is open */
+    bool block;               /* a call was read, and the mark of its end may come */
+    bool begun;               /* channels: something came before */
     bool ended;
     bool after_mark; /* blanks are dropped until something else comes */
+    struct hzp_reply_part *part;
+    int32_t parts, parts_room;
     /* of a stream: already sent */
     size_t sent_reasoning, sent_content;
     int sent_calls;
     size_t sent_arguments; /* of the last of them */
+    int32_t next_part;
+    size_t next_from;
 };
 
 /* HZP_ENOMEM. */
@@ -121,5 +143,10 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
 /* The message so far, and what is new in it since the last delta. */
 json_t *hzp_reply_message(const struct hzp_reply *reply);
 json_t *hzp_reply_delta(struct hzp_reply *reply);
+
+/* The next new piece, in the order of the text; text is valid until the next feed; *ret_first: it
+ * begins its call.  Not together with deltas.  False: there is none. */
+bool hzp_reply_next(struct hzp_reply *reply, struct hzp_reply_part *ret, const char **ret_text,
+                    bool *ret_first);
 
 #endif

@@ -6,112 +6,125 @@
  *         <|call|>
  *     <|start|>assistant<|channel|>final<|message|>content
  *
- * The header says where the body goes: analysis is reasoning, a recipient makes a call, everything
- * else is content.  The mark that ends the last body is an end token, which has no text. */
+ * The recipient may also stand in front of the channel, and then at the very beginning of the
+ * answer, because the prompt ends with <|start|>assistant.  The header says where the body goes:
+ * a recipient makes a call, analysis is reasoning, everything else is content.  The mark that ends
+ * the last body is an end token, which has no text. */
 #include "text/chat/reply_parts.h"
 
-#include <stdio.h>
 #include <string.h>
 
-static const char channel[] = "<|channel|>", start[] = "<|start|>", message[] = "<|message|>";
-static const char *const ends[] = {"<|end|>", "<|call|>", "<|return|>", start, channel};
+enum { HEADER_MAX = 1024 };
 
-/* Whether text begins with the mark, or (partly) with as much of it as there is. */
-static bool begins(const char *text, size_t bytes, const char *mark, bool *ret_partly)
+const char *const hzp_reply_ends[HZP_REPLY_ENDS] = {hzp_mark_end, hzp_mark_call, hzp_mark_return,
+                                                    hzp_mark_start, hzp_mark_channel};
+
+int hzp_reply_end_body(struct hzp_reply *reply, int mark)
+{
+    const char *text = hzp_reply_ends[mark];
+    bool header = text == hzp_mark_start || text == hzp_mark_channel;
+    hzp_reply_drop(reply);
+    reply->state = HZP_REPLY_HEADER;
+    reply->begun = true;
+    return header ? hzp_reply_redo(reply, text, strlen(text)) : HZP_OK;
+}
+
+/* Whether the header names a tool, which is then the call's name. */
+static bool read_recipient(struct hzp_reply *reply, const char *text, size_t bytes)
+{
+    size_t mark = strlen(hzp_mark_recipient), n = 0;
+    const char *name = memmem(text, bytes, hzp_mark_recipient, mark);
+    if (!name)
+        return false;
+    name += mark;
+    while (name + n < text + bytes && !hzp_is_blank(name[n]) && name[n] != '<')
+        n++;
+    return hzp_reply_set_name(reply, name, n);
+}
+
+static bool is_analysis(const char *text, size_t bytes)
+{
+    static const char analysis[] = "analysis";
+    const char *name = memmem(text, bytes, hzp_mark_channel, strlen(hzp_mark_channel));
+    size_t left = name ? bytes - (size_t)(name - text) - strlen(hzp_mark_channel) : 0;
+    return left >= sizeof(analysis) - 1 &&
+           !memcmp(name + strlen(hzp_mark_channel), analysis, sizeof(analysis) - 1);
+}
+
+/* Whether the text begins with the mark, or is the beginning of it. */
+static bool agrees(const char *text, size_t bytes, const char *mark)
 {
     size_t n = strlen(mark);
-    if (bytes < n) {
-        *ret_partly |= !memcmp(text, mark, bytes);
-        return false;
-    }
-    return !memcmp(text, mark, n);
+    return !memcmp(text, mark, HZP_MIN(bytes, n));
 }
 
-/* Where a body's text goes, by its header. */
-static void read_header(struct hzp_reply *reply, const char *text, size_t bytes)
-{
-    static const char to[] = "to=functions.", analysis[] = "analysis";
-    const char *recipient = memmem(text, bytes, to, sizeof(to) - 1);
-    const char *name = memmem(text, bytes, channel, sizeof(channel) - 1);
-    size_t left = name ? bytes - (size_t)(name - text) - (sizeof(channel) - 1) : 0;
-    reply->body = HZP_REPLY_BODY_CONTENT;
-    if (left >= sizeof(analysis) - 1 &&
-        !memcmp(name + sizeof(channel) - 1, analysis, sizeof(analysis) - 1))
-        reply->body = HZP_REPLY_BODY_REASONING;
-    if (!recipient)
-        return;
-    char tool[256];
-    recipient += sizeof(to) - 1;
-    size_t n = 0;
-    while (n + 1 < sizeof(tool) && recipient + n < text + bytes && !strchr(" \n\t<", recipient[n]))
-        n++;
-    snprintf(tool, sizeof(tool), "%.*s", (int)n, recipient);
-    int begun = hzp_reply_call_begin(reply, tool);
-    if (begun >= 0)
-        reply->body = begun ? HZP_REPLY_BODY_CALL : HZP_REPLY_BODY_NOTHING;
-}
-
-int hzp_reply_step_header(struct hzp_reply *reply, bool end)
+/* Whether a header begins so: with a mark, or, if nothing came before, with a recipient. */
+static bool begins(const struct hzp_reply *reply)
 {
     const char *text = reply->held.data;
-    size_t bytes = reply->held.bytes;
-    if (!bytes)
-        return 0;
-    bool partly = false;
-    bool header = begins(text, bytes, channel, &partly) || begins(text, bytes, start, &partly);
-    const char *at = header ? memmem(text, bytes, message, sizeof(message) - 1) : NULL;
-    if (!end && !at && (header || partly))
-        return 0;
-    if (!at) { /* no header: text as it stands */
-        reply->state = HZP_REPLY_CONTENT;
-        return 1;
-    }
-    read_header(reply, text, (size_t)(at - text));
-    reply->state = HZP_REPLY_BODY;
-    return hzp_reply_keep_from(reply, (size_t)(at - text) + sizeof(message) - 1) < 0 ? HZP_ENOMEM
-                                                                                     : 1;
+    size_t bytes = reply->held.bytes, skip = 0;
+    if (agrees(text, bytes, hzp_mark_channel) || agrees(text, bytes, hzp_mark_start))
+        return true;
+    while (skip < bytes && hzp_is_blank(text[skip]))
+        skip++;
+    return !reply->begun && agrees(text + skip, bytes - skip, hzp_mark_recipient);
 }
 
-/* The end of a body in the held text: true, and where; false: how much of it is certainly body. */
-static bool find_end(const struct hzp_reply *reply, size_t *ret_at, size_t *ret_mark)
+int hzp_reply_step_header(struct hzp_reply *reply, char c)
 {
+    size_t mark = strlen(hzp_mark_message);
+    HZP_TRY(hzp_reply_hold(reply, c));
     const char *text = reply->held.data;
     size_t bytes = reply->held.bytes;
+    if (!begins(reply) || bytes > HEADER_MAX) { /* no header: text as it stands */
+        hzp_reply_to_content(reply);
+        reply->begun = true;
+        if (bytes > HEADER_MAX) /* in which the marks are none */
+            return hzp_reply_release(reply, bytes, HZP_REPLY_IS_CONTENT);
+        return hzp_reply_again(reply, 0);
+    }
+    if (bytes < mark || memcmp(text + bytes - mark, hzp_mark_message, mark) != 0)
+        return HZP_OK;
+    reply->begun = true;
+    reply->reading = (struct hzp_reply_reading){0};
+    reply->body = is_analysis(text, bytes) ? HZP_REPLY_IS_REASONING : HZP_REPLY_IS_CONTENT;
+    reply->state = reply->rules->calls != HZP_CALLS_NONE && read_recipient(reply, text, bytes)
+                       ? HZP_REPLY_BRACE
+                       : HZP_REPLY_BODY;
+    hzp_reply_drop(reply);
+    return HZP_OK;
+}
+
+int hzp_reply_step_body(struct hzp_reply *reply, char c)
+{
+    int found = hzp_reply_watch(reply, c, hzp_reply_ends, HZP_REPLY_ENDS, reply->body);
+    return found > 0 ? hzp_reply_end_body(reply, found - 1) : found;
+}
+
+/* Whether what is held is a header that was cut off: a whole mark, and no more words than a role, a
+ * channel and a type.  Text behind a mark of which no header comes has more. */
+static bool is_cut(const struct hzp_reply *reply)
+{
+    const char *text = reply->held.data, *first[] = {hzp_mark_channel, hzp_mark_start};
+    size_t bytes = reply->held.bytes, words = 0, marks = 0;
+    bool whole =
+        !reply->begun && memmem(text, bytes, hzp_mark_recipient, strlen(hzp_mark_recipient));
+    for (int i = 0; i < HZP_COUNT(first); i++)
+        whole |= bytes >= strlen(first[i]) && !memcmp(text, first[i], strlen(first[i]));
     for (size_t i = 0; i < bytes; i++) {
-        bool partly = false;
-        for (int k = 0; text[i] == '<' && k < HZP_COUNT(ends); k++)
-            if (begins(text + i, bytes - i, ends[k], &partly)) {
-                *ret_at = i;
-                *ret_mark = ends[k] == start || ends[k] == channel ? 0 : strlen(ends[k]);
-                return true;
-            }
-        if (partly) {
-            *ret_at = i;
-            return false;
-        }
+        bool first_letter = i == 0 || hzp_is_blank(text[i - 1]) || text[i - 1] == '>';
+        marks += text[i] == '<';
+        if (text[i] == '<')
+            while (i + 1 < bytes && text[i] != '>')
+                i++;
+        else if (first_letter && !hzp_is_blank(text[i]))
+            words += bytes - i < 3 || memcmp(text + i, "to=", 3) != 0;
     }
-    *ret_at = bytes;
-    return false;
+    return whole && words <= marks + 1;
 }
 
-int hzp_reply_step_body(struct hzp_reply *reply, bool end)
+int hzp_reply_end_header(struct hzp_reply *reply)
 {
-    size_t at, mark = 0;
-    if (!reply->held.bytes)
-        return 0;
-    bool found = find_end(reply, &at, &mark);
-    if (!found && end)
-        at = reply->held.bytes;
-    if (reply->body == HZP_REPLY_BODY_CALL)
-        HZP_TRY(hzp_reply_release(reply, at, &reply->call[reply->calls - 1].arguments));
-    else if (reply->body == HZP_REPLY_BODY_NOTHING)
-        HZP_TRY(hzp_reply_keep_from(reply, at));
-    else
-        HZP_TRY(hzp_reply_release(reply, at,
-                                  reply->body == HZP_REPLY_BODY_CONTENT ? &reply->content
-                                                                        : &reply->reasoning));
-    if (!found)
-        return 0;
-    reply->state = HZP_REPLY_HEADER;
-    return hzp_reply_keep_from(reply, mark) < 0 ? HZP_ENOMEM : 1;
+    size_t bytes = reply->held.bytes;
+    return bytes && !is_cut(reply) ? hzp_reply_release(reply, bytes, HZP_REPLY_IS_CONTENT) : HZP_OK;
 }

@@ -33,13 +33,15 @@ enum {
     HZP_STRUCTURE_SOURCE_MAX = 1 << 18, /* bytes of what is asked, as JSON */
 };
 
-/* What is asked; JSON and text are borrowed for the call.  At most one of object, schema, regex,
- * gbnf and choice; calls may stand alone or beside it (then the answer is one or the other). */
+/* What is asked; JSON and text are borrowed for the call.  At most one of object (with a schema:
+ * which that admits), schema, regex, gbnf and choice; calls may stand alone or beside it (then the
+ * answer is one or the other). */
 struct hzp_structure {
-    bool object; /* any JSON object */
+    bool object; /* a JSON object */
     const json_t *schema, *choice;
     const char *regex, *gbnf;
-    /* Calls of tools in the model's own form. */
+    /* Calls of tools in the model's own form.  Parameters that cannot be honoured are those of any
+     * object, but of a strict tool they are refused. */
     const json_t *tools; /* NULL: none */
     const char *tool;    /* the only one that may be called; NULL: any of them */
     enum hzp_reply_calls calls;

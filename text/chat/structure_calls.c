@@ -5,11 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char tool_call[] = "<tool_call>", tool_call_end[] = "</tool_call>";
-static const char python_tag[] = "<|python_tag|>", calls_mark[] = "[TOOL_CALLS]", args[] = "[ARGS]";
-static const char channel[] = "<|channel|>", message[] = "<|message|>";
-static const char key_mark[] = "<arg_key>", key_end[] = "</arg_key>";
-static const char value_mark[] = "<arg_value>", value_end[] = "</arg_value>";
+static const struct hzp_call_form *form_of(const struct hzp_making *m)
+{
+    return &hzp_call_form[m->what->calls];
+}
+
+/* Appends a text of the form; NULL: it has none. */
+static int32_t add_words(const struct hzp_making *m, int32_t from, const char *words)
+{
+    return words ? hzp_structure_text(m, from, words) : from;
+}
 
 /* ---- one call ---- */
 
@@ -34,18 +39,47 @@ static const json_t *parameters_of(const struct hzp_making *m, const json_t *fun
     return json_is_object(parameters) && json_object_size(parameters) ? parameters : NULL;
 }
 
-/* The arguments of one tool as JSON. */
-static int add_arguments(const struct hzp_making *m, const json_t *function, int32_t from,
-                         int32_t *ret)
+/* Arguments that fit the parameters (NULL: any object). */
+typedef int add_fitting(const struct hzp_making *m, const json_t *parameters, int32_t from,
+                        int32_t *ret);
+
+/* The arguments of one tool.  Where its parameters cannot be honoured, any object, unless the tool
+ * is strict: then that is an error that names it. */
+static int add_parameters(const struct hzp_making *m, const json_t *function, add_fitting *add,
+                          int32_t from, int32_t *ret)
 {
-    const json_t *parameters = parameters_of(m, function);
+    struct hzp_err_text why = {0};
+    struct hzp_making own = *m;
+    struct hzp_rules_point before = hzp_rules_here(m->rules);
+    own.reterr = &why;
+    int r = add(&own, parameters_of(m, function), from, ret);
+    if (r == HZP_OK && !m->rules->full)
+        return HZP_OK;
+    if (json_is_true(json_object_get(function, "strict")))
+        return hzp_fail(m->reterr, HZP_EINVAL, "the parameters of \"%.64s\": %.300s",
+                        json_string_value(json_object_get(function, "name")),
+                        r < 0 ? why.text : "schema: too large");
+    hzp_rules_return(m->rules, before);
+    return add(m, NULL, from, ret);
+}
+
+static int add_object(const struct hzp_making *m, const json_t *parameters, int32_t from,
+                      int32_t *ret)
+{
     int32_t rule;
     if (!parameters)
         rule = hzp_json_object_rules(m->rules);
     else
-        HZP_TRY(hzp_schema_rules(m->rules, parameters, &rule, m->reterr));
+        HZP_TRY(hzp_structure_object(m, parameters, &rule));
     *ret = hzp_rules_then(m->rules, from, rule);
     return HZP_OK;
+}
+
+/* The arguments of one tool as JSON. */
+static int add_arguments(const struct hzp_making *m, const json_t *function, int32_t from,
+                         int32_t *ret)
+{
+    return add_parameters(m, function, add_object, from, ret);
 }
 
 /* A value of GLM's form, with its end: text where the parameter is a string, else JSON. */
@@ -56,13 +90,14 @@ static int add_glm_value(const struct hzp_making *m, const json_t *parameters, c
     int32_t rule;
     if (!type || strcmp(type, "string")) {
         HZP_TRY(hzp_schema_rules_in(m->rules, parameters, schema, &rule, m->reterr));
-        *ret = hzp_structure_mark(m, hzp_rules_then(m->rules, from, rule), value_end);
+        *ret = hzp_structure_mark(m, hzp_rules_then(m->rules, from, rule), hzp_mark_glm_value_end);
         return HZP_OK;
     }
     struct hzp_rules *scratch = hzp_rules_create();
     int32_t before = hzp_rules_node(scratch);
     hzp_rules_bytes(scratch, before, 0, 0xFE, before);
-    int32_t behind = hzp_rules_text(scratch, before, value_end, strlen(value_end));
+    int32_t behind =
+        hzp_rules_text(scratch, before, hzp_mark_glm_value_end, strlen(hzp_mark_glm_value_end));
     hzp_rules_bytes(scratch, behind, 0, 0xFE, behind);
     struct hzp_regular *with_end = hzp_regular_create(scratch, before, behind);
     int r = with_end ? hzp_schema_raw(m->rules, parameters, schema, with_end, from, ret, m->reterr)
@@ -70,9 +105,9 @@ static int add_glm_value(const struct hzp_making *m, const json_t *parameters, c
     hzp_regular_destroy(with_end);
     hzp_rules_destroy(scratch);
     if (r == 0)
-        *ret = hzp_structure_until(m, from, value_end);
+        *ret = hzp_structure_until(m, from, hzp_mark_glm_value_end);
     else if (r > 0)
-        *ret = hzp_structure_mark(m, *ret, value_end);
+        *ret = hzp_structure_mark(m, *ret, hzp_mark_glm_value_end);
     return r < 0 ? r : HZP_OK;
 }
 
@@ -84,9 +119,12 @@ static int32_t behind_pair(const struct hzp_making *m, int32_t from)
 static int add_glm_pair(const struct hzp_making *m, const json_t *parameters, const char *name,
                         const json_t *schema, int32_t from, int32_t *ret)
 {
-    int32_t at = hzp_structure_text(m, hzp_structure_mark(m, from, key_mark), name);
-    at = hzp_structure_text(m, hzp_structure_mark(m, at, key_end), "\n");
-    HZP_TRY(add_glm_value(m, parameters, schema, hzp_structure_mark(m, at, value_mark), &at));
+    int32_t at = hzp_structure_text(m, hzp_structure_mark(m, from, hzp_mark_glm_key), name);
+    if (strstr(name, hzp_mark_glm_key_end))
+        return hzp_fail(m->reterr, HZP_EINVAL, "schema: a property is named %.64s", name);
+    at = hzp_structure_text(m, hzp_structure_mark(m, at, hzp_mark_glm_key_end), "\n");
+    HZP_TRY(
+        add_glm_value(m, parameters, schema, hzp_structure_mark(m, at, hzp_mark_glm_value), &at));
     *ret = behind_pair(m, at);
     return HZP_OK;
 }
@@ -106,13 +144,12 @@ static json_t *required_of(const json_t *parameters)
 }
 
 /* Pairs of the declared parameters in their order; without parameters, any pairs. */
-static int add_glm_arguments(const struct hzp_making *m, const json_t *function, int32_t from,
+static int add_glm_arguments(const struct hzp_making *m, const json_t *parameters, int32_t from,
                              int32_t *ret)
 {
     static const char *const known[] = {"type",  "required",    "additionalProperties",
                                         "title", "description", "$schema",
                                         "$defs", "definitions"};
-    const json_t *parameters = parameters_of(m, function);
     const char *name;
     json_t *schema;
     json_object_foreach((json_t *)parameters, name, schema)
@@ -127,9 +164,11 @@ static int add_glm_arguments(const struct hzp_making *m, const json_t *function,
                             name);
     }
     if (!parameters) {
-        int32_t at = hzp_structure_until(m, hzp_structure_mark(m, from, key_mark), key_end);
-        at = hzp_structure_mark(m, hzp_structure_text(m, at, "\n"), value_mark);
-        hzp_rules_empty(m->rules, behind_pair(m, hzp_structure_until(m, at, value_end)), from);
+        int32_t at = hzp_structure_until(m, hzp_structure_mark(m, from, hzp_mark_glm_key),
+                                         hzp_mark_glm_key_end);
+        at = hzp_structure_mark(m, hzp_structure_text(m, at, "\n"), hzp_mark_glm_value);
+        hzp_rules_empty(m->rules,
+                        behind_pair(m, hzp_structure_until(m, at, hzp_mark_glm_value_end)), from);
     }
     json_t *required = required_of(parameters);
     int r = HZP_OK;
@@ -151,42 +190,61 @@ static int add_glm_arguments(const struct hzp_making *m, const json_t *function,
     return r;
 }
 
-static bool names_arguments(const struct hzp_making *m)
+/* What says that JSON follows: nothing, " json" or <|constrain|>json. */
+static int32_t add_typed(const struct hzp_making *m, int32_t from)
 {
-    return m->what->calls == HZP_CALLS_MISTRAL && hzp_tokenizer_find(m->tok, args, 6) >= 0;
+    int32_t to = hzp_rules_node(m->rules), blank = hzp_structure_text(m, from, " ");
+    int32_t constrain = hzp_structure_mark(m, blank, hzp_mark_constrain);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, from, hzp_mark_constrain), constrain);
+    hzp_rules_empty(m->rules, hzp_structure_text(m, constrain, "json"), to);
+    hzp_rules_empty(m->rules, hzp_structure_text(m, blank, "json"), to);
+    hzp_rules_empty(m->rules, blank, to);
+    hzp_rules_empty(m->rules, from, to);
+    return to;
+}
+
+/* The nine letters or digits that Mistral's templates want. */
+static int32_t add_id(const struct hzp_making *m, int32_t from)
+{
+    for (int i = 0; i < HZP_CALL_ID_BYTES; i++) {
+        int32_t next = hzp_rules_node(m->rules);
+        hzp_rules_bytes(m->rules, from, '0', '9', next);
+        hzp_rules_bytes(m->rules, from, 'A', 'Z', next);
+        hzp_rules_bytes(m->rules, from, 'a', 'z', next);
+        from = next;
+    }
+    return from;
 }
 
 /* The call of one tool, without the marks around it. */
 static int add_call(const struct hzp_making *m, const json_t *function, int32_t from, int32_t *ret)
 {
+    const struct hzp_call_form *form = form_of(m);
     const char *name = json_string_value(json_object_get(function, "name"));
     int32_t at = from;
-    if (m->what->calls == HZP_CALLS_GLM)
-        return add_glm_arguments(m, function,
-                                 hzp_structure_text(m, hzp_structure_text(m, at, name), "\n"), ret);
-    if (m->what->calls == HZP_CALLS_CHANNELS) {
+    switch (form->body) {
+    case HZP_CALL_PAIRS:
+        at = hzp_structure_text(m, hzp_structure_text(m, at, name), "\n");
+        return add_parameters(m, function, add_glm_arguments, at, ret);
+    case HZP_CALL_HEADER: /* the channel, if it did not stand before the recipient */
         at = hzp_structure_text(m, at, name);
-        if (m->what->free) { /* the recipient may stand before the channel */
-            int32_t named = at;
-            at = hzp_structure_text(m, hzp_structure_mark(m, at, channel), "commentary");
-            hzp_rules_empty(m->rules, named, at);
-        }
-        int32_t typed = hzp_structure_text(m, at, " ");
-        hzp_rules_empty(m->rules, at, typed);
-        int32_t json = hzp_structure_mark(m, typed, "<|constrain|>");
-        json = hzp_structure_text(m, json, "json");
-        hzp_rules_empty(m->rules, typed, json);
-        return add_arguments(m, function, hzp_structure_mark(m, json, message), ret);
+        int32_t named = at;
+        at = hzp_structure_text(m, hzp_structure_mark(m, at, hzp_mark_channel), "commentary");
+        hzp_rules_empty(m->rules, named, at);
+        at = hzp_structure_mark(m, add_typed(m, at), hzp_mark_message);
+        return add_arguments(m, function, at, ret);
+    case HZP_CALL_NAMED:
+        at = hzp_structure_text(m, at, name);
+        if (form->id)
+            at = add_id(m, hzp_structure_mark(m, at, form->id));
+        return add_arguments(m, function, hzp_structure_mark(m, at, form->args), ret);
+    default:
+        at = add_name(m, hzp_structure_text(m, at, "{\"name\": "), name);
+        at = hzp_structure_text(m, hzp_structure_text(m, at, ", \""), form->key);
+        HZP_TRY(add_arguments(m, function, hzp_structure_text(m, at, "\": "), &at));
+        *ret = hzp_structure_text(m, at, "}");
+        return HZP_OK;
     }
-    if (names_arguments(m))
-        return add_arguments(m, function,
-                             hzp_structure_mark(m, hzp_structure_text(m, at, name), args), ret);
-    at = add_name(m, hzp_structure_text(m, at, "{\"name\": "), name);
-    at = hzp_structure_text(
-        m, at, m->what->calls == HZP_CALLS_LLAMA ? ", \"parameters\": " : ", \"arguments\": ");
-    HZP_TRY(add_arguments(m, function, at, &at));
-    *ret = hzp_structure_text(m, at, "}");
-    return HZP_OK;
 }
 
 /* One call of any tool that may be called, in a rule of its own. */
@@ -204,6 +262,9 @@ static int call_rule(const struct hzp_making *m, int32_t *ret)
         if (!name || (m->what->tool && strcmp(name, m->what->tool)))
             continue;
         any = true;
+        if (!hzp_call_form_has_name(m->what->calls, name))
+            return hzp_fail(m->reterr, HZP_EINVAL,
+                            "the name \"%.64s\" cannot stand in a call in this model's form", name);
         HZP_TRY(add_call(m, function, first, &end));
         hzp_rules_empty(m->rules, end, last);
     }
@@ -214,46 +275,34 @@ static int call_rule(const struct hzp_making *m, int32_t *ret)
 
 /* ---- an answer that is calls ---- */
 
-static bool is_marked(const struct hzp_making *m)
-{
-    return m->what->calls == HZP_CALLS_HERMES || m->what->calls == HZP_CALLS_GLM;
-}
-
-/* A call between <tool_call> and </tool_call>. */
+/* A call between its marks. */
 static int32_t marked_call(const struct hzp_making *m, int32_t from, int32_t rule)
 {
-    bool hermes = m->what->calls == HZP_CALLS_HERMES;
-    int32_t at = hzp_structure_mark(m, from, tool_call);
-    at = hzp_rules_then(m->rules, hermes ? hzp_structure_text(m, at, "\n") : at, rule);
-    return hzp_structure_mark(m, hermes ? hzp_structure_text(m, at, "\n") : at, tool_call_end);
+    const struct hzp_call_form *form = form_of(m);
+    int32_t at = add_words(m, hzp_structure_mark(m, from, form->open), form->in);
+    at = add_words(m, hzp_rules_then(m->rules, at, rule), form->out);
+    return form->close ? hzp_structure_mark(m, at, form->close) : at;
 }
 
-static int32_t channel_call(const struct hzp_making *m, int32_t from, int32_t rule)
+/* The recipient stands before or behind the channel. */
+static void add_channel_call(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
-    int32_t at = hzp_structure_mark(m, from, channel);
-    return hzp_rules_then(m->rules, hzp_structure_text(m, at, "commentary to=functions."), rule);
+    int32_t at = hzp_structure_text(m, hzp_structure_mark(m, from, hzp_mark_channel), "commentary");
+    hzp_rules_empty(m->rules, from, at);
+    at = hzp_structure_text(m, hzp_structure_text(m, at, " "), hzp_mark_recipient);
+    hzp_rules_empty(m->rules, hzp_rules_then(m->rules, at, rule), to);
 }
 
 /* Calls with what stands before the first, between two, and behind the last. */
 static void add_row(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
-    bool named = names_arguments(m), list = m->what->calls == HZP_CALLS_MISTRAL && !named;
-    bool one = m->what->one_call || m->what->calls == HZP_CALLS_CHANNELS;
-    if (list)
-        from = hzp_structure_text(m, hzp_structure_mark(m, from, calls_mark), "[");
-    for (int i = 0; i < (one ? 1 : HZP_STRUCTURE_CALLS_MAX); i++) {
-        if (is_marked(m)) {
-            from = marked_call(m, i ? hzp_structure_text(m, from, "\n") : from, rule);
-        } else if (m->what->calls == HZP_CALLS_CHANNELS) {
-            from = channel_call(m, from, rule);
-        } else {
-            if (named)
-                from = hzp_structure_mark(m, from, calls_mark);
-            else if (i)
-                from = hzp_structure_text(m, from, list ? ", " : "; ");
-            from = hzp_rules_then(m->rules, from, rule);
-        }
-        hzp_rules_empty(m->rules, list ? hzp_structure_text(m, from, "]") : from, to);
+    const struct hzp_call_form *form = form_of(m);
+    if (form->row && !form->bare)
+        from = add_words(m, hzp_structure_mark(m, from, form->open), form->in);
+    for (int i = 0; i < (m->what->one_call ? 1 : HZP_STRUCTURE_CALLS_MAX); i++) {
+        from = i ? add_words(m, from, form->between) : from;
+        from = form->row ? hzp_rules_then(m->rules, from, rule) : marked_call(m, from, rule);
+        hzp_rules_empty(m->rules, form->row ? add_words(m, from, form->out) : from, to);
     }
 }
 
@@ -262,19 +311,19 @@ static void add_row(const struct hzp_making *m, int32_t from, int32_t rule, int3
 /* gpt-oss: a recipient in a header makes a call, which ends the answer. */
 static void add_free_channels(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
-    static const char *const in_header[] = {"to=functions.", "<|message|>", "<|channel|>"};
-    static const char *const in_body[] = {"<|channel|>", "<|start|>"};
+    static const char *const in_header[] = {hzp_mark_recipient, hzp_mark_message, hzp_mark_channel};
+    static const char *const in_body[] = {hzp_mark_channel, hzp_mark_start};
     int32_t body = hzp_rules_node(m->rules), begun = hzp_rules_node(m->rules);
-    hzp_rules_empty(m->rules, from, body);
+    hzp_rules_empty(m->rules, from, begun); /* the prompt ends within a header */
     int32_t end = hzp_structure_without(m, body, in_body, HZP_COUNT(in_body), false);
     hzp_rules_empty(m->rules, end, to);
-    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, channel), begun);
-    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, "<|start|>"), begun);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, hzp_mark_channel), begun);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, end, hzp_mark_start), begun);
     int32_t header = hzp_structure_without(m, begun, in_header, HZP_COUNT(in_header), false);
     hzp_rules_empty(m->rules, header, to);
-    hzp_rules_empty(m->rules, hzp_structure_mark(m, header, message), body);
-    hzp_rules_empty(m->rules, hzp_structure_mark(m, header, channel), begun);
-    int32_t call = hzp_structure_text(m, header, "to=functions.");
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, header, hzp_mark_message), body);
+    hzp_rules_empty(m->rules, hzp_structure_mark(m, header, hzp_mark_channel), begun);
+    int32_t call = hzp_structure_text(m, header, hzp_mark_recipient);
     hzp_rules_empty(m->rules, hzp_rules_then(m->rules, call, rule), to);
 }
 
@@ -295,7 +344,7 @@ static int32_t add_trigger(const struct hzp_making *m, struct hzp_rules *rules, 
     return add_name(&in, from, name);
 }
 
-/* Texts without <|python_tag|> that do not begin as a call of a tool does. */
+/* Texts without the mark of a call that do not begin as a call of a tool does. */
 static int32_t add_no_trigger(const struct hzp_making *m, int32_t from)
 {
     struct hzp_rules *rules = hzp_rules_create();
@@ -308,7 +357,7 @@ static int32_t add_no_trigger(const struct hzp_making *m, int32_t from)
     hzp_structure_any(rules, before, false);
     hzp_structure_any(rules, behind, false);
     hzp_rules_empty(rules, begin, before);
-    hzp_rules_empty(rules, hzp_structure_mark(&in, before, python_tag), behind);
+    hzp_structure_spelled(&in, before, form_of(m)->open, behind);
     json_array_foreach(m->what->tools, i, tool)
     {
         const char *name =
@@ -326,7 +375,7 @@ static int add_free_llama(const struct hzp_making *m, int32_t from, int32_t rule
     size_t i;
     int32_t text = add_no_trigger(m, from), called = hzp_rules_node(m->rules);
     hzp_rules_empty(m->rules, text, to);
-    int32_t first = hzp_structure_mark(m, text, python_tag);
+    int32_t first = hzp_structure_mark(m, text, form_of(m)->open);
     hzp_rules_empty(m->rules, hzp_rules_then(m->rules, first, rule), called);
     json_array_foreach(m->what->tools, i, tool)
     {
@@ -335,31 +384,30 @@ static int add_free_llama(const struct hzp_making *m, int32_t from, int32_t rule
         if (!name)
             continue;
         int32_t at = add_trigger(m, m->rules, from, name);
-        at = hzp_structure_text(m, at, ", \"parameters\": ");
-        HZP_TRY(add_arguments(m, function, at, &at));
+        at = hzp_structure_text(m, hzp_structure_text(m, at, ", \""), form_of(m)->key);
+        HZP_TRY(add_arguments(m, function, hzp_structure_text(m, at, "\": "), &at));
         hzp_rules_empty(m->rules, hzp_structure_text(m, at, "}"), called);
     }
     hzp_rules_empty(m->rules, called, to);
     if (m->what->one_call)
         return HZP_OK;
-    int32_t next = hzp_structure_text(m, called, "; ");
+    int32_t next = hzp_structure_text(m, called, form_of(m)->between);
     hzp_rules_empty(m->rules, hzp_rules_then(m->rules, next, rule), called);
     return HZP_OK;
 }
 
-/* The other forms: a mark begins a call. */
+/* The other forms: a mark begins a call, or a row of them, which ends the answer. */
 static void add_free_marked(const struct hzp_making *m, int32_t from, int32_t rule, int32_t to)
 {
-    const char *mark = is_marked(m) ? tool_call : calls_mark;
+    const struct hzp_call_form *form = form_of(m);
     int32_t loop = hzp_rules_node(m->rules);
     hzp_rules_empty(m->rules, from, loop);
-    int32_t text = hzp_structure_without(m, loop, &mark, 1, false);
+    int32_t text = hzp_structure_without(m, loop, &form->open, 1, false);
     hzp_rules_empty(m->rules, text, to);
-    if (!is_marked(m)) {
+    if (form->row)
         add_row(m, text, rule, to);
-        return;
-    }
-    hzp_rules_empty(m->rules, marked_call(m, text, rule), m->what->one_call ? to : loop);
+    else
+        hzp_rules_empty(m->rules, marked_call(m, text, rule), m->what->one_call ? to : loop);
 }
 
 int hzp_structure_add_calls(const struct hzp_making *m, int32_t from, int32_t to)
@@ -368,12 +416,16 @@ int hzp_structure_add_calls(const struct hzp_making *m, int32_t from, int32_t to
     if (!hzp_structure_calls(m->what->calls))
         return hzp_fail(m->reterr, HZP_EINVAL,
                         "calls cannot be asked for in the form in which this model writes them");
+    const struct hzp_call_form *form = form_of(m);
+    bool header = form->body == HZP_CALL_HEADER;
     HZP_TRY(call_rule(m, &rule));
-    if (!m->what->free)
+    if (!m->what->free && header)
+        add_channel_call(m, from, rule, to);
+    else if (!m->what->free)
         add_row(m, from, rule, to);
-    else if (m->what->calls == HZP_CALLS_CHANNELS)
+    else if (header)
         add_free_channels(m, from, rule, to);
-    else if (m->what->calls == HZP_CALLS_LLAMA)
+    else if (form->bare)
         return add_free_llama(m, from, rule, to);
     else
         add_free_marked(m, from, rule, to);

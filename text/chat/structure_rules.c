@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-static const char channel[] = "<|channel|>", message[] = "<|message|>";
-
 /* ---- marks ---- */
 
 int32_t hzp_structure_text(const struct hzp_making *m, int32_t from, const char *text)
@@ -24,20 +22,21 @@ static int32_t special(const struct hzp_making *m, const char *mark)
     return id >= 0 && hzp_tokenizer_is_special(m->tok, id) ? id : -1;
 }
 
-static void mark_edge(const struct hzp_making *m, struct hzp_rules *rules, int32_t from,
-                      const char *mark, int32_t to)
+void hzp_structure_spelled(const struct hzp_making *m, int32_t from, const char *mark, int32_t to)
 {
     int32_t id = special(m, mark);
     if (id >= 0)
-        hzp_rules_special(rules, from, id, to);
-    else
-        hzp_rules_empty(rules, hzp_rules_text(rules, from, mark, strlen(mark)), to);
+        hzp_rules_special(m->rules, from, id, to);
+    hzp_rules_empty(m->rules, hzp_structure_text(m, from, mark), to);
 }
 
 int32_t hzp_structure_mark(const struct hzp_making *m, int32_t from, const char *mark)
 {
-    int32_t to = hzp_rules_node(m->rules);
-    mark_edge(m, m->rules, from, mark, to);
+    int32_t id = special(m, mark), to;
+    if (id < 0)
+        return hzp_structure_text(m, from, mark);
+    to = hzp_rules_node(m->rules);
+    hzp_rules_special(m->rules, from, id, to);
     return to;
 }
 
@@ -74,13 +73,14 @@ int32_t hzp_structure_without(const struct hzp_making *m, int32_t from, const ch
                               int marks, bool text)
 {
     struct hzp_rules *rules = hzp_rules_create();
+    const struct hzp_making in = {.tok = m->tok, .what = m->what, .rules = rules};
     int32_t all = hzp_rules_node(rules), before = hzp_rules_node(rules);
     int32_t behind = hzp_rules_node(rules);
     hzp_structure_any(rules, all, text);
     hzp_structure_any(rules, before, text);
     hzp_structure_any(rules, behind, text);
     for (int i = 0; i < marks; i++)
-        mark_edge(m, rules, before, mark[i], behind);
+        hzp_structure_spelled(&in, before, mark[i], behind);
     return hzp_structure_other(m, from, rules, all, before, behind);
 }
 
@@ -94,12 +94,14 @@ int32_t hzp_structure_until(const struct hzp_making *m, int32_t from, const char
 /* Blocks of analysis, if any, each with the beginning of the message behind it. */
 static int32_t add_analysis(const struct hzp_making *m, int32_t from)
 {
+    static const char *const ends[] = {hzp_mark_end, hzp_mark_call, hzp_mark_return, hzp_mark_start,
+                                       hzp_mark_channel};
     int32_t loop = hzp_rules_node(m->rules);
     hzp_rules_empty(m->rules, from, loop);
-    int32_t at = hzp_structure_mark(m, loop, channel);
-    at = hzp_structure_mark(m, hzp_structure_text(m, at, "analysis"), message);
-    at = hzp_structure_until(m, at, "<|end|>");
-    at = hzp_structure_text(m, hzp_structure_mark(m, at, "<|start|>"), "assistant");
+    int32_t at = hzp_structure_mark(m, loop, hzp_mark_channel);
+    at = hzp_structure_mark(m, hzp_structure_text(m, at, "analysis"), hzp_mark_message);
+    at = hzp_structure_mark(m, hzp_structure_without(m, at, ends, HZP_COUNT(ends), true), ends[0]);
+    at = hzp_structure_text(m, hzp_structure_mark(m, at, hzp_mark_start), "assistant");
     hzp_rules_empty(m->rules, at, loop);
     return loop;
 }
@@ -108,8 +110,8 @@ static int32_t add_reasoning(const struct hzp_making *m, int32_t from)
 {
     if (!m->what->reasoning)
         return from;
-    int32_t begun = m->what->inside ? from : hzp_structure_mark(m, from, "<think>");
-    int32_t end = hzp_structure_until(m, begun, "</think>");
+    int32_t begun = m->what->inside ? from : hzp_structure_mark(m, from, hzp_mark_think);
+    int32_t end = hzp_structure_until(m, begun, hzp_mark_think_end);
     for (int i = 0; i < 2; i++) {
         int32_t line = hzp_structure_text(m, end, "\n");
         hzp_rules_empty(m->rules, end, line);
@@ -142,12 +144,26 @@ static int add_choice(const struct hzp_making *m, int32_t from, int32_t to)
     return HZP_OK;
 }
 
+int hzp_structure_object(const struct hzp_making *m, const json_t *schema, int32_t *ret)
+{
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    if (type && !strcmp(type, "object"))
+        return hzp_schema_rules(m->rules, schema, ret, m->reterr);
+    json_t *object = json_pack("{s:[O, {s:s}]}", "allOf", schema, "type", "object");
+    int r = hzp_schema_rules_in(m->rules, schema, object, ret, m->reterr);
+    json_decref(object);
+    return r;
+}
+
 /* The text itself, from one node to another. */
 static int add_content(const struct hzp_making *m, int32_t from, int32_t to)
 {
     const struct hzp_structure *what = m->what;
     int32_t rule, end;
-    if (what->object) {
+    if (what->object && what->schema) {
+        HZP_TRY(hzp_structure_object(m, what->schema, &rule));
+        hzp_rules_call(m->rules, from, rule, to);
+    } else if (what->object) {
         hzp_rules_call(m->rules, from, hzp_json_object_rules(m->rules), to);
     } else if (what->schema) {
         HZP_TRY(hzp_schema_rules(m->rules, what->schema, &rule, m->reterr));
@@ -173,11 +189,11 @@ static bool has_content(const struct hzp_structure *what)
 /* The header of a channel's final answer. */
 static int32_t add_final(const struct hzp_making *m, int32_t from)
 {
-    int32_t at = hzp_structure_text(m, hzp_structure_mark(m, from, channel), "final");
+    int32_t at = hzp_structure_text(m, hzp_structure_mark(m, from, hzp_mark_channel), "final");
     int32_t typed = hzp_structure_text(m, at, " ");
-    typed = hzp_structure_text(m, hzp_structure_mark(m, typed, "<|constrain|>"), "json");
+    typed = hzp_structure_text(m, hzp_structure_mark(m, typed, hzp_mark_constrain), "json");
     hzp_rules_empty(m->rules, at, typed);
-    return hzp_structure_mark(m, typed, message);
+    return hzp_structure_mark(m, typed, hzp_mark_message);
 }
 
 int hzp_structure_rules(struct hzp_tokenizer *tok, const struct hzp_structure *what,

@@ -18,6 +18,9 @@ void hzp_rules_destroy(struct hzp_rules *rules)
     free(rules->rule);
     free(rules->node);
     free(rules->edge);
+    for (int32_t i = 0; i < rules->shares; i++)
+        free(rules->share[i].key);
+    free(rules->share);
     free(rules);
 }
 
@@ -61,6 +64,50 @@ int32_t hzp_rules_add(struct hzp_rules *rules, const char *name, size_t bytes)
     rule->first = first;
     rule->last = last;
     return rules->rules++;
+}
+
+/* FNV-1a. */
+static uint64_t hash_of(const char *key)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *key; key++)
+        hash = (hash ^ (uint8_t)*key) * 0x100000001b3u;
+    return hash;
+}
+
+int32_t hzp_rules_shared(const struct hzp_rules *rules, const char *key)
+{
+    uint64_t hash = hash_of(key);
+    for (int32_t i = 0; i < rules->shares; i++)
+        if (rules->share[i].hash == hash && !strcmp(rules->share[i].key, key))
+            return rules->share[i].rule;
+    return -1;
+}
+
+void hzp_rules_share(struct hzp_rules *rules, const char *key, int32_t rule)
+{
+    rules->share = hzp_xrealloc(rules->share, (size_t)(rules->shares + 1) * sizeof(*rules->share));
+    rules->share[rules->shares].key = hzp_xstrdup(key);
+    rules->share[rules->shares].hash = hash_of(key);
+    rules->share[rules->shares++].rule = rule;
+}
+
+struct hzp_rules_point hzp_rules_here(const struct hzp_rules *rules)
+{
+    return (struct hzp_rules_point){rules->rules, rules->nodes, rules->edges, rules->shares};
+}
+
+void hzp_rules_return(struct hzp_rules *rules, struct hzp_rules_point point)
+{
+    for (int32_t n = 0; n < point.nodes; n++)
+        while (rules->node[n] >= point.edges) /* a node has its newest edge first */
+            rules->node[n] = rules->edge[rules->node[n]].next;
+    while (rules->shares > point.shares)
+        free(rules->share[--rules->shares].key);
+    rules->rules = point.rules;
+    rules->nodes = point.nodes;
+    rules->edges = point.edges;
+    rules->full = false;
 }
 
 static void add_edge(struct hzp_rules *rules, int32_t from, struct hzp_edge edge)

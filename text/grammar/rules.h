@@ -48,6 +48,12 @@ struct hzp_rules {
     int32_t nodes, nodes_room;
     struct hzp_edge *edge;
     int32_t edges, edges_room;
+    struct {
+        char *key; /* owned */
+        uint64_t hash;
+        int32_t rule;
+    } * share; /* rules that are used wherever the same is asked for */
+    int32_t shares;
     bool full;
 };
 
@@ -63,6 +69,10 @@ void hzp_rules_destroy(struct hzp_rules *rules); /* NULL: no effect */
 /* A new rule with a first and a last node, without a path between them.  The name is copied and
  * cut; of `bytes` bytes. */
 int32_t hzp_rules_add(struct hzp_rules *rules, const char *name, size_t bytes);
+
+/* The rule that was kept for what the key says; -1: none.  The key is copied. */
+int32_t hzp_rules_shared(const struct hzp_rules *rules, const char *key);
+void hzp_rules_share(struct hzp_rules *rules, const char *key, int32_t rule);
 
 /* A new node without edges; returns its number. */
 int32_t hzp_rules_node(struct hzp_rules *rules);
@@ -86,6 +96,13 @@ int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_
 
 /* Appends text in which `mark` first occurs at its end; returns the node behind it. */
 int32_t hzp_rules_until(struct hzp_rules *rules, int32_t from, const char *mark, size_t bytes);
+
+/* How far the rules are made, and back to it: what was added since is gone, `full` too. */
+struct hzp_rules_point {
+    int32_t rules, nodes, edges, shares;
+};
+struct hzp_rules_point hzp_rules_here(const struct hzp_rules *rules);
+void hzp_rules_return(struct hzp_rules *rules, struct hzp_rules_point point);
 
 enum { HZP_SPECIAL_KEY_BYTES = 4 };
 

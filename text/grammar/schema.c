@@ -8,11 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const annotations[] = {
-    "$schema",          "$id",        "id",       "$comment",    "title",
-    "description",      "default",    "examples", "example",     "readOnly",
-    "writeOnly",        "deprecated", "$defs",    "definitions", "contentEncoding",
-    "contentMediaType", NULL};
+static const char *const annotations[] = {"$schema",
+                                          "$id",
+                                          "id",
+                                          "$comment",
+                                          "title",
+                                          "description",
+                                          "default",
+                                          "examples",
+                                          "example",
+                                          "readOnly",
+                                          "writeOnly",
+                                          "deprecated",
+                                          "$defs",
+                                          "definitions",
+                                          "contentEncoding",
+                                          "contentMediaType",
+                                          "contentSchema",
+                                          "discriminator",
+                                          "externalDocs",
+                                          "xml",
+                                          NULL};
 
 static const char *const known[] = {"type",
                                     "enum",
@@ -76,7 +92,7 @@ static bool is_one_of(const char *name, const char *const *list)
 
 bool hzp_schema_is_annotation(const char *keyword)
 {
-    return is_one_of(keyword, annotations);
+    return is_one_of(keyword, annotations) || !strncmp(keyword, "x-", 2);
 }
 
 int hzp_schema_refuse(const struct hzp_schema *s, const struct hzp_schema_item *at,
@@ -242,7 +258,7 @@ static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_it
     json_t *value;
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (!is_one_of(key, annotations) && !is_one_of(key, known))
+        if (!hzp_schema_is_annotation(key) && !is_one_of(key, known))
             return hzp_schema_refuse(s, at, key, "is not supported");
         if (hzp_json_spelling(value) && !is_one_of(key, annotations) && !is_one_of(key, numeric))
             return hzp_schema_refuse(s, at, key, "must not be a number");

@@ -20,9 +20,10 @@
  * if, then, else (of what schema_not.c can negate), dependentRequired, dependentSchemas,
  * dependencies, properties, patternProperties, propertyNames, required, additionalProperties,
  * minProperties, maxProperties, items, prefixItems, additionalItems, minItems, maxItems,
- * uniqueItems (where there is at most one item), minLength, maxLength, pattern (regex.h), format
- * (date-time, date, time, uuid, ipv4), minimum, maximum, exclusiveMinimum, exclusiveMaximum,
- * multipleOf (whole numbers).  Any of them may stand beside any other.  Annotations have no effect.
+ * minLength, maxLength, pattern (regex.h), format (date-time, date, time, uuid, ipv4), minimum,
+ * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (whole numbers).  Any of them may stand
+ * beside any other.  Annotations have no effect, nor have other formats, nor uniqueItems, except on
+ * the values of enum and const.  A discriminator's property is in all alternatives of its oneOf.
  * Any other keyword, or what is not honoured, is an error that names it.
  *
  * Thread: any.

@@ -50,9 +50,6 @@ static int read_array(struct hzp_schema *s, const struct hzp_schema_item *at, in
             return hzp_schema_refuse(s, at, "prefixItems", "has more than 4096 entries");
         int32_t known = (int32_t)json_array_size(first);
         *ret_known = HZP_MAX(*ret_known, known);
-        if (json_is_true(json_object_get(at->schema[i], "uniqueItems")) &&
-            !(*ret_most >= 0 && *ret_most <= 1))
-            return hzp_schema_refuse(s, at, "uniqueItems", "is not supported");
     }
     return HZP_OK;
 }

@@ -86,9 +86,12 @@ static int expand_list(struct combining *c, bool all)
     return HZP_OK;
 }
 
-/* Each alternative, without those others that a value might satisfy too. */
-static int expand_one_of(struct combining *c)
+/* Each alternative, without those others that a value might satisfy too.  The alternatives of a
+ * discriminator all have its member, as OpenAPI asks, whether they require it or not. */
+static int expand_one_of(struct combining *c, const json_t *schema)
 {
+    const char *member = json_string_value(
+        json_object_get(json_object_get(schema, "discriminator"), "propertyName"));
     size_t n = json_array_size(c->value);
     char index[24];
     int overlaps = 0;
@@ -99,9 +102,11 @@ static int expand_one_of(struct combining *c)
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(c->value, i);
         add(c, one);
+        if (member)
+            add(c, hzp_schema_made(c->s, json_pack("{s:[s]}", "required", member)));
         for (size_t k = 0; k < n; k++) {
             const json_t *other = json_array_get(c->value, k);
-            if (k == i || hzp_schema_disjoint(c->s, one, other))
+            if (k == i || hzp_schema_disjoint(c->s, one, other, member))
                 continue;
             if (++overlaps > OVERLAPS_MAX || !hzp_schema_can_negate(c->s, other, 0))
                 return hzp_schema_refuse(c->s, c->at, "oneOf",
@@ -179,7 +184,7 @@ static int expand(struct combining *c, const json_t *schema)
     if (!strcmp(c->keyword, "allOf") || !strcmp(c->keyword, "anyOf"))
         return expand_list(c, c->keyword[1] == 'l');
     if (!strcmp(c->keyword, "oneOf"))
-        return expand_one_of(c);
+        return expand_one_of(c, schema);
     if (!strcmp(c->keyword, "not"))
         return expand_not(c, c->value, NULL);
     if (!strcmp(c->keyword, "if"))

@@ -144,7 +144,7 @@ static bool requires(const json_t *schema, const char *name)
     return false;
 }
 
-bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
+bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has)
 {
     a = followed(s, a);
     b = followed(s, b);
@@ -158,8 +158,8 @@ bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b)
     json_object_foreach(json_object_get(a, "properties"), name, mine)
     {
         const json_t *theirs = json_object_get(json_object_get(b, "properties"), name);
-        if (theirs && requires(a, name) && requires(b, name) &&
-            values_disjoint(s, followed(s, mine), followed(s, theirs)))
+        bool there = (has && !strcmp(has, name)) || (requires(a, name) && requires(b, name));
+        if (theirs && there && values_disjoint(s, followed(s, mine), followed(s, theirs)))
             return true;
     }
     return false;

@@ -48,7 +48,7 @@ bool hzp_schema_is_leaf(const json_t *schema)
     if (strcmp(type, "string"))
         return false;
     if (json_is_string(json_object_get(excluded, "pattern")) ||
-        json_is_string(json_object_get(excluded, "format")) ||
+        hzp_schema_format(json_string_value(json_object_get(excluded, "format"))) ||
         json_is_string(json_object_get(excluded, "const")))
         return true;
     json_array_foreach(json_object_get(excluded, "enum"), i, each)
@@ -224,6 +224,8 @@ static bool negate_keyword(struct hzp_schema *s, const json_t *schema, const cha
         return r == HZP_OK;
     }
     if (!strcmp(key, "pattern") || !strcmp(key, "format")) {
+        if (*key == 'f' && !hzp_schema_format(json_string_value(value)))
+            return false; /* it says nothing that could be negated */
         emit(s, ret, json_pack("{s:s, s:{s:O}}", "type", "string", "not", key, value));
         return json_is_string(value);
     }

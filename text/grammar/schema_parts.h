@@ -173,7 +173,7 @@ int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
                         enum hzp_spelling spelling, struct hzp_regular **ret);
 /* Whether the schema has no conditions but those that hzp_schema_contents knows. */
 bool hzp_schema_is_text(const json_t *schema);
-/* The regular expression of a format; NULL: it is not known, or name is NULL. */
+/* The regular expression of a format; NULL: it has none and says nothing, or name is NULL. */
 const char *hzp_schema_format(const char *name);
 /* The contents of any string, without quotes, spelled in one way; NULL: too large. */
 const struct hzp_regular *hzp_json_contents(struct hzp_schema *s);
@@ -185,7 +185,8 @@ int hzp_type_mask(const json_t *type);
 int hzp_type_of(const json_t *value);
 /* Types that values of the schema can have, at most. */
 int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth);
-/* Whether no value satisfies both; false if that cannot be told. */
-bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b);
+/* Whether no value satisfies both; false if that cannot be told.  has: a member that the values
+ * have, NULL: none in particular. */
+bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has);
 
 #endif

@@ -5,6 +5,7 @@
 #include "text/grammar/schema_parts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct format {
@@ -38,15 +39,22 @@ const char *hzp_schema_format(const char *name)
     return NULL;
 }
 
-void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to)
+/* Characters of one byte, which stand for themselves. */
+static void add_plain(struct hzp_rules *rules, int32_t from, int32_t to)
+{
+    hzp_rules_codes(rules, from, 0x20, 0x21, to);
+    hzp_rules_codes(rules, from, 0x23, 0x5B, to);
+    hzp_rules_codes(rules, from, 0x5D, 0x7F, to);
+}
+
+/* The others: of several bytes, or escaped. */
+static void add_wide(struct hzp_rules *rules, int32_t from, int32_t to)
 {
     static const char shorts[] = "\"\\bfnrt";
     int32_t escape = hzp_rules_text(rules, from, "\\", 1);
     int32_t zeros = hzp_rules_text(rules, escape, "u00", 3);
     int32_t zero = hzp_rules_text(rules, zeros, "0", 1), one = hzp_rules_text(rules, zeros, "1", 1);
-    hzp_rules_codes(rules, from, 0x20, 0x21, to);
-    hzp_rules_codes(rules, from, 0x23, 0x5B, to);
-    hzp_rules_codes(rules, from, 0x5D, HZP_CODE_LAST, to);
+    hzp_rules_codes(rules, from, 0x80, HZP_CODE_LAST, to);
     for (const char *c = shorts; *c; c++)
         hzp_rules_bytes(rules, escape, (uint8_t)*c, (uint8_t)*c, to);
     /* control characters that have no short form */
@@ -55,6 +63,12 @@ void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to)
     hzp_rules_bytes(rules, zero, 'e', 'f', to);
     hzp_rules_bytes(rules, one, '0', '9', to);
     hzp_rules_bytes(rules, one, 'a', 'f', to);
+}
+
+void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to)
+{
+    add_plain(rules, from, to);
+    add_wide(rules, from, to);
 }
 
 /* Between `least` and `most` (-1: any number) code points. */
@@ -152,11 +166,9 @@ static int regex_of(struct hzp_schema *s, const struct hzp_schema_item *at, cons
     *ret_bytes = json_string_length(value);
     if (strcmp(keyword, "format"))
         return HZP_OK;
-    *ret = hzp_schema_format(*ret);
+    *ret = hzp_schema_format(*ret); /* NULL: one that says nothing of the text */
     *ret_bytes = *ret ? strlen(*ret) : 0;
-    return *ret
-               ? HZP_OK
-               : hzp_schema_refuse(s, at, "format", "is none of date, time, date-time, uuid, ipv4");
+    return HZP_OK;
 }
 
 /* The strings of an enum or const. */
@@ -259,6 +271,42 @@ bool hzp_schema_is_text(const json_t *schema)
 
 /* ---- the rule ---- */
 
+/* A rule that is made once.  *ret_new: it was made now. */
+static int32_t shared_rule(struct hzp_rules *rules, const char *key, bool *ret_new)
+{
+    int32_t rule = hzp_rules_shared(rules, key);
+    *ret_new = rule < 0;
+    if (rule < 0) {
+        rule = hzp_rules_add(rules, key, strlen(key));
+        hzp_rules_share(rules, key, rule);
+    }
+    return rule;
+}
+
+/* Strings of a length, with their quotes: the same rule wherever they are asked for, and with what
+ * a character has beside one byte in a rule of its own, because each character has states of its
+ * own. */
+static int32_t counted_rule(struct hzp_rules *rules, int32_t least, int32_t most)
+{
+    char key[48];
+    bool made;
+    snprintf(key, sizeof(key), "string of %d to %d", least, most);
+    int32_t rule = shared_rule(rules, key, &made);
+    if (!made)
+        return rule;
+    int32_t wide = shared_rule(rules, "character of several bytes", &made);
+    if (made)
+        add_wide(rules, rules->rule[wide].first, rules->rule[wide].last);
+    int32_t in = hzp_rules_text(rules, rules->rule[rule].first, "\"", 1);
+    struct hzp_part_of part = {.from = hzp_rules_node(rules)};
+    part.to = hzp_rules_node(rules);
+    add_plain(rules, part.from, part.to);
+    hzp_rules_call(rules, part.from, wide, part.to);
+    int32_t end = hzp_rules_repeat(rules, in, part, least, most);
+    hzp_rules_empty(rules, hzp_rules_text(rules, end, "\"", 1), rules->rule[rule].last);
+    return rule;
+}
+
 /* How many conditions there are beside lengths; the last pattern or format, and whose it is. */
 static int count_conditions(const struct hzp_schema_item *at, const char **ret_keyword,
                             const json_t **ret_schema)
@@ -266,37 +314,50 @@ static int count_conditions(const struct hzp_schema_item *at, const char **ret_k
     static const char *const keywords[] = {"pattern", "format"};
     int n = 0;
     for (int32_t i = 0; i < at->schemas; i++) {
-        for (int k = 0; k < HZP_COUNT(keywords); k++)
-            if (json_object_get(at->schema[i], keywords[k])) {
+        for (int k = 0; k < HZP_COUNT(keywords); k++) {
+            const json_t *value = json_object_get(at->schema[i], keywords[k]);
+            if (value &&
+                (!k || !json_is_string(value) || hzp_schema_format(json_string_value(value)))) {
                 n++;
                 *ret_keyword = keywords[k];
                 *ret_schema = at->schema[i];
             }
+        }
         n += hzp_schema_is_leaf(at->schema[i]) ? 2 : 0;
     }
     return n;
 }
 
-int hzp_schema_string(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t from,
-                      int32_t *ret)
+/* What the strings have to satisfy, as a key of their rule; owned by the caller. */
+static char *key_of(const struct hzp_schema_item *at)
+{
+    static const char *const keywords[] = {"pattern", "format", "minLength", "maxLength", "not"};
+    json_t *list = json_array();
+    for (int32_t i = 0; i < at->schemas; i++) {
+        json_t *some = json_object();
+        for (int k = 0; k < HZP_COUNT(keywords); k++) {
+            json_t *value = json_object_get(at->schema[i], keywords[k]);
+            if (value)
+                json_object_set(some, keywords[k], value);
+        }
+        json_array_append_new(list, some);
+    }
+    char *key = json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    return key;
+}
+
+/* Fills the rule of strings with conditions beside lengths. */
+static int add_restricted(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t rule,
+                          bool counted)
 {
     const char *keyword = NULL, *regex;
     const json_t *schema = NULL;
-    int32_t least, most;
     size_t bytes;
     struct hzp_err_text err = {0};
     struct hzp_regular *left;
-    HZP_TRY(read_lengths(s, at, &least, &most));
-    int conditions = count_conditions(at, &keyword, &schema);
-    bool counted = least > 0 || most >= 0;
-    if (!conditions && !counted) {
-        *ret = hzp_rules_then(s->rules, from, hzp_json_string(s));
-        return HZP_OK;
-    }
-    from = hzp_rules_text(s->rules, from, "\"", 1);
-    if (!conditions && (most < 0 || most >= least)) {
-        from = add_chars(s->rules, from, HZP_SPELL_JSON, least, most);
-    } else if (conditions == 1 && !counted) {
+    int32_t from = hzp_rules_text(s->rules, s->rules->rule[rule].first, "\"", 1);
+    if (count_conditions(at, &keyword, &schema) == 1 && !counted) {
         HZP_TRY(regex_of(s, at, schema, keyword, &regex, &bytes));
         if (hzp_regex_rules(s->rules, from, regex, bytes, HZP_SPELL_JSON, true, &from, &err) < 0)
             return bad_pattern(s, at, keyword, &err);
@@ -305,6 +366,31 @@ int hzp_schema_string(struct hzp_schema *s, const struct hzp_schema_item *at, in
         from = hzp_regular_add(s->rules, from, left);
         hzp_regular_destroy(left);
     }
-    *ret = hzp_rules_text(s->rules, from, "\"", 1);
+    hzp_rules_empty(s->rules, hzp_rules_text(s->rules, from, "\"", 1), s->rules->rule[rule].last);
+    return HZP_OK;
+}
+
+int hzp_schema_string(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t from,
+                      int32_t *ret)
+{
+    const char *keyword = NULL;
+    const json_t *schema = NULL;
+    int32_t least, most, rule;
+    bool made;
+    HZP_TRY(read_lengths(s, at, &least, &most));
+    bool conditions = count_conditions(at, &keyword, &schema) > 0;
+    bool counted = least > 0 || most >= 0;
+    if (!conditions && !counted) {
+        rule = hzp_json_string(s);
+    } else if (!conditions && (most < 0 || most >= least)) {
+        rule = counted_rule(s->rules, least, most);
+    } else {
+        char *key = key_of(at);
+        rule = shared_rule(s->rules, key ? key : "", &made);
+        free(key);
+        if (made)
+            HZP_TRY(add_restricted(s, at, rule, counted));
+    }
+    *ret = hzp_rules_then(s->rules, from, rule);
     return HZP_OK;
 }

@@ -144,10 +144,9 @@ static int string_valid(struct hzp_schema *s, const json_t *value, const json_t 
                     ? hzp_schema_matches(s, json_string_value(pattern), json_string_length(pattern),
                                          text, bytes)
                     : -1;
-    if (valid > 0 && format) {
-        const char *regex = hzp_schema_format(json_string_value(format));
-        valid = regex ? hzp_schema_matches(s, regex, strlen(regex), text, bytes) : -1;
-    }
+    const char *regex = hzp_schema_format(json_string_value(format));
+    if (valid > 0 && regex)
+        valid = hzp_schema_matches(s, regex, strlen(regex), text, bytes);
     return valid;
 }
 

@@ -93,11 +93,20 @@ static int feed_bytes(struct hzp_detokenizer *detok, const char *text, size_t by
     return HZP_OK;
 }
 
+static bool skips(const struct hzp_detokenizer *detok, int32_t id)
+{
+    if (!detok->skip_special || !(detok->tok->kind[id] & HZP_TOKENIZER_SPECIAL))
+        return false;
+    for (int32_t i = 0; i < detok->keeps; i++)
+        if (detok->keep[i] == id)
+            return false;
+    return true;
+}
+
 int hzp_detokenizer_feed(struct hzp_detokenizer *detok, int32_t id, struct hzp_textbuf *out)
 {
     const struct hzp_tokenizer *tok = detok->tok;
-    if (id < 0 || id >= tok->n || !(tok->kind[id] & HZP_TOKENIZER_EXISTS) ||
-        (detok->skip_special && (tok->kind[id] & HZP_TOKENIZER_SPECIAL)))
+    if (id < 0 || id >= tok->n || !(tok->kind[id] & HZP_TOKENIZER_EXISTS) || skips(detok, id))
         return HZP_OK;
     const struct hzp_tokenizer_rendering *rendering =
         detok->started ? &tok->middle[id] : &tok->first[id];

@@ -23,6 +23,8 @@ struct hzp_tokenizer;
 struct hzp_detokenizer {
     const struct hzp_tokenizer *tok;
     bool skip_special;
+    const int32_t *keep; /* [keeps] special tokens that are not skipped; borrowed */
+    int32_t keeps;
     bool started; /* a token was rendered */
     int strip;    /* characters that may still be stripped off the front */
     int held;     /* characters kept back because they may be stripped off the end */
@@ -30,7 +32,8 @@ struct hzp_detokenizer {
     int n_pending;
 };
 
-/* No memory of its own: there is no fini. skip_special: special tokens give no text. */
+/* No memory of its own: there is no fini. skip_special: special tokens give no text, but for those
+ * that the caller sets to be kept. */
 void hzp_detokenizer_init(struct hzp_detokenizer *detok, const struct hzp_tokenizer *tok,
                           bool skip_special);
 

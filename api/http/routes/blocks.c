@@ -17,7 +17,7 @@ static void close_block(struct hzp_answer *a, const struct hzp_block_writer *wri
 }
 
 static void open_block(struct hzp_answer *a, const struct hzp_block_writer *writer,
-                       enum hzp_block_kind kind, const json_t *call)
+                       enum hzp_block_kind kind, const struct hzp_reply_call *call)
 {
     struct hzp_block *block = &a->block;
     if (block->kind == kind && kind != HZP_BLOCK_CALL)
@@ -25,45 +25,43 @@ static void open_block(struct hzp_answer *a, const struct hzp_block_writer *writ
     close_block(a, writer);
     block->kind = kind;
     block->text.bytes = 0;
-    const char *id = json_string_value(json_object_get(call, "id"));
-    const char *name =
-        json_string_value(json_object_get(json_object_get(call, "function"), "name"));
-    snprintf(block->call_id, sizeof(block->call_id), "%s", id ? id : "");
-    snprintf(block->name, sizeof(block->name), "%s", name ? name : "");
+    snprintf(block->call_id, sizeof(block->call_id), "%s", call ? call->id : "");
+    snprintf(block->name, sizeof(block->name), "%s", call ? call->name : "");
     writer->open(a);
 }
 
-static void add_text(struct hzp_answer *a, const struct hzp_block_writer *writer, json_t *text)
+static void add_text(struct hzp_answer *a, const struct hzp_block_writer *writer, const char *text,
+                     size_t bytes)
 {
-    if (!json_string_length(text))
+    if (!bytes)
         return;
-    if (hzp_textbuf_append(&a->block.text, json_string_value(text), json_string_length(text)) < 0)
+    if (hzp_textbuf_append(&a->block.text, text, bytes) < 0) {
         hzp_completion_leave(a->c); /* out of memory: the stream ends without an end mark */
-    else
-        writer->more(a, text);
+        return;
+    }
+    json_t *json = json_stringn_nocheck(text, bytes);
+    writer->more(a, json);
+    json_decref(json);
 }
 
 void hzp_blocks_write(struct hzp_answer *a, const struct hzp_block_writer *writer)
 {
+    static const enum hzp_block_kind kinds[] = {
+        [HZP_REPLY_IS_REASONING] = HZP_BLOCK_REASONING,
+        [HZP_REPLY_IS_CONTENT] = HZP_BLOCK_TEXT,
+        [HZP_REPLY_IS_CALL] = HZP_BLOCK_CALL,
+    };
     const struct hzp_choice *choice = &a->c->choice[0];
+    struct hzp_reply_part part;
+    const char *text;
+    bool first;
     hzp_choice_read_reply(choice);
-    json_t *delta = hzp_reply_delta(choice->reply), *call, *piece;
-    size_t i;
-    if ((piece = json_object_get(delta, "reasoning_content")) != NULL) {
-        open_block(a, writer, HZP_BLOCK_REASONING, NULL);
-        add_text(a, writer, piece);
+    while (hzp_reply_next(choice->reply, &part, &text, &first)) {
+        bool call = part.kind == HZP_REPLY_IS_CALL;
+        if (first || !call)
+            open_block(a, writer, kinds[part.kind], call ? &choice->reply->call[part.call] : NULL);
+        add_text(a, writer, text, part.to - part.from);
     }
-    if ((piece = json_object_get(delta, "content")) != NULL) {
-        open_block(a, writer, HZP_BLOCK_TEXT, NULL);
-        add_text(a, writer, piece);
-    }
-    json_array_foreach(json_object_get(delta, "tool_calls"), i, call)
-    {
-        if (json_object_get(call, "id"))
-            open_block(a, writer, HZP_BLOCK_CALL, call);
-        add_text(a, writer, json_object_get(json_object_get(call, "function"), "arguments"));
-    }
-    json_decref(delta);
     if (choice->finish == HZP_FINISH_NONE)
         return;
     if (!a->block.index &&

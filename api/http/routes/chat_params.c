@@ -4,10 +4,11 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOOL_NAME_MAX = 250 /* bytes, less than text/chat/reply_calls.c reads */ };
+enum { TOOL_NAME_MAX = 250 /* bytes, less than HZP_CALL_NAME_MAX */ };
 
 static void ignore(struct hzp_completion_params *params, const char *name)
 {
@@ -102,6 +103,11 @@ static int check_tool(const json_t *tool, size_t i, struct prompt *p, struct hzp
                               TOOL_NAME_MAX);
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
         return hzp_fail_param(reterr, HZP_EINVAL, param, "%s: strict must be a boolean", param);
+    const json_t *type = json_object_get(json_object_get(function, "parameters"), "type");
+    if (json_is_string(type) && strcmp(json_string_value(type), "object"))
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s: parameters must be a schema of type object, not %.64s", param,
+                              json_string_value(type));
     p->strict |= json_is_true(strict);
     return HZP_OK;
 }
@@ -264,22 +270,39 @@ static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct p
     return HZP_OK;
 }
 
+/* A call must be able to have each tool's name. */
+static int check_names(const json_t *tools, enum hzp_reply_calls calls, struct hzp_err_text *reterr)
+{
+    const json_t *tool;
+    char param[64];
+    size_t i;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *name =
+            json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        snprintf(param, sizeof(param), "tools[%zu]", i);
+        if (!hzp_call_form_has_name(calls, name))
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "%s: calls of this model cannot have the name \"%.64s\"", param,
+                                  name);
+    }
+    return HZP_OK;
+}
+
 /* How the answer is divided into reasoning, content and calls. */
-static int read_rules(const json_t *body, const struct hzp_chat *chat, const struct prompt *p,
+static int read_rules(const json_t *body, const struct hzp_engine *engine, const struct prompt *p,
                       struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
     bool parallel = true, show = true;
     const struct hzp_textbuf *text = &p->text.text;
     hzp_given_bool(body, "parallel_tool_calls", &parallel);
     hzp_given_bool(body, "include_reasoning", &show);
-    hzp_reply_rules_set(&params->reply, chat, text->bytes ? text->data : "", text->bytes,
-                        p->request.tools);
+    hzp_reply_rules_set(&params->reply, engine->parts.chat, text->bytes ? text->data : "",
+                        text->bytes, p->request.tools);
     params->reply.one_call = !parallel;
     params->reply.hide = !show;
-    params->reply.live = params->stream;
-    if (hzp_reply_rules_special(&params->reply))
-        params->skip_special = false; /* the marks of calls are special tokens */
-    return HZP_OK;
+    hzp_reply_rules_find_marks(&params->reply, engine->parts.tok);
+    return check_names(p->request.tools, params->reply.calls, reterr);
 }
 
 /* What the answer may be: a call, text of a certain structure, or one of both. */
@@ -344,7 +367,7 @@ static int read_body(const json_t *body, const struct hzp_engine *engine, struct
     HZP_TRY(read_numbers(body, ret, &max_tokens, reterr));
     HZP_TRY(read_prompt(body, chat, p, ret, reterr));
     HZP_TRY(read_echo(p, ret, reterr));
-    HZP_TRY(read_rules(body, chat, p, ret, reterr));
+    HZP_TRY(read_rules(body, engine, p, ret, reterr));
     HZP_TRY(read_structure(body, engine, p, ret, reterr));
     const struct hzp_textbuf *text = &p->text.text;
     ret->max_tokens = 0;

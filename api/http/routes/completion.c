@@ -81,6 +81,8 @@ static int continue_prompt(struct hzp_completion *c, struct hzp_choice *choice,
 {
     const struct hzp_tokens *prompt = &c->params.prompt[choice->prompt];
     hzp_detokenizer_init(&choice->detok, c->engine->parts.tok, c->params.skip_special);
+    choice->detok.keep = c->params.reply.mark;
+    choice->detok.keeps = c->params.reply.marks;
     for (size_t i = 0; i < prompt->n; i++) {
         choice->piece.bytes = 0;
         if (hzp_detokenizer_feed(&choice->detok, prompt->ids[i], &choice->piece) < 0)

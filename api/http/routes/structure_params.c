@@ -178,19 +178,23 @@ static int ask_text(struct asked *a, const char *field, const json_t *value, con
     return HZP_OK;
 }
 
-/* {"type": "text" or "json_object", or "json_schema", "json_schema": {"schema": ...}} */
+/* {"type": "text", or "json_object", perhaps with "schema", or "json_schema", "json_schema":
+ * {"schema": ...}} */
 static int read_format(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
 {
     const json_t *format = given(body, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!format || (type && !strcmp(type, "text")))
         return HZP_OK;
+    const json_t *own = given(format, "schema");
     if (type && !strcmp(type, "json_object")) {
         a->structure.object = true;
-        return ask(a, "response_format", reterr);
+        return own ? ask_schema(a, "response_format", own, reterr)
+                   : ask(a, "response_format", reterr);
     }
     if (type && !strcmp(type, "json_schema")) {
         const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+        schema = schema ? schema : own;
         if (!schema)
             return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
                                   "response_format: json_schema.schema is missing");

@@ -251,6 +251,29 @@ static const struct text_case texts[] = {
      "{\"type\":\"string\",\"format\":\"ipv4\"}",
      {"\"255.0.10.199\""},
      {"\"256.0.0.1\"", "\"1.2.3\""}},
+    /* a format without an expression, and uniqueItems, say nothing */
+    {'s', "{\"type\":\"string\",\"format\":\"email\"}", {"\"a@b\"", "\"\""}, {"1"}},
+    {'s',
+     "{\"type\":\"string\",\"format\":\"uri\",\"maxLength\":2,\"pattern\":\"^a\"}",
+     {"\"a\"", "\"ab\""},
+     {"\"b\"", "\"abc\""}},
+    {'s', "{\"format\":\"hostname\",\"enum\":[\"a\",1]}", {"\"a\"", "1"}, {"\"b\""}},
+    {'s', "{\"type\":\"array\",\"uniqueItems\":true}", {"[]", "[1]", "[1,1]"}, {"{}"}},
+    {'s', "{\"const\":[1,1],\"x-note\":{}}", {"[1,1]"}, {"[1]"}},
+    /* the alternatives of a discriminator have its member, required or not */
+    {'s',
+     "{\"$defs\":{\"C\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":\"c\"},\"n\":{"
+     "\"type\":"
+     "\"integer\"}}},\"D\":{\"type\":\"object\",\"properties\":{\"t\":{\"const\":\"d\"}}}},"
+     "\"oneOf\":[{\"$ref\":\"#/$defs/C\"},{\"$ref\":\"#/$defs/D\"}],\"discriminator\":{"
+     "\"propertyName\":\"t\"}}",
+     {"{\"t\":\"c\",\"n\":1}", "{\"t\":\"d\",\"n\":\"x\"}"},
+     {"{}", "{\"t\":\"c\",\"n\":\"x\"}", "{\"t\":\"e\"}"}},
+    /* characters of several bytes, and escapes, count once */
+    {'s',
+     "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+     {"\"ab\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\\"\\u0001\""},
+     {"\"a\"", "\"abcd\"", "\"\xc3\xa9\"", "\"\\n\\n\\n\\n\""}},
     {'s', "true", {"1", "\"x\"", "[]", "null"}, {"x", ""}},
     {'s', "{\"properties\":{\"a\":false},\"type\":\"object\"}", {"{}", "{\"b\":1}"}, {"{\"a\":1}"}},
 };
@@ -267,6 +290,36 @@ static void test_texts(void **v)
             if (takes(g, c->not_taken[k], strlen(c->not_taken[k])))
                 fail_msg("%s takes %s", c->grammar, c->not_taken[k]);
         hzp_grammar_unref(g);
+    }
+}
+
+/* Bounded strings of one length share a rule, so that a schema of many is no larger than of one. */
+static void test_many_strings(void **v)
+{
+    static const struct {
+        int fields, length;
+    } row[] = {{1, 255}, {60, 255}, {3, 2000}, {1, 4096}};
+    int32_t one = 0;
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        json_t *properties = json_object(), *schema;
+        for (int k = 0; k < row[i].fields; k++) {
+            char name[24];
+            snprintf(name, sizeof(name), "field_%d", k);
+            json_object_set_new(properties, name,
+                                json_pack("{s:s, s:i, s:s}", "type", "string", "maxLength",
+                                          row[i].length, "description", name));
+        }
+        schema = json_pack("{s:s, s:o, s:b}", "type", "object", "properties", properties,
+                           "additionalProperties", 0);
+        char *text = json_dumps(schema, 0);
+        struct hzp_grammar *g = made(*v, 's', text);
+        assert_true(takes(g, "{\"field_0\":\"abc\"}", 17));
+        int32_t states = hzp_grammar_size(g).states;
+        one = i ? one : states;
+        assert_true(states < one - 255 + row[i].length + 40 * row[i].fields);
+        hzp_grammar_unref(g);
+        free(text);
+        json_decref(schema);
     }
 }
 
@@ -307,10 +360,9 @@ static const struct {
     {'s', "{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "left recursion"},
     {'s', "{\"$ref\":\"http://a/b\"}", "not in the schema"},
     {'s', "{\"oneOf\":[{\"items\":{}},{\"type\":\"array\"}]}", "oneOf"},
-    {'s', "{\"type\":\"string\",\"format\":\"uri\"}", "format"},
+    {'s', "{\"type\":\"string\",\"not\":{\"format\":\"uri\"}}", "format"},
     {'s', "{\"type\":\"string\",\"maxLength\":5000}", "maxLength"},
     {'s', "{\"type\":\"string\",\"pattern\":\"(?!a)\"}", "pattern"},
-    {'s', "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
     {'s', "{\"type\":\"number\",\"multipleOf\":0.1}", "multipleOf"},
     {'s', "{\"allOf\":[]}", "allOf"},
     {'s', "{\"enum\":[1],\"minimum\":2}", "no text"},
@@ -556,10 +608,11 @@ static void test_depth(void **v)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_refused_sizes), cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_specials),      cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_full),          cmocka_unit_test(test_long_list),
+        cmocka_unit_test(test_texts),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_many_strings), cmocka_unit_test(test_refused_sizes),
+        cmocka_unit_test(test_masks),        cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_depth),        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_long_list),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
