@@ -194,6 +194,16 @@ def test_types():
                 assert got == 415, (site, kind, got, answer)
 
 
+def test_codings():
+    """A coded body is refused before it is read, by the name of its coding."""
+    with Server("--no-train") as server:
+        for coding, status in (("gzip", 415), ("deflate", 415), ("gzip, identity", 415), ("identity", 200), ("Identity", 200),
+                               (None, 200)):
+            got, _, answer = server.ask("POST", COMPLETE, ASK, Content_Encoding=coding)
+            assert got == status, (coding, got, answer)
+            assert status == 200 or "Content-Encoding" in answer["error"]["message"], answer
+
+
 def test_permission():
     """CORS: pages of named origins are told that they may, others are not."""
     with Server("--no-train", "--allow-origin", "https://good.example") as server:

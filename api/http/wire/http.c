@@ -170,6 +170,10 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
         hzp_auth_check_key(auth, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
     if (!x->refusal.status && !x->route)
         find_no_route(x, method, path);
+    const char *coding = header(x->connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (!x->refusal.status && coding && *coding && strcasecmp(coding, "identity") != 0)
+        say_no(x, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, NULL,
+               "Content-Encoding: this server reads bodies as they are, not in %.40s", coding);
     if (!x->refusal.status && !announce_journal(x))
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
                "x-hzpserve-resume: a number of bytes, of a request whose answer can be a stream");
