@@ -604,7 +604,7 @@ struct hzp_example_reader {
     struct hzp_example_fields fields;
     struct hzp_splitter split;
     bool begun;      /* a piece was fed */
-    uint64_t digest; /* of all pieces */
+    uint64_t digest; /* all pieces, behind the names of fields that were given */
 };
 
 struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
@@ -612,6 +612,7 @@ struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *
 {
     struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
     reader->p.ex = ex;
+    reader->digest = HZP_FNV;
     hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
                       &reader->p);
     return reader;
@@ -620,8 +621,14 @@ struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *
 void hzp_example_reader_fields(struct hzp_example_reader *reader,
                                const struct hzp_example_fields *fields)
 {
+    const char *const name[] = {fields->prompt, fields->completion};
     reader->fields = *fields;
     reader->p.fields = &reader->fields;
+    for (int i = 0; i < HZP_COUNT(name); i++)
+        if (name[i]) {
+            reader->digest = hzp_fnv(reader->digest, i ? "c" : "p", 1);
+            reader->digest = hzp_fnv(reader->digest, name[i], strlen(name[i]) + 1);
+        }
 }
 
 void hzp_example_reader_destroy(struct hzp_example_reader *reader)
@@ -643,7 +650,7 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
 {
     reader->p.reterr = reterr;
     const char *unread = reader->begun ? NULL : hzp_form_unread(data, bytes);
-    reader->digest = hzp_fnv(reader->begun ? reader->digest : HZP_FNV, data, bytes);
+    reader->digest = hzp_fnv(reader->digest, data, bytes);
     reader->begun = true;
     if (unread)
         return unread_body(&reader->p, unread);

@@ -3,6 +3,7 @@
 #include "api/relay/relay_state.h"
 
 #include "api/http/wire/notify.h"
+#include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/thread.h"
 
@@ -35,7 +36,7 @@ static int add(struct hzp_textbuf *buf, const char *text)
     return hzp_textbuf_append(buf, text, strlen(text));
 }
 
-/* The library has decoded paths and queries. */
+/* The path was decoded. */
 static int add_encoded(struct hzp_textbuf *buf, const char *text, const char *plain)
 {
     for (; *text; text++) {
@@ -50,25 +51,9 @@ static int add_encoded(struct hzp_textbuf *buf, const char *text, const char *pl
 
 struct writer {
     struct hzp_textbuf *out;
-    bool any, keyed; /* a query has begun; there is an idempotency key */
+    bool keyed; /* there is an idempotency key */
     int r;
 };
-
-static enum MHD_Result write_argument(void *ctx, enum MHD_ValueKind kind, const char *name,
-                                      const char *value)
-{
-    struct writer *w = ctx;
-    if (w->r == HZP_OK)
-        w->r = add(w->out, w->any ? "&" : "?");
-    w->any = true;
-    if (w->r == HZP_OK)
-        w->r = add_encoded(w->out, name, "-._~");
-    if (w->r == HZP_OK && value)
-        w->r = add(w->out, "=");
-    if (w->r == HZP_OK && value)
-        w->r = add_encoded(w->out, value, "-._~");
-    return w->r == HZP_OK ? MHD_YES : MHD_NO;
-}
 
 /* Not forwarded: what is about this connection, what was checked here (Host, Origin), and what only
  * the relay may say. */
@@ -124,8 +109,8 @@ static int write_request(struct hzp_relay_call *c, const char *method, const cha
     HZP_TRY(add(&c->head, strcmp(method, "HEAD") ? method : "GET"));
     HZP_TRY(add(&c->head, " "));
     HZP_TRY(add_encoded(&c->head, path, "/-._~!$&'()*+,;=:@"));
-    MHD_get_connection_values(x->connection, MHD_GET_ARGUMENT_KIND, write_argument, &w);
-    HZP_TRY(w.r);
+    HZP_TRY(add(&c->head, *x->target->query ? "?" : ""));
+    HZP_TRY(add(&c->head, x->target->query));
     snprintf(text, sizeof(text),
              " HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: %s\r\n"
              "x-hzpserve-created: %lld\r\n",

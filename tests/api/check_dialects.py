@@ -58,6 +58,8 @@ def test_responses(server):
     assert names[-1] == ("response.incomplete" if cut else "response.completed")
     text = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
     assert text == made.output_text == seen[-1].response.output_text
+    of_text = [e for e in seen if e.type.startswith("response.output_text.")]
+    assert of_text and all(e.logprobs == [] for e in of_text), of_text
     assert seen[-1].response.usage.total_tokens == made.usage.total_tokens
 
     for fields, param in (({"input": 5}, "input"), ({"input": []}, "input"),

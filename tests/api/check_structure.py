@@ -115,6 +115,16 @@ def test_tokens(server):
         raise AssertionError(free)
     without = complete(server, temperature=0, ignore_eos=True, return_token_ids=True, bad_words=[word])
     assert token not in without["choices"][0]["token_ids"] and len(without["choices"][0]["token_ids"]) == 60
+    # one token behind a blank, several without it: the word is not generated, with and without a blank in it
+    for token in free:
+        text = server.post("/detokenize", {"tokens": [token]})[2]["prompt"]
+        if re.fullmatch(r" \w+", text) and encoded(text) == [token] and len(encoded(text.strip())) > 1:
+            break
+    else:
+        raise AssertionError(free)
+    for word in (text, text.strip(), " " + text):
+        without = complete(server, temperature=0, ignore_eos=True, return_token_ids=True, bad_words=["zq", word])
+        assert token not in without["choices"][0]["token_ids"], (word, without)
     spelled = complete(server, structured_outputs={"choice": ["a", "z"]}, bad_words=["a"], n=6, temperature=2)
     assert {choice["text"] for choice in spelled["choices"]} == {"z"}
     both = complete(server, structured_outputs={"regex": "[0-9a-f]{8}"}, allowed_token_ids=ids + [ids[0]], n=2)

@@ -159,11 +159,20 @@ def test_repeated_body(state):
                 assert status in (200, 202) and (answer["first"], answer["last"]) == (1, 1), answer
             status, answer = server.call(EXAMPLES, [body[0], body[0]], {"Idempotency-Key": "turn-1"})
             assert status == 400 and "turn-1" in answer["error"]["message"], answer
+            status, answer = server.call(EXAMPLES + "?timeout=1&none", body, {"Idempotency-Key": "turn-1"})
+            assert (answer["first"], answer["last"]) == (1, 1), answer
             status, answer = server.call(EXAMPLES, body, {"Idempotency-Key": "x" * 300})
             assert status == 400 and "idempotency-key" in answer["error"]["message"], answer
             assert server.call(EXAMPLES)[1]["failed"] == [] == answer.get("failed", [])
             status, answer = server.call(EXAMPLES, body)
-            assert (answer["first"], answer["last"]) == (life + 2, life + 2), answer
+            assert (answer["first"], answer["last"]) == (2 * life + 2, 2 * life + 2), answer
+            # What the query says of the fields is a part of what is taught.
+            named = [{"q": "The key is", "a": " turned."}]
+            for fields, taught in (("q&completion_field=a", True), ("a&completion_field=q", False),
+                                   ("q&completion_field=a&timeout=9", True)):
+                status, answer = server.call(f"{EXAMPLES}?prompt_field={fields}", named, {"Idempotency-Key": "turn-2"})
+                assert answer.get("first") == 3 if taught else status == 400, (fields, answer)
+                assert taught or "turn-2" in answer["error"]["message"], (fields, answer)
         assert server.status == 0, server.log
 
 

@@ -3,6 +3,7 @@
 
 #include "api/http/wire/fields.h"
 #include "base/version.h"
+#include "text/chars/textbuf.h"
 #include "text/chars/utf8.h"
 
 #include <math.h>
@@ -134,14 +135,36 @@ static json_t *token_text(const struct hzp_completion *c, int32_t id)
     return hzp_text_json(text, bytes);
 }
 
+/* The token as a key among others: one that is no whole character is spelt "bytes:\xf0", as
+ * OpenAI's completions do, because all of them would be the same U+FFFD. */
+static json_t *token_key(const struct hzp_completion *c, int32_t id)
+{
+    size_t bytes = 0;
+    const char *text = hzp_token_bytes(c, id, &bytes);
+    if (hzp_utf8_valid(text, bytes) == bytes)
+        return json_stringn(text, bytes);
+    struct hzp_textbuf key = {0};
+    hzp_textbuf_append(&key, "bytes:", 6);
+    for (size_t i = 0; i < bytes; i++) {
+        char code[8];
+        snprintf(code, sizeof(code), "\\x%02x", (unsigned char)text[i]);
+        hzp_textbuf_append(&key, code, 4);
+    }
+    json_t *json = json_stringn(key.data, key.bytes);
+    hzp_textbuf_fini(&key);
+    return json;
+}
+
 static void add_token(const struct hzp_completion *c, struct logprobs *to,
                       const struct hzp_output *out, const int32_t *top, const float *top_logprob,
                       int32_t tops, int32_t offset)
 {
-    json_t *token = token_text(c, out->token), *likeliest = json_object();
+    json_t *token = token_key(c, out->token), *likeliest = json_object();
     for (int32_t i = 0; i < tops; i++) {
-        json_t *name = token_text(c, top[i]);
-        if (!json_object_getn(likeliest, json_string_value(name), json_string_length(name)))
+        json_t *name = token_key(c, top[i]);
+        bool others = top[i] != out->token && json_equal(name, token); /* two of one text */
+        if (!others &&
+            !json_object_getn(likeliest, json_string_value(name), json_string_length(name)))
             json_object_setn_new(likeliest, json_string_value(name), json_string_length(name),
                                  hzp_logprob_json(top_logprob[i]));
         json_decref(name);
@@ -179,7 +202,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
             add_token(c, to, &rq->prompt_out[p], rq->tops ? rq->prompt_top_token + tops : NULL,
                       rq->tops ? rq->prompt_top_logprob + tops : NULL, c->params.logprobs, offset);
         } else {
-            json_array_append_new(to->tokens, token_text(c, rq->prompt[0]));
+            json_array_append_new(to->tokens, token_key(c, rq->prompt[0]));
             json_array_append_new(to->values, json_null());
             json_array_append_new(to->tops, json_null());
             json_array_append_new(to->offsets, json_integer(0));

@@ -384,7 +384,8 @@ static void tell(struct hzp_answer *a, const char *name, json_t *json)
     hzp_stream_event(a, name, json);
 }
 
-/* An event about the item, with one more field; takes over value. */
+/* An event about the item, with one more field; takes over value.  The text's own events have a
+ * list of log-probabilities, which this route does not compute. */
 static void tell_item(struct hzp_answer *a, const char *name, const char *key, json_t *value)
 {
     char id[HZP_REQUEST_ID_MAX + 32];
@@ -392,6 +393,8 @@ static void tell_item(struct hzp_answer *a, const char *name, const char *key, j
                              "output_index", a->block.index, key, value);
     if (a->block.kind != HZP_BLOCK_CALL)
         json_object_set_new(json, "content_index", json_integer(0));
+    if (a->block.kind == HZP_BLOCK_TEXT && strcmp(key, "part") != 0)
+        json_object_set_new(json, "logprobs", json_array());
     tell(a, name, json);
 }
 

@@ -78,25 +78,17 @@ static int add_bad(const struct hzp_engine *engine, const char *prefix, const ch
     return HZP_OK;
 }
 
-/* A word, and the same behind a blank where that is one sequence of as many tokens that begins
- * otherwise. */
+/* A word, the same behind a blank, and as it is written where that has more blanks: tokens of
+ * words that begin behind a blank are others, and may be more or fewer. */
 static int add_word(const struct hzp_engine *engine, const char *word, struct hzp_tokens *ids,
                     struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
-    size_t first = ids->n;
-    int32_t bads = params->tokens.bads;
-    while (*word == ' ')
-        word++;
-    HZP_TRY(add_bad(engine, "", word, ids, params, reterr));
-    size_t second = ids->n;
-    HZP_TRY(add_bad(engine, " ", word, ids, params, reterr));
-    bool same =
-        ids->n - second == second - first && ids->n > second && ids->ids[first] != ids->ids[second];
-    if (!same && params->tokens.bads > bads) {
-        ids->n = second;
-        params->tokens.bads = bads + (second > first);
+    const char *bare = word + strspn(word, " ");
+    if (*bare) {
+        HZP_TRY(add_bad(engine, "", bare, ids, params, reterr));
+        HZP_TRY(add_bad(engine, " ", bare, ids, params, reterr));
     }
-    return HZP_OK;
+    return !*bare || bare > word + 1 ? add_bad(engine, "", word, ids, params, reterr) : HZP_OK;
 }
 
 static int read_bad(const json_t *body, const struct hzp_engine *engine,
@@ -112,7 +104,7 @@ static int read_bad(const json_t *body, const struct hzp_engine *engine,
         return hzp_fail_param(reterr, HZP_EINVAL, "bad_words",
                               "bad_words must be a list of at most %d strings", BAD_WORDS_MAX);
     params->tokens.bad_at =
-        hzp_xcalloc(2 * json_array_size(list) + 1, sizeof(*params->tokens.bad_at));
+        hzp_xcalloc(3 * json_array_size(list) + 1, sizeof(*params->tokens.bad_at));
     params->limited = true;
     json_array_foreach(list, i, each)
     {

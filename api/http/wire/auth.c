@@ -263,21 +263,21 @@ static bool type_allowed(struct MHD_Connection *connection, const char *type)
 }
 
 void hzp_auth_check_host(const struct hzp_auth *auth, struct MHD_Connection *connection,
-                         struct hzp_refusal *ret)
+                         const char *host, struct hzp_refusal *ret)
 {
-    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    host = host ? host : header(connection, MHD_HTTP_HEADER_HOST);
     if (host && !host_allowed(auth, connection, host))
         refuse(ret, MHD_HTTP_FORBIDDEN, "host_not_allowed",
                "the Host \"%.100s\" is not a name of this server; --allow-host allows it", host);
 }
 
 void hzp_auth_check_origin(const struct hzp_auth *auth, struct MHD_Connection *connection,
-                           struct hzp_refusal *ret)
+                           const char *host, struct hzp_refusal *ret)
 {
-    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    host = host ? host : header(connection, MHD_HTTP_HEADER_HOST);
     const char *origin = header(connection, "Origin");
     const char *type = header(connection, MHD_HTTP_HEADER_CONTENT_TYPE);
-    hzp_auth_check_host(auth, connection, ret);
+    hzp_auth_check_host(auth, connection, host, ret);
     if (ret->status)
         return;
     if (origin && !origin_named(auth, origin) && !(host && same_origin(origin, host)))

@@ -59,15 +59,15 @@ const char *hzp_auth_check_key(struct hzp_auth *auth, struct MHD_Connection *con
                                enum hzp_right right, struct hzp_refusal *ret);
 
 /* Whether a request that changes something may come from where it comes from, and declares a body
- * that is JSON. */
+ * that is JSON.  host: the target's, which counts in place of the header Host; NULL: none. */
 void hzp_auth_check_origin(const struct hzp_auth *auth, struct MHD_Connection *connection,
-                           struct hzp_refusal *ret);
+                           const char *host, struct hzp_refusal *ret);
 
 /* Whether Host is a name of this server.  For GET routes that want the admin key: where there is no
  * key, nothing else stops a web page whose own host name resolves to this machine (DNS rebinding)
  * from reading the weights. */
 void hzp_auth_check_host(const struct hzp_auth *auth, struct MHD_Connection *connection,
-                         struct hzp_refusal *ret);
+                         const char *host, struct hzp_refusal *ret);
 
 /* Adds the headers of CORS if the request's Origin is named by --allow-origin; true: it is.
  * preflight: also what the page may send. */

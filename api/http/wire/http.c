@@ -2,6 +2,7 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/framing.h"
+#include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -160,15 +161,19 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
     struct hzp_auth *auth = x->server->auth;
     x->route = find_route(x->server->routes, method, path, &x->tail);
     if (changes_something(method))
-        hzp_auth_check_origin(auth, x->connection, &x->refusal);
+        hzp_auth_check_origin(auth, x->connection, x->target->host, &x->refusal);
     else if (x->route && x->route->right == HZP_RIGHT_TEACH) /* weights, the timeline */
-        hzp_auth_check_host(auth, x->connection, &x->refusal);
+        hzp_auth_check_host(auth, x->connection, x->target->host, &x->refusal);
     if (!x->refusal.status && x->route)
         x->info.key = hzp_auth_check_key(auth, x->connection, x->route->right, &x->refusal);
     else if (!x->refusal.status && !strncmp(path, "/v1/", 4))
         hzp_auth_check_key(auth, x->connection, HZP_RIGHT_COMPLETE, &x->refusal);
     if (!x->refusal.status && !x->route)
         find_no_route(x, method, path);
+    const char *coding = header(x->connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (!x->refusal.status && coding && *coding && strcasecmp(coding, "identity") != 0)
+        say_no(x, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, NULL,
+               "Content-Encoding: this server reads bodies as they are, not in %.40s", coding);
     if (!x->refusal.status && !announce_journal(x))
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
                "x-hzpserve-resume: a number of bytes, of a request whose answer can be a stream");
@@ -230,22 +235,33 @@ static void count_writer(struct hzp_notify *notify)
     counted = true;
 }
 
-static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Connection *connection,
-                                     const char *path, const char *method, const char *version,
-                                     void **ctx)
+/* The library has a request line, before it reads the target.  What it shall not read, the
+ * arguments, ends here: the text is in its buffer, which it goes on to write to itself. */
+static void *on_target(void *cls, const char *text, struct MHD_Connection *connection)
 {
+    struct hzp_exchange *x = calloc(1, sizeof(*x));
+    if (!x)
+        return NULL;
+    x->server = cls;
+    x->target = hzp_target_read(text ? text : "");
+    char *query = text ? strchr((char *)(uintptr_t)text, '?') : NULL;
+    if (query && query[1])
+        query[1] = 0;
+    return x;
+}
+
+static enum MHD_Result open_exchange(struct hzp_exchange *x, struct MHD_Connection *connection,
+                                     const char *method)
+{
+    struct hzp_server *server = x->server;
+    const char *path = x->target ? x->target->path : "";
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct hzp_exchange *x = calloc(1, sizeof(*x));
-    if (!x || !info) {
-        free(x);
+    if (!x->target || !info)
         return MHD_NO;
-    }
-    x->server = server;
     x->connection = connection;
     x->fd = info->connect_fd;
     x->holds = 1;
-    *ctx = x;
     count_writer(server->notify);
     atomic_fetch_add(&server->held, 1);
     int active = atomic_fetch_add(&server->active, 1) + 1;
@@ -253,7 +269,9 @@ static enum MHD_Result open_exchange(struct hzp_server *server, struct MHD_Conne
     hzp_request_id(header(connection, "x-request-id"), x->info.id);
     x->info.begin_ns = hzp_now_ns();
     x->info.key = x->info.method = x->info.route = "none";
-    const char *fault = hzp_framing_fault(connection, method, version);
+    hzp_framing_next(x->fd);
+    const char *fault = hzp_framing_fault(x->fd);
+    fault = fault ? fault : x->target->fault;
     if (fault)
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "%s", fault);
     else if (!hzp_auth_is_preflight(connection, method))
@@ -336,10 +354,21 @@ static bool feed_route(struct hzp_exchange *x)
     return true;
 }
 
+/* The body's framing so far: a fault is the answer, after which the connection is closed. */
+static void check_framing(struct hzp_exchange *x)
+{
+    const char *fault = hzp_framing_fault(x->fd);
+    if (!fault)
+        return;
+    say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "%s", fault);
+    x->early = true;
+}
+
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = body_most(x);
+    check_framing(x);
     x->received += bytes;
     if (!x->refusal.status && x->received > most)
         say_too_long(x);
@@ -402,6 +431,7 @@ void hzp_exchange_release(struct hzp_exchange *x)
     if (x->response)
         MHD_destroy_response(x->response);
     free(x->body);
+    free(x->target);
     free(x);
     atomic_fetch_sub(&server->held, 1);
 }
@@ -441,7 +471,8 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     x->begun = true;
     hzp_exchange_awake(x);
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
-    if (hzp_auth_is_preflight(x->connection, method))
+    check_framing(x);
+    if (!x->refusal.status && hzp_auth_is_preflight(x->connection, method))
         return answer_preflight(x);
     if (!x->refusal.status && x->journal > x->bytes)
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
@@ -454,7 +485,6 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     }
     if (x->fed)
         return MHD_YES;
-    find_route(x->server->routes, method, path, &x->tail); /* the path is complete only now */
     if (x->server->forward.answer)
         return x->server->forward.answer(x->server->forward.ctx, x, method, path);
     if (!x->route->pooled)
@@ -475,7 +505,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 {
     struct hzp_exchange *x = *ctx;
     if (!x)
-        return open_exchange(cls, connection, path, method, version, ctx);
+        return MHD_NO;
+    if (!x->connection)
+        return open_exchange(x, connection, method);
     if (*bytes) {
         /* The next chunk, though the route still reads the last piece: it will be offered again. */
         if (atomic_load(&x->park) == PARKED)
@@ -487,7 +519,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         return r;
     }
     if (!x->begun) {
-        enum MHD_Result r = begin(x, method, path);
+        enum MHD_Result r = begin(x, method, x->target->path);
         if (r == MHD_NO || is_pooled(x))
             return r;
     } else {
@@ -507,9 +539,13 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **ct
 {
     struct hzp_server *server = cls;
     struct hzp_exchange *x = *ctx;
-    if (!x)
-        return;
     *ctx = NULL;
+    if (!x || !x->connection) { /* refused by the library, or without memory */
+        if (x)
+            free(x->target);
+        free(x);
+        return;
+    }
     hzp_door_phase(server->door, x->fd, HZP_DOOR_IDLE);
     server->count(server->metrics, &x->info, x->status);
     if (!x->logged)
@@ -530,10 +566,13 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **s
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (!info)
         return;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        hzp_framing_watch(info->connect_fd);
         hzp_door_begun(server->door, info->connect_fd);
-    else
+    } else {
+        hzp_framing_unwatch(info->connect_fd);
         hzp_door_ended(server->door, info->connect_fd);
+    }
 }
 
 /* Door: a new connection. */
@@ -621,10 +660,10 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
             MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_CONNECTION_LIMIT,
-        limit * threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, room,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_CONNECTION_LIMIT, limit * threads, MHD_OPTION_THREAD_STACK_SIZE,
+        (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, room,
         threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     hzp_thread_yielding(false);
     if (!s->daemon)

@@ -57,6 +57,7 @@ struct hzp_forwarder {
 };
 
 /* Owned by the modules above this room, which give the server their pointers. */
+struct hzp_target;   /* api/http/wire/target.h */
 struct hzp_feedback; /* api/http/routes/feedback.h */
 struct hzp_metrics;  /* api/http/routes/metrics.h */
 struct hzp_taught;   /* api/http/routes/taught.h */
@@ -97,10 +98,11 @@ struct hzp_server {
 /* One request and its answer. */
 struct hzp_exchange {
     struct hzp_server *server;
-    struct MHD_Connection *connection;
-    int fd;                        /* the connection's socket */
-    const struct hzp_route *route; /* NULL: none */
-    const char *tail;              /* the path behind the route's prefix */
+    struct MHD_Connection *connection; /* NULL: its header is not whole yet */
+    int fd;                            /* the connection's socket */
+    const struct hzp_route *route;     /* NULL: none */
+    struct hzp_target *target;         /* of its request line */
+    const char *tail;                  /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, also those that were fed already */

@@ -2,6 +2,7 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/fields.h"
+#include "api/http/wire/target.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -176,7 +177,7 @@ enum MHD_Result hzp_reply_fail(struct hzp_exchange *x, int code, const struct hz
 
 const char *hzp_exchange_query(const struct hzp_exchange *x, const char *name)
 {
-    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+    return hzp_target_argument(x->target, name);
 }
 
 const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
