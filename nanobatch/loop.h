@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/loop.h - the engine thread: offer, plan, execute, deliver, reclaim.
  *
+ *     border     what other threads have asked to be run between two steps (border.h)
  *     offer      each source, most urgent first, appends work within the step's room (source.h)
  *     plan       serving's rows become ops, slices of chains are taken over
  *     execute    the plan runs on the device
@@ -18,13 +19,14 @@
  * it.
  *
  * Device failure is final, and so is that of a rank of the group: the loop delivers the failure to
- * every source and ends.
+ * every source and to every border call, and ends.
  *
- * Thread: run on the engine thread; poke, stop, read_stats any.
+ * Thread: run on the engine thread; poke, stop, read_stats any; call, post, cancel any but it.
  */
 #ifndef HZP_NANOBATCH_LOOP_H
 #define HZP_NANOBATCH_LOOP_H
 
+#include "nanobatch/border.h"
 #include "nanobatch/model/forward.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/graphs.h"
@@ -104,6 +106,20 @@ void hzp_loop_poke(struct hzp_loop *loop);
 void hzp_loop_wake(void *loop); /* the same, as a callback */
 /* Sleeps until poked or for at most wait_ns: for callers of hzp_loop_turn. */
 void hzp_loop_sleep(struct hzp_loop *loop, uint64_t wait_ns);
+
+/* Border calls (border.h).  Call runs fn on the engine thread at a border and returns its result; it
+ * waits as long as fn says HZP_EBUSY.  HZP_ECANCELED: the loop has ended, or ends before fn is done;
+ * the error of its failure if it failed.  Post does not wait: *call is the loop's until ended; await
+ * waits for that; cancel takes it back and returns HZP_ECANCELED, or its result if it has ended. */
+int hzp_loop_call(struct hzp_loop *loop, hzp_border_fn *fn, void *ctx);
+void hzp_loop_post(struct hzp_loop *loop, struct hzp_border_call *call);
+bool hzp_loop_ended(struct hzp_loop *loop, const struct hzp_border_call *call, int *ret);
+int hzp_loop_await(struct hzp_loop *loop, const struct hzp_border_call *call);
+int hzp_loop_cancel(struct hzp_loop *loop, struct hzp_border_call *call);
+/* The loop is not turned any more: all border calls end. */
+void hzp_loop_close_borders(struct hzp_loop *loop);
+/* What the function of a call would be told: for the engine's own thread between two turns. */
+struct hzp_border hzp_loop_border(const struct hzp_loop *loop);
 
 /* hurry: do not wait for busy sources. */
 void hzp_loop_stop(struct hzp_loop *loop, bool hurry);
