@@ -47,13 +47,14 @@
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch.
  * Borrows: the version it reads, the draft it writes.
  *
- * Thread: engine, except pause, finish, freeze, thaw, frozen, read_stats and load_rest: any.
+ * Thread: engine, except pause, finish, read_stats and load_rest: any; and where a function says so.
  */
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
 #include "base/thread.h"
 #include "mesh/link.h"
+#include "nanobatch/border.h"
 #include "nanobatch/model/backward.h"
 #include "nanobatch/source.h"
 #include "train/table/sample_queue.h"
@@ -153,6 +154,7 @@ struct hzp_trainer_config {
     void *ctx;
 };
 
+struct hzp_loop;
 struct hzp_trainer;
 
 /* Allocates all its device memory here, none later.  With ranks: together with all of them.
@@ -175,15 +177,15 @@ void hzp_trainer_pause(struct hzp_trainer *t, bool on);
  * other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
-/* Thread: any.  A consistent state for a checkpoint, without copying it: after freeze (and a poke
- * of the loop) the engine grants it between two updates, at the latest when the micro-batches in
- * progress have ended; frozen() then returns the version that moments and residuals belong to, held
- * until thaw.  Until thaw (and a poke) no update begins; micro-batches and serving continue. */
-void hzp_trainer_freeze(struct hzp_trainer *t);
-struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t); /* NULL: not yet */
-void hzp_trainer_thaw(struct hzp_trainer *t);
-/* Before the loop runs: this is poked when a freeze, or a suspension (trainer_suspend.h), is
- * granted; borrowed. */
+/* A consistent state for a checkpoint, without copying it.  Freeze and thaw are functions of border
+ * calls (nanobatch/border.h).  Freeze is done between two updates, at the latest when the
+ * micro-batches in progress have ended; frozen() is then the version that moments and residuals
+ * belong to, held until thaw.  From the first try of freeze until thaw no update begins;
+ * micro-batches and serving continue.  Thread of frozen: the one that froze; engine. */
+int hzp_trainer_freeze(void *trainer, const struct hzp_border *border);
+int hzp_trainer_thaw(void *trainer, const struct hzp_border *border);
+struct hzp_version *hzp_trainer_frozen(const struct hzp_trainer *t); /* NULL: it is not */
+/* Before the loop runs: this is poked when the trainer has rested (below); borrowed. */
 void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker);
 
 /* True: moments and residuals belong to the current version and can be saved, because no update
@@ -228,18 +230,14 @@ struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t);
  * wake. */
 bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t);
 
-/* With ranks: wake(ctx), hzp_loop_poke for example, is called on any thread when the trainer can go
- * on; NULL: no longer. */
-void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx);
+/* With ranks, or a group: the loop that the trainer is a source of, which wakes when the trainer can
+ * go on, and by which other threads exchange something with the other ranks; NULL: no longer. */
+void hzp_trainer_set_loop(struct hzp_trainer *t, struct hzp_loop *loop);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
  * loaded (start_state.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a
  * rank. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
-
-/* With ranks, when the loop has ended: a save that another thread has begun fails from now on,
- * because no thread exchanges data for it. */
-void hzp_trainer_loop_ended(struct hzp_trainer *t);
 
 /* With ranks: tells the others, which are idle, that there is no more work, and waits until they
  * have heard it.  Call while idle, with the loop stopped; no effect after a failure. */
