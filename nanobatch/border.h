@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/border.h - border calls: another thread has a function run on the engine thread between
- * two steps, and is told when it is done.
+/* nanobatch/border.h - border calls: another thread has a function run on the engine thread
+ * between two steps, and is told when it is done.
  *
  *     post -> tried at each border -> ended (the function's result)
  *          -> taken back by its caller (HZP_ECANCELED)
@@ -14,8 +14,8 @@
  * tries at each turn of the loop, and whatever such a function can wait for wakes the loop.
  *
  * Calls are tried in the order in which they were posted; one that has to wait holds up no other.
- * A call is its caller's memory: nothing is allocated, and there are as many as threads have posted.
- * The loop does not wait for them when it stops.
+ * A call is its caller's memory: nothing is allocated, and there are as many as threads have
+ * posted. The loop does not wait for them when it stops.
  *
  * Thread: engine for run; the others any but the engine's, unless stated.  Functions run on the
  * engine thread, with no lock held.

@@ -421,13 +421,14 @@ static int turn(struct hzp_loop *loop)
 {
     HZP_TRY(check_group(loop));
     HZP_TRY(settle(loop));
-    run_border(loop);
+    bool ended = run_border(loop);
     struct hzp_active_step *before = hzp_loop_newest(loop), *active = hzp_loop_form(loop);
     if (!active) {
         int r = wind_up(loop);
-        /* The sources have been asked since, and have nothing: nobody may come before the thread
-         * sleeps. */
-        return r == 0 && run_border(loop) ? 1 : r;
+        /* A call may wait for what the sources have just done.  One that has ended may have made
+         * work, or let the loop end, so there is another turn before the thread sleeps. */
+        ended = (r == 0 && run_border(loop)) || ended;
+        return r == 0 && ended ? 1 : r;
     }
     HZP_TRY(issue(loop, active));
     if (before && before->stage == HZP_STEP_ISSUED)

@@ -11,12 +11,12 @@
  * Each step uses one version: it is read once, before the sources offer, so "published in step n"
  * means "visible from the next step that is formed".  An idle loop sleeps until hzp_loop_poke.
  *
- * Running ahead: if the device works on its own, step n + 1 is formed and issued while step n runs,
- * so the device does not wait for the host.  Sampled ids stay on the device (hzp_batch_add_drawn).
- * A sequence that ends in step n may have a row in step n + 1, whose token is discarded.  If a
- * source needs a step's results before the next one is formed (hzp_offer.settle), the loop waits
- * for that step.  Slices on lanes of their own may outlive their step, by at most the step after
- * it.
+ * Running ahead: if the device works on its own, step n + 1 is formed and issued while step n
+ * runs, so the device does not wait for the host.  Sampled ids stay on the device
+ * (hzp_batch_add_drawn). A sequence that ends in step n may have a row in step n + 1, whose token
+ * is discarded.  If a source needs a step's results before the next one is formed
+ * (hzp_offer.settle), the loop waits for that step.  Slices on lanes of their own may outlive
+ * their step, by at most the step after it.
  *
  * Device failure is final, and so is that of a rank of the group: the loop delivers the failure to
  * every source and to every border call, and ends.
@@ -55,9 +55,9 @@ struct hzp_loop_config {
     uint64_t idle_ns;
     /* The shapes of steps, borrowed for the loop's life. shape: steps that only serve (NULL:
      * sequential). beside: steps in which training runs at the same time as requests (NULL:
-     * `shape`, with training after serving; split.h says for how long).  If `beside` gives training
-     * lanes of its own, its slice is as long as serving, or as goals allow.  A shape of either
-     * kind, or of the table's, may let training ride (ride.h). */
+     * `shape`, with training after serving; split.h says for how long).  If `beside` gives
+     * training lanes of its own, its slice is as long as serving, or as goals allow.  A shape of
+     * either kind, or of the table's, may let training ride (ride.h). */
     const struct hzp_plan_shape *shape, *beside;
     /* Borrowed: the shape of each step by its rows. It replaces `shape`, and `beside` if that is
      * NULL.  NULL: none. */
@@ -82,11 +82,12 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
 /* The last phase of the start.  If the device has graphs, this runs steps of padding rows: every
  * size of decode step and of step with prompts, on the current version; and once more as in a step
- * with training, where that has another shape or other shares.  So algorithms are chosen, graphs of
- * every slot of weights captured, and events made, before a request arrives.  kv: of the pool, all
- * of whose pages must be free; NULL: nothing serves.  products: of training (NULL: none), each run
- * once with the whole device, and with each share that training has on lanes where nothing serves.
- * Then, on every device, it calls hzp_device_steady().  Call it before the first turn.
+ * with training, where that has another shape or other shares.  So algorithms are chosen, graphs
+ * of every slot of weights captured, and events made, before a request arrives.  kv: of the pool,
+ * all of whose pages must be free; NULL: nothing serves.  products: of training (NULL: none),
+ * each run once with the whole device, and with each share that training has on lanes where
+ * nothing serves. Then, on every device, it calls hzp_device_steady().  Call it before the first
+ * turn.
  *
  * In a group on such a device nothing runs here, because members run only steps that records tell
  * of: algorithms are chosen, and events made, by the first steps of each size. */
@@ -107,10 +108,11 @@ void hzp_loop_wake(void *loop); /* the same, as a callback */
 /* Sleeps until poked or for at most wait_ns: for callers of hzp_loop_turn. */
 void hzp_loop_sleep(struct hzp_loop *loop, uint64_t wait_ns);
 
-/* Border calls (border.h).  Call runs fn on the engine thread at a border and returns its result; it
- * waits as long as fn says HZP_EBUSY.  HZP_ECANCELED: the loop has ended, or ends before fn is done;
- * the error of its failure if it failed.  Post does not wait: *call is the loop's until ended; await
- * waits for that; cancel takes it back and returns HZP_ECANCELED, or its result if it has ended. */
+/* Border calls (border.h).  Call runs fn on the engine thread at a border and returns its result;
+ * it waits as long as fn says HZP_EBUSY.  HZP_ECANCELED: the loop has ended, or ends before fn is
+ * done; the error of its failure if it failed.  Post does not wait: *call is the loop's until
+ * ended; await waits for that; cancel takes it back and returns HZP_ECANCELED, or its result if
+ * it has ended. */
 int hzp_loop_call(struct hzp_loop *loop, hzp_border_fn *fn, void *ctx);
 void hzp_loop_post(struct hzp_loop *loop, struct hzp_border_call *call);
 bool hzp_loop_ended(struct hzp_loop *loop, const struct hzp_border_call *call, int *ret);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Border calls: each runs on the engine thread between two steps, in the order of posting, until its
- * function says it is done; and none waits for ever, whatever becomes of the loop. */
+/* Border calls: each runs on the engine thread between two steps, in the order of posting, until
+ * its function says it is done; and none waits for ever, whatever becomes of the loop. */
 #include "nanobatch/loop.h"
 #include "tests/nanobatch/paper.h"
 
@@ -14,7 +14,8 @@
 
 enum { CALLERS = 4, CALLS = 300 };
 
-/* A model on the virtual clock, and a source that offers one item a step as long as it has some. */
+/* A model on the virtual clock, and a source that offers one item a step as long as it has
+ * some. */
 struct world {
     struct paper paper;
     struct hzp_plan chain;
@@ -144,8 +145,8 @@ static void test_order(void **state)
     close_world(w);
 }
 
-/* What the sources do although they have nothing to offer may be what a call waits for: it is tried
- * again before the loop sleeps, and nothing asks that a version be kept any more. */
+/* What the sources do although they have nothing to offer may be what a call waits for: it is
+ * tried again before the loop sleeps, and nothing asks that a version be kept any more. */
 static void test_idle(void **state)
 {
     struct world *w = open_world();
@@ -160,6 +161,19 @@ static void test_idle(void **state)
     int offers = w->offers;
     assert_int_equal(hzp_loop_turn(w->loop), 1); /* so that the sources are asked again */
     assert_true(ended(w, &t) && w->offers == offers + 1 && !t.border.keep_version);
+    assert_int_equal(hzp_loop_turn(w->loop), 0);
+    close_world(w);
+}
+
+/* What a call does may let the loop end: the loop looks whether it may before it sleeps. */
+static void test_may_end(void **state)
+{
+    struct world *w = open_world();
+    struct task t;
+    int order = 0;
+    assert_int_equal(hzp_loop_turn(w->loop), 0);
+    post(w, &t, 1, &order);
+    assert_int_equal(hzp_loop_turn(w->loop), 1);
     assert_int_equal(hzp_loop_turn(w->loop), 0);
     close_world(w);
 }
@@ -187,7 +201,8 @@ static void test_cancel(void **state)
     close_world(w);
 }
 
-/* --- Several threads -------------------------------------------------------------------------- */
+/* --- Several threads
+ * -------------------------------------------------------------------------- */
 
 struct caller {
     struct world *world;
@@ -228,7 +243,8 @@ static void *poke_always(void *arg)
     return NULL;
 }
 
-/* Callers beside a thread that does nothing but wake the loop; the source has steps for a while. */
+/* Callers beside a thread that does nothing but wake the loop; the source has steps for a
+ * while. */
 static void test_many(void **state)
 {
     struct world *w = open_world();
@@ -337,7 +353,8 @@ static void test_device_failure(void **state)
     close_world(w);
 }
 
-/* --- While a function runs -------------------------------------------------------------------- */
+/* --- While a function runs
+ * -------------------------------------------------------------------- */
 
 struct slow {
     struct world *world;
@@ -389,10 +406,15 @@ static void test_cancel_while_it_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_cancel),         cmocka_unit_test(test_many),
-        cmocka_unit_test(test_stop),           cmocka_unit_test(test_close),
-        cmocka_unit_test(test_device_failure), cmocka_unit_test(test_cancel_while_it_runs),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_may_end),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_close),
+        cmocka_unit_test(test_device_failure),
+        cmocka_unit_test(test_cancel_while_it_runs),
     };
     return cmocka_run_group_tests_name("border", tests, NULL, NULL);
 }
