@@ -15,7 +15,8 @@ enum {
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB */
 };
 
-/* --- Creation and destruction ----------------------------------------------------------------- */
+/* --- Creation and destruction
+ * ----------------------------------------------------------------- */
 
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer);
@@ -147,7 +148,8 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
     return t->space;
 }
 
-/* --- Calls from other threads ----------------------------------------------------------------- */
+/* --- Calls from other threads
+ * ----------------------------------------------------------------- */
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
@@ -170,7 +172,8 @@ bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t)
            !hzp_collectives_done(t->collectives);
 }
 
-/* --- Beginning an update ---------------------------------------------------------------------- */
+/* --- Beginning an update
+ * ---------------------------------------------------------------------- */
 
 static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
 {
@@ -238,8 +241,8 @@ static void pack(struct hzp_trainer *t, struct hzp_draw *d)
     note_sequences(d);
 }
 
-/* Fills the micro-batch with the samples of a bin.  Returns NULL if there is no such bin: this rank
- * has none in the last round. */
+/* Fills the micro-batch with the samples of a bin.  Returns NULL if there is no such bin: this
+ * rank has none in the last round. */
 static struct hzp_micro *fill_micro(struct hzp_trainer *t, int32_t bin)
 {
     struct hzp_draw *d = t->draw;
@@ -301,8 +304,8 @@ static void begin_accumulation(struct hzp_trainer *t)
     pack(t, d);
     hzp_trainer_begin_report(t);
     if (!d->bins) {
-        /* No sample of the draw has a learnable token (the log was written under other limits): the
-         * draw counts as done. */
+        /* No sample of the draw has a learnable token (the log was written under other limits):
+         * the draw counts as done. */
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         hzp_trainer_note_unlearned(t); /* nothing may be published for long */
         t->draws++;
@@ -331,7 +334,8 @@ bool hzp_trainer_draw_ahead(struct hzp_trainer *t)
     return d->bins > 0;
 }
 
-/* --- The source ------------------------------------------------------------------------------- */
+/* --- The source
+ * ------------------------------------------------------------------------------- */
 
 /* Offers an empty slice, so that deliver() runs and can publish. */
 static bool offer_turn(struct hzp_trainer *t, bool flush)
@@ -380,8 +384,8 @@ static bool ends_in_a_version(const struct hzp_trainer *t)
            (t->stage == HZP_TRAINER_GATE && hzp_trainer_gate_decides(t) && published);
 }
 
-/* Whether the chain in progress has ended; an update's when its results are known.  What comes after
- * a chain that was begun by a border call, that call does. */
+/* Whether the chain in progress has ended; an update's when its results are known.  What comes
+ * after a chain that was begun by a border call, that call does. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
     bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
@@ -481,7 +485,6 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, keep = offer->keep_version;
-    bool turn = false; /* deliver() has something to do, without a slice */
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->tail_step = 0;
@@ -495,7 +498,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
     }
-    turn = offer_tail(t, step, offer);
+    bool turn = offer_tail(t, step, offer); /* deliver() ends it, also without a slice */
     if (t->gathering)
         return turn; /* the other ranks take part in nothing else meanwhile */
     bool still = stands_still(t) && t->stage != HZP_TRAINER_UNDO;
@@ -623,7 +626,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
 static bool owes(struct hzp_source *source)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    return t->stage != HZP_TRAINER_BROKEN && hzp_trainer_holds_end(t);
+    return t->stage != HZP_TRAINER_BROKEN && t->holds_end;
 }
 
 static bool busy(struct hzp_source *source)
@@ -631,7 +634,7 @@ static bool busy(struct hzp_source *source)
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
-    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO || hzp_trainer_holds_end(t))
+    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO || t->holds_end)
         return true;
     if (atomic_load(&t->paused))
         return false;

@@ -2,10 +2,10 @@
 /* train/trainer_group.c - rank 0 of a group that computes each step together: what the other ranks
  * make its chains from, and checkpoints of what no rank has whole.
  *
- * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at a
- * time, and of that for one piece at a time; the engine gathers each piece with a chain of its own
- * (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks stay in
- * step, nothing but steps uses the link, and no request waits for more than a piece. */
+ * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at
+ * a time, and of that for one piece at a time; the engine gathers each piece with a chain of its
+ * own (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks
+ * stay in step, nothing but steps uses the link, and no request waits for more than a piece. */
 #include "base/arena.h"
 #include "nanobatch/loop.h"
 #include "train/tensor_state.h"
@@ -84,7 +84,8 @@ void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice)
     }
 }
 
-/* --- Checkpoints: the engine thread ----------------------------------------------------------- */
+/* --- Checkpoints: the engine thread
+ * ----------------------------------------------------------- */
 
 static int32_t ranks_of(const struct hzp_trainer *t)
 {
@@ -135,7 +136,8 @@ static int gather_piece(void *trainer, const struct hzp_border *border)
     return HZP_EBUSY;
 }
 
-/* --- Checkpoints: the thread that froze the trainer ------------------------------------------- */
+/* --- Checkpoints: the thread that froze the trainer
+ * ------------------------------------------- */
 
 /* All ranks' slices of the unit, piece by piece. */
 static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
@@ -196,7 +198,8 @@ const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t)
     return t->group ? &t->group->layout : NULL;
 }
 
-/* --- Before the loop runs --------------------------------------------------------------------- */
+/* --- Before the loop runs
+ * --------------------------------------------------------------------- */
 
 int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                             bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
@@ -258,7 +261,7 @@ int hzp_trainer_keep_slices(struct hzp_trainer *t)
     g->whole.read = read_whole;
     g->whole.ctx = t;
     open_parts(t);
-    atomic_store(&t->holds_end, true);
+    t->holds_end = true;
     return HZP_OK;
 }
 
@@ -280,23 +283,21 @@ void hzp_trainer_close_group(struct hzp_trainer *t)
     free(g);
 }
 
-/* --- The end of the loop ---------------------------------------------------------------------- */
+/* --- The end of the loop
+ * ---------------------------------------------------------------------- */
 
-bool hzp_trainer_holds_end(struct hzp_trainer *t)
+int hzp_trainer_finished(void *trainer, const struct hzp_border *border)
 {
-    bool holds = atomic_load(&t->holds_end);
-    bool rests = t->stage == HZP_TRAINER_IDLE && !t->unpublished && atomic_load(&t->finishing);
-    if (holds && rests && !atomic_exchange(&t->rested, true) && t->asker)
-        hzp_wake_poke(t->asker);
-    return holds;
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    bool rests = t->stage == HZP_TRAINER_IDLE && !t->unpublished;
+    return rests && atomic_load(&t->finishing) ? HZP_OK : HZP_EBUSY;
 }
 
-bool hzp_trainer_rested(struct hzp_trainer *t)
+int hzp_trainer_let_end(void *trainer, const struct hzp_border *border)
 {
-    return atomic_load(&t->rested);
-}
-
-void hzp_trainer_let_end(struct hzp_trainer *t)
-{
-    atomic_store(&t->holds_end, false);
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    t->holds_end = false;
+    return HZP_OK;
 }

@@ -94,7 +94,8 @@ void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed)
         hzp_collectives_send(t->collectives, &command, NULL);
 }
 
-/* Whether the other ranks wait for the next command, or soon will, and no version is incomplete. */
+/* Whether the other ranks wait for the next command, or soon will, and no version is
+ * incomplete. */
 static bool listens(const struct hzp_trainer *t)
 {
     return !t->tail && (t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT);
@@ -131,7 +132,8 @@ int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *ret
     return t->collectives ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }
 
-/* --- What is exchanged between updates -------------------------------------------------------- */
+/* --- What is exchanged between updates
+ * -------------------------------------------------------- */
 
 static void begin_exchange(struct hzp_trainer *t)
 {

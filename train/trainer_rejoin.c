@@ -46,7 +46,7 @@ static int join(void *ctx, const struct hzp_border *border)
     t->collectives = j->collectives;
     t->config.link = hzp_collectives_link(t->collectives);
     hzp_link_set_wake(t->config.link, hzp_loop_wake, t->loop);
-    t->stops = false; /* the state was loaded anew */
+    atomic_store(&t->stops, false); /* the state was loaded anew */
     hzp_lock_take(&t->lock);
     t->stats.failure[0] = 0;
     t->stats.broken = false;

@@ -115,8 +115,7 @@ struct hzp_trainer {
     /* the version acquired while frozen, as a checkpoint saves it; NULL: not frozen */
     struct hzp_version *picture;
 
-    struct hzp_loop *loop;  /* set before it runs; NULL: none */
-    struct hzp_wake *asker; /* set before the loop runs; NULL: none */
+    struct hzp_loop *loop; /* set before it runs; NULL: none */
     /* What the thread that froze or suspended the trainer exchanges with the other ranks: gathers,
      * and what trainer_restore.c sends. */
     struct {
@@ -146,18 +145,20 @@ struct hzp_trainer {
     /* Border calls have asked for these: no update begins; nothing does. */
     bool freeze, suspend;
     bool suspended; /* suspend is done */
-    bool stops;     /* the state is not to be learned with when the trainer is resumed */
+
+    bool holds_end; /* the loop must not end yet: trainer_group.c */
 
     /* any thread */
-    atomic_bool holds_end, rested; /* trainer_group.c */
     atomic_bool paused, finishing;
+    atomic_bool stops; /* the state is not to be learned with when the trainer is resumed */
 
     /* under lock */
     struct hzp_lock lock;
     struct hzp_trainer_stats stats;
 };
 
-/* --- trainer.c -------------------------------------------------------------------------------- */
+/* --- trainer.c
+ * -------------------------------------------------------------------------------- */
 
 /* The version that the update's micro-batches read. */
 static inline struct hzp_version *hzp_trainer_version(const struct hzp_trainer *t)
@@ -173,7 +174,8 @@ void hzp_trainer_build_micro(struct hzp_trainer *t);
 /* t->now is that of the samples in t->draw from here on. */
 void hzp_trainer_begin_report(struct hzp_trainer *t);
 
-/* --- trainer_update.c ------------------------------------------------------------------------- */
+/* --- trainer_update.c
+ * ------------------------------------------------------------------------- */
 
 /* True: with this many unpublished updates the server would exceed the staleness bound. */
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
@@ -201,7 +203,8 @@ void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step);
  * draft: it continues with the same weights, now held as the current version. */
 void hzp_trainer_publish_early(struct hzp_trainer *t, const struct hzp_step *step);
 
-/* --- trainer_ranks.c -------------------------------------------------------------------------- */
+/* --- trainer_ranks.c
+ * -------------------------------------------------------------------------- */
 
 /* Numbers the micro-batches of the draw, which is packed, and sends them to the other ranks. */
 void hzp_trainer_deal(struct hzp_trainer *t);
@@ -214,8 +217,8 @@ void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hype
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr);
 
-/* Another thread, while the trainer is frozen or suspended: sends the other ranks this command, and
- * exchanges what belongs to it.  whole: of FILL.  HZP_EIO. */
+/* Another thread, while the trainer is frozen or suspended: sends the other ranks this command,
+ * and exchanges what belongs to it.  whole: of FILL.  HZP_EIO. */
 int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *command,
                          const void *whole, struct hzp_err_text *reterr);
 
@@ -224,15 +227,16 @@ bool hzp_trainer_may_tell(const struct hzp_trainer *t);
 /* With several ranks tells them whether the draft of the update has passed the gate. */
 void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 
-/* --- trainer_group.c -------------------------------------------------------------------------- */
+/* --- trainer_group.c
+ * -------------------------------------------------------------------------- */
 
 /* The model is one slice of several: whether the settings can be used then, and room for the work.
  * No effect with a whole model.  HZP_EUNSUP. */
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
 /* Before the chain of a micro-batch is built: whether to cut it into halves, so that the sums of
- * each run beside products of the other, which are slower for that.  It is where sums take long, by
- * the times that items took before, and never where the device's streams order transfers, because
- * nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
+ * each run beside products of the other, which are slower for that.  It is where sums take long,
+ * by the times that items took before, and never where the device's streams order transfers,
+ * because nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
 bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro);
 /* t->chain has been built from this, and for a micro-batch from t->micro: the next slice is the
  * first of it.  No effect with a whole model. */
@@ -246,11 +250,10 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
 /* Version and state as no rank has them, put together; NULL: this rank has them whole, or keeps no
  * checkpoints.  Read by the thread that froze the trainer. */
 const struct hzp_state_whole *hzp_trainer_whole(const struct hzp_trainer *t);
-/* Engine thread: whether the loop must not end yet (hzp_trainer_keep_slices). */
-bool hzp_trainer_holds_end(struct hzp_trainer *t);
 void hzp_trainer_close_group(struct hzp_trainer *t);
 
-/* --- trainer_restore.c ------------------------------------------------------------------------ */
+/* --- trainer_restore.c
+ * ------------------------------------------------------------------------ */
 
 /* While suspended, with several ranks: what follows belongs to an older version; a unit of its
  * state.  No effect with one rank.  HZP_EIO. */
@@ -258,29 +261,34 @@ int hzp_trainer_restore_begin(struct hzp_trainer *t, struct hzp_err_text *reterr
 int hzp_trainer_restore_unit(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
                              const struct hzp_unit_view *whole, struct hzp_err_text *reterr);
 
-/* --- trainer_behind.c ------------------------------------------------------------------------- */
+/* --- trainer_behind.c
+ * ------------------------------------------------------------------------- */
 
 /* Builds the next chain of the preparation, or ends it.  False: there is nothing to offer, because
  * the state is still being read, or could not be, and the trainer has stopped. */
 bool hzp_trainer_prepare_next(struct hzp_trainer *t);
 
-/* --- trainer_state.c -------------------------------------------------------------------------- */
+/* --- trainer_state.c
+ * -------------------------------------------------------------------------- */
 
 /* What is left of a checkpoint's state is not read any more. */
 void hzp_trainer_drop_rest(struct hzp_trainer *t);
 
-/* --- trainer.c -------------------------------------------------------------------------------- */
+/* --- trainer.c
+ * -------------------------------------------------------------------------------- */
 
 /* Takes notice of what other ranks have done.  < 0: the exchange with them has failed, and with it
  * training. */
 int hzp_trainer_turn_ranks(struct hzp_trainer *t);
 
-/* --- trainer_suspend.c ------------------------------------------------------------------------ */
+/* --- trainer_suspend.c
+ * ------------------------------------------------------------------------ */
 
 /* Tells the store which samples have been given up, before a version covers them. */
 void hzp_trainer_note_unlearned(struct hzp_trainer *t);
 
-/* --- trainer_gate.c --------------------------------------------------------------------------- */
+/* --- trainer_gate.c
+ * --------------------------------------------------------------------------- */
 
 /* The configuration is borrowed.  It cannot fail. */
 int hzp_trainer_gate_create(const struct hzp_gate *config, struct hzp_trainer_gate **ret);
@@ -311,13 +319,15 @@ void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *ste
 /* Ends it without a verdict. */
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
-/* --- trainer_save.c --------------------------------------------------------------------------- */
+/* --- trainer_save.c
+ * --------------------------------------------------------------------------- */
 
 #define HZP_STATE_FORMAT "hzpserve-trainer-1"
 
 /* A version and its state that no rank has whole: they pass through one unit of memory. */
 struct hzp_state_whole {
-    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such part. */
+    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such
+     * part. */
     struct hzp_units part[HZP_STATE_WEIGHTS + 1];
     /* Unit u, put together: *ret is valid until the next call. */
     int (*read)(void *ctx, enum hzp_state_part part, int32_t u, const void **ret,
@@ -355,12 +365,13 @@ enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units);
  * moments' type counts. */
 int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
                              const char *path, bool all, struct hzp_err_text *reterr);
-/* The checksum of the weights in the version's memory; where this rank has only its shards of them,
- * that of the record.  path: what it is for. */
+/* The checksum of the weights in the version's memory; where this rank has only its shards of
+ * them, that of the record.  path: what it is for. */
 int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
                                const char *path, uint64_t *ret, struct hzp_err_text *reterr);
 
-/* --- trainer_state.c -------------------------------------------------------------------------- */
+/* --- trainer_state.c
+ * -------------------------------------------------------------------------- */
 
 /* Reads trainer.safetensors in dir into the space: of each unit what is resident.  See
  * hzp_trainer_load. */

@@ -23,11 +23,6 @@ void hzp_trainer_finish(struct hzp_trainer *t)
 
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
-void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker)
-{
-    t->asker = asker;
-}
-
 int hzp_trainer_freeze(void *trainer, const struct hzp_border *border)
 {
     struct hzp_trainer *t = trainer;
@@ -121,27 +116,28 @@ int hzp_trainer_resume(void *trainer, const struct hzp_border *border)
     bool lost = hzp_trainer_parting(t) || hzp_trainer_rejoins(t);
     hzp_assert_engine_thread();
     t->suspend = t->suspended = false;
-    if (!t->stops || lost) /* ranks that meet again get another state */
+    if (!atomic_load(&t->stops) || lost) /* ranks that meet again get another state */
         return HZP_OK;
-    t->stops = false;
     t->stage = HZP_TRAINER_BROKEN;
     hzp_lock_take(&t->lock);
     t->stats.broken = true;
     hzp_lock_release(&t->lock);
+    atomic_store(&t->stops, false);
     return HZP_OK;
 }
 
 void hzp_trainer_stop_learning(struct hzp_trainer *t)
 {
     HZP_ASSERT(t->suspended);
-    t->stops = true;
+    atomic_store(&t->stops, true);
 }
 
 bool hzp_trainer_stopped(struct hzp_trainer *t)
 {
     struct hzp_trainer_stats stats;
+    bool stops = atomic_load(&t->stops); /* before broken, which resume sets first */
     hzp_trainer_read_stats(t, &stats);
-    return stats.broken || t->stops;
+    return stats.broken || stops;
 }
 
 /* --- Which samples no version will have learned ----------------------------------------------- */

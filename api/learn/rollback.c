@@ -7,19 +7,19 @@
  *     check the files -> read the weights into a draft -> enter it in the log
  *     -> publish -> requeue what is to be learned, read moments and residuals
  *
- * The entry says that the checkpoint's directory is also that of the new version, and which samples
- * are skipped or deleted: one transaction, before the version serves.  A process killed before it
- * has activated nothing; one killed after it starts from the checkpoint.
+ * The entry says that the checkpoint's directory is also that of the new version, and which
+ * samples are skipped or deleted: one transaction, before the version serves.  A process killed
+ * before it has activated nothing; one killed after it starts from the checkpoint.
  *
  * From a slot, or with the optimizer reset, no checkpoint on disk is that state: it is published,
  * written as a checkpoint of its own, and then entered in the same way; the job is done only then.
- * A process killed before starts from the checkpoint before the activation.  Weights that were sent
- * here (api/learn/upload.h) go the same way: they have learned none of this server's examples, and
- * descend from none of its versions.
+ * A process killed before starts from the checkpoint before the activation.  Weights that were
+ * sent here (api/learn/upload.h) go the same way: they have learned none of this server's
+ * examples, and descend from none of its versions.
  *
- * With several ranks the others get moments, residuals and the version once it serves on rank 0; no
- * other rank decides anything.  One that is lost meanwhile ends learning, and the log says what the
- * next start, or the next meeting of the ranks (rejoin.c), goes on from. */
+ * With several ranks the others get moments, residuals and the version once it serves on rank 0;
+ * no other rank decides anything.  One that is lost meanwhile ends learning, and the log says
+ * what the next start, or the next meeting of the ranks (rejoin.c), goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -51,10 +51,11 @@ struct rollback {
     int64_t touched; /* samples up to this one have been learned from, since */
 };
 
-/* --- On the engine thread --------------------------------------------------------------------- */
+/* --- On the engine thread
+ * --------------------------------------------------------------------- */
 
-/* The slot that still holds the version, or a free one.  It waits while that slot has readers, or no
- * slot is free. */
+/* The slot that still holds the version, or a free one.  It waits while that slot has readers, or
+ * no slot is free. */
 static int take_draft(void *ctx, const struct hzp_border *border)
 {
     struct rollback *r = ctx;
@@ -85,7 +86,8 @@ static int set_marks(void *ctx, const struct hzp_border *border)
     return HZP_OK;
 }
 
-/* --- By the engine thread --------------------------------------------------------------------- */
+/* --- By the engine thread
+ * --------------------------------------------------------------------- */
 
 static int get_draft(struct rollback *r)
 {
@@ -108,7 +110,8 @@ static int publish(struct rollback *r)
     return HZP_OK;
 }
 
-/* --- The version and its numbers -------------------------------------------------------------- */
+/* --- The version and its numbers
+ * -------------------------------------------------------------- */
 
 /* Where the version is, and whether it may serve. */
 static int find_source(struct rollback *r)
@@ -202,7 +205,8 @@ static int find_numbers(struct rollback *r)
     return HZP_OK;
 }
 
-/* --- Contents --------------------------------------------------------------------------------- */
+/* --- Contents
+ * --------------------------------------------------------------------------------- */
 
 static int fill_weights(struct rollback *r)
 {
@@ -236,7 +240,8 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
                     : hzp_trainer_restore_ranks(r->s->trainer, v, NULL, r->reterr);
 }
 
-/* --- Examples --------------------------------------------------------------------------------- */
+/* --- Examples
+ * --------------------------------------------------------------------------------- */
 
 /* Reads what no version to come has learned yet from the log, which says what is skipped. */
 static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *ret_count)
@@ -301,7 +306,8 @@ static void note_examples(struct rollback *r)
     }
 }
 
-/* --- Entering it in the log ------------------------------------------------------------------- */
+/* --- Entering it in the log
+ * ------------------------------------------------------------------- */
 
 /* Requests for weights that have learned an example are refused if it has a mark. */
 static int tell_marks(struct rollback *r)
@@ -342,7 +348,8 @@ static int write_and_enter(struct rollback *r)
     return code;
 }
 
-/* --- All of it -------------------------------------------------------------------------------- */
+/* --- All of it
+ * -------------------------------------------------------------------------------- */
 
 static int from_disk(struct rollback *r)
 {
@@ -396,7 +403,8 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
     return clean_up(&r, roll_back(&r));
 }
 
-/* --- Weights that were sent here -------------------------------------------------------------- */
+/* --- Weights that were sent here
+ * -------------------------------------------------------------- */
 
 static int fill_sent(struct rollback *r)
 {
@@ -448,7 +456,8 @@ int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
     return code;
 }
 
-/* --- Falling back ----------------------------------------------------------------------------- */
+/* --- Falling back
+ * ----------------------------------------------------------------------------- */
 
 static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
 {
@@ -519,7 +528,8 @@ int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_e
     return code;
 }
 
-/* --- Forgetting ------------------------------------------------------------------------------- */
+/* --- Forgetting
+ * ------------------------------------------------------------------------------- */
 
 /* The newest checkpoint on disk, of the serving version or those it descends from, that has not
  * learned from the example.  *ret 0: none has to, because the serving one has not either. */
@@ -576,7 +586,8 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
     return tell_marks(&r);
 }
 
-/* --- Before it is done ------------------------------------------------------------------------ */
+/* --- Before it is done
+ * ------------------------------------------------------------------------ */
 
 int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
                     struct hzp_err_text *reterr)

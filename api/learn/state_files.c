@@ -238,6 +238,13 @@ static void note_late(struct hzp_state *s)
             s->saved.id);
 }
 
+/* Whether the loop waits for a last checkpoint. */
+static bool finished(struct hzp_state *s)
+{
+    int r;
+    return s->finished.fn && hzp_loop_ended(s->loop, &s->finished, &r) && r == HZP_OK;
+}
+
 static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
 {
     struct hzp_trainer_stats trainer;
@@ -248,7 +255,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;
-    if (hzp_trainer_rested(s->trainer))
+    if (finished(s))
         return true; /* the last one, for which the loop waits */
     if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
         return true;
@@ -264,12 +271,12 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
 static void let_end(struct hzp_state *s)
 {
     bool later;
-    if (!hzp_trainer_rested(s->trainer))
+    if (!finished(s))
         return;
     if (!atomic_load(&s->read_only) && checkpoint_due(s, &later))
         return;
-    hzp_trainer_let_end(s->trainer);
-    hzp_loop_poke(s->loop);
+    s->finished.fn = NULL;
+    hzp_state_release(s, hzp_trainer_let_end);
 }
 
 /* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
@@ -316,7 +323,8 @@ static void keep_texts(struct hzp_state *s)
     s->texts_dir = hzp_xstrdup(kept ? path : s->model_dir);
 }
 
-/* The log could not be written at start: tries again, and lets the trainer begin once it can be. */
+/* The log could not be written at start: tries again, and lets the trainer begin once it can
+ * be. */
 static void try_writing(struct hzp_state *s)
 {
     struct hzp_err_text text;
@@ -379,7 +387,8 @@ static bool trial_runs(struct hzp_state *s)
     return trainer.on_trial;
 }
 
-/* What the thread does whatever it waits for, as soon as there is something, or after this time. */
+/* What the thread does whatever it waits for, as soon as there is something, or after this
+ * time. */
 static void do_chores(struct hzp_state *s, uint64_t most_ns)
 {
     uint64_t sleep_ns = watch_learning(s);
@@ -400,7 +409,9 @@ int hzp_state_call(struct hzp_state *s, hzp_border_fn *fn, void *ctx, struct hzp
     int r = hzp_loop_call(s->loop, fn, ctx);
     if (r == HZP_ECANCELED)
         return hzp_fail(reterr, r, "the server stops");
-    return r == HZP_EDEVICE ? hzp_fail(reterr, r, "the device failed") : r;
+    if (r == HZP_EDEVICE || r == HZP_EIO)
+        return hzp_fail(reterr, r, r == HZP_EIO ? "another rank failed" : "the device failed");
+    return r;
 }
 
 int hzp_state_hold(struct hzp_state *s, hzp_border_fn *fn, bool (*in_vain)(struct hzp_state *s))
@@ -516,13 +527,17 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->trainer = trainer;
     s->model = model;
     s->loop = loop;
-    hzp_trainer_set_asker(trainer, &s->wake);
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     make_copy(s);
     restore_history(s);
     if (s->dir)
         HZP_TRY(hzp_trainer_keep_slices(trainer));
+    if (hzp_trainer_whole_layout(trainer)) {
+        s->finished =
+            (struct hzp_border_call){.fn = hzp_trainer_finished, .ctx = trainer, .wake = &s->wake};
+        hzp_loop_post(loop, &s->finished);
+    }
     if (s->dir)
         s->upload = hzp_upload_create(s->dir, s->config.layout, hzp_weights_type(model->weights));
     hzp_trainer_set_failed(trainer, s->failed_before, s->failed_before_count);

@@ -70,6 +70,8 @@ struct hzp_state {
     uint64_t saved_ns, save_took_ns, save_begin_ns;
     bool journal_failed, starves;
     struct hzp_border_call release; /* the newest of hzp_state_release */
+    /* the loop is to end, and waits for a last checkpoint; fn NULL: it would not wait */
+    struct hzp_border_call finished;
     /* a checkpoint in two stages (write_behind.c) */
     struct hzp_snapshot *copy; /* NULL: checkpoints are written while the trainer is frozen */
     pthread_t saver;
@@ -152,7 +154,8 @@ int64_t hzp_state_first_mark(struct hzp_state *s);
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
 
 /* Border calls (nanobatch/border.h) of the file thread.
- * Call: waits until the function is done.  HZP_EDEVICE, HZP_ECANCELED: the loop has ended.
+ * Call: waits until the function is done.  HZP_EDEVICE, HZP_EIO, HZP_ECANCELED: the loop has
+ * ended.
  * Hold: calls it with the trainer, for which it may wait long; the thread's other work goes on
  * meanwhile.  HZP_ECANCELED: the loop has ended, or in_vain said that it is not to be waited for,
  * and it is to be released all the same.
@@ -161,7 +164,8 @@ int hzp_state_call(struct hzp_state *s, hzp_border_fn *fn, void *ctx, struct hzp
 int hzp_state_hold(struct hzp_state *s, hzp_border_fn *fn, bool (*in_vain)(struct hzp_state *s));
 void hzp_state_release(struct hzp_state *s, hzp_border_fn *fn);
 
-/* --- write_behind.c: file thread -------------------------------------------------------------- */
+/* --- write_behind.c: file thread
+ * -------------------------------------------------------------- */
 
 /* Copies version v, whose state the trainer has and which is frozen, and writes the copy behind:
  * the trainer may go on when this returns. */
@@ -169,7 +173,8 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v);
 /* If the copy is on disk, or with wait as soon as it is, enters it in the log. */
 void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 
-/* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
+/* --- versions.c, rollback.c: file thread
+ * ------------------------------------------------------ */
 
 /* Does the job that waits: waits for what it needs from the trainer, as hzp_state_hold does. */
 void hzp_state_turn_jobs(struct hzp_state *s);
@@ -198,12 +203,14 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
 int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
                            struct hzp_err_text *reterr);
 
-/* --- rejoin.c: file thread -------------------------------------------------------------------- */
+/* --- rejoin.c: file thread
+ * -------------------------------------------------------------------- */
 
 /* Does what a call of hzp_state_rejoin waits for.  last: the thread ends, and so does the wait. */
 void hzp_state_turn_rejoin(struct hzp_state *s, bool last);
 
-/* --- rollback.c ------------------------------------------------------------------------------- */
+/* --- rollback.c
+ * ------------------------------------------------------------------------------- */
 
 /* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
  * what was learned since learned again. */

@@ -350,11 +350,15 @@ static void *saver_main(void *arg)
 {
     struct world *w = arg;
     struct hzp_err_text text;
+    struct hzp_border_call finished = {.fn = hzp_trainer_finished, .ctx = w->trainer};
     bool last;
+    int ended;
+    hzp_loop_post(w->loop, &finished);
     do {
         int i = HZP_MIN(w->saves, SAVES - 1);
-        while (!(last = hzp_trainer_rested(w->trainer)) && i == SAVES - 1)
-            usleep(1000);
+        if (i == SAVES - 1)
+            hzp_loop_await(w->loop, &finished);
+        last = hzp_loop_ended(w->loop, &finished, &ended);
         if (hzp_loop_call(w->loop, hzp_trainer_freeze, w->trainer) < 0) {
             CHECK(w->scene.wrong != NOTHING); /* the group has ended */
             break;
@@ -370,8 +374,8 @@ static void *saver_main(void *arg)
         w->saves++;
         hzp_loop_call(w->loop, hzp_trainer_thaw, w->trainer);
     } while (!last);
-    hzp_trainer_let_end(w->trainer);
-    hzp_loop_poke(w->loop);
+    hzp_loop_cancel(w->loop, &finished);
+    hzp_loop_call(w->loop, hzp_trainer_let_end, w->trainer);
     return NULL;
 }
 
