@@ -102,6 +102,7 @@ enum hzp_lock_rank {
     HZP_LOCK_TIMELINE,  /* base/timeline: the list of tracks */
     HZP_LOCK_ACCOUNT,   /* device/account */
     HZP_LOCK_RING,      /* base/ring */
+    HZP_LOCK_BORDERS,   /* nanobatch/border: calls that wait */
     HZP_LOCK_WAKE,      /* struct hzp_wake */
 };
 

@@ -102,6 +102,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
                   config->model->act);
     hzp_time_use_tables(&loop->time, config->tables);
     hzp_wake_init(&loop->wake);
+    hzp_borders_init(&loop->borders);
     if (hzp_device_computes(config->model->dev)) {
         loop->turns = hzp_track_open("engine", HZP_TRACK_FEW, false);
         loop->steps = hzp_track_open("steps", HZP_TRACK_FEW, true);
@@ -134,6 +135,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
     if (!loop)
         return;
     hzp_assert_engine_thread();
+    hzp_loop_close_borders(loop);
     for (int i = 0; i < 2; i++) {
         struct hzp_active_step *active = &loop->active[i];
         struct hzp_exec_times times;
@@ -148,6 +150,7 @@ void hzp_loop_destroy(struct hzp_loop *loop)
     hzp_plan_fini(&loop->joined);
     hzp_split_fini(&loop->split);
     hzp_wake_fini(&loop->wake);
+    hzp_borders_fini(&loop->borders);
     hzp_track_close(loop->turns);
     hzp_track_close(loop->steps);
     free(loop);
@@ -327,6 +330,7 @@ static int fail(struct hzp_loop *loop, int status)
     loop->landed = loop->number;
     hzp_loop_tell_failure(loop, status);
     atomic_store(&loop->counters.failed, true);
+    hzp_borders_close(&loop->borders, status);
     return status;
 }
 
@@ -403,13 +407,29 @@ static int wind_up(struct hzp_loop *loop)
     return 1;
 }
 
+/* True: a call has ended. */
+static bool run_border(struct hzp_loop *loop)
+{
+    if (!hzp_borders_wait(&loop->borders))
+        return false;
+    hzp_weights_reclaim(loop->config.model->weights, loop->landed);
+    struct hzp_border border = hzp_loop_border(loop);
+    return hzp_borders_run(&loop->borders, &border) > 0;
+}
+
 static int turn(struct hzp_loop *loop)
 {
     HZP_TRY(check_group(loop));
     HZP_TRY(settle(loop));
+    bool ended = run_border(loop);
     struct hzp_active_step *before = hzp_loop_newest(loop), *active = hzp_loop_form(loop);
-    if (!active)
-        return wind_up(loop);
+    if (!active) {
+        int r = wind_up(loop);
+        /* A call may wait for what the sources have just done.  One that has ended may have made
+         * work, or let the loop end, so there is another turn before the thread sleeps. */
+        ended = (r == 0 && run_border(loop)) || ended;
+        return r == 0 && ended ? 1 : r;
+    }
     HZP_TRY(issue(loop, active));
     if (before && before->stage == HZP_STEP_ISSUED)
         HZP_TRY(serve(loop, before));
@@ -509,6 +529,7 @@ static int run(struct hzp_loop *loop)
     r = land_through(loop, loop->number);
     if (r == HZP_OK)
         r = end_group(loop);
+    hzp_borders_close(&loop->borders, r < 0 ? r : HZP_ECANCELED);
     return r < 0 ? fail(loop, r) : HZP_OK;
 }
 
@@ -524,6 +545,46 @@ int hzp_loop_run(struct hzp_loop *loop)
 const struct hzp_profile *hzp_loop_profile(const struct hzp_loop *loop)
 {
     return hzp_exec_profile(loop->exec);
+}
+
+/* --- Other threads ---------------------------------------------------------------------------- */
+
+int hzp_loop_call(struct hzp_loop *loop, hzp_border_fn *fn, void *ctx)
+{
+    struct hzp_border_call call = {.fn = fn, .ctx = ctx};
+    hzp_loop_post(loop, &call);
+    return hzp_loop_await(loop, &call);
+}
+
+void hzp_loop_post(struct hzp_loop *loop, struct hzp_border_call *call)
+{
+    hzp_borders_post(&loop->borders, call);
+    hzp_loop_poke(loop);
+}
+
+bool hzp_loop_ended(struct hzp_loop *loop, const struct hzp_border_call *call, int *ret)
+{
+    return hzp_borders_ended(&loop->borders, call, ret);
+}
+
+int hzp_loop_await(struct hzp_loop *loop, const struct hzp_border_call *call)
+{
+    return hzp_borders_await(&loop->borders, call);
+}
+
+int hzp_loop_cancel(struct hzp_loop *loop, struct hzp_border_call *call)
+{
+    return hzp_borders_cancel(&loop->borders, call);
+}
+
+void hzp_loop_close_borders(struct hzp_loop *loop)
+{
+    hzp_borders_close(&loop->borders, HZP_ECANCELED);
+}
+
+struct hzp_border hzp_loop_border(const struct hzp_loop *loop)
+{
+    return (struct hzp_border){.last_step = loop->number, .keep_version = loop->keep_version};
 }
 
 void hzp_loop_poke(struct hzp_loop *loop)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/loop.h - the engine thread: offer, plan, execute, deliver, reclaim.
  *
+ *     border     what other threads have asked to be run between two steps (border.h)
  *     offer      each source, most urgent first, appends work within the step's room (source.h)
  *     plan       serving's rows become ops, slices of chains are taken over
  *     execute    the plan runs on the device
@@ -10,21 +11,22 @@
  * Each step uses one version: it is read once, before the sources offer, so "published in step n"
  * means "visible from the next step that is formed".  An idle loop sleeps until hzp_loop_poke.
  *
- * Running ahead: if the device works on its own, step n + 1 is formed and issued while step n runs,
- * so the device does not wait for the host.  Sampled ids stay on the device (hzp_batch_add_drawn).
- * A sequence that ends in step n may have a row in step n + 1, whose token is discarded.  If a
- * source needs a step's results before the next one is formed (hzp_offer.settle), the loop waits
- * for that step.  Slices on lanes of their own may outlive their step, by at most the step after
- * it.
+ * Running ahead: if the device works on its own, step n + 1 is formed and issued while step n
+ * runs, so the device does not wait for the host.  Sampled ids stay on the device
+ * (hzp_batch_add_drawn). A sequence that ends in step n may have a row in step n + 1, whose token
+ * is discarded.  If a source needs a step's results before the next one is formed
+ * (hzp_offer.settle), the loop waits for that step.  Slices on lanes of their own may outlive
+ * their step, by at most the step after it.
  *
  * Device failure is final, and so is that of a rank of the group: the loop delivers the failure to
- * every source and ends.
+ * every source and to every border call, and ends.
  *
- * Thread: run on the engine thread; poke, stop, read_stats any.
+ * Thread: run on the engine thread; poke, stop, read_stats any; call, post, cancel any but it.
  */
 #ifndef HZP_NANOBATCH_LOOP_H
 #define HZP_NANOBATCH_LOOP_H
 
+#include "nanobatch/border.h"
 #include "nanobatch/model/forward.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/graphs.h"
@@ -53,9 +55,9 @@ struct hzp_loop_config {
     uint64_t idle_ns;
     /* The shapes of steps, borrowed for the loop's life. shape: steps that only serve (NULL:
      * sequential). beside: steps in which training runs at the same time as requests (NULL:
-     * `shape`, with training after serving; split.h says for how long).  If `beside` gives training
-     * lanes of its own, its slice is as long as serving, or as goals allow.  A shape of either
-     * kind, or of the table's, may let training ride (ride.h). */
+     * `shape`, with training after serving; split.h says for how long).  If `beside` gives
+     * training lanes of its own, its slice is as long as serving, or as goals allow.  A shape of
+     * either kind, or of the table's, may let training ride (ride.h). */
     const struct hzp_plan_shape *shape, *beside;
     /* Borrowed: the shape of each step by its rows. It replaces `shape`, and `beside` if that is
      * NULL.  NULL: none. */
@@ -79,11 +81,12 @@ void hzp_loop_destroy(struct hzp_loop *loop); /* NULL: no effect */
 
 /* The last phase of the start.  If the device has graphs, this runs steps of padding rows: every
  * size of decode step and of step with prompts, on the current version; and once more as in a step
- * with training, where that has another shape or other shares.  So algorithms are chosen, graphs of
- * every slot of weights captured, and events made, before a request arrives.  kv: of the pool, all
- * of whose pages must be free; NULL: nothing serves.  products: of training (NULL: none), each run
- * once with the whole device, and with each share that training has on lanes where nothing serves.
- * Then, on every device, it calls hzp_device_steady().  Call it before the first turn.
+ * with training, where that has another shape or other shares.  So algorithms are chosen, graphs
+ * of every slot of weights captured, and events made, before a request arrives.  kv: of the pool,
+ * all of whose pages must be free; NULL: nothing serves.  products: of training (NULL: none),
+ * each run once with the whole device, and with each share that training has on lanes where
+ * nothing serves. Then, on every device, it calls hzp_device_steady().  Call it before the first
+ * turn.
  *
  * In a group these are steps that records tell of, so that all ranks run the same ones, with their
  * collectives in one order; nothing is captured, and the numbers of later steps follow theirs.
@@ -104,6 +107,21 @@ void hzp_loop_poke(struct hzp_loop *loop);
 void hzp_loop_wake(void *loop); /* the same, as a callback */
 /* Sleeps until poked or for at most wait_ns: for callers of hzp_loop_turn. */
 void hzp_loop_sleep(struct hzp_loop *loop, uint64_t wait_ns);
+
+/* Border calls (border.h).  Call runs fn on the engine thread at a border and returns its result;
+ * it waits as long as fn says HZP_EBUSY.  HZP_ECANCELED: the loop has ended, or ends before fn is
+ * done; the error of its failure if it failed.  Post does not wait: *call is the loop's until
+ * ended; await waits for that; cancel takes it back and returns HZP_ECANCELED, or its result if
+ * it has ended. */
+int hzp_loop_call(struct hzp_loop *loop, hzp_border_fn *fn, void *ctx);
+void hzp_loop_post(struct hzp_loop *loop, struct hzp_border_call *call);
+bool hzp_loop_ended(struct hzp_loop *loop, const struct hzp_border_call *call, int *ret);
+int hzp_loop_await(struct hzp_loop *loop, const struct hzp_border_call *call);
+int hzp_loop_cancel(struct hzp_loop *loop, struct hzp_border_call *call);
+/* The loop is not turned any more: all border calls end. */
+void hzp_loop_close_borders(struct hzp_loop *loop);
+/* What the function of a call would be told: for the engine's own thread between two turns. */
+struct hzp_border hzp_loop_border(const struct hzp_loop *loop);
 
 /* hurry: do not wait for busy sources. */
 void hzp_loop_stop(struct hzp_loop *loop, bool hurry);

@@ -194,6 +194,7 @@ struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop)
         active = begin_step(loop);
         any = offer(loop, active);
     }
+    loop->keep_version = any && active->offer.keep_version;
     if (!any)
         return NULL;
     loop->number++;

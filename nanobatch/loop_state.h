@@ -59,6 +59,7 @@ struct hzp_loop {
     struct hzp_active_step active[2]; /* step n is active[n % 2] */
     /* numbers of the newest formed and the newest landed step; number <= landed + 2 */
     uint64_t number, landed;
+    bool keep_version; /* as the newest step says; false once none could be formed after it */
     /* turns, for seeing whether the engine thread hangs; steps; NULL: a simulated device */
     struct hzp_track *turns, *steps;
     struct hzp_plan joined; /* scratch plan for checking two steps in flight together */
@@ -66,6 +67,7 @@ struct hzp_loop {
     struct hzp_split split;
     /* any thread */
     struct hzp_wake wake;
+    struct hzp_borders borders;
     atomic_bool stop, hurry;
     struct hzp_loop_counters counters;
 };

@@ -15,7 +15,8 @@ enum {
     LOGITS_MIN = 32 << 20, /* elements of the logits chunk: 128 MB */
 };
 
-/* --- Creation and destruction ----------------------------------------------------------------- */
+/* --- Creation and destruction
+ * ----------------------------------------------------------------- */
 
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer);
@@ -87,7 +88,6 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     hzp_plan_init(&t->chain);
     t->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     hzp_lock_init(&t->lock, HZP_LOCK_TRAINER);
-    hzp_wake_init(&t->gathered);
     init_draw(&t->draws_of[0]);
     if (config->link)
         init_draw(&t->draws_of[1]);
@@ -123,7 +123,6 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     if (!t)
         return;
     hzp_collectives_destroy(t->collectives);
-    hzp_collectives_destroy(atomic_exchange(&t->joins, NULL));
     free(t->batch.data);
     hzp_trainer_close_group(t);
     hzp_trainer_gate_destroy(t->gate);
@@ -133,7 +132,6 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_plan_fini(&t->chain);
     hzp_track_close(t->track);
     hzp_lock_fini(&t->lock);
-    hzp_wake_fini(&t->gathered);
     for (int i = 0; i < HZP_COUNT(t->draws_of); i++)
         fini_draw(&t->draws_of[i]);
     free(t->loaded_dir);
@@ -151,7 +149,8 @@ struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t)
     return t->space;
 }
 
-/* --- Calls from other threads ----------------------------------------------------------------- */
+/* --- Calls from other threads
+ * ----------------------------------------------------------------- */
 
 bool hzp_trainer_idle(const struct hzp_trainer *t)
 {
@@ -174,7 +173,8 @@ bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t)
            !hzp_collectives_done(t->collectives);
 }
 
-/* --- Beginning an update ---------------------------------------------------------------------- */
+/* --- Beginning an update
+ * ---------------------------------------------------------------------- */
 
 static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
 {
@@ -242,8 +242,8 @@ static void pack(struct hzp_trainer *t, struct hzp_draw *d)
     note_sequences(d);
 }
 
-/* Fills the micro-batch with the samples of a bin.  Returns NULL if there is no such bin: this rank
- * has none in the last round. */
+/* Fills the micro-batch with the samples of a bin.  Returns NULL if there is no such bin: this
+ * rank has none in the last round. */
 static struct hzp_micro *fill_micro(struct hzp_trainer *t, int32_t bin)
 {
     struct hzp_draw *d = t->draw;
@@ -305,8 +305,8 @@ static void begin_accumulation(struct hzp_trainer *t)
     pack(t, d);
     hzp_trainer_begin_report(t);
     if (!d->bins) {
-        /* No sample of the draw has a learnable token (the log was written under other limits): the
-         * draw counts as done. */
+        /* No sample of the draw has a learnable token (the log was written under other limits):
+         * the draw counts as done. */
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         hzp_trainer_note_unlearned(t); /* nothing may be published for long */
         t->draws++;
@@ -324,7 +324,7 @@ static void begin_accumulation(struct hzp_trainer *t)
 bool hzp_trainer_draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
-    bool ends = atomic_load(&t->finishing) || atomic_load(&t->freeze) || atomic_load(&t->suspend);
+    bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
     if (!t->collectives || t->gate || ends) /* a gate may refuse the draft that would be read */
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
@@ -335,7 +335,8 @@ bool hzp_trainer_draw_ahead(struct hzp_trainer *t)
     return d->bins > 0;
 }
 
-/* --- The source ------------------------------------------------------------------------------- */
+/* --- The source
+ * ------------------------------------------------------------------------------- */
 
 /* Offers an empty slice, so that deliver() runs and can publish. */
 static bool offer_turn(struct hzp_trainer *t, bool flush)
@@ -381,16 +382,16 @@ static bool ends_in_a_version(const struct hzp_trainer *t)
 {
     bool published = !t->config.trials; /* not put on trial first */
     return (t->stage == HZP_TRAINER_UPDATE && !t->gate && !t->collectives && published) ||
-           t->stage == HZP_TRAINER_RESTORE ||
            (t->stage == HZP_TRAINER_GATE && hzp_trainer_gate_decides(t) && published);
 }
 
-/* Whether the chain in progress has ended; an update's when its results are known. */
+/* Whether the chain in progress has ended; an update's when its results are known.  What comes
+ * after a chain that was begun by a border call, that call does. */
 static bool chain_ended(const struct hzp_trainer *t)
 {
-    bool micro = t->stage == HZP_TRAINER_ACCUMULATE || t->stage == HZP_TRAINER_GATHER;
-    bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage != HZP_TRAINER_TRIAL &&
-                  t->stage != HZP_TRAINER_BROKEN;
+    bool micro = t->stage == HZP_TRAINER_ACCUMULATE;
+    bool update = t->stage >= HZP_TRAINER_UPDATE && t->stage <= HZP_TRAINER_UNDO &&
+                  t->stage != HZP_TRAINER_TRIAL;
     bool done = micro || !t->collectives || (!t->tail && hzp_collectives_updated(t->collectives));
     return (micro || update) && t->at == t->chain.items && done;
 }
@@ -399,9 +400,8 @@ static bool chain_ended(const struct hzp_trainer *t)
  * suspended, and the preparation if something waits for it. */
 static bool stands_still(const struct hzp_trainer *t)
 {
-    bool suspends = atomic_load(&t->suspend);
-    bool waited_for = suspends || atomic_load(&t->freeze) || hzp_trainer_parting(t);
-    return atomic_load(&t->paused) && !(t->collectives && suspends) &&
+    bool waited_for = t->suspend || t->freeze || hzp_trainer_parting(t);
+    return atomic_load(&t->paused) && !(t->collectives && t->suspend) &&
            !(t->stage == HZP_TRAINER_PREPARE && waited_for) && t->stage != HZP_TRAINER_GATHER;
 }
 
@@ -468,7 +468,7 @@ static bool bound_lowered(struct hzp_trainer *t)
 /* Whether the next update may begin, of a trainer that is idle. */
 static bool may_begin(struct hzp_trainer *t)
 {
-    return !atomic_load(&t->finishing) && !atomic_load(&t->suspend) && hzp_trainer_may_tell(t) &&
+    return !atomic_load(&t->finishing) && !t->suspend && hzp_trainer_may_tell(t) &&
            !hzp_trainer_parting(t) && hzp_sample_queue_ready(t->config.queue);
 }
 
@@ -478,30 +478,21 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     hzp_assert_engine_thread();
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     bool flush = false, keep = offer->keep_version;
-    bool turn = hzp_trainer_given_back(t); /* deliver() has something to do: it releases it */
     offer->learn_age_ns = note_pace(t, step->begin_ns);
     t->flush = false;
     t->tail_step = 0;
     t->carried = room->ride_rows > 0;
     t->op_times = room->op_times;
-    hzp_trainer_serve_part(t);
-    if (hzp_trainer_serve_suspend(t, step->number - 1, keep))
-        return true;
-    if (t->stage == HZP_TRAINER_BROKEN || hzp_trainer_turn_ranks(t) < 0) {
-        hzp_trainer_serve_freeze(t, step->number - 1); /* the version can still be exported */
-        hzp_trainer_serve_gather(t);                   /* fails it */
+    if (t->stage == HZP_TRAINER_BROKEN || hzp_trainer_turn_ranks(t) < 0)
         return false;
-    }
-    hzp_trainer_serve_freeze(t, step->number - 1);
     if (t->stage == HZP_TRAINER_TRIAL && hzp_trainer_trial_turn(t, step, offer))
-        return t->promotes || turn;
+        return t->promotes;
     if (bound_lowered(t)) {
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
         return offer_turn(t, true);
     }
-    turn = offer_tail(t, step, offer) || turn;
-    hzp_trainer_serve_gather(t);
-    if (t->gathering && hzp_trainer_turn_ranks(t) >= 0)
+    bool turn = offer_tail(t, step, offer); /* deliver() ends it, also without a slice */
+    if (t->gathering)
         return turn; /* the other ranks take part in nothing else meanwhile */
     bool still = stands_still(t) && t->stage != HZP_TRAINER_UNDO;
     if (still || offer->slices || !room->train_ns)
@@ -518,7 +509,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     }
     if (t->stage == HZP_TRAINER_IDLE) {
         bool begin = may_begin(t);
-        if (t->unpublished && (!begin || atomic_load(&t->freeze)))
+        if (t->unpublished && (!begin || t->freeze))
             return offer_turn(t, !keep) || turn;
         if (!begin)
             return turn;
@@ -591,12 +582,8 @@ static void end_chain(struct hzp_trainer *t, const struct hzp_step *step, uint64
         hzp_trainer_end_update(t, step);
     else if (t->stage == HZP_TRAINER_GATE)
         hzp_trainer_end_gate(t, step);
-    else if (t->stage == HZP_TRAINER_GATHER)
-        hzp_trainer_end_gather(t);
-    else if (t->stage == HZP_TRAINER_UNDO)
-        hzp_trainer_end_undo(t, step);
     else
-        hzp_trainer_publish_older(t, step->number);
+        hzp_trainer_end_undo(t, step);
 }
 
 static void deliver(struct hzp_source *source, const struct hzp_step *step,
@@ -611,8 +598,6 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     }
     if (t->flush)
         hzp_trainer_publish_early(t, step);
-    if (t->older.now)
-        hzp_trainer_publish_older(t, step->number);
     bool promotes = t->promotes && step->number >= t->promotes && !offer->keep_version;
     if (promotes && t->stage == HZP_TRAINER_TRIAL)
         hzp_trainer_trial_promote(t, step);
@@ -627,15 +612,13 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     if (tail_ends(t, step, offer))
         hzp_trainer_end_tail(t, step);
     t->flush = false;
-    hzp_trainer_serve_part(t);
-    hzp_trainer_serve_freeze(t, step->number);
 }
 
 /* Also in a hurry the other ranks have parts of the last checkpoint, which come in steps. */
 static bool owes(struct hzp_source *source)
 {
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
-    return t->stage != HZP_TRAINER_BROKEN && hzp_trainer_holds_end(t);
+    return t->stage != HZP_TRAINER_BROKEN && t->holds_end;
 }
 
 static bool busy(struct hzp_source *source)
@@ -643,7 +626,7 @@ static bool busy(struct hzp_source *source)
     struct hzp_trainer *t = HZP_CONTAINER_OF(source, struct hzp_trainer, source);
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
-    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO || hzp_trainer_holds_end(t))
+    if (t->stage == HZP_TRAINER_TRIAL || t->stage == HZP_TRAINER_UNDO || t->holds_end)
         return true;
     if (atomic_load(&t->paused))
         return false;

@@ -4,7 +4,8 @@
  *
  *     idle -draw-> accumulate (micro-batches) -> wait -> update -> checked -> publish -> idle
  *                                                 |         |         |
- *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted, logged
+ *                  for a slot, the bound, a checkpoint      +-- not finite: undone, counted,
+ *                  logged
  *
  * With a gate (struct hzp_gate) a stage comes before publish: the draft's loss on held-out samples
  * is computed, by slices like those of learning.  Where it has risen too much, the draft is
@@ -12,18 +13,18 @@
  * update counts as finished when it has passed, so the staleness bound holds as without.
  *
  * With trials (weights/trials.h) a draft that has passed these checks serves a share of the
- * requests first, and the trainer begins nothing until the verdict.  Promoted, it is published like
- * any other, and only then the update counts as finished.  Dropped, it is treated like a draft that
- * the gate refuses.  If something else needs the trainer meanwhile (a stop, hzp_trainer_suspend) it
- * is withdrawn: the same, but its samples are drawn again later.  No checkpoint can be made of the
- * state meanwhile, so none contains a trial.
+ * requests first, and the trainer begins nothing until the verdict.  Promoted, it is published
+ * like any other, and only then the update counts as finished.  Dropped, it is treated like a
+ * draft that the gate refuses.  If something else needs the trainer meanwhile (a stop,
+ * hzp_trainer_suspend) it is withdrawn: the same, but its samples are drawn again later.  No
+ * checkpoint can be made of the state meanwhile, so none contains a trial.
  *
- * With prepare_behind a stage comes before: its slices zero the memory, also while no sample waits,
- * and a checkpoint's moments and residuals are read meanwhile (hzp_trainer_load_rest).
+ * With prepare_behind a stage comes before: its slices zero the memory, also while no sample
+ * waits, and a checkpoint's moments and residuals are read meanwhile (hzp_trainer_load_rest).
  *
- * Work is offered in slices: a range of the current chain's items whose predicted duration fits the
- * time the step has left for training.  A version is published in deliver(), that is, between two
- * steps.
+ * Work is offered in slices: a range of the current chain's items whose predicted duration fits
+ * the time the step has left for training.  A version is published in deliver(), that is, between
+ * two steps.
  *
  * Staleness.  Let F be the newest finished optimizer step, S the optimizer step of the serving
  * version, u = F - S, K the bound.  Only this module changes F (by finishing an update) and S (by
@@ -47,13 +48,15 @@
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch.
  * Borrows: the version it reads, the draft it writes.
  *
- * Thread: engine, except pause, finish, freeze, thaw, frozen, read_stats and load_rest: any.
+ * Thread: engine, except pause, finish, read_stats and load_rest: any; and where a function says
+ * so.
  */
 #ifndef HZP_TRAIN_TRAINER_H
 #define HZP_TRAIN_TRAINER_H
 
 #include "base/thread.h"
 #include "mesh/link.h"
+#include "nanobatch/border.h"
 #include "nanobatch/model/backward.h"
 #include "nanobatch/source.h"
 #include "train/table/sample_queue.h"
@@ -147,12 +150,13 @@ struct hzp_trainer_config {
     struct hzp_link *link;                /* borrowed; NULL: one rank */
     const struct hzp_model_config *whole; /* of which the model is one slice of several; borrowed */
     struct hzp_link *group;               /* then: between the ranks of the slices; borrowed */
-    /* Called on the engine thread after each update, before the step's next turn; may only copy and
-     * poke.  NULL: not called. */
+    /* Called on the engine thread after each update, before the step's next turn; may only copy
+     * and poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
     void *ctx;
 };
 
+struct hzp_loop;
 struct hzp_trainer;
 
 /* Allocates all its device memory here, none later.  With ranks: together with all of them.
@@ -168,29 +172,27 @@ int hzp_trainer_products(struct hzp_trainer *t, struct hzp_plan *chain);
 
 struct hzp_source *hzp_trainer_source(struct hzp_trainer *t);
 
-/* Thread: any.  A paused trainer finishes nothing and offers nothing; but its memory is prepared if
- * a freeze, a suspension or lost ranks wait for it. */
+/* Thread: any.  A paused trainer finishes nothing and offers nothing; but its memory is prepared
+ * if a freeze, a suspension or lost ranks wait for it. */
 void hzp_trainer_pause(struct hzp_trainer *t, bool on);
 /* Thread: any.  For a graceful stop: finishes the update in progress, publishes, and begins no
  * other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
-/* Thread: any.  A consistent state for a checkpoint, without copying it: after freeze (and a poke
- * of the loop) the engine grants it between two updates, at the latest when the micro-batches in
- * progress have ended; frozen() then returns the version that moments and residuals belong to, held
- * until thaw.  Until thaw (and a poke) no update begins; micro-batches and serving continue. */
-void hzp_trainer_freeze(struct hzp_trainer *t);
-struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t); /* NULL: not yet */
-void hzp_trainer_thaw(struct hzp_trainer *t);
-/* Before the loop runs: this is poked when a freeze, or a suspension (trainer_suspend.h), is
- * granted; borrowed. */
-void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker);
+/* A consistent state for a checkpoint, without copying it.  Freeze and thaw are functions of
+ * border calls (nanobatch/border.h).  Freeze is done between two updates, at the latest when the
+ * micro-batches in progress have ended; frozen() is then the version that moments and residuals
+ * belong to, held until thaw.  From the first try of freeze until thaw no update begins;
+ * micro-batches and serving continue.  Thread of frozen: the one that froze; engine. */
+int hzp_trainer_freeze(void *trainer, const struct hzp_border *border);
+int hzp_trainer_thaw(void *trainer, const struct hzp_border *border);
+struct hzp_version *hzp_trainer_frozen(const struct hzp_trainer *t); /* NULL: it is not */
 
 /* True: moments and residuals belong to the current version and can be saved, because no update
  * runs and none is finished but unpublished. */
 bool hzp_trainer_idle(const struct hzp_trainer *t);
-/* The same, and the other ranks wait for rank 0, so that the engine thread may save.  With one rank
- * it is always so when hzp_trainer_idle says so. */
+/* The same, and the other ranks wait for rank 0, so that the engine thread may save.  With one
+ * rank it is always so when hzp_trainer_idle says so. */
 bool hzp_trainer_rests(const struct hzp_trainer *t);
 struct hzp_train_space *hzp_trainer_space(struct hzp_trainer *t);
 
@@ -228,18 +230,15 @@ struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t);
  * wake. */
 bool hzp_trainer_awaits_ranks(const struct hzp_trainer *t);
 
-/* With ranks: wake(ctx), hzp_loop_poke for example, is called on any thread when the trainer can go
- * on; NULL: no longer. */
-void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx);
+/* With ranks, or a group: the loop that the trainer is a source of, which wakes when the trainer
+ * can go on, and by which other threads exchange something with the other ranks; NULL: no
+ * longer. */
+void hzp_trainer_set_loop(struct hzp_trainer *t, struct hzp_loop *loop);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
  * loaded (start_state.h).  They call hzp_follower_receive.  It waits.  HZP_EIO, or the error of a
  * rank. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
-
-/* With ranks, when the loop has ended: a save that another thread has begun fails from now on,
- * because no thread exchanges data for it. */
-void hzp_trainer_loop_ended(struct hzp_trainer *t);
 
 /* With ranks: tells the others, which are idle, that there is no more work, and waits until they
  * have heard it.  Call while idle, with the loop stopped; no effect after a failure. */
@@ -247,8 +246,8 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
 
 /* Trainer state on disk: trainer.safetensors in dir (moments, residuals, optimizer step, draws,
  * recipe), in the directory that hzp_model_save writes.  Exact: a resumed run continues the same
- * loss curve bit for bit.  The file contains checksums of the weights it belongs to, of the moments
- * and of residuals.
+ * loss curve bit for bit.  The file contains checksums of the weights it belongs to, of the
+ * moments and of residuals.
  *
  * Save: v is the version the state belongs to (frozen, or the current one while idle); note (NULL:
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
@@ -276,10 +275,10 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
  * ended; from here on it does not end, unless in a hurry, before hzp_trainer_let_end.  No effect
  * elsewhere.  HZP_ENOMEM. */
 int hzp_trainer_keep_slices(struct hzp_trainer *t);
-/* Thread: any.  Rested: the loop ends, and nothing is learned or published any more; the asker is
- * poked.  Let_end: the last checkpoint is saved.  Poke the loop afterwards. */
-bool hzp_trainer_rested(struct hzp_trainer *t);
-void hzp_trainer_let_end(struct hzp_trainer *t);
+/* Functions of border calls.  Finished: done when the loop is to end, and nothing is learned or
+ * published any more.  Let_end: the last checkpoint is saved. */
+int hzp_trainer_finished(void *trainer, const struct hzp_border *border);
+int hzp_trainer_let_end(void *trainer, const struct hzp_border *border);
 /* There: the layout in which versions are saved; NULL: that of the weights here. */
 const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t);
 /* There: bytes of host memory that units pass through. */
@@ -294,12 +293,12 @@ size_t hzp_trainer_slices_bytes(const struct hzp_layout *slice, int32_t ranks);
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                      bool same_recipe, char *ret_note, struct hzp_err_text *reterr);
 
-/* The same in two parts, so that a server can answer before it has read everything (prepare_behind,
- * one rank, a device in host memory; otherwise begin does all).  Begin reads the numbers and checks
- * everything but moments and residuals.  The rest is read by another thread, once the loop exists;
- * samples wait for it.  Poke the loop afterwards.  After a failure the trainer stops, as if its
- * weights were not finite: an older version may still serve again (trainer_suspend.h).
- * stop: HZP_ECANCELED soon after it is raised. */
+/* The same in two parts, so that a server can answer before it has read everything
+ * (prepare_behind, one rank, a device in host memory; otherwise begin does all).  Begin reads the
+ * numbers and checks everything but moments and residuals.  The rest is read by another thread,
+ * once the loop exists; samples wait for it.  Poke the loop afterwards.  After a failure the
+ * trainer stops, as if its weights were not finite: an older version may still serve again
+ * (trainer_suspend.h). stop: HZP_ECANCELED soon after it is raised. */
 int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                            struct hzp_err_text *reterr);
 int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,

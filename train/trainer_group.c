@@ -2,11 +2,12 @@
 /* train/trainer_group.c - rank 0 of a group that computes each step together: what the other ranks
  * make its chains from, and checkpoints of what no rank has whole.
  *
- * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at a
- * time, and of that for one piece at a time; the engine gathers each piece with a chain of its own
- * (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks stay in
- * step, nothing but steps uses the link, and no request waits for more than a piece. */
+ * A checkpoint is written by another thread while the trainer is frozen.  It asks for one unit at
+ * a time, and of that for one piece at a time; the engine gathers each piece with a chain of its
+ * own (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks
+ * stay in step, nothing but steps uses the link, and no request waits for more than a piece. */
 #include "base/arena.h"
+#include "nanobatch/loop.h"
 #include "train/tensor_state.h"
 #include "train/trainer_state.h"
 #include "weights/tensor_slice.h"
@@ -83,12 +84,60 @@ void hzp_trainer_tell_work(const struct hzp_trainer *t, struct hzp_slice *slice)
     }
 }
 
-/* --- Checkpoints: the thread that froze the trainer ------------------------------------------- */
+/* --- Checkpoints: the engine thread
+ * ----------------------------------------------------------- */
 
 static int32_t ranks_of(const struct hzp_trainer *t)
 {
     return t->config.model->layout->slice.ranks;
 }
+
+static void begin_gather(struct hzp_trainer *t)
+{
+    struct hzp_group_gather *g = t->group;
+    const struct hzp_chain_work work = {.kind = HZP_CHAIN_GATHER, .gather = g->piece};
+    g->before = t->stage;
+    t->stage = HZP_TRAINER_GATHER;
+    hzp_plan_clear(&t->chain);
+    hzp_chain_work_build(&t->chain, &work, t->config.model, t->picture, NULL, NULL, t->space);
+    hzp_trainer_note_work(t, &work);
+    t->at = t->to = 0;
+}
+
+/* Copies the piece here, because the next chain uses its memory for something else. */
+static int end_gather(struct hzp_trainer *t)
+{
+    struct hzp_group_gather *g = t->group;
+    size_t size = hzp_dtype_size(g->whole.part[g->piece.part].type);
+    size_t bytes = (size_t)g->piece.count * size,
+           elements = g->slice[0].unit[g->piece.unit].elements;
+    const char *from = hzp_gather_data(t->space);
+    int r = HZP_OK;
+    for (int32_t rank = 0; rank < ranks_of(t) && r >= 0; rank++)
+        r = hzp_device_copy(t->config.model->dev,
+                            g->slices + ((size_t)rank * elements + (size_t)g->piece.from) * size,
+                            from + (size_t)rank * bytes, bytes);
+    t->stage = g->before;
+    return r;
+}
+
+/* At a border: begins the chain that gathers the piece when no other is in progress, and is done
+ * when that has ended. */
+static int gather_piece(void *trainer, const struct hzp_border *border)
+{
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    if (t->stage == HZP_TRAINER_BROKEN)
+        return HZP_EIO;
+    if (t->stage == HZP_TRAINER_GATHER && t->at == t->chain.items)
+        return end_gather(t);
+    if (t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT)
+        begin_gather(t);
+    return HZP_EBUSY;
+}
+
+/* --- Checkpoints: the thread that froze the trainer
+ * ------------------------------------------- */
 
 /* All ranks' slices of the unit, piece by piece. */
 static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
@@ -100,9 +149,10 @@ static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_
     *piece = (struct hzp_gather){.part = part, .unit = u};
     for (; piece->from < elements; piece->from += piece->count) {
         piece->count = (int32_t)HZP_MIN(most, elements - piece->from);
-        int r = hzp_trainer_frozen(t) ? hzp_trainer_ask_engine(t) : HZP_EIO;
+        int r = t->picture ? hzp_loop_call(t->loop, gather_piece, t) : HZP_EIO;
         if (r < 0)
-            return hzp_fail(reterr, r, "cannot gather the state of all ranks: they have ended");
+            return hzp_fail(reterr, HZP_EIO,
+                            "cannot gather the state of all ranks: they have ended");
     }
     return HZP_OK;
 }
@@ -148,7 +198,8 @@ const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t)
     return t->group ? &t->group->layout : NULL;
 }
 
-/* --- Before the loop runs --------------------------------------------------------------------- */
+/* --- Before the loop runs
+ * --------------------------------------------------------------------- */
 
 int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                             bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
@@ -210,7 +261,7 @@ int hzp_trainer_keep_slices(struct hzp_trainer *t)
     g->whole.read = read_whole;
     g->whole.ctx = t;
     open_parts(t);
-    atomic_store(&t->holds_end, true);
+    t->holds_end = true;
     return HZP_OK;
 }
 
@@ -232,56 +283,21 @@ void hzp_trainer_close_group(struct hzp_trainer *t)
     free(g);
 }
 
-/* --- Checkpoints: the engine thread ----------------------------------------------------------- */
+/* --- The end of the loop
+ * ---------------------------------------------------------------------- */
 
-void hzp_trainer_begin_gather(struct hzp_trainer *t)
+int hzp_trainer_finished(void *trainer, const struct hzp_border *border)
 {
+    struct hzp_trainer *t = trainer;
     hzp_assert_engine_thread();
-    struct hzp_group_gather *g = t->group;
-    bool between = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT;
-    if (!between || !t->picture || atomic_load(&t->gather_state) != HZP_GATHER_WANTED)
-        return;
-    const struct hzp_chain_work work = {.kind = HZP_CHAIN_GATHER, .gather = g->piece};
-    g->before = t->stage;
-    t->stage = HZP_TRAINER_GATHER;
-    hzp_plan_clear(&t->chain);
-    hzp_chain_work_build(&t->chain, &work, t->config.model, t->picture, NULL, NULL, t->space);
-    hzp_trainer_note_work(t, &work);
-    t->at = t->to = 0;
+    bool rests = t->stage == HZP_TRAINER_IDLE && !t->unpublished;
+    return rests && atomic_load(&t->finishing) ? HZP_OK : HZP_EBUSY;
 }
 
-/* Copies the piece here, because the next chain uses its memory for something else. */
-void hzp_trainer_end_gather(struct hzp_trainer *t)
+int hzp_trainer_let_end(void *trainer, const struct hzp_border *border)
 {
-    struct hzp_group_gather *g = t->group;
-    size_t size = hzp_dtype_size(g->whole.part[g->piece.part].type);
-    size_t bytes = (size_t)g->piece.count * size,
-           elements = g->slice[0].unit[g->piece.unit].elements;
-    const char *from = hzp_gather_data(t->space);
-    int r = HZP_OK;
-    for (int32_t rank = 0; rank < ranks_of(t) && r >= 0; rank++)
-        r = hzp_device_copy(t->config.model->dev,
-                            g->slices + ((size_t)rank * elements + (size_t)g->piece.from) * size,
-                            from + (size_t)rank * bytes, bytes);
-    t->stage = g->before;
-    hzp_trainer_finish_gather(t, r < 0 ? HZP_GATHER_FAILED : HZP_GATHER_DONE);
-}
-
-bool hzp_trainer_holds_end(struct hzp_trainer *t)
-{
-    bool holds = atomic_load(&t->holds_end);
-    bool rests = t->stage == HZP_TRAINER_IDLE && !t->unpublished && atomic_load(&t->finishing);
-    if (holds && rests && !atomic_exchange(&t->rested, true) && t->asker)
-        hzp_wake_poke(t->asker);
-    return holds;
-}
-
-bool hzp_trainer_rested(struct hzp_trainer *t)
-{
-    return atomic_load(&t->rested);
-}
-
-void hzp_trainer_let_end(struct hzp_trainer *t)
-{
-    atomic_store(&t->holds_end, false);
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    t->holds_end = false;
+    return HZP_OK;
 }

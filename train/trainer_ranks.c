@@ -2,6 +2,7 @@
 /* train/trainer_ranks.c - what the trainer of rank 0 tells the followers of the other ranks. */
 #include "base/arena.h"
 #include "base/thread.h"
+#include "nanobatch/loop.h"
 #include "train/start_state.h"
 #include "train/table/deal.h"
 #include "train/trainer_state.h"
@@ -93,7 +94,8 @@ void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed)
         hzp_collectives_send(t->collectives, &command, NULL);
 }
 
-/* Whether the other ranks wait for the next command, or soon will, and no version is incomplete. */
+/* Whether the other ranks wait for the next command, or soon will, and no version is
+ * incomplete. */
 static bool listens(const struct hzp_trainer *t)
 {
     return !t->tail && (t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_WAIT);
@@ -130,7 +132,8 @@ int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *ret
     return t->collectives ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }
 
-/* --- What is exchanged between updates -------------------------------------------------------- */
+/* --- What is exchanged between updates
+ * -------------------------------------------------------- */
 
 static void begin_exchange(struct hzp_trainer *t)
 {
@@ -144,45 +147,24 @@ static void begin_exchange(struct hzp_trainer *t)
         hzp_collectives_compare(t->collectives, &t->asked.filled);
 }
 
-void hzp_trainer_finish_gather(struct hzp_trainer *t, enum hzp_gather_state state)
+/* At a border: begins the exchange when the other ranks listen, and is done when it has ended. */
+static int exchange_between_steps(void *trainer, const struct hzp_border *border)
 {
-    t->gathering = false;
-    atomic_store(&t->gather_state, state);
-    hzp_wake_poke(&t->gathered);
-}
-
-void hzp_trainer_serve_gather(struct hzp_trainer *t)
-{
+    struct hzp_trainer *t = trainer;
     hzp_assert_engine_thread();
-    if (t->stage == HZP_TRAINER_BROKEN && atomic_load(&t->gather_state) == HZP_GATHER_WANTED)
-        hzp_trainer_finish_gather(t, HZP_GATHER_FAILED);
-    if (t->group)
-        hzp_trainer_begin_gather(t);
-    if (!t->collectives)
-        return;
-    if (t->gathering && hzp_collectives_done(t->collectives))
-        hzp_trainer_finish_gather(t, HZP_GATHER_DONE);
-    if (!listens(t) || t->gathering || atomic_load(&t->gather_state) != HZP_GATHER_WANTED ||
-        !hzp_collectives_done(t->collectives))
-        return;
-    begin_exchange(t);
-    t->gathering = true;
-}
-
-int hzp_trainer_ask_engine(struct hzp_trainer *t)
-{
-    atomic_store(&t->gather_state, HZP_GATHER_WANTED);
-    if (t->wake)
-        t->wake(t->wake_ctx);
-    while (atomic_load(&t->gather_state) == HZP_GATHER_WANTED && !atomic_load(&t->loop_ended))
-        hzp_wake_wait(&t->gathered, UINT64_MAX);
-    return atomic_load(&t->gather_state) == HZP_GATHER_DONE ? HZP_OK : HZP_EIO;
-}
-
-void hzp_trainer_loop_ended(struct hzp_trainer *t)
-{
-    atomic_store(&t->loop_ended, true);
-    hzp_wake_poke(&t->gathered);
+    bool began = t->gathering;
+    t->gathering = false;
+    if (t->stage == HZP_TRAINER_BROKEN || hzp_trainer_turn_ranks(t) < 0)
+        return HZP_EIO;
+    bool done = hzp_collectives_done(t->collectives);
+    if (began && done)
+        return HZP_OK;
+    if (!began && listens(t) && done) {
+        begin_exchange(t);
+        began = true;
+    }
+    t->gathering = began;
+    return HZP_EBUSY;
 }
 
 /* The engine's thread, between chains.  What another thread has asked for may still be in
@@ -199,11 +181,11 @@ static int exchange_now(struct hzp_trainer *t)
 
 static int exchange(struct hzp_trainer *t, const char *what, struct hzp_err_text *reterr)
 {
-    bool by_engine = hzp_trainer_frozen(t) || hzp_trainer_suspended(t);
-    int r = by_engine ? hzp_trainer_ask_engine(t) : exchange_now(t);
+    bool other = t->picture || t->suspended; /* the thread that did that, beside the loop */
+    int r = other ? hzp_loop_call(t->loop, exchange_between_steps, t) : exchange_now(t);
     const char *why = hzp_collectives_error(t->collectives);
     why = why[0] ? why : "training was interrupted";
-    return r < 0 ? hzp_fail(reterr, r, "%s: %s", what, why) : HZP_OK;
+    return r < 0 ? hzp_fail(reterr, HZP_EIO, "%s: %s", what, why) : HZP_OK;
 }
 
 /* The gathered unit in host memory: where it was gathered, or a copy of it until the next one. */
@@ -230,7 +212,7 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
                        struct hzp_err_text *reterr)
 {
     struct hzp_rank_command *c = &t->asked.command;
-    bool frozen = hzp_trainer_frozen(t); /* several units are gathered at once, and stay valid */
+    bool frozen = t->picture; /* several units are gathered at once, and stay valid */
     bool here = frozen && c->kind == HZP_RANK_COMMAND_STATE && c->part == (int32_t)part &&
                 u > c->unit && u < c->unit + c->units;
     if (!here) {
@@ -265,10 +247,9 @@ int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
                  : hzp_trainer_gather(t, HZP_STATE_WEIGHTS, u, ret, reterr);
 }
 
-void hzp_trainer_set_wake(struct hzp_trainer *t, void (*wake)(void *ctx), void *ctx)
+void hzp_trainer_set_loop(struct hzp_trainer *t, struct hzp_loop *loop)
 {
-    t->wake = wake;
-    t->wake_ctx = ctx;
+    t->loop = loop;
     if (t->config.link)
-        hzp_link_set_wake(t->config.link, wake, ctx);
+        hzp_link_set_wake(t->config.link, loop ? hzp_loop_wake : NULL, loop);
 }

@@ -2,6 +2,7 @@
 #include "train/trainer_rejoin.h"
 
 #include "base/thread.h"
+#include "nanobatch/loop.h"
 #include "train/start_state.h"
 #include "train/trainer_state.h"
 
@@ -25,26 +26,33 @@ bool hzp_trainer_rejoins(struct hzp_trainer *t)
     return rejoins;
 }
 
-void hzp_trainer_part(struct hzp_trainer *t)
-{
-    int none = HZP_PARTING_NONE; /* a loss while the ranks join: it was done */
-    atomic_compare_exchange_strong(&t->parting, &none, HZP_PARTING_ASKED);
-}
-
-bool hzp_trainer_parted(struct hzp_trainer *t)
-{
-    return atomic_load(&t->parting) >= HZP_PARTING_DONE;
-}
-
-void hzp_trainer_link_closed(struct hzp_trainer *t)
-{
-    HZP_ASSERT(hzp_trainer_parted(t));
-    atomic_store(&t->parting, HZP_PARTING_CLOSED);
-}
-
 bool hzp_trainer_parting(const struct hzp_trainer *t)
 {
-    return atomic_load(&t->parting) != HZP_PARTING_NONE;
+    return atomic_load(&t->parting);
+}
+
+struct joining {
+    struct hzp_trainer *trainer;
+    struct hzp_collectives *collectives; /* with the ranks that have met again */
+};
+
+/* At a border: takes over the exchange with them. */
+static int join(void *ctx, const struct hzp_border *border)
+{
+    struct joining *j = ctx;
+    struct hzp_trainer *t = j->trainer;
+    hzp_assert_engine_thread();
+    HZP_ASSERT(!t->collectives);
+    t->collectives = j->collectives;
+    t->config.link = hzp_collectives_link(t->collectives);
+    hzp_link_set_wake(t->config.link, hzp_loop_wake, t->loop);
+    atomic_store(&t->stops, false); /* the state was loaded anew */
+    hzp_lock_take(&t->lock);
+    t->stats.failure[0] = 0;
+    t->stats.broken = false;
+    hzp_lock_release(&t->lock);
+    atomic_store(&t->parting, false);
+    return HZP_OK;
 }
 
 static int give(struct hzp_trainer *t, struct hzp_collectives *x, const char *dir,
@@ -63,57 +71,61 @@ static int give(struct hzp_trainer *t, struct hzp_collectives *x, const char *di
 int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *dir,
                      struct hzp_err_text *reterr)
 {
-    HZP_ASSERT(atomic_load(&t->parting) == HZP_PARTING_CLOSED && hzp_trainer_suspended(t));
+    HZP_ASSERT(hzp_trainer_parting(t) && hzp_trainer_suspended(t));
     struct hzp_collectives_config config = {.link = link,
                                             .shards = t->config.shards,
                                             .model = t->config.model,
                                             .space = t->space,
                                             .micro_rows = t->config.recipe.micro_rows};
-    struct hzp_collectives *x = NULL;
+    struct joining j = {.trainer = t};
     hzp_thread_own_engine(&config); /* the exchange is this thread's until the engine takes it */
-    int r = hzp_collectives_create(&config, &x, reterr);
+    int r = hzp_collectives_create(&config, &j.collectives, reterr);
     if (r >= 0)
-        r = give(t, x, dir, reterr);
+        r = give(t, j.collectives, dir, reterr);
     hzp_thread_disown_engine(&config);
+    if (r < 0) {
+        hzp_collectives_destroy(j.collectives);
+        return r;
+    }
+    r = hzp_loop_call(t->loop, join, &j);
     if (r < 0)
-        hzp_collectives_destroy(x);
-    else
-        atomic_store(&t->joins, x);
-    return r;
-}
-
-bool hzp_trainer_joined(struct hzp_trainer *t)
-{
-    return !hzp_trainer_parting(t);
+        hzp_collectives_destroy(j.collectives);
+    return r < 0 ? hzp_fail(reterr, r, "the server stops") : r;
 }
 
 /* --- The engine thread ------------------------------------------------------------------------ */
 
-void hzp_trainer_serve_part(struct hzp_trainer *t)
+int hzp_trainer_part(void *trainer, const struct hzp_border *border)
 {
+    struct hzp_trainer *t = trainer;
     hzp_assert_engine_thread();
-    if (atomic_load(&t->parting) != HZP_PARTING_ASKED || t->stage == HZP_TRAINER_PREPARE)
-        return; /* memory is made ready without the other ranks */
+    if (!t->config.link)
+        return HZP_OK; /* a loss while the ranks join: it was done */
+    atomic_store(&t->parting, true);
+    if (t->stage == HZP_TRAINER_PREPARE)
+        return HZP_EBUSY; /* memory is made ready without the other ranks */
     hzp_collectives_fail(t->collectives, "a rank was lost");
     hzp_trainer_turn_ranks(t); /* takes notice of it */
     if (t->at != t->to || !hzp_collectives_quiet(t->collectives))
-        return; /* items in flight read and write what the link does */
+        return HZP_EBUSY; /* items in flight read and write what the link does */
     hzp_link_set_wake(t->config.link, NULL, NULL);
     t->config.link = NULL;
-    atomic_store(&t->parting, HZP_PARTING_DONE);
+    return HZP_OK;
 }
 
-void hzp_trainer_give_up_ranks(struct hzp_trainer *t, uint64_t last_step)
+int hzp_trainer_link_closed(void *trainer, const struct hzp_border *border)
 {
+    struct hzp_trainer *t = trainer;
     struct hzp_weights *w = t->config.model->weights;
     hzp_assert_engine_thread();
+    HZP_ASSERT(hzp_trainer_parting(t) && !t->config.link);
     if (!t->collectives)
-        return; /* it was done */
+        return HZP_OK; /* it was done */
     hzp_collectives_destroy(t->collectives);
     t->collectives = NULL;
     hzp_sample_queue_undo(t->config.queue);
     if (t->held)
-        hzp_weights_release(w, t->held, last_step);
+        hzp_weights_release(w, t->held, border->last_step);
     if (t->draft)
         hzp_weights_abandon(w, t->draft);
     t->held = t->draft = NULL;
@@ -124,23 +136,5 @@ void hzp_trainer_give_up_ranks(struct hzp_trainer *t, uint64_t last_step)
     hzp_plan_clear(&t->chain);
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_IDLE;
-}
-
-void hzp_trainer_serve_join(struct hzp_trainer *t)
-{
-    struct hzp_collectives *x = atomic_exchange(&t->joins, NULL);
-    hzp_assert_engine_thread();
-    if (!x)
-        return;
-    HZP_ASSERT(!t->collectives);
-    t->collectives = x;
-    t->config.link = hzp_collectives_link(x);
-    if (t->wake)
-        hzp_link_set_wake(t->config.link, t->wake, t->wake_ctx);
-    atomic_store(&t->stop_wanted, false); /* the state was loaded anew */
-    hzp_lock_take(&t->lock);
-    t->stats.failure[0] = 0;
-    t->stats.broken = false;
-    hzp_lock_release(&t->lock);
-    atomic_store(&t->parting, HZP_PARTING_NONE);
+    return HZP_OK;
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/trainer_rejoin.h - the trainer of a server whose other ranks were lost, and have met again.
+/* train/trainer_rejoin.h - the trainer of a server whose other ranks were lost, and have met
+ * again.
  *
- *     part -> parted -> [the link is closed] -> closed -> [the ranks meet] -> suspend
- *          -> [state is loaded] -> give -> joined -> resume
+ *     part -> [the link is closed, the ranks meet] -> link_closed -> suspend -> [state is loaded]
+ *          -> give -> resume
  *
- * Between part and joined it learns nothing, and serving goes on.  When the link is closed, what
- * the loss has interrupted is given up: micro-batches, an update and its tail, finished updates
- * that were not published.  Suspension (trainer_suspend.h) is granted only then.  The lost rank's
- * shards of moments and residuals are gone, so the caller loads those of a checkpoint, of the
- * serving version or of an older one that it makes serve again.
+ * From part to the end of give it learns nothing, and serving goes on.  When the link is closed,
+ * what the loss has interrupted is given up: micro-batches, an update and its tail, finished
+ * updates that were not published.  Suspension (trainer_suspend.h) is possible only then.  The
+ * lost rank's shards of moments and residuals are gone, so the caller loads those of a
+ * checkpoint, of the serving version or of an older one that it makes serve again.
  *
- * Thread: any but the engine's, one at a time: that of checkpoints, because while ranks are missing
- * nothing can be saved; set_rejoins, rejoins, part and parted: any.
+ * Thread: part and link_closed are functions of border calls (nanobatch/border.h): engine; give:
+ * any but the engine's, that of checkpoints, because while ranks are missing nothing can be saved;
+ * set_rejoins, rejoins, parting: any.
  */
 #ifndef HZP_TRAIN_TRAINER_REJOIN_H
 #define HZP_TRAIN_TRAINER_REJOIN_H
@@ -24,21 +26,18 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on);
  * soon will be.  Any thread, the engine's too. */
 bool hzp_trainer_rejoins(struct hzp_trainer *t);
 
-/* Asks the engine thread to let go of the link, which has failed; poke the loop, and look until
- * parted.  Only then may the link be closed. */
-void hzp_trainer_part(struct hzp_trainer *t);
-bool hzp_trainer_parted(struct hzp_trainer *t);
+/* Done when the trainer uses the link, which has failed, no more.  Only then may it be closed. */
+int hzp_trainer_part(void *trainer, const struct hzp_border *border);
 /* Once the link is closed, and nothing is being saved. */
-void hzp_trainer_link_closed(struct hzp_trainer *t);
-/* Between part and joined: nothing is saved.  Any thread. */
+int hzp_trainer_link_closed(void *trainer, const struct hzp_border *border);
+/* From the first try of part to the end of give: nothing is saved.  Any thread. */
 bool hzp_trainer_parting(const struct hzp_trainer *t);
 
 /* While suspended: gives the ranks at the other ends of this new link the serving version, and
  * moments and residuals of the checkpoint in dir (NULL: zeros), which this rank has loaded
- * (start_state.h).  It waits for them.  HZP_EIO: the link failed; other errors name the rank. */
+ * (start_state.h), and works with them from then on.  It waits for them, and for the loop.
+ * HZP_EIO: the link failed; HZP_ECANCELED: the loop has ended; other errors name the rank. */
 int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *dir,
                      struct hzp_err_text *reterr);
-/* After give, in the loop's next turns: the trainer works with these ranks, and may be resumed. */
-bool hzp_trainer_joined(struct hzp_trainer *t);
 
 #endif

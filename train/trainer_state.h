@@ -35,11 +35,6 @@ enum hzp_trainer_stage {
 /* What is left of a checkpoint's state of the optimizer (hzp_trainer_load_begin). */
 enum hzp_rest_state { HZP_REST_NONE, HZP_REST_UNREAD, HZP_REST_FAILED };
 
-/* A lost rank: the engine is asked to let go of the link; it does not use it; it is closed. */
-enum hzp_parting { HZP_PARTING_NONE, HZP_PARTING_ASKED, HZP_PARTING_DONE, HZP_PARTING_CLOSED };
-
-enum hzp_gather_state { HZP_GATHER_NONE, HZP_GATHER_WANTED, HZP_GATHER_DONE, HZP_GATHER_FAILED };
-
 /* The samples drawn for one update, and the micro-batch of each. */
 struct hzp_draw {
     const struct hzp_sample **sample; /* [count], borrowed from the queue */
@@ -120,12 +115,9 @@ struct hzp_trainer {
     /* the version acquired while frozen, as a checkpoint saves it; NULL: not frozen */
     struct hzp_version *picture;
 
-    /* What another thread has asked the engine thread to exchange with the other ranks, and waits
-     * for: gathers, and what trainer_restore.c sends. */
-    struct hzp_wake gathered;
-    void (*wake)(void *ctx); /* set before the loop runs */
-    void *wake_ctx;
-    struct hzp_wake *asker; /* set before the loop runs; NULL: none */
+    struct hzp_loop *loop; /* set before it runs; NULL: none */
+    /* What the thread that froze or suspended the trainer exchanges with the other ranks: gathers,
+     * and what trainer_restore.c sends. */
     struct {
         struct hzp_rank_command command;
         const void *whole;             /* FILL: the unit */
@@ -138,16 +130,11 @@ struct hzp_trainer {
         int32_t unit, units;
         bool begun; /* the other ranks have been told that an older version follows */
     } batch;
-    void *gathered_unit;       /* hzp_trainer_gather: a copy for the host; NULL: none yet */
-    bool gathering;            /* engine thread: the collectives' list is that of the gather */
-    _Atomic(int) gather_state; /* enum hzp_gather_state */
-    bool rejoins;              /* under lock: lost ranks come back; see trainer_rejoin.h */
-    atomic_bool loop_ended;    /* nothing more is gathered for other threads */
-    char *loaded_dir;          /* the checkpoint whose state was loaded; NULL: none */
-
-    /* A lost rank (trainer_rejoin.h); any thread. */
-    _Atomic(int) parting;                    /* enum hzp_parting */
-    _Atomic(struct hzp_collectives *) joins; /* with the ranks that have met again; NULL: none */
+    void *gathered_unit; /* hzp_trainer_gather: a copy for the host; NULL: none yet */
+    bool gathering;      /* engine thread: the collectives' list is that of the gather */
+    bool rejoins;        /* under lock: lost ranks come back; see trainer_rejoin.h */
+    atomic_bool parting; /* any thread: a rank was lost, and the ranks have not met again */
+    char *loaded_dir;    /* the checkpoint whose state was loaded; NULL: none */
 
     struct hzp_trainer_gate *gate; /* trainer_gate.c; NULL: none */
     /* The version on trial is published when this step, or one after it, is delivered; 0: not yet.
@@ -155,32 +142,23 @@ struct hzp_trainer {
     uint64_t promotes;
     bool withdraws; /* the undo in progress gives the samples back */
 
-    /* An older version that is made to serve again (trainer_suspend.h).  Handed over by
-     * `restore`. */
-    struct {
-        uint64_t id;               /* that a slot may hold; 0: none */
-        bool only;                 /* no other slot will do */
-        bool revived;              /* draft is that slot */
-        bool now;                  /* in this step: publish without offering a slice */
-        struct hzp_version *draft; /* NULL: none */
-        struct hzp_trainer_numbers numbers;
-        uint64_t published;
-        const struct hzp_mark *mark; /* [marks] to be told to the store */
-        int32_t marks;
-    } older;
-    _Atomic(int) restore; /* enum hzp_restore, trainer_suspend.c */
+    /* Border calls have asked for these: no update begins; nothing does. */
+    bool freeze, suspend;
+    bool suspended; /* suspend is done */
+
+    bool holds_end; /* the loop must not end yet: trainer_group.c */
 
     /* any thread */
-    atomic_bool holds_end, rested; /* trainer_group.c */
-    atomic_bool paused, finishing, freeze, suspend, suspended, stop_wanted, marks_wanted;
-    _Atomic(struct hzp_version *) frozen;
+    atomic_bool paused, finishing;
+    atomic_bool stops; /* the state is not to be learned with when the trainer is resumed */
 
     /* under lock */
     struct hzp_lock lock;
     struct hzp_trainer_stats stats;
 };
 
-/* --- trainer.c -------------------------------------------------------------------------------- */
+/* --- trainer.c
+ * -------------------------------------------------------------------------------- */
 
 /* The version that the update's micro-batches read. */
 static inline struct hzp_version *hzp_trainer_version(const struct hzp_trainer *t)
@@ -196,7 +174,8 @@ void hzp_trainer_build_micro(struct hzp_trainer *t);
 /* t->now is that of the samples in t->draw from here on. */
 void hzp_trainer_begin_report(struct hzp_trainer *t);
 
-/* --- trainer_update.c ------------------------------------------------------------------------- */
+/* --- trainer_update.c
+ * ------------------------------------------------------------------------- */
 
 /* True: with this many unpublished updates the server would exceed the staleness bound. */
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
@@ -224,7 +203,8 @@ void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step);
  * draft: it continues with the same weights, now held as the current version. */
 void hzp_trainer_publish_early(struct hzp_trainer *t, const struct hzp_step *step);
 
-/* --- trainer_ranks.c -------------------------------------------------------------------------- */
+/* --- trainer_ranks.c
+ * -------------------------------------------------------------------------- */
 
 /* Numbers the micro-batches of the draw, which is packed, and sends them to the other ranks. */
 void hzp_trainer_deal(struct hzp_trainer *t);
@@ -237,18 +217,8 @@ void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_update_hype
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
                        struct hzp_err_text *reterr);
 
-/* Another thread: waits until the engine thread has done what t->asked, or t->group, says.
- * HZP_EIO: it cannot. */
-int hzp_trainer_ask_engine(struct hzp_trainer *t);
-/* Engine thread: it has, or cannot. */
-void hzp_trainer_finish_gather(struct hzp_trainer *t, enum hzp_gather_state state);
-
-/* Engine thread: does what a call of hzp_trainer_gather or _exchange waits for, when the other
- * ranks listen. */
-void hzp_trainer_serve_gather(struct hzp_trainer *t);
-
-/* Another thread, while the trainer is frozen or suspended: sends the other ranks this command, and
- * exchanges what belongs to it.  whole: of FILL.  HZP_EIO. */
+/* Another thread, while the trainer is frozen or suspended: sends the other ranks this command,
+ * and exchanges what belongs to it.  whole: of FILL.  HZP_EIO. */
 int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_rank_command *command,
                          const void *whole, struct hzp_err_text *reterr);
 
@@ -257,15 +227,16 @@ bool hzp_trainer_may_tell(const struct hzp_trainer *t);
 /* With several ranks tells them whether the draft of the update has passed the gate. */
 void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 
-/* --- trainer_group.c -------------------------------------------------------------------------- */
+/* --- trainer_group.c
+ * -------------------------------------------------------------------------- */
 
 /* The model is one slice of several: whether the settings can be used then, and room for the work.
  * No effect with a whole model.  HZP_EUNSUP. */
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr);
 /* Before the chain of a micro-batch is built: whether to cut it into halves, so that the sums of
- * each run beside products of the other, which are slower for that.  It is where sums take long, by
- * the times that items took before, and never where the device's streams order transfers, because
- * nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
+ * each run beside products of the other, which are slower for that.  It is where sums take long,
+ * by the times that items took before, and never where the device's streams order transfers,
+ * because nothing is hidden there.  Builds the uncut chain in t->chain to add up its times. */
 bool hzp_trainer_halves(struct hzp_trainer *t, const struct hzp_micro *micro);
 /* t->chain has been built from this, and for a micro-batch from t->micro: the next slice is the
  * first of it.  No effect with a whole model. */
@@ -279,14 +250,10 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
 /* Version and state as no rank has them, put together; NULL: this rank has them whole, or keeps no
  * checkpoints.  Read by the thread that froze the trainer. */
 const struct hzp_state_whole *hzp_trainer_whole(const struct hzp_trainer *t);
-/* Engine thread: builds the chain of the piece that a reader of the above waits for, when no other
- * is in progress; its end; and whether the loop must not end yet (hzp_trainer_keep_slices). */
-void hzp_trainer_begin_gather(struct hzp_trainer *t);
-void hzp_trainer_end_gather(struct hzp_trainer *t);
-bool hzp_trainer_holds_end(struct hzp_trainer *t);
 void hzp_trainer_close_group(struct hzp_trainer *t);
 
-/* --- trainer_restore.c ------------------------------------------------------------------------ */
+/* --- trainer_restore.c
+ * ------------------------------------------------------------------------ */
 
 /* While suspended, with several ranks: what follows belongs to an older version; a unit of its
  * state.  No effect with one rank.  HZP_EIO. */
@@ -294,47 +261,34 @@ int hzp_trainer_restore_begin(struct hzp_trainer *t, struct hzp_err_text *reterr
 int hzp_trainer_restore_unit(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
                              const struct hzp_unit_view *whole, struct hzp_err_text *reterr);
 
-/* --- trainer_rejoin.c ------------------------------------------------------------------------- */
-
-/* Engine thread: lets go of the link, if it was asked to and no item is in flight. */
-void hzp_trainer_serve_part(struct hzp_trainer *t);
-/* Engine thread: gives up what was in progress with the ranks, whose link is closed; takes over the
- * exchange with those that have met again. */
-void hzp_trainer_give_up_ranks(struct hzp_trainer *t, uint64_t last_step);
-void hzp_trainer_serve_join(struct hzp_trainer *t);
-
-/* --- trainer_behind.c ------------------------------------------------------------------------- */
+/* --- trainer_behind.c
+ * ------------------------------------------------------------------------- */
 
 /* Builds the next chain of the preparation, or ends it.  False: there is nothing to offer, because
  * the state is still being read, or could not be, and the trainer has stopped. */
 bool hzp_trainer_prepare_next(struct hzp_trainer *t);
 
-/* --- trainer_state.c -------------------------------------------------------------------------- */
+/* --- trainer_state.c
+ * -------------------------------------------------------------------------- */
 
 /* What is left of a checkpoint's state is not read any more. */
 void hzp_trainer_drop_rest(struct hzp_trainer *t);
 
-/* --- trainer.c -------------------------------------------------------------------------------- */
+/* --- trainer.c
+ * -------------------------------------------------------------------------------- */
 
 /* Takes notice of what other ranks have done.  < 0: the exchange with them has failed, and with it
  * training. */
 int hzp_trainer_turn_ranks(struct hzp_trainer *t);
 
-/* --- trainer_suspend.c ------------------------------------------------------------------------ */
+/* --- trainer_suspend.c
+ * ------------------------------------------------------------------------ */
 
 /* Tells the store which samples have been given up, before a version covers them. */
 void hzp_trainer_note_unlearned(struct hzp_trainer *t);
 
-/* Engine thread.  Whether a freeze has ended; a step then releases the version. */
-bool hzp_trainer_given_back(struct hzp_trainer *t);
-/* Grants and ends freezes.  last_step: the last step that may have read the frozen version. */
-void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step);
-/* Does what another thread has asked for with trainer_suspend.h.  True: the step is offered as it
- * is, and hzp_trainer_publish_older() follows when it is delivered, if it says so. */
-bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool keep_version);
-void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step);
-
-/* --- trainer_gate.c --------------------------------------------------------------------------- */
+/* --- trainer_gate.c
+ * --------------------------------------------------------------------------- */
 
 /* The configuration is borrowed.  It cannot fail. */
 int hzp_trainer_gate_create(const struct hzp_gate *config, struct hzp_trainer_gate **ret);
@@ -365,13 +319,15 @@ void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *ste
 /* Ends it without a verdict. */
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
-/* --- trainer_save.c --------------------------------------------------------------------------- */
+/* --- trainer_save.c
+ * --------------------------------------------------------------------------- */
 
 #define HZP_STATE_FORMAT "hzpserve-trainer-1"
 
 /* A version and its state that no rank has whole: they pass through one unit of memory. */
 struct hzp_state_whole {
-    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such part. */
+    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such
+     * part. */
     struct hzp_units part[HZP_STATE_WEIGHTS + 1];
     /* Unit u, put together: *ret is valid until the next call. */
     int (*read)(void *ctx, enum hzp_state_part part, int32_t u, const void **ret,
@@ -409,12 +365,13 @@ enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units);
  * moments' type counts. */
 int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
                              const char *path, bool all, struct hzp_err_text *reterr);
-/* The checksum of the weights in the version's memory; where this rank has only its shards of them,
- * that of the record.  path: what it is for. */
+/* The checksum of the weights in the version's memory; where this rank has only its shards of
+ * them, that of the record.  path: what it is for. */
 int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
                                const char *path, uint64_t *ret, struct hzp_err_text *reterr);
 
-/* --- trainer_state.c -------------------------------------------------------------------------- */
+/* --- trainer_state.c
+ * -------------------------------------------------------------------------- */
 
 /* Reads trainer.safetensors in dir into the space: of each unit what is resident.  See
  * hzp_trainer_load. */

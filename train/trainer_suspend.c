@@ -9,17 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* What is asked of the engine thread, and what it has done. */
-enum hzp_restore {
-    NOTHING,
-    DRAFT_WANTED,
-    DRAFT_READY,
-    DRAFT_NONE,
-    PUBLISH_WANTED,
-    PUBLISHED,
-    DROP_WANTED,
-};
-
 /* --- Pausing and ending ----------------------------------------------------------------------- */
 
 void hzp_trainer_pause(struct hzp_trainer *t, bool on)
@@ -34,149 +23,39 @@ void hzp_trainer_finish(struct hzp_trainer *t)
 
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
-void hzp_trainer_set_asker(struct hzp_trainer *t, struct hzp_wake *asker)
+int hzp_trainer_freeze(void *trainer, const struct hzp_border *border)
 {
-    t->asker = asker;
-}
-
-/* What another thread has asked for is granted. */
-static void tell_asker(struct hzp_trainer *t)
-{
-    if (t->asker)
-        hzp_wake_poke(t->asker);
-}
-
-void hzp_trainer_freeze(struct hzp_trainer *t)
-{
-    atomic_store(&t->freeze, true);
-}
-
-struct hzp_version *hzp_trainer_frozen(struct hzp_trainer *t)
-{
-    return atomic_load(&t->frozen);
-}
-
-void hzp_trainer_thaw(struct hzp_trainer *t)
-{
-    /* In this order; otherwise the engine could grant another freeze in between. */
-    atomic_store(&t->freeze, false);
-    atomic_store(&t->frozen, NULL);
-}
-
-/* Detects that the freeze has ended; covers a freeze that was granted while thaw was called. */
-bool hzp_trainer_given_back(struct hzp_trainer *t)
-{
-    return t->picture && (!atomic_load(&t->freeze) || !atomic_load(&t->frozen));
-}
-
-void hzp_trainer_serve_freeze(struct hzp_trainer *t, uint64_t last_step)
-{
+    struct hzp_trainer *t = trainer;
     struct hzp_weights *w = t->config.model->weights;
-    if (hzp_trainer_given_back(t)) {
-        hzp_weights_release(w, t->picture, last_step);
-        t->picture = NULL;
-        atomic_store(&t->frozen, NULL);
-    }
+    hzp_assert_engine_thread();
+    HZP_ASSERT(!t->picture);
+    t->freeze = true;
     /* A trainer that has stopped, wherever that was, writes nothing any more. */
     bool still = hzp_trainer_idle(t) || t->stage == HZP_TRAINER_BROKEN;
-    if (!t->picture && atomic_load(&t->freeze) && still && hzp_weights_current(w)) {
-        t->picture = hzp_weights_acquire(w);
-        t->asked.command.units = 0; /* what was gathered before is of another state */
-        atomic_store(&t->frozen, t->picture);
-        tell_asker(t);
-    }
-}
-
-/* --- Holding: other threads ------------------------------------------------------------------- */
-
-void hzp_trainer_suspend(struct hzp_trainer *t)
-{
-    t->batch.begun = false;
-    /* Granted anew: the engine may have read that it may go on, and not have noted it yet. */
-    atomic_store(&t->suspended, false);
-    atomic_store(&t->suspend, true);
-}
-
-bool hzp_trainer_suspended(struct hzp_trainer *t)
-{
-    return atomic_load(&t->suspended);
-}
-
-void hzp_trainer_resume(struct hzp_trainer *t)
-{
-    atomic_store(&t->restore, NOTHING);
-    atomic_store(&t->suspend, false);
-}
-
-void hzp_trainer_ask_draft(struct hzp_trainer *t, uint64_t id, bool only)
-{
-    HZP_ASSERT(hzp_trainer_suspended(t));
-    t->older.id = id;
-    t->older.only = only;
-    atomic_store(&t->restore, DRAFT_WANTED);
-}
-
-int hzp_trainer_draft(struct hzp_trainer *t, struct hzp_version **ret, bool *ret_revived)
-{
-    int restore = atomic_load(&t->restore);
-    if (restore == DRAFT_NONE)
-        return HZP_ENOENT;
-    if (restore != DRAFT_READY)
+    if (!still || !hzp_weights_current(w))
         return HZP_EBUSY;
-    *ret = t->older.draft;
-    *ret_revived = t->older.revived;
+    t->picture = hzp_weights_acquire(w);
+    t->asked.command.units = 0; /* what was gathered before is of another state */
     return HZP_OK;
 }
 
-void hzp_trainer_ask_publish(struct hzp_trainer *t, const struct hzp_trainer_numbers *numbers)
+struct hzp_version *hzp_trainer_frozen(const struct hzp_trainer *t)
 {
-    HZP_ASSERT(atomic_load(&t->restore) == DRAFT_READY);
-    t->older.numbers = *numbers;
-    atomic_store(&t->restore, PUBLISH_WANTED);
+    return t->picture;
 }
 
-uint64_t hzp_trainer_published(struct hzp_trainer *t)
+int hzp_trainer_thaw(void *trainer, const struct hzp_border *border)
 {
-    return atomic_load(&t->restore) == PUBLISHED ? t->older.published : 0;
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    t->freeze = false;
+    if (t->picture)
+        hzp_weights_release(t->config.model->weights, t->picture, border->last_step);
+    t->picture = NULL;
+    return HZP_OK;
 }
 
-void hzp_trainer_ask_marks(struct hzp_trainer *t, const struct hzp_mark *mark, int32_t count)
-{
-    HZP_ASSERT(hzp_trainer_suspended(t));
-    t->older.mark = mark;
-    t->older.marks = count;
-    atomic_store(&t->marks_wanted, true);
-}
-
-bool hzp_trainer_told(struct hzp_trainer *t)
-{
-    return !atomic_load(&t->marks_wanted);
-}
-
-void hzp_trainer_ask_drop(struct hzp_trainer *t)
-{
-    atomic_store(&t->restore, DROP_WANTED);
-}
-
-bool hzp_trainer_dropped(struct hzp_trainer *t)
-{
-    return atomic_load(&t->restore) == NOTHING;
-}
-
-void hzp_trainer_stop_learning(struct hzp_trainer *t)
-{
-    HZP_ASSERT(hzp_trainer_suspended(t));
-    atomic_store(&t->stop_wanted, true);
-}
-
-bool hzp_trainer_stopped(struct hzp_trainer *t)
-{
-    struct hzp_trainer_stats stats;
-    hzp_trainer_read_stats(t, &stats);
-    return stats.broken || atomic_load(&t->stop_wanted);
-}
-
-/* --- Holding: the engine thread --------------------------------------------------------------- */
+/* --- Suspending learning ---------------------------------------------------------------------- */
 
 /* Gives up micro-batches none of whose items is in flight, and what a trainer that has stopped
  * leaves behind.  With several ranks transfers of the last chain may be in flight, and are posted
@@ -209,16 +88,59 @@ static void give_up(struct hzp_trainer *t, uint64_t last_step)
     }
 }
 
-static void find_draft(struct hzp_trainer *t)
+int hzp_trainer_suspend(void *trainer, const struct hzp_border *border)
 {
-    struct hzp_weights *w = t->config.model->weights;
-    int r = hzp_weights_revive(w, t->older.id, &t->older.draft);
-    t->older.revived = r == HZP_OK;
-    if (r != HZP_OK && !t->older.only) /* it has readers: the version is on disk, too */
-        r = hzp_weights_begin(w, &t->older.draft);
-    if (r != HZP_EBUSY)
-        atomic_store(&t->restore, r == HZP_OK ? DRAFT_READY : DRAFT_NONE);
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    t->suspend = true;
+    bool lost = hzp_trainer_parting(t) || hzp_trainer_rejoins(t);
+    if (t->collectives && lost && !t->suspended)
+        return HZP_EBUSY; /* the link may still read and write what would be given up */
+    give_up(t, border->last_step);
+    bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
+    if (!rests || t->unpublished)
+        return HZP_EBUSY;
+    t->batch.begun = false;
+    t->suspended = true;
+    return HZP_OK;
 }
+
+bool hzp_trainer_suspended(const struct hzp_trainer *t)
+{
+    return t->suspended;
+}
+
+int hzp_trainer_resume(void *trainer, const struct hzp_border *border)
+{
+    struct hzp_trainer *t = trainer;
+    bool lost = hzp_trainer_parting(t) || hzp_trainer_rejoins(t);
+    hzp_assert_engine_thread();
+    t->suspend = t->suspended = false;
+    if (!atomic_load(&t->stops) || lost) /* ranks that meet again get another state */
+        return HZP_OK;
+    t->stage = HZP_TRAINER_BROKEN;
+    hzp_lock_take(&t->lock);
+    t->stats.broken = true;
+    hzp_lock_release(&t->lock);
+    atomic_store(&t->stops, false);
+    return HZP_OK;
+}
+
+void hzp_trainer_stop_learning(struct hzp_trainer *t)
+{
+    HZP_ASSERT(t->suspended);
+    atomic_store(&t->stops, true);
+}
+
+bool hzp_trainer_stopped(struct hzp_trainer *t)
+{
+    struct hzp_trainer_stats stats;
+    bool stops = atomic_load(&t->stops); /* before broken, which resume sets first */
+    hzp_trainer_read_stats(t, &stats);
+    return stats.broken || stops;
+}
+
+/* --- Which samples no version will have learned ----------------------------------------------- */
 
 void hzp_trainer_note_unlearned(struct hzp_trainer *t)
 {
@@ -259,87 +181,31 @@ void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, 
     hzp_trainer_note_unlearned(t);
 }
 
-static void drop_draft(struct hzp_trainer *t)
-{
-    if (t->older.draft)
-        hzp_weights_abandon(t->config.model->weights, t->older.draft);
-    t->older.draft = NULL;
-    atomic_store(&t->restore, NOTHING);
-}
+/* --- An older version serves again ------------------------------------------------------------ */
 
-/* Publishes with this step, or begins the chain that comes before. */
-static bool begin_publish(struct hzp_trainer *t, bool keep_version)
+/* Begins the chain that quantizes the weights. */
+static void begin_restore(struct hzp_trainer *t, struct hzp_version *draft)
 {
-    const struct hzp_model *model = t->config.model;
-    if (t->stage == HZP_TRAINER_RESTORE)
-        return false; /* the chain is offered like any other */
-    if (!hzp_weights_fp8(model->weights) || t->older.draft->fp8_made) {
-        t->older.now = !keep_version;
-        return t->older.now;
-    }
     hzp_plan_clear(&t->chain);
     t->chain.tenant = HZP_TENANT_TRAIN;
     t->chain.layer = -1;
-    hzp_update_end(&t->chain, model, t->older.draft, t->space);
+    hzp_update_end(&t->chain, t->config.model, draft, t->space);
     t->at = t->to = 0;
     t->stage = HZP_TRAINER_RESTORE;
-    return false;
 }
 
-bool hzp_trainer_serve_suspend(struct hzp_trainer *t, uint64_t last_step, bool keep_version)
+static void publish_older(struct hzp_trainer *t, struct hzp_trainer_older *older,
+                          uint64_t last_step)
 {
-    int parting = atomic_load(&t->parting);
-    t->older.now = false;
-    if (parting == HZP_PARTING_CLOSED)
-        hzp_trainer_give_up_ranks(t, last_step);
-    else if ((parting != HZP_PARTING_NONE || hzp_trainer_rejoins(t)) && !atomic_load(&t->suspended))
-        return false; /* the link may still read and write what would be given up */
-    if (!atomic_load(&t->suspend)) {
-        atomic_store(&t->suspended, false);
-        if (atomic_exchange(&t->stop_wanted, false)) {
-            t->stage = HZP_TRAINER_BROKEN;
-            hzp_lock_take(&t->lock);
-            t->stats.broken = true;
-            hzp_lock_release(&t->lock);
-        }
-        return false;
-    }
-    give_up(t, last_step);
-    hzp_trainer_serve_join(t);
-    bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
-    if (rests && !t->unpublished && !atomic_exchange(&t->suspended, true))
-        tell_asker(t);
-    if (atomic_load(&t->marks_wanted)) {
-        hzp_trainer_tell_marks(t, t->older.mark, t->older.marks);
-        atomic_store(&t->marks_wanted, false);
-    }
-    switch (atomic_load(&t->restore)) {
-    case DRAFT_WANTED:
-        find_draft(t);
-        return false;
-    case DROP_WANTED:
-        drop_draft(t);
-        return false;
-    case PUBLISH_WANTED:
-        return begin_publish(t, keep_version);
-    default:
-        return false;
-    }
-}
-
-void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step)
-{
-    struct hzp_weights *w = t->config.model->weights;
-    const struct hzp_trainer_numbers *n = &t->older.numbers;
-    struct hzp_version *draft = t->older.draft;
+    const struct hzp_trainer_numbers *n = &older->numbers;
+    struct hzp_version *draft = older->draft;
     draft->record.optimizer_step = n->optimizer_step;
     draft->record.learned_through = n->learned_through;
     draft->record.checksum = n->checksum;
-    draft->fp8_made = true; /* by the chain, or when it was first published */
-    hzp_weights_publish(w, draft, last_step);
-    t->older.published = draft->record.id;
-    t->older.draft = NULL;
-    t->older.now = false;
+    draft->fp8_made = true;
+    hzp_weights_publish(t->config.model->weights, draft, last_step);
+    older->published = draft->record.id;
+    older->draft = NULL;
     t->stage = HZP_TRAINER_IDLE;
     t->optimizer_step = n->optimizer_step;
     t->draws = n->draws;
@@ -354,5 +220,20 @@ void hzp_trainer_publish_older(struct hzp_trainer *t, uint64_t last_step)
     t->stats.draws = n->draws;
     t->stats.broken = false;
     hzp_lock_release(&t->lock);
-    atomic_store(&t->restore, PUBLISHED);
+}
+
+int hzp_trainer_publish_older(void *ctx, const struct hzp_border *border)
+{
+    struct hzp_trainer_older *older = ctx;
+    struct hzp_trainer *t = older->trainer;
+    hzp_assert_engine_thread();
+    HZP_ASSERT(t->suspended);
+    bool made = !hzp_weights_fp8(t->config.model->weights) || older->draft->fp8_made;
+    if (!made && t->stage != HZP_TRAINER_RESTORE)
+        begin_restore(t, older->draft);
+    bool chain = t->stage == HZP_TRAINER_RESTORE && t->at < t->chain.items;
+    if (chain || border->keep_version)
+        return HZP_EBUSY;
+    publish_older(t, older, border->last_step);
+    return HZP_OK;
 }

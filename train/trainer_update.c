@@ -43,7 +43,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     struct hzp_weights *w = t->config.model->weights;
     if (t->tail || (t->collectives && !hzp_collectives_may_send(t->collectives)))
         return false;
-    if (atomic_load(&t->freeze) || t->picture) {
+    if (t->freeze) {
         *ret_flush = t->unpublished > 0;
         return false;
     }

@@ -456,10 +456,12 @@ static int turn(struct run *run, struct hzp_err_text *reterr)
 static int rest(struct run *run, struct hzp_err_text *reterr)
 {
     int r = 1;
-    hzp_trainer_freeze(run->parts.trainer);
+    struct hzp_border border = hzp_loop_border(run->parts.loop);
+    hzp_trainer_freeze(run->parts.trainer, &border);
     while (r > 0 && !hzp_trainer_rests(run->parts.trainer))
         r = turn(run, reterr);
-    hzp_trainer_thaw(run->parts.trainer);
+    border = hzp_loop_border(run->parts.loop);
+    hzp_trainer_thaw(run->parts.trainer, &border);
     return HZP_MIN(r, 0);
 }
 

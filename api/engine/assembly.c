@@ -703,7 +703,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
     if (r == HZP_OK && a->is.group)
         hzp_link_set_wake(a->is.group, hzp_loop_wake, a->loop);
     if (r == HZP_OK && (a->link || a->is.group) && a->trainer)
-        hzp_trainer_set_wake(a->trainer, hzp_loop_wake, a->loop);
+        hzp_trainer_set_loop(a->trainer, a->loop);
     else if (r == HZP_OK && a->link)
         hzp_link_set_wake(a->link, hzp_loop_wake, a->loop);
     if (r == HZP_OK && a->tier)
@@ -733,7 +733,7 @@ void hzp_assembly_close_step_links(struct hzp_assembly *a)
 void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     if (a->trainer) /* its link may be another one by now */
-        hzp_trainer_set_wake(a->trainer, NULL, NULL);
+        hzp_trainer_set_loop(a->trainer, NULL);
     else if (a->link)
         hzp_link_set_wake(a->link, NULL, NULL);
     if (a->is.group)

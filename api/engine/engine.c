@@ -145,7 +145,6 @@ static void *engine_main(void *arg)
         hzp_front_finish(e->front);
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
-            hzp_trainer_loop_ended(e->parts.trainer);
             bool failed = ranks_failed(e);
             int kept = hzp_state_stop(e->state, r == HZP_OK && !failed);
             if (kept == HZP_EIO && !failed && ranks_failed(e)) /* while it was being written */

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { LOOK_NS = 100000000, SOON_NS = 2000000 };
+enum { LOOK_NS = 100000000 };
 
 struct hzp_rejoin {
     struct hzp_engine *engine;
@@ -29,16 +29,20 @@ static bool stopped(void *ctx)
     return atomic_load(&r->stop);
 }
 
-/* The trainer lets go of the link between two steps. */
+/* The trainer lets go of the link.  False: stopped. */
 static bool part(struct hzp_rejoin *r)
 {
-    struct hzp_trainer *t = r->engine->parts.trainer;
-    hzp_trainer_part(t);
-    while (!hzp_trainer_parted(t) && !stopped(r)) {
-        hzp_loop_poke(r->engine->parts.loop);
-        hzp_wake_wait(&r->wake, SOON_NS);
+    struct hzp_loop *loop = r->engine->parts.loop;
+    struct hzp_border_call call = {
+        .fn = hzp_trainer_part, .ctx = r->engine->parts.trainer, .wake = &r->wake};
+    int code;
+    hzp_loop_post(loop, &call);
+    while (!hzp_loop_ended(loop, &call, &code)) {
+        if (stopped(r))
+            return hzp_loop_cancel(loop, &call) == HZP_OK;
+        hzp_wake_wait(&r->wake, UINT64_MAX);
     }
-    return hzp_trainer_parted(t);
+    return code == HZP_OK;
 }
 
 /* Until all ranks are there: those that are late are named once every --rank-wait seconds.  False:

@@ -18,8 +18,6 @@
 #include <limits.h>
 #include <stdio.h>
 
-enum { LOOK_NS = 2000000 };
-
 /* --- Another thread --------------------------------------------------------------------------- */
 
 int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
@@ -50,15 +48,6 @@ int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
 }
 
 /* --- The file thread -------------------------------------------------------------------------- */
-
-static int look_again(struct hzp_state *s, struct hzp_err_text *reterr)
-{
-    if (atomic_load(&s->stopping))
-        return hzp_fail(reterr, HZP_ECANCELED, "the server stops");
-    hzp_loop_poke(s->loop);
-    hzp_wake_wait(&s->wake, LOOK_NS);
-    return HZP_OK;
-}
 
 /* Whether the trainer stands where the checkpoint was written; id 0: at the model. */
 static int stands_at(struct hzp_state *s, const struct hzp_logged_checkpoint *at, const char *dir,
@@ -112,24 +101,13 @@ static int restore(struct hzp_state *s, struct hzp_err_text *reterr)
 
 static int rejoin(struct hzp_state *s, struct hzp_err_text *reterr)
 {
-    if (s->asked) /* it would be a checkpoint of what is gone */
-        hzp_trainer_thaw(s->trainer);
-    s->asked = false;
-    if (s->job_need == HZP_NEEDS_FREEZE) /* the same; the job asks again afterwards */
-        hzp_state_end_job(s);
-    hzp_state_turn_saver(s, true);   /* a checkpoint whose copy is whole: less is learned again */
-    hzp_trainer_suspend(s->trainer); /* first: else it might stop because a job has failed */
-    hzp_trainer_link_closed(s->trainer);
-    while (!hzp_trainer_suspended(s->trainer))
-        HZP_TRY(look_again(s, reterr));
+    hzp_state_turn_saver(s, true); /* a checkpoint whose copy is whole: less is learned again */
+    HZP_TRY(hzp_state_call(s, hzp_trainer_link_closed, s->trainer, reterr));
+    HZP_TRY(hzp_state_call(s, hzp_trainer_suspend, s->trainer, reterr));
     if (!atomic_load(&s->read_only))
         hzp_state_journal(s);
     HZP_TRY(restore(s, reterr));
-    while (!hzp_trainer_joined(s->trainer))
-        HZP_TRY(look_again(s, reterr));
-    if (s->job_need != HZP_NEEDS_SUSPENSION) /* else it goes on with it */
-        hzp_trainer_resume(s->trainer);
-    hzp_loop_poke(s->loop);
+    hzp_state_release(s, hzp_trainer_resume);
     return HZP_OK;
 }
 

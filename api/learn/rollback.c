@@ -7,19 +7,19 @@
  *     check the files -> read the weights into a draft -> enter it in the log
  *     -> publish -> requeue what is to be learned, read moments and residuals
  *
- * The entry says that the checkpoint's directory is also that of the new version, and which samples
- * are skipped or deleted: one transaction, before the version serves.  A process killed before it
- * has activated nothing; one killed after it starts from the checkpoint.
+ * The entry says that the checkpoint's directory is also that of the new version, and which
+ * samples are skipped or deleted: one transaction, before the version serves.  A process killed
+ * before it has activated nothing; one killed after it starts from the checkpoint.
  *
  * From a slot, or with the optimizer reset, no checkpoint on disk is that state: it is published,
  * written as a checkpoint of its own, and then entered in the same way; the job is done only then.
- * A process killed before starts from the checkpoint before the activation.  Weights that were sent
- * here (api/learn/upload.h) go the same way: they have learned none of this server's examples, and
- * descend from none of its versions.
+ * A process killed before starts from the checkpoint before the activation.  Weights that were
+ * sent here (api/learn/upload.h) go the same way: they have learned none of this server's
+ * examples, and descend from none of its versions.
  *
- * With several ranks the others get moments, residuals and the version once it serves on rank 0; no
- * other rank decides anything.  One that is lost meanwhile ends learning, and the log says what the
- * next start, or the next meeting of the ranks (rejoin.c), goes on from. */
+ * With several ranks the others get moments, residuals and the version once it serves on rank 0;
+ * no other rank decides anything.  One that is lost meanwhile ends learning, and the log says
+ * what the next start, or the next meeting of the ranks (rejoin.c), goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -35,7 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 256, CANDIDATES = 256, LOOK_NS = 2000000 };
+enum { PIECE = 256, CANDIDATES = 256 };
 
 struct rollback {
     struct hzp_state *s;
@@ -51,26 +51,47 @@ struct rollback {
     int64_t touched; /* samples up to this one have been learned from, since */
 };
 
-/* --- Waiting for the engine ------------------------------------------------------------------- */
+/* --- On the engine thread
+ * --------------------------------------------------------------------- */
 
-/* Pokes the loop and waits a little.  HZP_ECANCELED: the server stops. */
-static int look_again(struct rollback *r)
+/* The slot that still holds the version, or a free one.  It waits while that slot has readers, or
+ * no slot is free. */
+static int take_draft(void *ctx, const struct hzp_border *border)
 {
-    if (atomic_load(&r->s->stopping))
-        return hzp_fail(r->reterr, HZP_ECANCELED, "the server stops");
-    hzp_loop_poke(r->s->loop);
-    hzp_wake_wait(&r->s->wake, LOOK_NS);
+    struct rollback *r = ctx;
+    struct hzp_weights *w = r->s->model->weights;
+    bool sent = r->job->kind == HZP_JOB_PUSH;
+    bool only = !r->from.id && !sent && r->job->version; /* a slot is all there is of it */
+    int code = hzp_weights_revive(w, sent ? UINT64_MAX : r->job->version, &r->draft);
+    r->revived = code == HZP_OK;
+    if (code != HZP_OK && !only) /* it has readers: the version is on disk, too */
+        code = hzp_weights_begin(w, &r->draft);
+    if (code != HZP_OK)
+        r->draft = NULL;
+    return code;
+}
+
+static int abandon_draft(void *ctx, const struct hzp_border *border)
+{
+    struct rollback *r = ctx;
+    hzp_weights_abandon(r->s->model->weights, r->draft);
+    r->draft = NULL;
     return HZP_OK;
 }
 
+static int set_marks(void *ctx, const struct hzp_border *border)
+{
+    struct hzp_state *s = ctx;
+    hzp_trainer_tell_marks(s->trainer, s->mark, s->marks); /* the file thread alone changes them */
+    return HZP_OK;
+}
+
+/* --- By the engine thread
+ * --------------------------------------------------------------------- */
+
 static int get_draft(struct rollback *r)
 {
-    int code;
-    bool sent = r->job->kind == HZP_JOB_PUSH;
-    bool only = !r->from.id && !sent && r->job->version; /* a slot is all there is of it */
-    hzp_trainer_ask_draft(r->s->trainer, sent ? UINT64_MAX : r->job->version, only);
-    while ((code = hzp_trainer_draft(r->s->trainer, &r->draft, &r->revived)) == HZP_EBUSY)
-        HZP_TRY(look_again(r));
+    int code = hzp_state_call(r->s, take_draft, r, r->reterr);
     return code == HZP_ENOENT
                ? hzp_fail(r->reterr, HZP_ENOENT,
                           "version %" PRIu64 " is neither on disk nor in a slot any more",
@@ -78,27 +99,19 @@ static int get_draft(struct rollback *r)
                : code;
 }
 
-static void drop_draft(struct rollback *r)
-{
-    hzp_trainer_ask_drop(r->s->trainer);
-    while (!hzp_trainer_dropped(r->s->trainer) && look_again(r) >= 0)
-        ;
-    r->draft = NULL;
-}
-
 static int publish(struct rollback *r)
 {
-    uint64_t id;
-    hzp_trainer_ask_publish(r->s->trainer, &r->numbers);
+    struct hzp_trainer_older older = {
+        .trainer = r->s->trainer, .draft = r->draft, .numbers = r->numbers};
     r->draft = NULL;
-    while (!(id = hzp_trainer_published(r->s->trainer)))
-        HZP_TRY(look_again(r));
-    HZP_ASSERT(id == r->made);
-    r->result->made = id;
+    HZP_TRY(hzp_state_call(r->s, hzp_trainer_publish_older, &older, r->reterr));
+    HZP_ASSERT(older.published == r->made);
+    r->result->made = older.published;
     return HZP_OK;
 }
 
-/* --- The version and its numbers -------------------------------------------------------------- */
+/* --- The version and its numbers
+ * -------------------------------------------------------------- */
 
 /* Where the version is, and whether it may serve. */
 static int find_source(struct rollback *r)
@@ -192,7 +205,8 @@ static int find_numbers(struct rollback *r)
     return HZP_OK;
 }
 
-/* --- Contents --------------------------------------------------------------------------------- */
+/* --- Contents
+ * --------------------------------------------------------------------------------- */
 
 static int fill_weights(struct rollback *r)
 {
@@ -226,7 +240,8 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
                     : hzp_trainer_restore_ranks(r->s->trainer, v, NULL, r->reterr);
 }
 
-/* --- Examples --------------------------------------------------------------------------------- */
+/* --- Examples
+ * --------------------------------------------------------------------------------- */
 
 /* Reads what no version to come has learned yet from the log, which says what is skipped. */
 static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *ret_count)
@@ -291,17 +306,14 @@ static void note_examples(struct rollback *r)
     }
 }
 
-/* --- Entering it in the log ------------------------------------------------------------------- */
+/* --- Entering it in the log
+ * ------------------------------------------------------------------- */
 
 /* Requests for weights that have learned an example are refused if it has a mark. */
 static int tell_marks(struct rollback *r)
 {
-    struct hzp_state *s = r->s;
-    HZP_TRY(hzp_state_read_marks(s, r->reterr));
-    hzp_trainer_ask_marks(s->trainer, s->mark, s->marks); /* this thread alone changes them */
-    while (!hzp_trainer_told(s->trainer))
-        HZP_TRY(look_again(r));
-    return HZP_OK;
+    HZP_TRY(hzp_state_read_marks(r->s, r->reterr));
+    return hzp_state_call(r->s, set_marks, r->s, r->reterr);
 }
 
 static int enter(struct rollback *r, const char *checkpoint)
@@ -324,24 +336,20 @@ static int enter(struct rollback *r, const char *checkpoint)
 static int write_and_enter(struct rollback *r)
 {
     struct hzp_state *s = r->s;
-    const struct hzp_version *v;
     char name[64];
-    hzp_trainer_freeze(s->trainer);
-    while (!(v = hzp_trainer_frozen(s->trainer)))
-        if (look_again(r) < 0) {
-            hzp_trainer_thaw(s->trainer);
-            return HZP_ECANCELED;
-        }
+    HZP_TRY(hzp_state_call(s, hzp_trainer_freeze, s->trainer, r->reterr));
+    const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
     int code = hzp_state_write_files(s, v, name, sizeof(name), r->reterr);
     if (code >= 0)
         code = enter(r, name);
     if (code >= 0)
         hzp_state_wrote(s, &v->record, name);
-    hzp_trainer_thaw(s->trainer);
+    hzp_state_release(s, hzp_trainer_thaw);
     return code;
 }
 
-/* --- All of it -------------------------------------------------------------------------------- */
+/* --- All of it
+ * -------------------------------------------------------------------------------- */
 
 static int from_disk(struct rollback *r)
 {
@@ -376,10 +384,8 @@ static int roll_back(struct rollback *r)
 static int clean_up(struct rollback *r, int code)
 {
     struct hzp_err_text why = *r->reterr;
-    if (code < 0 && r->draft) {
-        drop_draft(r);
-        *r->reterr = why;
-    }
+    if (code < 0 && r->draft)
+        hzp_state_call(r->s, abandon_draft, r, NULL);
     if (code >= 0 || !(r->entered || r->result->made))
         return code;
     /* Half of it: the rest is done by a restart, or when ranks that were lost are there again. */
@@ -397,7 +403,8 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
     return clean_up(&r, roll_back(&r));
 }
 
-/* --- Weights that were sent here -------------------------------------------------------------- */
+/* --- Weights that were sent here
+ * -------------------------------------------------------------- */
 
 static int fill_sent(struct rollback *r)
 {
@@ -449,7 +456,8 @@ int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
     return code;
 }
 
-/* --- Falling back ----------------------------------------------------------------------------- */
+/* --- Falling back
+ * ----------------------------------------------------------------------------- */
 
 static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
 {
@@ -507,24 +515,21 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
 int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr)
 {
     struct hzp_logged_checkpoint from;
-    struct rollback r = {.s = s, .reterr = reterr};
     int code = hzp_state_newest_whole(s, &from, reterr);
     if (code >= 0 && !from.id)
         code = hzp_fail(reterr, HZP_ENOENT, "no checkpoint in %s is whole", s->dir);
     HZP_TRY(code);
     *ret_version = from.id;
-    hzp_trainer_suspend(s->trainer);
-    while (code >= 0 && !hzp_trainer_suspended(s->trainer))
-        code = look_again(&r);
+    code = hzp_state_call(s, hzp_trainer_suspend, s->trainer, reterr);
     hzp_state_journal(s);
     if (code >= 0)
         code = hzp_state_go_back(s, &from, reterr);
-    hzp_trainer_resume(s->trainer);
-    hzp_loop_poke(s->loop);
+    hzp_state_release(s, hzp_trainer_resume);
     return code;
 }
 
-/* --- Forgetting ------------------------------------------------------------------------------- */
+/* --- Forgetting
+ * ------------------------------------------------------------------------------- */
 
 /* The newest checkpoint on disk, of the serving version or those it descends from, that has not
  * learned from the example.  *ret 0: none has to, because the serving one has not either. */
@@ -581,7 +586,8 @@ int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
     return tell_marks(&r);
 }
 
-/* --- Before it is done ------------------------------------------------------------------------ */
+/* --- Before it is done
+ * ------------------------------------------------------------------------ */
 
 int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
                     struct hzp_err_text *reterr)

@@ -26,7 +26,7 @@ enum {
     STARVED_S = 60,      /* training starves: no progress for this long while examples wait */
     LOOKS = 12,          /* how often it is looked at within that time */
     SOON_NS = 500000000, /* what has failed is tried again */
-    GRANT_NS = 250000000, /* the trainer is looked at again; a grant pokes the thread */
+    DOUBT_NS = 250000000, /* whether the trainer is still to be waited for */
 };
 
 /* Marks the samples that have failed since; before a checkpoint may cover them. */
@@ -210,8 +210,7 @@ static void checkpoint_frozen(struct hzp_state *s, const struct hzp_version *v)
         hzp_state_copy_and_write(s, v);
     else
         write_checkpoint(s, v);
-    hzp_trainer_thaw(s->trainer);
-    hzp_loop_poke(s->loop);
+    hzp_state_release(s, hzp_trainer_thaw);
     hzp_lock_take(&s->lock);
     s->stats.checkpoint_pause_seconds = (double)(hzp_now_ns() - begin) * 1e-9;
     hzp_lock_release(&s->lock);
@@ -239,6 +238,13 @@ static void note_late(struct hzp_state *s)
             s->saved.id);
 }
 
+/* Whether the loop waits for a last checkpoint. */
+static bool finished(struct hzp_state *s)
+{
+    int r;
+    return s->finished.fn && hzp_loop_ended(s->loop, &s->finished, &r) && r == HZP_OK;
+}
+
 static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
 {
     struct hzp_trainer_stats trainer;
@@ -249,7 +255,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;
-    if (hzp_trainer_rested(s->trainer))
+    if (finished(s))
         return true; /* the last one, for which the loop waits */
     if (s->config.checkpoint_every > 0 && updates >= s->config.checkpoint_every)
         return true;
@@ -265,12 +271,12 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
 static void let_end(struct hzp_state *s)
 {
     bool later;
-    if (!hzp_trainer_rested(s->trainer) || s->asked || s->job_asked)
+    if (!finished(s))
         return;
     if (!atomic_load(&s->read_only) && checkpoint_due(s, &later))
         return;
-    hzp_trainer_let_end(s->trainer);
-    hzp_loop_poke(s->loop);
+    s->finished.fn = NULL;
+    hzp_state_release(s, hzp_trainer_let_end);
 }
 
 /* Warns once when nothing has been learned for a minute although examples wait.  Returns how long
@@ -317,7 +323,8 @@ static void keep_texts(struct hzp_state *s)
     s->texts_dir = hzp_xstrdup(kept ? path : s->model_dir);
 }
 
-/* The log could not be written at start: tries again, and lets the trainer begin once it can be. */
+/* The log could not be written at start: tries again, and lets the trainer begin once it can
+ * be. */
 static void try_writing(struct hzp_state *s)
 {
     struct hzp_err_text text;
@@ -380,64 +387,101 @@ static bool trial_runs(struct hzp_state *s)
     return trainer.on_trial;
 }
 
+/* What the thread does whatever it waits for, as soon as there is something, or after this
+ * time. */
+static void do_chores(struct hzp_state *s, uint64_t most_ns)
+{
+    uint64_t sleep_ns = watch_learning(s);
+    bool soon = s->journal_failed || atomic_load(&s->read_only);
+    sleep_ns = HZP_MIN(sleep_ns, most_ns);
+    hzp_wake_wait(&s->wake, HZP_MIN(sleep_ns, soon ? (uint64_t)SOON_NS : UINT64_MAX));
+    write_log(s);
+    if (atomic_load(&s->read_only))
+        return;
+    if (s->contents_due)
+        keep_contents(s);
+    hzp_state_journal(s);
+    hzp_state_turn_saver(s, false);
+}
+
+int hzp_state_call(struct hzp_state *s, hzp_border_fn *fn, void *ctx, struct hzp_err_text *reterr)
+{
+    int r = hzp_loop_call(s->loop, fn, ctx);
+    if (r == HZP_ECANCELED)
+        return hzp_fail(reterr, r, "the server stops");
+    if (r == HZP_EDEVICE || r == HZP_EIO)
+        return hzp_fail(reterr, r, r == HZP_EIO ? "another rank failed" : "the device failed");
+    return r;
+}
+
+int hzp_state_hold(struct hzp_state *s, hzp_border_fn *fn, bool (*in_vain)(struct hzp_state *s))
+{
+    struct hzp_border_call call = {.fn = fn, .ctx = s->trainer, .wake = &s->wake};
+    int r;
+    hzp_loop_post(s->loop, &call);
+    while (!hzp_loop_ended(s->loop, &call, &r)) {
+        if (in_vain(s))
+            return hzp_loop_cancel(s->loop, &call);
+        do_chores(s, DOUBT_NS);
+    }
+    return r;
+}
+
+void hzp_state_release(struct hzp_state *s, hzp_border_fn *fn)
+{
+    hzp_loop_await(s->loop, &s->release); /* the one before */
+    s->release = (struct hzp_border_call){.fn = fn, .ctx = s->trainer};
+    hzp_loop_post(s->loop, &s->release);
+}
+
+/* No checkpoint can be made now: ranks are missing; the trainer's state belongs to no version; or
+ * a trial runs, which a job that waits ends. */
+static bool no_checkpoint(struct hzp_state *s)
+{
+    return hzp_trainer_parting(s->trainer) || hzp_trainer_stopped(s->trainer) ||
+           (trial_runs(s) && hzp_state_job_waits(s));
+}
+
+/* Makes a checkpoint if one is due.  Returns the time after which to look again. */
+static uint64_t turn_checkpoint(struct hzp_state *s)
+{
+    bool later = false;
+    if (hzp_trainer_parting(s->trainer) || !checkpoint_due(s, &later))
+        return later ? (uint64_t)SOON_NS : UINT64_MAX;
+    if (s->saving) {
+        note_late(s);
+        return UINT64_MAX;
+    }
+    int r = hzp_state_hold(s, hzp_trainer_freeze, no_checkpoint);
+    bool vain = no_checkpoint(s);
+    if (r >= 0 && !vain)
+        checkpoint_frozen(s, hzp_trainer_frozen(s->trainer));
+    else
+        hzp_state_release(s, hzp_trainer_thaw);
+    if (r >= 0 || vain)
+        hzp_wake_poke(&s->wake); /* jobs have waited; the state may have changed meanwhile */
+    return UINT64_MAX;
+}
+
 static void *file_main(void *arg)
 {
     struct hzp_state *s = arg;
-    bool later = false;
+    uint64_t look_ns = UINT64_MAX;
     keep_texts(s);
     read_rest(s);
     while (!atomic_load(&s->stopping)) {
-        uint64_t sleep_ns = watch_learning(s);
-        bool soon = later || s->journal_failed || atomic_load(&s->read_only);
-        bool waits = s->asked || s->job_asked; /* for the trainer */
         let_end(s);
-        hzp_wake_wait(&s->wake, waits ? (uint64_t)GRANT_NS : soon ? (uint64_t)SOON_NS : sleep_ns);
-        write_log(s);
+        do_chores(s, look_ns);
+        hzp_state_turn_rejoin(s, false);
         if (atomic_load(&s->read_only)) {
             try_writing(s);
-            hzp_state_turn_rejoin(s, false);
             continue;
         }
-        if (s->contents_due)
-            keep_contents(s);
-        hzp_state_journal(s);
-        hzp_state_turn_saver(s, false);
-        hzp_state_turn_rejoin(s, false);
-        if (s->asked && trial_runs(s) && hzp_state_job_waits(s)) { /* it ends the trial */
-            hzp_trainer_thaw(s->trainer);
-            s->asked = false;
-        }
-        bool parting = hzp_trainer_parting(s->trainer); /* what is saved needs all ranks */
-        if (!s->asked && !s->saving)
+        if (!s->saving)
             hzp_state_turn_jobs(s);
-        bool due = !s->asked && !s->job_asked && !parting && checkpoint_due(s, &later);
-        if (due && s->saving) {
-            note_late(s);
-        } else if (due) {
-            s->asked = true;
-            hzp_trainer_freeze(s->trainer);
-            hzp_loop_poke(s->loop);
-        }
-        const struct hzp_version *v = s->asked ? hzp_trainer_frozen(s->trainer) : NULL;
-        if (s->asked && hzp_trainer_stopped(s->trainer)) { /* its state belongs to no version */
-            hzp_trainer_thaw(s->trainer);
-            hzp_loop_poke(s->loop);
-            s->asked = later = false;
-            hzp_wake_poke(&s->wake); /* jobs have waited */
-            continue;
-        }
-        if (!v)
-            continue;
-        checkpoint_frozen(s, v);
-        s->asked = later = false;
-        hzp_wake_poke(&s->wake); /* state may have changed during the write */
+        look_ns = turn_checkpoint(s);
     }
     hzp_state_turn_rejoin(s, true);
-    if (s->asked)
-        hzp_trainer_thaw(s->trainer);
-    s->asked = false;
-    if (s->job_asked)
-        hzp_state_end_job(s);
     hzp_state_turn_saver(s, true);
     return NULL;
 }
@@ -483,13 +527,17 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->trainer = trainer;
     s->model = model;
     s->loop = loop;
-    hzp_trainer_set_asker(trainer, &s->wake);
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     make_copy(s);
     restore_history(s);
     if (s->dir)
         HZP_TRY(hzp_trainer_keep_slices(trainer));
+    if (hzp_trainer_whole_layout(trainer)) {
+        s->finished =
+            (struct hzp_border_call){.fn = hzp_trainer_finished, .ctx = trainer, .wake = &s->wake};
+        hzp_loop_post(loop, &s->finished);
+    }
     if (s->dir)
         s->upload = hzp_upload_create(s->dir, s->config.layout, hzp_weights_type(model->weights));
     hzp_trainer_set_failed(trainer, s->failed_before, s->failed_before_count);
@@ -542,9 +590,14 @@ int hzp_state_stop(struct hzp_state *s, bool save)
     if (!s->started)
         return HZP_OK;
     atomic_store(&s->stopping, true);
+    hzp_loop_close_borders(s->loop);
     hzp_wake_poke(&s->wake);
     pthread_join(s->thread, NULL);
     s->started = false;
+    /* What it could not give back any more. */
+    struct hzp_border border = hzp_loop_border(s->loop);
+    hzp_trainer_thaw(s->trainer, &border);
+    hzp_trainer_resume(s->trainer, &border);
     write_log(s);
     if (atomic_load(&s->read_only))
         return HZP_OK; /* nothing was learned */

@@ -17,6 +17,7 @@
 #include "api/learn/upload.h"
 #include "api/learn/versions.h"
 #include "base/thread.h"
+#include "nanobatch/border.h"
 
 #include <stdatomic.h>
 
@@ -34,10 +35,6 @@ enum {
 /* Note in the log, written at an orderly end: ids below it were given to versions, also such that
  * were only on trial and are not in the log. */
 #define HZP_STATE_NOTE_IDS "version_ids"
-
-/* What a job needs: nothing; that learning is suspended (train/trainer_suspend.h); the trainer's
- * state frozen. */
-enum hzp_job_need { HZP_NEEDS_NOTHING, HZP_NEEDS_SUSPENSION, HZP_NEEDS_FREEZE };
 
 struct hzp_state {
     /* fixed after open */
@@ -71,9 +68,10 @@ struct hzp_state {
     int64_t saved_step; /* optimizer step of the newest checkpoint */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns, save_begin_ns;
-    bool asked, journal_failed, starves;
-    uint64_t job_asked; /* the job that waits for what it needs; 0: none */
-    enum hzp_job_need job_need;
+    bool journal_failed, starves;
+    struct hzp_border_call release; /* the newest of hzp_state_release */
+    /* the loop is to end, and waits for a last checkpoint; fn NULL: it would not wait */
+    struct hzp_border_call finished;
     /* a checkpoint in two stages (write_behind.c) */
     struct hzp_snapshot *copy; /* NULL: checkpoints are written while the trainer is frozen */
     pthread_t saver;
@@ -155,7 +153,19 @@ int64_t hzp_state_first_mark(struct hzp_state *s);
 /* Reads the marks of the log again.  The caller has changed them, or opens the state. */
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
 
-/* --- write_behind.c: file thread -------------------------------------------------------------- */
+/* Border calls (nanobatch/border.h) of the file thread.
+ * Call: waits until the function is done.  HZP_EDEVICE, HZP_EIO, HZP_ECANCELED: the loop has
+ * ended.
+ * Hold: calls it with the trainer, for which it may wait long; the thread's other work goes on
+ * meanwhile.  HZP_ECANCELED: the loop has ended, or in_vain said that it is not to be waited for,
+ * and it is to be released all the same.
+ * Release: calls it with the trainer, without waiting. */
+int hzp_state_call(struct hzp_state *s, hzp_border_fn *fn, void *ctx, struct hzp_err_text *reterr);
+int hzp_state_hold(struct hzp_state *s, hzp_border_fn *fn, bool (*in_vain)(struct hzp_state *s));
+void hzp_state_release(struct hzp_state *s, hzp_border_fn *fn);
+
+/* --- write_behind.c: file thread
+ * -------------------------------------------------------------- */
 
 /* Copies version v, whose state the trainer has and which is frozen, and writes the copy behind:
  * the trainer may go on when this returns. */
@@ -163,15 +173,13 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v);
 /* If the copy is on disk, or with wait as soon as it is, enters it in the log. */
 void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 
-/* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
+/* --- versions.c, rollback.c: file thread
+ * ------------------------------------------------------ */
 
-/* Asks the trainer for what the job that waits needs, and does it in the turn in which that is
- * granted: an update in progress ends first, and the thread's other work goes on meanwhile. */
+/* Does the job that waits: waits for what it needs from the trainer, as hzp_state_hold does. */
 void hzp_state_turn_jobs(struct hzp_state *s);
 /* Whether a job waits to be run. */
 bool hzp_state_job_waits(struct hzp_state *s);
-/* Gives back what was asked for. */
-void hzp_state_end_job(struct hzp_state *s);
 /* Removes checkpoints that the policy does not keep; never `needed`. */
 void hzp_state_prune(struct hzp_state *s, const char *needed);
 
@@ -195,12 +203,14 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
 int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
                            struct hzp_err_text *reterr);
 
-/* --- rejoin.c: file thread -------------------------------------------------------------------- */
+/* --- rejoin.c: file thread
+ * -------------------------------------------------------------------- */
 
 /* Does what a call of hzp_state_rejoin waits for.  last: the thread ends, and so does the wait. */
 void hzp_state_turn_rejoin(struct hzp_state *s, bool last);
 
-/* --- rollback.c ------------------------------------------------------------------------------- */
+/* --- rollback.c
+ * ------------------------------------------------------------------------------- */
 
 /* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
  * what was learned since learned again. */

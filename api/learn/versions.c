@@ -426,59 +426,26 @@ static void log_job(const struct hzp_version_job *job)
                 job->name[0] ? job->name : "-");
 }
 
-/* What the trainer must grant before the job may run. */
-static enum hzp_job_need need_of(struct hzp_state *s, const struct hzp_version_job *job)
+/* What a job needs: nothing; that learning is suspended (train/trainer_suspend.h); the trainer's
+ * state frozen. */
+enum job_need { NEEDS_NOTHING, NEEDS_SUSPENSION, NEEDS_FREEZE };
+
+static enum job_need need_of(struct hzp_state *s, const struct hzp_version_job *job)
 {
     struct hzp_logged_checkpoint kept;
     struct hzp_err_text text;
     if (job->kind == HZP_JOB_ACTIVATE || job->kind == HZP_JOB_FORGET || job->kind == HZP_JOB_PUSH)
-        return HZP_NEEDS_SUSPENSION;
+        return NEEDS_SUSPENSION;
     bool on_disk = find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
-    return on_disk ? HZP_NEEDS_NOTHING : HZP_NEEDS_FREEZE;
+    return on_disk ? NEEDS_NOTHING : NEEDS_FREEZE;
 }
 
-/* Asks for what the job needs, once; true: it is there. */
-static bool ready(struct hzp_state *s, const struct hzp_version_job *job)
+static void give_back(struct hzp_state *s, enum job_need need)
 {
-    if (s->job_asked != job->id) {
-        s->job_asked = job->id;
-        s->job_need = need_of(s, job);
-        if (s->job_need == HZP_NEEDS_SUSPENSION)
-            hzp_trainer_suspend(s->trainer);
-        if (s->job_need == HZP_NEEDS_FREEZE)
-            hzp_trainer_freeze(s->trainer);
-        hzp_loop_poke(s->loop);
-    }
-    return s->job_need == HZP_NEEDS_SUSPENSION ? hzp_trainer_suspended(s->trainer)
-           : s->job_need == HZP_NEEDS_FREEZE   ? hzp_trainer_frozen(s->trainer) != NULL
-                                               : true;
-}
-
-void hzp_state_end_job(struct hzp_state *s)
-{
-    if (s->job_need == HZP_NEEDS_SUSPENSION)
-        hzp_trainer_resume(s->trainer);
-    if (s->job_need == HZP_NEEDS_FREEZE)
-        hzp_trainer_thaw(s->trainer);
-    s->job_need = HZP_NEEDS_NOTHING;
-    s->job_asked = 0;
-    hzp_loop_poke(s->loop);
-    hzp_wake_poke(&s->wake); /* state may have changed meanwhile */
-}
-
-bool hzp_state_job_waits(struct hzp_state *s)
-{
-    hzp_lock_take(&s->lock);
-    bool waits = s->jobs && s->job[s->jobs % HZP_JOBS_KEPT].state == HZP_JOB_WAITS;
-    hzp_lock_release(&s->lock);
-    return waits;
-}
-
-/* While ranks are missing the trainer grants nothing. */
-static bool waits_for_ranks(struct hzp_state *s, const struct hzp_version_job *job)
-{
-    return hzp_trainer_parting(s->trainer) && hzp_trainer_rejoins(s->trainer) &&
-           need_of(s, job) != HZP_NEEDS_NOTHING;
+    if (need == NEEDS_SUSPENSION)
+        hzp_state_release(s, hzp_trainer_resume);
+    if (need == NEEDS_FREEZE)
+        hzp_state_release(s, hzp_trainer_thaw);
 }
 
 /* A version that is not on disk can be kept while it serves, or once its trial has ended so. */
@@ -493,44 +460,81 @@ static int check_serves(struct hzp_state *s, const struct hzp_version_job *job,
 }
 
 /* Whether the job can be done, as far as that is known yet. */
-static int check(struct hzp_state *s, const struct hzp_version_job *job,
+static int check(struct hzp_state *s, const struct hzp_version_job *job, enum job_need need,
                  struct hzp_err_text *reterr)
 {
-    enum hzp_job_need need = need_of(s, job);
     bool parts = hzp_trainer_parting(s->trainer) && !hzp_trainer_rejoins(s->trainer);
-    if (parts && need != HZP_NEEDS_NOTHING)
+    if (parts && need != NEEDS_NOTHING)
         return hzp_fail(reterr, HZP_EBUSY,
                         "the ranks cannot go on together, as the log says: restart the server");
-    if (s->job_asked == job->id)
+    return need == NEEDS_FREEZE ? check_serves(s, job, reterr) : hzp_state_check(s, job, reterr);
+}
+
+/* While ranks are missing nothing is suspended or saved. */
+static bool ranks_are_missing(struct hzp_state *s)
+{
+    return hzp_trainer_parting(s->trainer);
+}
+
+/* Waits for what the job needs.  < 0: another time. */
+static int obtain(struct hzp_state *s, enum job_need need)
+{
+    if (need == NEEDS_NOTHING)
         return HZP_OK;
-    return need == HZP_NEEDS_FREEZE ? check_serves(s, job, reterr)
-                                    : hzp_state_check(s, job, reterr);
+    if (ranks_are_missing(s))
+        return HZP_EBUSY;
+    int r = hzp_state_hold(s, need == NEEDS_FREEZE ? hzp_trainer_freeze : hzp_trainer_suspend,
+                           ranks_are_missing);
+    if (r < 0)
+        give_back(s, need);
+    return r;
+}
+
+/* *ret: the job that waits; id 0: none does. */
+static void find_job(struct hzp_state *s, struct hzp_version_job *ret)
+{
+    *ret = (struct hzp_version_job){.id = 0};
+    hzp_lock_take(&s->lock);
+    const struct hzp_version_job *job = &s->job[s->jobs % HZP_JOBS_KEPT];
+    if (s->jobs && job->state == HZP_JOB_WAITS)
+        *ret = *job;
+    hzp_lock_release(&s->lock);
+}
+
+static void set_job(struct hzp_state *s, const struct hzp_version_job *job)
+{
+    hzp_lock_take(&s->lock);
+    s->job[job->id % HZP_JOBS_KEPT] = *job;
+    hzp_lock_release(&s->lock);
+}
+
+bool hzp_state_job_waits(struct hzp_state *s)
+{
+    struct hzp_version_job job;
+    find_job(s, &job);
+    return job.id != 0;
 }
 
 void hzp_state_turn_jobs(struct hzp_state *s)
 {
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_version_job asked = {.id = 0};
-    hzp_lock_take(&s->lock);
-    struct hzp_version_job *job = &s->job[s->jobs % HZP_JOBS_KEPT];
-    if (s->jobs && job->state == HZP_JOB_WAITS)
-        asked = *job;
-    hzp_lock_release(&s->lock);
+    struct hzp_version_job asked;
+    find_job(s, &asked);
     if (!asked.id)
         return;
     /* What cannot be done disturbs nothing: a suspension withdraws a trial. */
-    int r = check(s, &asked, &text);
-    if (r >= 0 && (waits_for_ranks(s, &asked) || !ready(s, &asked)))
+    enum job_need need = need_of(s, &asked);
+    int r = check(s, &asked, need, &text);
+    if (r >= 0 && obtain(s, need) < 0)
         return;
-    hzp_lock_take(&s->lock);
-    job->state = HZP_JOB_RUNS;
-    hzp_lock_release(&s->lock);
-    hzp_state_journal(s);
     struct hzp_version_job result = asked;
     result.state = HZP_JOB_RUNS;
-    if (r >= 0)
+    set_job(s, &result);
+    hzp_state_journal(s);
+    if (r >= 0) {
         r = run_job(s, &asked, &result, &text);
-    hzp_state_end_job(s);
+        give_back(s, need);
+    }
     result.state = r < 0 ? HZP_JOB_FAILED : result.learn_to ? HZP_JOB_LEARNS : HZP_JOB_DONE;
     result.code = r;
     if (r < 0)
@@ -538,7 +542,6 @@ void hzp_state_turn_jobs(struct hzp_state *s)
     if (result.state != HZP_JOB_LEARNS)
         result.ended_unix_ms = hzp_unix_ms();
     log_job(&result);
-    hzp_lock_take(&s->lock);
-    s->job[asked.id % HZP_JOBS_KEPT] = result;
-    hzp_lock_release(&s->lock);
+    set_job(s, &result);
+    hzp_wake_poke(&s->wake); /* state may have changed meanwhile */
 }

@@ -95,7 +95,7 @@ static void lead(struct tiny_config config, struct hzp_link *link)
     config.link = link;
     config.shards.rank = 0;
     struct tiny *t = tiny_open(&config);
-    hzp_trainer_set_wake(t->trainer, hzp_loop_wake, t->loop);
+    hzp_trainer_set_loop(t->trainer, t->loop);
     for (int32_t u = 0; u < t->fixture.layout.units && config.shards.groups.z3 == 1; u++) {
         struct hzp_unit_view from = hzp_unit_view(tiny_units(half), u);
         memcpy(hzp_version_unit(t->weights, t->draft, u).base, from.base, hzp_unit_bytes(&from));
@@ -122,7 +122,7 @@ static void lead(struct tiny_config config, struct hzp_link *link)
     if (size != again_size || memcmp(end, again, size))
         fail_msg("the checkpoints of one rank and of %d differ", hzp_link_ranks(link));
     hzp_trainer_dismiss_ranks(t->trainer);
-    hzp_trainer_set_wake(t->trainer, NULL, NULL);
+    hzp_trainer_set_loop(t->trainer, NULL);
     tiny_close(t);
     tiny_close(half);
     free(end);

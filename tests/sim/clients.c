@@ -330,15 +330,29 @@ static void hold_versions(struct sim_world *w)
     }
 }
 
+static void thaw(struct sim_world *w)
+{
+    if (w->freeze.fn) {
+        hzp_loop_cancel(w->loop, &w->freeze);
+        hzp_loop_await(w->loop, &w->thaw); /* it came before the freeze, if that was tried */
+        w->thaw = (struct hzp_border_call){.fn = hzp_trainer_thaw, .ctx = w->trainer};
+        hzp_loop_post(w->loop, &w->thaw);
+    }
+    w->freeze.fn = NULL;
+    w->frozen = false;
+}
+
 static void freeze_and_pause(struct sim_world *w)
 {
-    if (sim_chance(w, 5))
-        hzp_trainer_freeze(w->trainer);
-    w->frozen = hzp_trainer_frozen(w->trainer) != NULL;
-    if (w->frozen && sim_chance(w, 100)) {
-        hzp_trainer_thaw(w->trainer);
-        w->frozen = false;
+    bool calls = sim_chance(w, 5);
+    int r;
+    if (calls && !w->freeze.fn) {
+        w->freeze = (struct hzp_border_call){.fn = hzp_trainer_freeze, .ctx = w->trainer};
+        hzp_loop_post(w->loop, &w->freeze);
     }
+    w->frozen = w->freeze.fn && hzp_loop_ended(w->loop, &w->freeze, &r) && r == HZP_OK;
+    if (w->frozen && sim_chance(w, 100))
+        thaw(w);
     if (sim_chance(w, w->paused ? 50 : 2)) {
         w->paused = !w->paused;
         hzp_trainer_pause(w->trainer, w->paused);
@@ -401,7 +415,7 @@ void sim_clients(struct sim_world *w, bool more)
         if (w->held[i])
             hzp_weights_release(w->weights, w->held[i], w->landed);
     memset(w->held, 0, sizeof(w->held));
-    hzp_trainer_thaw(w->trainer);
+    thaw(w);
     hzp_trainer_pause(w->trainer, false);
-    w->frozen = w->paused = false;
+    w->paused = false;
 }

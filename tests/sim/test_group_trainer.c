@@ -350,16 +350,20 @@ static void *saver_main(void *arg)
 {
     struct world *w = arg;
     struct hzp_err_text text;
+    struct hzp_border_call finished = {.fn = hzp_trainer_finished, .ctx = w->trainer};
     bool last;
+    int ended;
+    hzp_loop_post(w->loop, &finished);
     do {
-        struct hzp_version *v = NULL;
         int i = HZP_MIN(w->saves, SAVES - 1);
-        while (!(last = hzp_trainer_rested(w->trainer)) && i == SAVES - 1)
-            usleep(1000);
-        hzp_trainer_freeze(w->trainer);
-        hzp_loop_poke(w->loop);
-        while (!(v = hzp_trainer_frozen(w->trainer)))
-            sched_yield();
+        if (i == SAVES - 1)
+            hzp_loop_await(w->loop, &finished);
+        last = hzp_loop_ended(w->loop, &finished, &ended);
+        if (hzp_loop_call(w->loop, hzp_trainer_freeze, w->trainer) < 0) {
+            CHECK(w->scene.wrong != NOTHING); /* the group has ended */
+            break;
+        }
+        struct hzp_version *v = hzp_trainer_frozen(w->trainer);
         int r = hzp_snapshot_take(w->saved[i], w->trainer, v, &text);
         if (r < 0 && w->scene.wrong == NOTHING) {
             fprintf(stderr, "test_group_trainer: %s\n", text.text);
@@ -368,11 +372,10 @@ static void *saver_main(void *arg)
         last |= r < 0; /* the group has ended */
         w->saved_id[i] = v->record.id;
         w->saves++;
-        hzp_trainer_thaw(w->trainer);
-        hzp_loop_poke(w->loop);
+        hzp_loop_call(w->loop, hzp_trainer_thaw, w->trainer);
     } while (!last);
-    hzp_trainer_let_end(w->trainer);
-    hzp_loop_poke(w->loop);
+    hzp_loop_cancel(w->loop, &finished);
+    hzp_loop_call(w->loop, hzp_trainer_let_end, w->trainer);
     return NULL;
 }
 
@@ -425,7 +428,7 @@ static void open_first(struct world *w)
     if (!scene->saves)
         return;
     MUST(hzp_trainer_keep_slices(w->trainer));
-    hzp_trainer_set_wake(w->trainer, hzp_loop_wake, w->loop);
+    hzp_trainer_set_loop(w->trainer, w->loop);
     for (int i = 0; i < SAVES; i++)
         MUST(hzp_snapshot_create(&w->layout, scene->type, HZP_F32, &w->saved[i]));
     MUST(hzp_thread_start(&w->saver, "saver", saver_main, w));

@@ -229,6 +229,7 @@ struct sim_world {
 
     /* training */
     bool poisoned, broken, frozen, paused;
+    struct hzp_border_call freeze, thaw; /* freeze.fn NULL: not asked for */
     int64_t good_updates;
     uint64_t bad_updates, publications;
     uint64_t longest_item_ns, serve_steps, train_steps, ops;

@@ -87,7 +87,7 @@ static inline struct ranks *ranks_open(const struct tiny_config *config, int lag
     mine.shards.rank = 0;
     mine.link = r->link[0];
     r->first = tiny_open(&mine);
-    hzp_trainer_set_wake(r->first->trainer, hzp_loop_wake, r->first->loop);
+    hzp_trainer_set_loop(r->first->trainer, r->first->loop);
     for (int32_t i = 1; i < r->count; i++)
         other_open(&r->other[i], config, r->link[i]);
     for (int32_t i = 1; threads && i < r->count; i++)
@@ -130,11 +130,11 @@ static inline void ranks_run_to(struct ranks *r, int32_t updates)
 /* Turns rank 0 until its trainer rests, or has failed.  The other ranks run elsewhere. */
 static inline void ranks_rest(struct tiny *first)
 {
-    hzp_trainer_freeze(first->trainer); /* no update begins */
+    tiny_border(first, hzp_trainer_freeze); /* no update begins */
     while (!hzp_trainer_rests(first->trainer) && first->trainer->stage != HZP_TRAINER_BROKEN)
         if (hzp_loop_turn(first->loop) <= 0)
             hzp_loop_sleep(first->loop, 1000000);
-    hzp_trainer_thaw(first->trainer);
+    tiny_border(first, hzp_trainer_thaw);
 }
 
 static inline void ranks_close(struct ranks *r)
@@ -149,7 +149,7 @@ static inline void ranks_close(struct ranks *r)
             pthread_join(o->thread, NULL);
         other_close(o, r->link[i]);
     }
-    hzp_trainer_set_wake(r->first->trainer, NULL, NULL);
+    hzp_trainer_set_loop(r->first->trainer, NULL);
     tiny_close(r->first);
     for (int32_t i = 0; i < r->count; i++)
         hzp_link_close(r->link[i]);

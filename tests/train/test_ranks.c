@@ -349,14 +349,10 @@ static void *save(void *arg)
 {
     struct saver *s = arg;
     struct tiny *t = s->r->first;
-    struct hzp_version *v;
-    hzp_trainer_freeze(t->trainer);
-    hzp_loop_poke(t->loop);
-    while (!(v = hzp_trainer_frozen(t->trainer)))
-        usleep(1000);
+    assert_int_equal(hzp_loop_call(t->loop, hzp_trainer_freeze, t->trainer), HZP_OK);
+    struct hzp_version *v = hzp_trainer_frozen(t->trainer);
     s->result = hzp_trainer_save(t->trainer, v, dir, "x", &s->text);
-    hzp_trainer_thaw(t->trainer);
-    hzp_loop_poke(t->loop);
+    assert_int_equal(hzp_loop_call(t->loop, hzp_trainer_thaw, t->trainer), HZP_OK);
     s->done = true;
     return NULL;
 }
@@ -649,11 +645,10 @@ static void test_rank_lost_any_time(void **state)
                                      &checksum));
         assert_true(checksum == v->record.checksum);
         assert_int_equal(v->record.optimizer_step, stats.optimizer_step);
-        hzp_trainer_freeze(r->first->trainer); /* the version can still be exported */
-        hzp_loop_turn(r->first->loop);
+        /* the version can still be exported */
+        assert_int_equal(tiny_border(r->first, hzp_trainer_freeze), HZP_OK);
         assert_ptr_equal(hzp_trainer_frozen(r->first->trainer), v);
-        hzp_trainer_thaw(r->first->trainer);
-        hzp_loop_turn(r->first->loop);
+        tiny_border(r->first, hzp_trainer_thaw);
         ranks_close(r);
     }
     assert_true(in_tail > 0);

@@ -136,6 +136,7 @@ struct restore {
     bool reset; /* the optimizer */
     bool lies;  /* what is sent is not what rank 0 has */
     pthread_t thread;
+    struct hzp_version *draft;
     uint64_t made;
     int result;
     struct hzp_err_text text;
@@ -157,21 +158,17 @@ static int read_saved(void *ctx, int32_t u, const void **ret, struct hzp_err_tex
     return HZP_OK;
 }
 
-/* Pokes the loop and waits a little. */
-static void look_again(struct tiny *t)
+static int take_draft(void *ctx, const struct hzp_border *border)
 {
-    hzp_loop_poke(t->loop);
-    usleep(100);
+    struct restore *x = ctx;
+    return hzp_weights_begin(x->r->first->weights, &x->draft);
 }
 
 static struct hzp_version *fill_draft(struct restore *x, struct hzp_trainer_numbers *numbers)
 {
     struct tiny *t = x->r->first;
-    struct hzp_version *draft;
-    bool revived;
-    hzp_trainer_ask_draft(t->trainer, UINT64_MAX, false);
-    while (hzp_trainer_draft(t->trainer, &draft, &revived) == HZP_EBUSY)
-        look_again(t);
+    assert_int_equal(hzp_loop_call(t->loop, take_draft, x), HZP_OK);
+    struct hzp_version *draft = x->draft;
     for (int32_t u = 0; u < x->saved->weights.layout->units; u++) {
         struct hzp_unit_view from = hzp_unit_view(&x->saved->weights, u);
         struct hzp_unit_view to = hzp_version_unit(t->weights, draft, u);
@@ -197,16 +194,14 @@ static void *restore(void *arg)
 {
     struct restore *x = arg;
     struct tiny *t = x->r->first;
+    struct hzp_trainer_older older = {.trainer = t->trainer};
     struct hzp_trainer_numbers numbers;
     struct hzp_unit_source source = {.read = read_saved, .ctx = x};
     bool whole = x->r->first->config.shards.groups.z3 == 1 && !x->lies;
-    hzp_trainer_suspend(t->trainer);
-    while (!hzp_trainer_suspended(t->trainer))
-        look_again(t);
-    struct hzp_version *v = fill_draft(x, &numbers);
-    hzp_trainer_ask_publish(t->trainer, &numbers);
-    while (!(x->made = hzp_trainer_published(t->trainer)))
-        look_again(t);
+    assert_int_equal(hzp_loop_call(t->loop, hzp_trainer_suspend, t->trainer), HZP_OK);
+    struct hzp_version *v = older.draft = fill_draft(x, &older.numbers);
+    assert_int_equal(hzp_loop_call(t->loop, hzp_trainer_publish_older, &older), HZP_OK);
+    x->made = older.published;
     if (x->result >= 0)
         x->result = x->reset ? hzp_trainer_clear_suspended(t->trainer)
                              : hzp_trainer_load_suspended(t->trainer, v, dir, &numbers, &x->text);
@@ -254,8 +249,7 @@ static void assert_ranks(const struct copy *c, struct ranks *r)
 
 static void go_on(struct ranks *r)
 {
-    hzp_trainer_resume(r->first->trainer);
-    hzp_loop_poke(r->first->loop);
+    tiny_border(r->first, hzp_trainer_resume);
 }
 
 static bool all_learned(struct ranks *r)
@@ -393,10 +387,10 @@ static void test_in_tail(void **state)
         assert_true(ranks_turn(r));
     int32_t reports = r->first->reports;
     struct restore x = {.r = r, .saved = &one.saved};
-    hzp_trainer_suspend(t);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tiny_border(r->first, hzp_trainer_suspend), HZP_EBUSY);
         ranks_turn(r);
-    assert_false(hzp_trainer_suspended(t));
+    }
     run_restore(&x);
     if (x.result < 0)
         fail_msg("%s", x.text.text);

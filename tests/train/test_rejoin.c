@@ -95,6 +95,7 @@ static void *come_again(void *arg)
 /* What the file thread of rank 0 does. */
 struct rejoin {
     struct hzp_trainer *trainer;
+    struct hzp_loop *loop;
     const struct hzp_version *serving;
     struct hzp_link *link;
     const char *from; /* the checkpoint; NULL: there is none */
@@ -107,28 +108,24 @@ static void *rejoin(void *arg)
 {
     struct rejoin *j = arg;
     struct hzp_trainer_numbers numbers;
-    hzp_trainer_link_closed(j->trainer);
-    hzp_trainer_suspend(j->trainer);
-    while (!hzp_trainer_suspended(j->trainer))
-        usleep(100);
+    assert_int_equal(hzp_loop_call(j->loop, hzp_trainer_link_closed, j->trainer), HZP_OK);
+    assert_int_equal(hzp_loop_call(j->loop, hzp_trainer_suspend, j->trainer), HZP_OK);
     j->result =
         j->from ? hzp_trainer_load_suspended(j->trainer, j->serving, j->from, &numbers, &j->text)
                 : hzp_trainer_clear_suspended(j->trainer);
     if (j->result >= 0)
         j->result = hzp_trainer_give(j->trainer, j->link, j->from, &j->text);
-    while (j->result >= 0 && !hzp_trainer_joined(j->trainer))
-        usleep(100);
     if (j->result >= 0)
-        hzp_trainer_resume(j->trainer);
+        hzp_loop_call(j->loop, hzp_trainer_resume, j->trainer);
     atomic_store(&j->done, true);
+    hzp_loop_poke(j->loop);
     return NULL;
 }
 
 /* Rank 0 lets go of the link, which is closed then; the other ranks end. */
 static void part(struct ranks *r)
 {
-    hzp_trainer_part(r->first->trainer);
-    for (int turns = 0; !hzp_trainer_parted(r->first->trainer); turns++) {
+    for (int turns = 0; tiny_border(r->first, hzp_trainer_part) == HZP_EBUSY; turns++) {
         assert_true(turns < 100000);
         if (hzp_loop_turn(r->first->loop) <= 0)
             hzp_loop_sleep(r->first->loop, 1000000);
@@ -149,6 +146,7 @@ static void meet_again(struct ranks *r, const struct tiny_config *config, const 
 {
     struct hzp_err_text text = {{0}, {0}};
     struct rejoin job = {.trainer = r->first->trainer,
+                         .loop = r->first->loop,
                          .serving = hzp_weights_current(r->first->weights),
                          .from = from};
     pthread_t thread;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State that was damaged, lost, or begun with another model; full disks; bodies that come again. */
 #include "tests/train/state_server.h"
+#include "nanobatch/loop_state.h"
 #include "train/trainer_state.h"
 
 #include <sqlite3.h>
@@ -506,14 +507,14 @@ static void test_failed_example(void **state)
     close_server(&s, true);
 }
 
-static struct hzp_trainer *failing;
+static struct server *failing;
 
 /* The update has begun to write: the file thread, which waited with its journal, asks for a
  * freeze. */
 static void wait_for_freeze(void)
 {
     atomic_store(&journal_waits, 0);
-    while (!atomic_load(&failing->freeze))
+    while (!hzp_borders_wait(&failing->loop->borders))
         usleep(500);
 }
 
@@ -531,12 +532,13 @@ static void test_due_after_failure(void **state)
     while (hzp_loop_turn(s.loop) > 0)
         ;
     uint64_t good = hzp_weights_current(s.weights)->record.id;
-    failing = s.trainer;
+    failing = &s;
     fail_audits(&s, wait_for_freeze);
     accept(&s, 2);
     while (!is_broken(&s))
         turn_or_wait(&s);
-    while (atomic_load(&failing->freeze)) /* until the file thread has looked at it */
+    while (hzp_borders_wait(&s.loop->borders) ||
+           s.trainer->freeze) /* until the file thread has looked at it */
         turn_or_wait(&s);
     assert_int_equal(hzp_weights_current(s.weights)->record.id, good);
     hzp_state_read_stats(s.state, &stats);

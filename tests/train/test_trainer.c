@@ -617,9 +617,8 @@ static struct tiny *run_frozen(bool freeze, int32_t publish_every)
     for (int round = 0; round < 6 && freeze; round++) {
         for (int i = 0; i < 70 + round * 31; i++)
             hzp_loop_turn(t->loop);
-        hzp_trainer_freeze(t->trainer);
         int turns = 0;
-        while (!hzp_trainer_frozen(t->trainer) && turns++ < 100000)
+        while (tiny_border(t, hzp_trainer_freeze) == HZP_EBUSY && turns++ < 100000)
             hzp_loop_turn(t->loop);
         struct hzp_version *v = hzp_trainer_frozen(t->trainer);
         assert_non_null(v);
@@ -635,7 +634,7 @@ static struct tiny *run_frozen(bool freeze, int32_t publish_every)
         assert_true(fixture_units_same(NULL, &m, at_m));
         fixture_units_free(&weights);
         fixture_units_free(&m);
-        hzp_trainer_thaw(t->trainer);
+        tiny_border(t, hzp_trainer_thaw);
         assert_null(hzp_trainer_frozen(t->trainer));
     }
     tiny_run(t);

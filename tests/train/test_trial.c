@@ -296,26 +296,27 @@ static void check_withdrawn(bool stops)
     tiny_publish(t);
     tiny_push(t, 1, 3);
     assert_int_equal(run_to_trial(t), 2);
-    hzp_trainer_freeze(t->trainer);
+    assert_int_equal(tiny_border(t, hzp_trainer_freeze), HZP_EBUSY);
     assert_int_equal(run_to_trial(t), 2);
-    assert_null(hzp_trainer_frozen(t->trainer)); /* no checkpoint contains it */
-    hzp_trainer_thaw(t->trainer);
+    assert_int_equal(tiny_border(t, hzp_trainer_freeze), HZP_EBUSY); /* no checkpoint contains it */
+    tiny_border(t, hzp_trainer_thaw);
     hzp_trainer_pause(t->trainer, true);
     assert_int_equal(hzp_trials_ask(config.trials, 2, true, NULL), HZP_OK);
     assert_int_equal(run_to_trial(t), 2); /* paused */
     if (stops)
         hzp_trainer_finish(t->trainer);
     else
-        hzp_trainer_suspend(t->trainer);
+        assert_int_equal(tiny_border(t, hzp_trainer_suspend), HZP_EBUSY);
     assert_int_equal(run_to_trial(t), 0);
-    assert_true(stops || hzp_trainer_suspended(t->trainer));
+    if (!stops)
+        assert_int_equal(tiny_border(t, hzp_trainer_suspend), HZP_OK);
     assert_true(hzp_trainer_idle(t->trainer));
     tiny_assert_same(plain, t);
     assert_true(t->report[0].withdrawn && !t->report[0].rejected && t->report[0].trial == 2);
     hzp_sample_queue_read_stats(t->queue, &queue);
     assert_true(queue.samples == 3 && queue.learned_through < 1 && queue.touched_through < 1);
     if (!stops) {
-        hzp_trainer_resume(t->trainer);
+        tiny_border(t, hzp_trainer_resume);
         hzp_trainer_pause(t->trainer, false);
         assert_int_equal(run_to_trial(t), 3);
         assert_int_equal(hzp_trials_ask(config.trials, 3, true, NULL), HZP_OK);

@@ -201,6 +201,13 @@ static inline void tiny_run(struct tiny *t)
     assert_int_equal(r, 0);
 }
 
+/* What a border call of another thread would do here. */
+static inline int tiny_border(struct tiny *t, hzp_border_fn *fn)
+{
+    struct hzp_border border = hzp_loop_border(t->loop);
+    return fn(t->trainer, &border);
+}
+
 /* The current version's units. */
 static inline const struct hzp_units *tiny_units(const struct tiny *t)
 {
