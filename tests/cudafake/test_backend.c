@@ -302,6 +302,16 @@ static void test_loading(void **state)
     struct hzp_about about;
     hzp_device_about(0, &about); /* starts the driver, too */
     assert_string_equal(fake_loading(), "EAGER");
+    /* what the library's code takes then is not planned */
+    size_t total[2];
+    for (int i = 0; i < 2; i++) {
+        fake_set_loaded(i ? (size_t)3 << 30 : 0);
+        rig_open(&g, 9, NULL);
+        total[i] = g.dev->mem_total;
+        rig_close(&g);
+    }
+    fake_set_loaded(0);
+    assert_int_equal(total[0] - total[1], (size_t)3 << 30);
 }
 
 /* ---- kernels that begin early ---- */
