@@ -19,7 +19,7 @@
 struct hzp_warm {
     const struct hzp_kv *kv; /* the pool, all of whose pages are free */
     int32_t positions;       /* length of the longest sequence */
-    int32_t lines;           /* rows of the page table, for steps that records tell; 0: for others */
+    int32_t lines;           /* rows of the page table, for steps that records tell; 0: others */
 };
 
 /* Fills the batch with `rows` decode rows, one per sequence; at most the batch's sizes, and with
