@@ -596,7 +596,7 @@ ASKED = ["opcheck of every op", "golden numbers", "greedy text equal", "1B text 
          "8B offline 1024/512", "8B offline 1000/1000", "8B offline 1000/1000, weights and KV cache in fp8",
          "8B offline 512/512, drawn", "8B decode attention", "8B decoding, one request", "8B decoding, 64 sequences",
          "8B prefill", "8B decode step without graphs", "8B decode step without early", "8B decode step without fewer",
-         "8B decode step without the tensor", "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
+         "8B decode step without the tensor", "8B decode step with early", "3B training", "8B full fine-tuning", "8B inter-token latency, 0 swaps", "8B inter-token latency, 1 swaps",
          "8B inter-token latency, 10 swaps", "8B worst inter-token latency at a swap", "8B co-serving gain at half load, goals held",
          "8B plans over", "3B decode step over two lanes", "R -> P of decode attention + training's products, green",
          "R -> P of decode attention + training's products, grid", "8B decode in fp8", "8B logits in fp8",
