@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another kernel in the programs of a pack, without a build: used by dev/gpu/run.
 
-    run objects BUILD FILE.txz        what relinking needs, of the build that the pack was made of
+    run objects BUILD FILE.txz [PACK.txz]   what relinking needs, of the build that the pack was made of
     run relink FOLDER SOURCE... [--programs NAME,...] [--arch 90a]
 
 FOLDER is where both the pack and FILE.txz were unpacked.  SOURCE is a .cu, or a .c of the library that includes no
 header of a package that is missing here; it is compiled as the build compiled it, a kernel for this machine's GPU alone.
 A source is known by its name: a changed copy from elsewhere replaces what has the same name.  Headers are those of the
-tree that this script lies in: after a change of one, name every source that includes it.  Then the programs are linked
+tree that this script lies in: after a change of one, name every source that includes it; those that are not as in the
+build and were not named are told.  Then the programs are linked
 from all objects, those replaced earlier included, and replace those of the pack, all of them or none.  Programs
 that use the library's shared form (opcheck and other tests) are not linked anew: the shared form is.
 
@@ -16,6 +17,7 @@ its headers.  It needs nvcc, a C compiler and the libraries in FOLDER/lib; no he
 """
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import json
 import os
@@ -32,26 +34,30 @@ import libraries
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = "libhzp_tests.so"
-COMMANDS = ("objects", "relink")
 
 
 def said_by(*command, **more):
     return subprocess.run(command, capture_output=True, text=True, check=True, **more).stdout
 
 
-def digest(source, root=ROOT):
+@functools.lru_cache(maxsize=None)
+def read(path):
+    """A file's hash, and the headers of the tree that it includes."""
+    with open(path, "rb") as file:
+        text = file.read()
+    headers = [os.path.join(ROOT, name.decode()) for name in re.findall(rb'^\s*#\s*include\s+"([^"]+)"', text, re.M)]
+    return hashlib.sha256(text).digest(), [header for header in headers if os.path.exists(header)]
+
+
+def digest(source):
     """Hash of a source, and of every header of the tree that it includes."""
     seen, waiting, whole = set(), [source], hashlib.sha256()
     while waiting:
-        path = waiting.pop()
-        with open(path, "rb") as file:
-            text = file.read()
-        whole.update(text)
-        for name in re.findall(rb'^\s*#\s*include\s+"([^"]+)"', text, re.M):
-            header = os.path.join(root, name.decode())
-            if header not in seen and os.path.exists(header):
-                seen.add(header)
-                waiting.append(header)
+        said, headers = read(waiting.pop())
+        whole.update(said)
+        new = [header for header in headers if header not in seen]
+        seen.update(new)
+        waiting += new
     return whole.hexdigest()[:8]
 
 
@@ -111,6 +117,7 @@ def runtime(build, program):
 
 
 def commit_of(build):
+    """The commit that the programs of a build name."""
     with open(os.path.join(build, "commit.c"), encoding="utf-8") as file:
         return re.search(r'hzp_commit.*"(.*)"', file.read()).group(1)
 
@@ -154,10 +161,9 @@ def objects(build, out, programs):
         shutil.copy(runtime(build, static), folder)
         with open(folder + "/links.json", "w", encoding="utf-8") as file:
             json.dump(links, file, indent=0)
-        with tarfile.open(out, "w:xz", preset=6) as tar:
+        with tarfile.open(out, "w:xz", preset=1) as tar:
             tar.add(folder, arcname="objects")
     print(f"{out}: {os.path.getsize(out) / 2**20:.1f} MiB, {len(every)} objects")
-    return 0
 
 
 # ---- relink: where the GPU is ----
@@ -239,13 +245,29 @@ def run_all(every, what):
     return [d.stderr for d in done]
 
 
+def replaced(folder):
+    """Source -> hash of those that earlier calls have replaced."""
+    state = folder + "/objects/changed.json"
+    if not os.path.exists(state):
+        return {}
+    with open(state, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def say_stale(folder, links, files):
+    """Names sources of the tree that are neither as in the build nor given: a changed header needs all that include it."""
+    changed = replaced(folder)
+    stale = [source for source, mark in links["hashes"].items() if source not in files and
+             os.path.exists(os.path.join(ROOT, source)) and
+             digest(os.path.join(ROOT, source)) not in (mark, changed.get(source))]
+    if stale:
+        print(f"run relink: {len(stale)} more are not as in the build, and not compiled: {' '.join(stale[:8])}"
+              + " ..." * (len(stale) > 8), file=sys.stderr)
+
+
 def remember(folder, links, files):
     """FOLDER/commit: the build's, and each source that is not as in the build."""
-    state = folder + "/objects/changed.json"
-    changed = {}
-    if os.path.exists(state):
-        with open(state, encoding="utf-8") as file:
-            changed = json.load(file)
+    state, changed = folder + "/objects/changed.json", replaced(folder)
     for source, path in files.items():
         changed[source] = digest(path)
         if changed[source] == links["hashes"][source]:
@@ -296,6 +318,7 @@ def relink(folder, names, programs="", arch=""):
     if any(source.endswith(".cu") for source in files):
         arch = arch or this_gpu(links["gpus"])
     to_link = targets(programs, links, folder)
+    say_stale(folder, links, files)
     with tempfile.TemporaryDirectory(dir=folder) as new:
         plan = list(commands(files, links, new, arch))
         reports = run_all([command for _, _, command in plan], f"{len(plan)} compiled")
@@ -311,19 +334,12 @@ def relink(folder, names, programs="", arch=""):
     return 0
 
 
-def main(words, programs):
-    """words: of the command line, from `objects` or `relink` on; programs: those of the pack, relative to the build."""
-    parser = argparse.ArgumentParser(prog="run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_subparsers(dest="what", required=True)
-    first = what.add_parser("objects")
-    first.add_argument("build")
-    first.add_argument("out")
-    second = what.add_parser("relink")
-    second.add_argument("folder")
-    second.add_argument("sources", nargs="+")
-    second.add_argument("--programs", default="")
-    second.add_argument("--arch", default="")
+def main(words):
+    """words: of the command line, behind `relink`."""
+    parser = argparse.ArgumentParser(prog="run relink", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("sources", nargs="+")
+    parser.add_argument("--programs", default="")
+    parser.add_argument("--arch", default="")
     given = parser.parse_args(words)
-    if given.what == "objects":
-        return objects(given.build, given.out, [p for p in programs if os.path.exists(os.path.join(given.build, p))])
     return relink(given.folder, given.sources, given.programs, given.arch)

@@ -203,7 +203,7 @@ def texts(folder, size):
     script = """
 set -u
 first=
-for variant in HZP_GRAPHS=1 HZP_GRAPHS=0 HZP_CUDA_EARLY=0; do
+for variant in HZP_GRAPHS=1 HZP_GRAPHS=0 HZP_CUDA_EARLY=0 HZP_CUDA_EARLY=all; do
   got=$(env $variant "$1" complete "$2" "Where does Zorin live?" --device "$3" --temperature 0 --max-tokens 48) || exit
   if [ -z "$got" ] || [ "$got" != "${first:=$got}" ]; then echo "FAIL $variant: '$got' is not '$first'"; exit 1; fi
   echo "same $variant"
@@ -232,20 +232,21 @@ def first(folder, size):
                [p("test_golden"), size.device] + golden[:size.golden], 4, "small", "last", kind="check", fallbacks="allowed")
     yield step("greedy equality", "the same text as on the CPU, with and without graphs", greedy(folder, size), 25, "small",
                "last", kind="check", files=[p("hzpserve"), p("world/config.json")])
-    yield step("greedy, 1B", "the same text in graphs, op by op and with kernels one after the other",
-               texts(folder, size), 12, "small", "last", kind="check", env=noise())
+    yield step("greedy, 1B", "the same text in graphs, op by op, with kernels one after the other, and all begun early",
+               texts(folder, size), 16, "small", "last", kind="check", env=noise())
     yield step("ceiling", "the bf16 product in a burst, and sustained under the power limit: the goals are shares of the "
                "second; and a model's products alone", [p("ceiling"), size.device, *size.ceiling], 12, "small", "json")
     yield product(folder, size, "product", "steps as the server builds them, in graphs: decode and prefill", size.big,
                   expect=16)
     for name, variable, what in (
-            ("op by op", "HZP_GRAPHS", "decode steps without graphs"),
-            ("each kernel after the other", "HZP_CUDA_EARLY", "decode steps whose kernels begin only once the one before "
+            ("op by op", "HZP_GRAPHS=0", "decode steps without graphs"),
+            ("each kernel after the other", "HZP_CUDA_EARLY=0", "decode steps whose kernels begin only once the one before "
              "has ended; the difference to \"product\" is what beginning early gives"),
-            ("norms and SwiGLU alone", "HZP_CUDA_FUSE", "decode steps of few rows with more kernels; the difference to "
+            ("all early", "HZP_CUDA_EARLY=all", "decode steps of more than four rows whose kernels begin early, too"),
+            ("norms and SwiGLU alone", "HZP_CUDA_FUSE=0", "decode steps of few rows with more kernels; the difference to "
              "\"product\" is what having them in the products gives"),
-            ("loads by threads", "HZP_CUDA_BULK", "decode steps whose attention does not use the tensor copy engine")):
-        yield product(folder, size, f"product, {name}", what, "--decode", size.big, env={variable: "0"})
+            ("loads by threads", "HZP_CUDA_BULK=0", "decode steps whose attention does not use the tensor copy engine")):
+        yield product(folder, size, f"product, {name}", what, "--decode", size.big, env=dict([variable.split("=")]))
     yield step("cudnn attention, quick", "training attention of the middle and big shape, ours and cuDNN's; skipped where "
                "there is no cuDNN", [p("cudnn_attention"), *size.attention], 15, "attention", "json", optional=True)
     yield step("fp8, offers", "how many algorithms cuBLASLt has for each product of e4m3, by rows, output and way of adding "

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of a GPU's clocks, power and memory beside a run, by nvidia-smi.
+"""A log of a GPU's clocks, power and memory beside a run, by nvidia-smi: of the GPU that CUDA takes first.
 
 Without nvidia-smi, or a GPU, the log is empty, and `why` says so.
 """
+import os
 import subprocess
 import threading
 import time
 
 FIELDS = (("sm_mhz", "clocks.sm"), ("power_w", "power.draw"), ("temperature_c", "temperature.gpu"),
-          ("memory_used_mib", "memory.used"), ("memory_free_mib", "memory.free"), ("throttled", "clocks_throttle_reasons.active"))
+          ("memory_used_mib", "memory.used"), ("memory_free_mib", "memory.free"), ("throttled", "clocks_event_reasons.active"))
 IDLE, SETTINGS = 0x1, 0x2  # reasons that are none: nothing to do; clocks as the operator has set them
 EVERY_MS = 100
+
+
+def this_gpu():
+    """nvidia-smi's options for it: CUDA, too, numbers equal GPUs by their place on the bus."""
+    return ["-i", os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"]
 
 
 def number(text):
@@ -56,7 +62,7 @@ class Watch:
         try:
             self.process = subprocess.Popen(
                 [program, "--query-gpu=" + ",".join(field for _, field in FIELDS), "--format=csv,noheader", "-lms",
-                 str(EVERY_MS)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                 str(EVERY_MS), *this_gpu()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         except OSError as error:
             self.process, self.why = None, f"{program}: {error.strerror}"
             return

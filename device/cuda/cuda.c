@@ -94,22 +94,17 @@ static void cuda_overhead(struct hzp_device *base, struct hzp_overhead *ret)
     *ret = (struct hzp_overhead){.context = context ? context - 1 : 0, .loading = RESERVE};
 }
 
-/* before: its free memory before the context was made; 0: not known. */
-static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hzp_err_text *reterr)
+static int device_describe(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
 {
     struct cudaDeviceProp prop;
-    size_t free_bytes = 0, total = 0;
     cudaError_t error = cudaGetDeviceProperties(&prop, dev->ordinal);
     if (error == cudaSuccess && prop.major < 8)
         return hzp_fail(reterr, HZP_EUNSUP,
                         "device cuda: %s has compute capability %d.%d, 8.0 is "
                         "the least",
                         prop.name, prop.major, prop.minor);
-    if (error == cudaSuccess)
-        error = cudaMemGetInfo(&free_bytes, &total);
     if (error != cudaSuccess)
         return hzp_fail(reterr, HZP_EUNSUP, "device cuda: %s", cudaGetErrorString(error));
-    note_context(dev->ordinal, before, free_bytes, total);
     dev->early = prop.major >= 9 ? dev->early : 0;
     const char *fuse = getenv("HZP_CUDA_FUSE");
     dev->fuses = !(fuse && strcmp(fuse, "0") == 0);
@@ -119,7 +114,6 @@ static int device_describe(struct hzp_cuda_device *dev, size_t before, struct hz
     dev->bulk =
         prop.major >= 9 && dev->shared_max >= BULK_SHARED && !(bulk && strcmp(bulk, "0") == 0);
     dev->base.threads = dev->sms;
-    dev->base.mem_total = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
     hzp_device_id_text(&prop.uuid, dev->id);
     snprintf(dev->base.label, sizeof(dev->base.label), "%.60s, %d SMs, sm_%d%d", prop.name,
              dev->sms, prop.major, prop.minor);
@@ -197,13 +191,18 @@ static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reter
                           "HZP_CUDA_GRAPHS=%s: not lanes or whole", name);
 }
 
-/* begin, loaded: when opening it began, and when the context was there. */
-static void say_opened(const struct hzp_cuda_device *dev, uint64_t begin, uint64_t loaded)
+/* Once the context and the libraries, whose kernels are loaded with it, have taken theirs.  before:
+ * its free memory before that, 0: not known.  begin, loaded: when opening it began, and when the
+ * context was there. */
+static void memory_describe(struct hzp_cuda_device *dev, size_t before, uint64_t begin,
+                            uint64_t loaded)
 {
     size_t free_bytes = 0, total = 0;
     uint64_t now = hzp_now_ns();
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
         cudaGetLastError();
+    note_context(dev->ordinal, before, free_bytes, total);
+    dev->base.mem_total = free_bytes > RESERVE ? free_bytes - RESERVE : 0;
     hzp_log(HZP_LOG_INFO, "cuda",
             "device opened number=%d kernels_load=%s load_ms=%.0f libraries_ms=%.0f "
             "free_bytes=%zu total_bytes=%zu",
@@ -229,7 +228,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     if (r == HZP_OK)
         r = early_choose(dev, reterr);
     if (r == HZP_OK)
-        r = device_describe(dev, before, reterr);
+        r = device_describe(dev, reterr);
     loaded = hzp_now_ns();
     if (r == HZP_OK)
         r = hzp_cuda_products_open(dev, &dev->products, reterr);
@@ -248,7 +247,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
 #define X(name, class_) dev->base.op[HZP_OP_##name] = issue_##name;
     HZP_OPS(X)
 #undef X
-    say_opened(dev, begin, loaded);
+    memory_describe(dev, before, begin, loaded);
     *ret = &dev->base;
     return HZP_OK;
 }

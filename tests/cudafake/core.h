@@ -116,7 +116,7 @@ bool fake_fails(const char *function, int *ret_error);
 
 /* Bytes of device memory that are given out, or that the driver has taken. */
 size_t fake_used(void);
-/* The first product loads code (fake_set_loaded). */
+/* The first product loads code, or the library's opening (fake_set_loaded). */
 void fake_load(void);
 extern size_t fake_loaded;
 /* True: the driver has taken more than there is.  Remembers the most that was used. */

@@ -82,7 +82,7 @@ void fake_set_memory(size_t bytes);
  * to launch and for each of its nodes.  0, 0, 0, 1: nothing. */
 void fake_set_driver(size_t context, size_t graph, size_t node, size_t block);
 
-/* Bytes that it takes for code, from the first product on. */
+/* Bytes that it takes for the library's code, from the first product on, or with the library. */
 void fake_set_loaded(size_t bytes);
 
 /* What CUDA_MODULE_LOADING was when the driver was started last; "": not set. */

@@ -94,6 +94,8 @@ static cublasStatus_t gone(const void *handle, enum fake_type type, const char *
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
 {
     fake_enter();
+    if (strcmp(fake_loading(), "EAGER") == 0)
+        fake_load();
     return made(fake_object_new(FAKE_LT_HANDLE, sizeof(struct fake_object)), ret);
 }
 

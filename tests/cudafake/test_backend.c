@@ -286,14 +286,17 @@ static void test_times(void **state)
     rig_close(&g);
 }
 
-/* Every kernel is on the device before the first step, unless the environment says otherwise. */
+/* Kernels are loaded before the first step, the library's before the memory is planned. */
 static void test_loading(void **state)
 {
     struct rig g;
     unsetenv("CUDA_MODULE_LOADING");
+    fake_set_loaded((size_t)3 << 30);
     rig_open(&g, 9, NULL);
     assert_string_equal(fake_loading(), "EAGER");
+    assert_int_equal(g.dev->mem_total, (size_t)60 << 30);
     rig_close(&g);
+    fake_set_loaded(0);
     setenv("CUDA_MODULE_LOADING", "LAZY", 1);
     rig_open(&g, 9, NULL);
     assert_string_equal(fake_loading(), "LAZY");

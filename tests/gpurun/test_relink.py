@@ -7,6 +7,9 @@
 Needs nvcc, no GPU; skipped (77) without it.  The compiler that links is watched: nothing may come from the build.
 """
 import hashlib
+import importlib.machinery
+import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -47,13 +50,21 @@ def watched(folder):
 
 
 def unpacked(folder):
-    there = folder + "/there"
-    for what in ("pack", "objects"):
-        call(what, BUILD, f"{folder}/{what}.txz")
-        with tarfile.open(f"{folder}/{what}.txz") as tar:
-            tar.extractall(there)
-    size = os.path.getsize(folder + "/objects.txz")
+    """What a pack with one program of each kind unpacks to, and objects: that packs work, test_run.py tests."""
+    there, objects, packed = folder + "/there", folder + "/objects.txz", folder + "/pack.txz"
+    loader = importlib.machinery.SourceFileLoader("gpu_run", RUN)
+    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+    loader.exec_module(run)
+    run.PROGRAMS = ["tests/opcheck/opcheck", "hzpserve"]
+    run.fill(there, BUILD, run.relink.commit_of(BUILD))
+    with open(packed, "wb") as file:
+        file.truncate(60 * MIB)
+    told = call("objects", BUILD, objects, packed, status=1)
+    size = os.path.getsize(objects)
     check(size <= 8 * MIB, f"objects of {size / MIB:.1f} MiB do not fit beside a pack and the tree")
+    check(f"60.0 MiB of pack + {size / MIB:.1f} MiB of objects" in told, f"refused with: {told}")
+    with tarfile.open(objects) as tar:
+        tar.extractall(there)
     return there
 
 
@@ -102,7 +113,7 @@ def kernels_get_in(folder, there, log):
     source = changed(folder, "device/cuda/link_sum.cu", MARKED)
     check(not any(has(path, MARK) for path in linked), "the mark is there before the change")
     said = call("relink", there, source, "--programs", "hzpserve,opcheck", "--arch", "90a")
-    check("+link_sum.cu:" in said and "s in all" in said, said)
+    check("+link_sum.cu:" in said and "s in all" in said and "not compiled" not in said, said)
     check(all(has(path, MARK) for path in linked), "the changed kernels are not in the programs")
     check(outputs(there) == before, f"not as before: {outputs(there)}, {before}")
     check([needs(path) for path in linked] == wanted, "other libraries are needed than before")
@@ -111,10 +122,18 @@ def kernels_get_in(folder, there, log):
 
 
 def c_sources_get_in(folder, there):
-    """A second source, which keeps the first change; its caller sees both."""
+    """A second source, which keeps the first change; its caller sees both.  One that the tree has otherwise than the
+    build had is named, because a header that it includes may differ."""
+    path = pathlib.Path(there, "objects/links.json")
+    links = path.read_text(encoding="utf-8")
+    other = json.loads(links)
+    other["hashes"]["device/cuda/plain.cu"] = "00000000"
+    path.write_text(json.dumps(other), encoding="utf-8")
     source = changed(folder, "device/cuda/nvml.c", "extern const char hzp_tried_too[];\n"
                      "const char hzp_tried_too[] = \"and C\";\n")
-    call("relink", there, source, "--programs", "hzpserve")
+    told = call("relink", there, source, "--programs", "hzpserve")
+    check("1 more are not as in the build, and not compiled: device/cuda/plain.cu" in told, told)
+    path.write_text(links, encoding="utf-8")
     check(has(there + "/hzpserve", "and C") and has(there + "/hzpserve", MARK), "one change displaced the other")
     commit = pathlib.Path(there, "commit").read_text(encoding="utf-8")
     check(commit.count("+") == 2 and "+nvml.c:" in commit, f"two sources are changed: {commit}")

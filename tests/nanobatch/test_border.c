@@ -34,8 +34,7 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
     w->offers++;
     if (w->left > 0) {
         offer->keep_version = w->keeps;
-        hzp_offer_add(offer,
-                      &(struct hzp_slice){.chain = &w->chain, .to = 1, .tenant = HZP_TENANT_TRAIN});
+        hzp_offer_add(offer, &(struct hzp_slice){.chain = &w->chain, .to = 1});
         w->left--;
     }
     bool any = offer->slices > 0;
