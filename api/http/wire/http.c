@@ -626,28 +626,6 @@ static int io_threads(void)
     return (int)HZP_MIN(HZP_MAX(cores / CORES_PER_IO_THREAD, 1), IO_THREADS_MAX);
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'                 ? c - '0'
-           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                : -1;
-}
-
-/* Decodes a path, or a name or value of a query, but for %00, which stays: decoded it would cut
- * what follows it, and another path or value would be meant. */
-static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text)
-{
-    char *to = text;
-    for (const char *at = text; *at; at++) {
-        int high = *at == '%' ? hex(at[1]) : -1, low = high < 0 ? -1 : hex(at[2]);
-        bool coded = low >= 0 && (high || low);
-        *to++ = coded ? (char)(high << 4 | low) : *at;
-        at += coded ? 2 : 0;
-    }
-    *to = '\0';
-    return (size_t)(to - text);
-}
-
 /* Starts the library's I/O threads. */
 static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
 {
@@ -660,10 +638,10 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
             MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_error, NULL,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        s, MHD_OPTION_CONNECTION_LIMIT, limit * threads, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, room,
+        MHD_OPTION_URI_LOG_CALLBACK, on_target, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_CONNECTION_LIMIT,
+        limit * threads, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, room,
         threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     hzp_thread_yielding(false);
     if (!s->daemon)
