@@ -59,7 +59,7 @@ void hzp_collectives_destroy(struct hzp_collectives *x); /* NULL: no effect */
 /* How many ranks there are, and this one's number. */
 int32_t hzp_collectives_ranks(const struct hzp_collectives *x);
 int32_t hzp_collectives_rank(const struct hzp_collectives *x);
-int32_t hzp_collectives_position(const struct hzp_collectives *x); /* of this rank, in a round */
+int32_t hzp_collectives_position(const struct hzp_collectives *x); /* this rank's, in a round */
 
 /* --- Commands --------------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ enum hzp_rank_command_kind {
     HZP_RANK_COMMAND_DEAL,    /* the micro-batches of an update; a payload follows */
     HZP_RANK_COMMAND_UPDATE,  /* the gradients are complete: begin the update; the next one's
                          * micro-batches may follow as payload */
-    HZP_RANK_COMMAND_VERDICT, /* of the gate, about the update before: publish it, or undo it */
+    HZP_RANK_COMMAND_VERDICT, /* the gate's, about the update before: publish it, or undo it */
     HZP_RANK_COMMAND_STATE,   /* gather one unit of the optimizer's state, for a checkpoint */
     HZP_RANK_COMMAND_RESTORE, /* an older version is to serve again: zero moments and residuals */
     HZP_RANK_COMMAND_FILL,    /* receive some units of it, or of its optimizer's state */
@@ -77,12 +77,12 @@ enum hzp_rank_command_kind {
 
 struct hzp_rank_command {
     int32_t kind;                  /* enum hzp_rank_command_kind */
-    int32_t docs, bins;            /* of the payload: documents, micro-batches */
+    int32_t docs, bins;            /* the payload's documents, micro-batches */
     int32_t part, unit;            /* STATE, FILL: enum hzp_state_part */
     int32_t units;                 /* STATE, FILL: so many, from `unit` on */
     int32_t gated;                 /* UPDATE: a verdict decides whether it is published */
     int32_t passed;                /* VERDICT */
-    int64_t bytes;                 /* of the payload; 0: there is none */
+    int64_t bytes;                 /* length of the payload; 0: there is none */
     int64_t optimizer_step;        /* UPDATE: from 1; ADOPT: of the version */
     uint64_t version, checksum;    /* ADOPT: its id on rank 0, and that of its weights */
     struct hzp_update_hyper hyper; /* UPDATE */

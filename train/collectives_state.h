@@ -69,7 +69,7 @@ struct hzp_collectives {
     int32_t updated;
     struct hzp_gather_ring ring;
     struct hzp_rank_result mine, *results; /* [ranks] in the order of HZP_GROUP_RANKS */
-    const struct hzp_version *draft;       /* of the update */
+    const struct hzp_version *draft;       /* the update's */
     struct hzp_draft_audit audit;
     void *stage;    /* hzp_collectives_stage; NULL: not taken yet */
     void *received; /* hzp_collectives_received, if the stage is not host memory */

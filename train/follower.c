@@ -46,7 +46,7 @@ struct hzp_follower {
     uint64_t chain_ns, update_ns;  /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;                /* as in the trainer */
     int32_t bin;                   /* the first of the current round */
-    struct hzp_rank_command deal;  /* of the update whose micro-batches are computed */
+    struct hzp_rank_command deal;  /* for the update whose micro-batches are computed */
     struct hzp_rank_command next;  /* ahead: of the one after */
     struct hzp_version *version;   /* the draft, or in place the current version; NULL: none */
     struct hzp_rank_filled filled; /* since the last command RESTORE */

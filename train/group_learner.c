@@ -15,8 +15,8 @@ struct hzp_group_learner {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_plan chain;
-    struct hzp_chain_work work; /* of the chain */
-    uint64_t number;            /* of the chain; 0: none so far */
+    struct hzp_chain_work work; /* what the chain is made from */
+    uint64_t number;            /* the chain's; 0: none so far */
     int32_t planned, done;      /* its items that steps have been given, and that have run */
     struct hzp_version *draft;  /* holds `unpublished` finished updates, or is being written */
     int32_t unpublished;

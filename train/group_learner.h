@@ -31,7 +31,7 @@
 struct hzp_group_learner;
 
 struct hzp_group_learner_config {
-    struct hzp_recipe recipe; /* of it micro_rows and moment_type: as on rank 0 */
+    struct hzp_recipe recipe; /* only micro_rows and moment_type are used; both as on rank 0 */
     struct hzp_model *model;  /* one slice of several */
     uint64_t quantum_flops;   /* as on rank 0 */
     bool gate;                /* rank 0 has one: there is room for what a refused draft undoes */

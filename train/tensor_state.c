@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG = 0x7473 }; /* of the link's transfers */
+enum { TAG = 0x7473 }; /* marks the link's transfers */
 
 enum what {
     GATHER,  /* slices of a unit come to rank 0 */
@@ -45,7 +45,7 @@ struct work {
     int32_t rank, ranks;
     char *piece; /* a head and a slice of the largest unit */
     /* rank 0 */
-    struct hzp_layout layout;       /* of the whole model */
+    struct hzp_layout layout;       /* the whole model's */
     struct hzp_layout *slice;       /* [ranks] */
     char *unit;                     /* the largest */
     struct hzp_state_whole through; /* passes through unit */

@@ -73,7 +73,7 @@ struct hzp_recipe {
     int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
     float lr_floor;
     int32_t update_tokens; /* tokens drawn for one update (gradient accumulation) */
-    int32_t micro_rows;    /* of one micro-batch; a document has at most one token more */
+    int32_t micro_rows;    /* rows of one micro-batch; a document has at most one token more */
     int32_t publish_every; /* updates per version, >= 1 */
     enum hzp_dtype moment_type;
 };
@@ -110,7 +110,7 @@ struct hzp_update_report {
     double grad_norm;
     float lr;
     int32_t learned_tokens, rows, samples;
-    uint64_t device_ns, wall_ns; /* of the update: device time, and time from begin to end */
+    uint64_t device_ns, wall_ns; /* the update's device time, and time from begin to end */
     uint64_t version;            /* version published with it; 0: none */
     bool skipped;                /* not finite: nothing changed */
     bool dropped;   /* not finite the second time in a row: this pass of its samples is skipped */
@@ -133,23 +133,24 @@ struct hzp_trainer_config {
     /* While requests run, the forward pass is cut into chunks of about this many rows; 0: not
      * cut. */
     int32_t chunk_rows;
-    /* Of a group that computes each step together: halves of a micro-batch, which take turns where
-     * sums between ranks take long, have at least so many rows.  0: 128. */
+    /* In a tensor-parallel group: least rows of each half of a micro-batch; halves take turns where
+     * sums between ranks take long.  0: 128. */
     int32_t half_rows;
     /* Memory is zeroed by slices of the first steps instead of at create, so that a server can
      * answer before: on a CPU it takes seconds per GB.  Samples wait for it. */
     bool prepare_behind;
     int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
-    /* Of gradients and optimizer state; several ranks: link is their connection, this is rank 0,
-     * and the others have followers (follower.h).  The model's layout is padded for them.
-     * ordered may be set with one rank, too. */
     const struct hzp_gate *gate; /* borrowed, needs publish_every 1; NULL: none */
     struct hzp_trials *trials;   /* borrowed, the same, and one rank; NULL: drafts are published at
                                   * once */
+    /* How ranks divide gradients and optimizer state.  The model's layout is padded for it; ordered
+     * may be set with one rank, too. */
     struct hzp_shards shards;
-    struct hzp_link *link;                /* borrowed; NULL: one rank */
-    const struct hzp_model_config *whole; /* of which the model is one slice of several; borrowed */
-    struct hzp_link *group;               /* then: between the ranks of the slices; borrowed */
+    /* Connects this rank, which is 0, with the others, which have followers (follower.h); borrowed;
+     * NULL: one rank. */
+    struct hzp_link *link;
+    const struct hzp_model_config *whole; /* with tensor parallelism the whole model's; borrowed */
+    struct hzp_link *group; /* with tensor parallelism: between the ranks of the group; borrowed */
     /* Called on the engine thread after each update, before the step's next turn; may only copy
      * and poke.  NULL: not called. */
     void (*on_update)(void *ctx, const struct hzp_update_report *report);
@@ -200,10 +201,10 @@ struct hzp_trainer_stats {
     int64_t optimizer_step; /* the newest */
     uint64_t updates, skipped, learned_tokens, device_ns;
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
-    double loss, grad_norm; /* of the newest update */
+    double loss, grad_norm; /* the newest update's */
     float lr;
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
-    uint64_t dropped; /* of them, given up because the update was not finite twice */
+    uint64_t dropped; /* those given up because the update was not finite twice */
     bool preparing;   /* see prepare_behind, hzp_trainer_load_begin */
     bool paused, broken, waiting_for_swap, waiting_for_slot, on_trial;
     /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
@@ -211,8 +212,9 @@ struct hzp_trainer_stats {
      * not finished */
     double rows_per_second;
     uint64_t stalled_ns, oldest_ns;
-    uint64_t gate_evaluations, gate_rejected, gate_device_ns; /* of drafts; drafts; of all of it */
-    double gate_before, gate_after;                           /* of the newest; NaN: none yet */
+    uint64_t gate_evaluations, gate_rejected,
+        gate_device_ns;             /* evaluations of drafts; drafts; time of all of it */
+    double gate_before, gate_after; /* the newest one's; NaN: none yet */
     /* the newest rejection; sequence numbers 0: none yet */
     struct {
         int64_t optimizer_step, first_sequence, last_sequence, unix_ms;
@@ -258,7 +260,7 @@ struct hzp_trainer_numbers {
     int64_t optimizer_step, draws, learned_through;
     int64_t reset_step; /* the step after which the moments were last zeroed; 0: never */
     double loss;        /* < 0: none */
-    uint64_t checksum;  /* of the weights */
+    uint64_t checksum;  /* the weights' */
 };
 
 /* HZP_EIO: the file cannot be written, or with ranks the link failed; HZP_ENOMEM, HZP_EDEVICE. */

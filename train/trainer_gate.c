@@ -19,12 +19,12 @@ struct losses {
 
 struct hzp_trainer_gate {
     const struct hzp_gate *config;
-    struct losses now;      /* of the evaluation in progress */
+    struct losses now;      /* the evaluation in progress */
     double *current, *best; /* [tags + 1] means, of the serving version; the lowest */
-    bool known;             /* those of the serving version are */
+    bool known;             /* the serving version's are known */
     int32_t at;             /* samples before it are in micro-batches */
-    int32_t tag;            /* of the micro-batch in progress */
-    uint64_t device_ns;     /* of the update before the evaluation began */
+    int32_t tag;            /* the micro-batch in progress has this tag */
+    uint64_t device_ns;     /* the update's, before the evaluation began */
 };
 
 int hzp_trainer_gate_create(const struct hzp_gate *config, struct hzp_trainer_gate **ret)

@@ -17,13 +17,13 @@
 #include <string.h>
 
 struct hzp_group_gather {
-    struct hzp_layout layout;      /* of the whole model */
+    struct hzp_layout layout;      /* the whole model's */
     struct hzp_layout *slice;      /* [ranks] */
     struct hzp_state_whole whole;  /* each unit of each part passes through `unit` */
     char *unit;                    /* the largest, in F32 */
-    char *slices;                  /* of it, rank by rank */
-    struct hzp_gather piece;       /* that is asked for */
-    enum hzp_trainer_stage before; /* of the chain that gathers it */
+    char *slices;                  /* the piece's slices, rank by rank */
+    struct hzp_gather piece;       /* the piece that is asked for */
+    enum hzp_trainer_stage before; /* the stage before the chain that gathers it */
 };
 
 int hzp_trainer_open_group(struct hzp_trainer *t, struct hzp_err_text *reterr)

@@ -73,12 +73,12 @@ static int find_state(const struct hzp_safetensors *st, const char *path, const 
 }
 
 struct state_source {
-    struct hzp_trainer *to; /* whose other ranks get the units, too; NULL: there are none */
+    struct hzp_trainer *to; /* its other ranks get the units, too; NULL: there are none */
     const struct hzp_state_whole *whole; /* is handed the units; NULL: there is none */
     enum hzp_state_part part;
     const struct hzp_st_tensor *tensor;
     const struct hzp_layout *layout;
-    _Atomic uint64_t sum; /* of the units read, as hzp_units_checksum makes it */
+    _Atomic uint64_t sum; /* over the units read, as hzp_units_checksum makes it */
     atomic_flag failed;
     const atomic_bool *stop;     /* NULL: nothing stops it */
     struct hzp_err_text *reterr; /* the first failure's */

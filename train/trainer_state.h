@@ -41,7 +41,7 @@ struct hzp_draw {
     int32_t *bin;                     /* [count] index of its micro-batch; -1: no learned token */
     int32_t *bin_rows;                /* [bins] rows taken so far */
     int32_t count, bins, room;
-    /* of those in micro-batches, but the sequence numbers of all */
+    /* samples in micro-batches, but the sequence numbers of all */
     int32_t samples, rows, learned_tokens;
     double weight_sum; /* weights of the learned tokens, 1 each by default */
     int64_t first_sequence, last_sequence;
@@ -58,7 +58,7 @@ struct hzp_trainer {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_collectives *collectives; /* with the other ranks; NULL: there are none */
-    struct hzp_rider rider;              /* of the current micro-batch */
+    struct hzp_rider rider;              /* the current micro-batch's */
     /* engine thread: the newest step had room for riding rows (hzp_room.ride_rows); the next
      * micro-batch is then cut into chunks */
     bool carried;
@@ -66,19 +66,20 @@ struct hzp_trainer {
     /* engine thread */
     enum hzp_trainer_stage stage;
     struct hzp_plan chain;
-    struct { /* of a group that computes each step together: what the others make the chain from */
-        uint64_t number; /* of the chain, from 1; 0: none so far */
+    struct {             /* in a tensor-parallel group: what the others make the chain from */
+        uint64_t number; /* the chain's, from 1; 0: none so far */
         char *data;      /* NULL: there is no such group */
         size_t bytes;
     } work;
-    const struct hzp_op_times *op_times; /* of the newest offer, without which no chain begins */
-    struct hzp_group_gather *group; /* of such a group, once it keeps checkpoints; NULL: none */
-    struct hzp_track *track;        /* micro-batches, updates, versions */
-    uint64_t chain_ns, update_ns;   /* when the micro-batch's chain was built, and the update's */
+    const struct hzp_op_times *op_times; /* the newest offer's, without which no chain begins */
+    struct hzp_group_gather
+        *group;              /* in a tensor-parallel group that keeps checkpoints; NULL: none */
+    struct hzp_track *track; /* micro-batches, updates, versions */
+    uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
     int32_t at, to;  /* items of the chain: [0, at) have ended, [at, to) are offered or in flight */
     bool flush;      /* in this step: publish without offering a slice */
     size_t prepared; /* bytes of the space in the chains so far */
-    int32_t prepare_pieces; /* of the next chain; 0: it is the first */
+    int32_t prepare_pieces; /* pieces of the next chain; 0: it is the first */
     struct {
         _Atomic(int) state; /* enum hzp_rest_state */
         /* the thread's that reads it; NULL: nothing is left */
@@ -101,11 +102,11 @@ struct hzp_trainer {
     int64_t optimizer_step, draws;
     int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
     int32_t failures;    /* consecutive failures on the current samples */
-    int32_t failed_told; /* of the queue's failed samples, told to the store */
+    int32_t failed_told; /* how many of the queue's failed samples the store was told */
     const int64_t *failed_before; /* [failed_before_count] samples, in earlier runs */
     int64_t failed_before_count;
-    struct hzp_update_report now; /* of the current update */
-    double loss_sum;              /* of the current update: weighted losses of its learned tokens */
+    struct hzp_update_report now; /* the current update's */
+    double loss_sum;              /* weighted losses of the current update's learned tokens */
     double weight_sum;            /* weights of its learned tokens, 1 each by default */
     uint64_t begin_ns;
     struct hzp_pace pace;
@@ -125,7 +126,7 @@ struct hzp_trainer {
     } asked;
     struct { /* units that wait to be sent with one command: trainer_restore.c */
         char *data;
-        size_t elements, room; /* of data, in elements of the largest type */
+        size_t elements, room; /* of data, counted in elements of the largest type */
         enum hzp_state_part part;
         int32_t unit, units;
         bool begun; /* the other ranks have been told that an older version follows */
@@ -326,7 +327,7 @@ void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
 /* A version and its state that no rank has whole: they pass through one unit of memory. */
 struct hzp_state_whole {
-    /* Of the whole model, each unit in the same host memory; layout NULL: there is no such
+    /* Receives the whole model, each unit in the same host memory; layout NULL: there is no such
      * part. */
     struct hzp_units part[HZP_STATE_WEIGHTS + 1];
     /* Unit u, put together: *ret is valid until the next call. */

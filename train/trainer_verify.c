@@ -32,7 +32,7 @@ static int verify_tensor(const struct hzp_safetensors *st, const char *path, con
         return hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is missing or of another size", path,
                         name);
     if (!then)
-        return HZP_OK; /* of an earlier build */
+        return HZP_OK; /* made by an earlier build */
     size_t largest = 0;
     for (int32_t u = 0; u < layout->units; u++)
         largest = HZP_MAX(largest, layout->unit[u].elements);

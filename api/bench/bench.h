@@ -27,7 +27,7 @@ struct hzp_bench {
     struct hzp_engine *engine;                 /* NULL for ops and start */
     struct hzp_limits limits;
     enum hzp_dtype act;                /* data type whose GEMM limit applies */
-    struct hzp_bench_reports *reports; /* of the engine's updates (samples.h) */
+    struct hzp_bench_reports *reports; /* reports of the engine's updates (samples.h) */
     json_t *figures;                   /* array of objects */
     struct hzp_bench_swapper *swapper; /* bench swap: the loop's third source */
     struct hzp_bench_turns *turns;     /* bench coserve: the loop's first source */
@@ -83,7 +83,7 @@ struct hzp_bench_client {
     struct hzp_bench *bench;
     struct hzp_wake *wake; /* poked by every output of its requests */
     uint32_t seed;
-    enum hzp_consistency mode; /* of its requests; `continue` when opened */
+    enum hzp_consistency mode; /* its requests' mode; `continue` when opened */
 };
 /* A client without requests; close it before the bench, when its requests have been waited for. */
 void hzp_bench_client_open(struct hzp_bench *b, struct hzp_bench_client *ret);

@@ -21,7 +21,7 @@ struct hzp_http_call {
     const char *method, *route;  /* route: "/v1/models" */
     const char *body;            /* JSON; NULL: none */
     const void *data;            /* instead of body: bytes of no declared type */
-    size_t bytes;                /* of data */
+    size_t bytes;                /* length of data */
     int patience_s;              /* the server may be silent for so long */
     volatile sig_atomic_t *stop; /* becomes 1: the call ends with HZP_ECANCELED; NULL: never */
 };

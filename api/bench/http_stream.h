@@ -18,8 +18,8 @@
 
 enum {
     HZP_HTTP_HEAD_MAX = 64 << 10, /* bytes of the status line and all headers */
-    HZP_HTTP_LINE_MAX = 8 << 10,  /* of one of them */
-    HZP_HTTP_BODY_MAX = 4 << 20,  /* of a kept body, or of one event, by default */
+    HZP_HTTP_LINE_MAX = 8 << 10,  /* one line's */
+    HZP_HTTP_BODY_MAX = 4 << 20,  /* a kept body's, or one event's, by default */
 };
 
 enum hzp_http_state {
@@ -50,7 +50,7 @@ struct hzp_http_stream {
     /* private */
     enum hzp_http_state state;
     bool chunked, event_type;
-    int64_t left; /* of the body or chunk; -1: unknown */
+    int64_t left; /* left of the body or chunk; -1: unknown */
     size_t head_bytes, line_bytes, room;
     char line[HZP_HTTP_LINE_MAX];
 };

@@ -512,7 +512,7 @@ static char *make_tail(const struct hzp_load_config *config)
     json_decref(same);
     if (!text)
         return NULL;
-    size_t n = strlen(text); /* of {"model":...}, appended without its opening brace */
+    size_t n = strlen(text); /* length of {"model":...}, appended without its opening brace */
     char *tail = malloc(n + 2);
     if (tail) {
         memcpy(tail, "],", 2);

@@ -74,7 +74,7 @@ int hzp_load_connect(const char *url, const char *key, const char *model,
     json_array_foreach(json_object_get(models, "data"), i, item)
     {
         const char *id = json_string_value(json_object_get(item, "id"));
-        const json_t *meta = json_object_get(item, "meta"); /* of llama.cpp's server */
+        const json_t *meta = json_object_get(item, "meta"); /* llama.cpp's server has it */
         if (!id || strlen(id) >= sizeof(ret->model) || (model && strcmp(model, id)))
             continue;
         snprintf(ret->model, sizeof(ret->model), "%s", id);

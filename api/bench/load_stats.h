@@ -69,7 +69,7 @@ int hzp_load_record_answer(struct hzp_load_record *record, const struct hzp_load
 int hzp_load_summarise(struct hzp_load_record *record, struct hzp_load_summary *ret,
                        struct hzp_err_text *reterr);
 
-/* Of n >= 0 values, which the call sorts. */
+/* The spread of n >= 0 values, which the call sorts. */
 struct hzp_load_spread hzp_load_spread_of(float *value, int64_t n);
 
 /* "ttft=500ms,itl=50ms": names ttft, tpot, itl, e2el; ms (the default) or s. */

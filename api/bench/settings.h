@@ -18,19 +18,19 @@ struct hzp_load_settings {
     const char *goals;              /* goals of goodput (hzp_load_goals_parse); NULL: none */
     const char *record, *extra;     /* a file of lines; JSON fields added to each request */
     double scale, rate, silence;    /* speed-up; requests per second, 0: the trace's; seconds */
-    int64_t limit, requests;        /* of the trace, 0: all; number without a trace */
+    int64_t limit, requests;        /* requests of the trace, 0: all; number without a trace */
     int64_t shrink;                 /* the trace's lengths are divided by it */
     int64_t input, output, context; /* tokens; 0: by benchmark; context 0: the server's */
     int64_t prefix;                 /* without a trace: first tokens that all prompts share */
     int64_t concurrency, warmup, seed;
-    double temperature, top_p; /* of the requests' draws; 0: the likeliest tokens */
+    double temperature, top_p; /* for the requests' draws; 0: the likeliest tokens */
     int64_t json;
 };
 
 /* `bench coserve`. */
 struct hzp_coserve_settings {
     double load;    /* arrival rate as a fraction of the capacity */
-    double seconds; /* of each phase */
+    double seconds; /* each phase's */
     int64_t rounds;
 };
 

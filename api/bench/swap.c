@@ -310,7 +310,7 @@ int hzp_bench_swap(struct hzp_bench *b, struct hzp_err_text *reterr)
     hzp_bench_client_open(b, &client);
     r = measure(b, &client, cell, cells, reterr);
     for (int i = 0; r == HZP_OK && i < cells; i++) {
-        struct cell *still = &cell[i / RATES * RATES]; /* of the same mode, without swaps */
+        struct cell *still = &cell[i / RATES * RATES]; /* the same mode without swaps */
         report(b, &cell[i], several, hzp_bench_quantile(still->itl, still->n, 0.5));
     }
     if (r == HZP_OK)

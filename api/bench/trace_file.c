@@ -20,7 +20,7 @@ static const double LONGEST_SECONDS = 1e9; /* longest trace: thirty years */
 struct reader {
     const char *path;
     FILE *file;
-    int64_t number; /* of the line */
+    int64_t number; /* the line's */
     char *line;
     size_t bytes;
     struct hzp_trace_file *trace;

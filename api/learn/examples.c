@@ -62,7 +62,7 @@ struct parse {
     const struct hzp_example_fields *fields;
     struct hzp_form form;
     uint8_t *learn;
-    float *weight; /* of a conversation in plain lines */
+    float *weight; /* weights of a conversation in plain lines */
     size_t learn_room, weight_room;
     struct hzp_err_text *reterr;
 };

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 enum {
-    /* Of a tensor larger than all pieces together, so many pieces of so many bytes are read. */
+    /* So many pieces of so many bytes are read of a tensor larger than all pieces together. */
     PIECES = 8,
     PIECE_BYTES = 512,
     LANES = 4,         /* independent words hashed side by side */

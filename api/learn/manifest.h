@@ -32,7 +32,7 @@ struct hzp_manifest_file {
 };
 
 struct hzp_manifest {
-    uint64_t version; /* of the server that made it; 0: of a directory */
+    uint64_t version; /* version on the server that made it; 0: it describes a directory */
     uint64_t checksum;
     enum hzp_dtype type; /* F32 or BF16 */
     char shapes[HZP_FINGERPRINT_SIZE], tokenizer[HZP_FINGERPRINT_SIZE];
@@ -41,9 +41,9 @@ struct hzp_manifest {
     struct hzp_manifest_file file[HZP_MANIFEST_FILES_MAX];
 };
 
-/* Of a model directory, whose weights are converted to the type: reads all of it, a piece at a
- * time.  Errors as hzp_model_open() and hzp_model_read(); HZP_ECANCELED soon after stop was raised
- * (NULL: it is not). */
+/* Makes the manifest of a model directory, whose weights are converted to the type: reads all of
+ * it, a piece at a time.  Errors as hzp_model_open() and hzp_model_read(); HZP_ECANCELED soon after
+ * stop was raised (NULL: it is not). */
 int hzp_manifest_make(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                       const atomic_bool *stop, struct hzp_manifest *ret,
                       struct hzp_err_text *reterr);

@@ -26,7 +26,7 @@ struct hzp_retention {
 int hzp_retention_parse(const char *text, struct hzp_retention *ret, struct hzp_err_text *reterr);
 
 struct hzp_kept_one {
-    uint64_t number; /* of the checkpoint: a version's id */
+    uint64_t number; /* the checkpoint's: a version's id */
     int64_t hour;    /* since 1970, in which it was written */
     bool tagged;
     bool keep; /* the result */

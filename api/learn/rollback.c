@@ -43,7 +43,7 @@ struct rollback {
     struct hzp_version_job *result;
     struct hzp_err_text *reterr;
     struct hzp_logged_checkpoint from; /* id 0: only a slot holds the version */
-    char dir[PATH_MAX];                /* of it */
+    char dir[PATH_MAX];                /* its directory */
     struct hzp_version *draft;
     bool revived, entered;
     struct hzp_trainer_numbers numbers;
@@ -506,7 +506,7 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
                       struct hzp_err_text *reterr)
 {
     struct hzp_version_job done = {.id = 0};
-    /* Of no example: none is skipped. */
+    /* No example is named: none is skipped. */
     struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .version = from->id};
     struct rollback r = {.s = s, .job = &job, .result = &done, .reterr = reterr};
     return from->id ? hzp_state_activate(s, &job, &done, reterr) : clean_up(&r, from_model(&r));

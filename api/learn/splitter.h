@@ -35,7 +35,7 @@ struct hzp_splitter {
     void *ctx;
 
     enum hzp_splitter_mode mode;
-    struct hzp_textbuf rest; /* of the last piece: the beginning of an example */
+    struct hzp_textbuf rest; /* the last piece's end: the beginning of an example */
     size_t seen;             /* bytes of the rest that were looked at */
     int64_t line, begin;     /* current line, or element; the line on which the example begins */
     int depth;

@@ -21,7 +21,7 @@
 
 enum {
     BACKLOG_PIECE = 256,
-    FAILED_MAX = 1 << 20, /* of earlier runs, known by number */
+    FAILED_MAX = 1 << 20, /* failed examples of earlier runs that are known by number */
     CHECKPOINTS_MAX = 64, /* looked at for one that is whole */
 };
 

@@ -76,10 +76,10 @@ struct hzp_state {
     struct hzp_snapshot *copy; /* NULL: checkpoints are written while the trainer is frozen */
     pthread_t saver;
     bool saving;                     /* the saver thread runs, or has ended and is not joined */
-    struct hzp_version_record saved; /* of the version that it writes */
+    struct hzp_version_record saved; /* the record of the version that it writes */
     bool late, late_told;            /* the next checkpoint is due meanwhile; that is logged */
     bool contents_due;               /* the model's weights have to be read whole, once */
-    int32_t failed_logged;           /* of the queue's failed samples, how many the log has */
+    int32_t failed_logged;           /* how many of the queue's failed samples the log has */
     int32_t rejected_logged;
     uint64_t trials_seen; /* ended ones in the audit log */
 
@@ -100,11 +100,12 @@ struct hzp_state {
     struct hzp_state_stats stats;
     struct hzp_mark *mark; /* [marks] as the log has them; ascending */
     int32_t marks;
-    struct hzp_version_job job[HZP_JOBS_KEPT];         /* job n is at n % HZP_JOBS_KEPT */
-    uint64_t jobs;                                     /* the newest job's number; 0: none */
-    struct hzp_manifest manifest[HZP_STATE_MANIFESTS]; /* of versions on disk; unit NULL: free */
-    uint64_t manifests;                                /* made so far */
-    atomic_bool manifest_busy;                         /* one is being made; any thread */
+    struct hzp_version_job job[HZP_JOBS_KEPT]; /* job n is at n % HZP_JOBS_KEPT */
+    uint64_t jobs;                             /* the newest job's number; 0: none */
+    struct hzp_manifest
+        manifest[HZP_STATE_MANIFESTS]; /* manifests of versions on disk; unit NULL: free */
+    uint64_t manifests;                /* made so far */
+    atomic_bool manifest_busy;         /* one is being made; any thread */
 
     struct {
         bool wanted, ended;

@@ -14,7 +14,7 @@ enum { REPORTS = 256, VERSIONS = 256 };
 
 struct hzp_update_log {
     struct hzp_lock lock;
-    struct hzp_update_report report[REPORTS]; /* of update n: report[n % REPORTS] */
+    struct hzp_update_report report[REPORTS]; /* update n is report[n % REPORTS] */
     uint64_t pushed;
     /* the writer's */
     uint64_t written, version;
@@ -81,7 +81,7 @@ static void write_versions(struct hzp_update_log *log, struct hzp_weights *weigh
         if (v->id <= log->version || v->state == HZP_VERSION_DRAFT ||
             v->state == HZP_VERSION_TRIAL || v->state == HZP_VERSION_DROPPED)
             continue;
-        char loss[32] = ""; /* of a version that no update made it is not known */
+        char loss[32] = ""; /* a version that no update made has no known loss */
         if (isfinite(v->loss))
             snprintf(loss, sizeof(loss), " loss=%.4f", v->loss);
         hzp_log(HZP_LOG_INFO, "train",

@@ -55,7 +55,7 @@ void hzp_upload_release(struct hzp_upload *up, bool used);
  * hzp_upload_fill.  HZP_EFORMAT: a checksum is wrong, or an element is not finite. */
 struct hzp_upload_fill {
     struct hzp_upload *up;
-    uint64_t checksum; /* of the units so far */
+    uint64_t checksum; /* over the units so far */
     struct hzp_err_text *reterr;
 };
 int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host);

@@ -157,10 +157,10 @@ static bool is_journaled(struct hzp_state *s, uint64_t id)
     return hzp_sample_log_read_versions(s->log, id + 1, 1, &record, &text) == 1 && record.id == id;
 }
 
-/* Of these checkpoints, which were on disk, those that are not any more leave the log.  (One whose
- * directory was moved elsewhere stays in it, and is known when it is moved back.)  That of a
- * version which was not journalled before a kill stays, too: only it says what the version was
- * made from (hzp_sample_log_before). */
+/* Checkpoints that were on disk and are not any more leave the log.  (One whose directory was moved
+ * elsewhere stays in it, and is known when it is moved back.)  The checkpoint of a version that was
+ * not journalled before a kill stays, too: only it says what the version was made from
+ * (hzp_sample_log_before). */
 static void forget_removed(struct hzp_state *s, const struct hzp_logged_checkpoint *kept, int32_t n)
 {
     struct hzp_err_text text;
@@ -371,7 +371,7 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
         return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
     HZP_TRY(find_kept(s, job->version, &kept, reterr));
     HZP_TRY(hzp_dir_make(parent, NULL, reterr));
-    hzp_checkpoint_remove(temporary); /* of an export that was interrupted */
+    hzp_checkpoint_remove(temporary); /* left by an export that was interrupted */
     int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
                     : export_current(s, job, temporary, reterr);
     if (r >= 0)

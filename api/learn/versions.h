@@ -41,7 +41,7 @@ struct hzp_version_job {
     char source[HZP_VERSION_SOURCE_MAX + 1]; /* push: where it comes from, as the sender says */
     bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
     bool reset;  /* activate: moments and residuals are zeroed */
-    char name[HZP_VERSION_NAME_MAX + 1]; /* of the version, or of the directory; "": none */
+    char name[HZP_VERSION_NAME_MAX + 1]; /* the version's, or the directory's; "": none */
     /* set by hzp_state_ask: samples up to this one had been learned from; those that the version
      * has not learned are skipped, even if the loss of a rank has taken them back meanwhile */
     int64_t touched;
@@ -50,7 +50,7 @@ struct hzp_version_job {
     int64_t learn_from, learn_to; /* examples to be learned again; 0: none */
     int64_t skipped_from, skipped_to;
     int64_t begun_unix_ms, ended_unix_ms; /* 0: not yet */
-    int code;                             /* of the failure */
+    int code;                             /* the failure's */
     char error[400];
 };
 

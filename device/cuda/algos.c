@@ -24,7 +24,7 @@ struct head {
     char magic[8];
     uint32_t entry_bytes, count;
     char identity[IDENTITY];
-    uint64_t checksum; /* of the header, with this field as 0, and of the entries */
+    uint64_t checksum; /* over the header, with this field as 0, and the entries */
 };
 
 struct hzp_cuda_algos {

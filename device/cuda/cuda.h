@@ -59,7 +59,7 @@ struct hzp_cuda_device {
     int pinneds, pinneds_room;
     struct hzp_cuda_products *products;
     struct hzp_cudnn *cudnn; /* NULL: not wanted */
-    size_t attn_bytes;       /* of a lane's `attn` */
+    size_t attn_bytes;       /* size of a lane's `attn` */
     enum hzp_cuda_lanes lanes;
     bool lacks_green;                /* lanes is GRID because the driver has no green contexts */
     struct hzp_cuda_green *green;    /* NULL: no share was requested yet */
@@ -68,7 +68,7 @@ struct hzp_cuda_device {
     bool capturing; /* a graph is being captured: errors end the capture, not the device */
     struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* the lanes of the capture */
     int captures;
-    struct hzp_link *link[2]; /* of the newest collectives, one for each tenant; NULL: none */
+    struct hzp_link *link[2]; /* links of the newest collectives, one for each tenant; NULL: none */
     cudaEvent_t join;         /* orders the lanes of a graph behind one another */
     struct {                  /* time.c: unused events, and the device's clock */
         cudaEvent_t *spare;
@@ -97,7 +97,7 @@ struct hzp_cuda_lane {
     int share;                      /* as requested; 0: none */
     int limit;                      /* SMs its kernels may use; 0: all */
     bool ready;                     /* `stream` is the one of its share */
-    struct hzp_span *span;          /* of the next op; NULL: the op is not timed */
+    struct hzp_span *span;          /* the next op's; NULL: the op is not timed */
     struct hzp_cuda_timing *timing; /* [timings] those not yet read */
     int timings, timings_room;
     uint64_t timed; /* number of timings ever made */
@@ -174,7 +174,7 @@ const void *hzp_cuda_staged(struct hzp_lane *lane, const void *ptr, size_t size)
 void hzp_cuda_pages_staged(struct hzp_lane *lane, struct hzp_attn_paged_args *a);
 
 /* lane.c */
-/* Of a lane's stream. */
+/* The priority of a lane's stream. */
 int hzp_cuda_priority(enum hzp_bound use);
 int hzp_cuda_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 size_t hzp_cuda_lane_bytes(struct hzp_device *dev, enum hzp_bound use);

@@ -35,7 +35,7 @@ struct hzp_cudnn {
     bool steady;
     bool trains; /* prepared for training */
     bool repeats;
-    int32_t train_rows; /* of a micro-batch at most */
+    int32_t train_rows; /* most rows of a micro-batch */
     struct entry entry[PLANS_MAX];
     int entries;
 };
@@ -53,7 +53,7 @@ struct job {
     struct hzp_kv kv;
     const int32_t *page, *line; /* as the device reads them */
     int32_t page_stride;
-    int32_t count[SIZES]; /* of segments, in each class */
+    int32_t count[SIZES]; /* segments in each class */
     int most;             /* the class with most of the work */
     bool too_long;        /* only a segment longer than the largest class rules cuDNN out */
 };
@@ -525,7 +525,7 @@ struct result {
     const void *at;
     size_t bytes;
     bool f32;
-    void *copy; /* of our results, on the host */
+    void *copy; /* our results, copied to the host */
 };
 
 static size_t span_of(const struct hzp_mat *m)

@@ -70,7 +70,7 @@ struct graph {
     bool failed;
     char *why; /* the first error */
     size_t room;
-    struct tensor rows, ctx, scale, low; /* of most operations */
+    struct tensor rows, ctx, scale, low; /* used by most operations */
 };
 
 static void fail(struct graph *g, const char *what, int status)
@@ -261,7 +261,7 @@ static void pointwise_to(struct graph *g, int mode, int precision, struct tensor
     add(g, op, what);
 }
 
-/* Of x's shape, and virtual. */
+/* A virtual tensor of x's shape. */
 static struct tensor pointwise(struct graph *g, int mode, int type, struct tensor x,
                                const struct tensor *b, const char *what)
 {
@@ -502,7 +502,7 @@ static void find(struct graph *g, void *handle, hzp_cudnn_descriptor device,
         fail(g, "no engine", 0);
     bool any = !g->failed;
     for (int64_t i = 0; any && i < HZP_MIN(count, (int64_t)CONFIGS) && !g->plan->plan; i++) {
-        g->failed = false; /* of the engine before */
+        g->failed = false; /* set by the engine before */
         hzp_cudnn_descriptor plan = begin(g, CUDNN_PLAN);
         if (handle)
             set(g, plan, CUDNN_PLAN_HANDLE, CUDNN_AS_HANDLE, 1, &handle);

@@ -32,13 +32,13 @@ enum {
     LONG_FROM = 4096,
     RESIDENT = 3,
     RESIDENT_WIDE = 2, /* blocks per SM, by their registers */
-    SEQS = 1024        /* of one launch: their list is in shared memory */
+    SEQS = 1024        /* sequences of one launch: their list is in shared memory */
 };
 
 struct decode_args {
     struct hzp_attn_paged_args a;
     float *part;      /* [pieces of sequences with several][ranks][rows][D + 2] */
-    int64_t room;     /* of these, for one rank */
+    int64_t room;     /* room for these, for one rank */
     int32_t *counter; /* [sequences][ranks] */
     int tiles, ranks; /* groups of 16 query heads per kv head; of all kv heads */
     float scale;      /* includes log2(e): scores are exponents of 2 */

@@ -39,12 +39,12 @@ enum {
     TILE = 32,    /* tokens */
     RUN = 512,    /* tokens whose pages a warp knows: a group of 16 a lane */
     RING = 24576, /* bytes of a warp's slots */
-    ALIGN = 1024, /* of a slot */
+    ALIGN = 1024, /* a slot's */
     PIECE = 128,  /* tokens at least; a sequence has PIECES at most */
     PIECES = 128,
-    SEQS = 1024,       /* of one launch: their list is in shared memory */
+    SEQS = 1024,       /* sequences of one launch: their list is in shared memory */
     MARGIN = 4,        /* floats behind the elements of a partial result */
-    MERGE_WARPS = 4,   /* of a merging block */
+    MERGE_WARPS = 4,   /* in a merging block */
     MERGE_BLOCKS = 16, /* per SM at most */
     REACH = 8          /* scores may exceed the reference by this, as exponents of 2 */
 };
@@ -54,7 +54,7 @@ struct bulk_args {
     struct hzp_attn_paged_args a;
     int32_t *plan; /* [SEQS + 1]: pieces kept before each sequence's; the factor on their length */
     float *part;   /* [pieces of sequences with several][ranks][rows][D + MARGIN] */
-    int64_t room;  /* of these, for one rank */
+    int64_t room;  /* room for these, for one rank */
     int tiles;     /* groups of 16 query heads per kv head */
     int ranks, rows;       /* groups of all kv heads; query heads of a group at most */
     uint32_t boxes, magic; /* boxes of a page; x / boxes = x magic / 2^32 if boxes > 1 */
@@ -65,7 +65,7 @@ struct bulk_args {
 template <int D, bool CODES> struct shape {
     enum {
         ROW = CODES ? D : 2 * D,      /* bytes of a head's row */
-        WIDE = ROW > 128 ? 128 : ROW, /* of them, one after the other */
+        WIDE = ROW > 128 ? 128 : ROW, /* elements at once, one after the other */
         BOX = BOX_ROWS * ROW,         /* bytes of a copy */
         SLOT = TILE / BOX_ROWS * BOX,
         SLOTS = RING / SLOT,
@@ -88,7 +88,7 @@ static __host__ __device__ inline int piece_length(int n, int stretch)
 
 /* ---- work ---- */
 
-/* Of each sequence: its length, the tiles before its first, the kept pieces before its first (of
+/* For each sequence: its length, the tiles before its first, the kept pieces before its first (of
  * sequences with several pieces: those whose results need memory). */
 struct list {
     int *length, *before, *kept;
@@ -131,9 +131,9 @@ static __device__ struct list list_make(const struct bulk_args &d, int *room)
 
 /* A piece, and a run of its tokens: at most RUN of them. */
 struct item {
-    int rank, seq, length; /* of the sequence */
-    int begin, end;        /* of the piece */
-    int from, to;          /* of the run */
+    int rank, seq, length; /* the sequence's */
+    int begin, end;        /* the piece's */
+    int from, to;          /* the run's */
 };
 
 static __device__ __forceinline__ struct item item_at(const struct list &w, int rank, int seq,
@@ -196,8 +196,8 @@ template <int D, bool CODES> struct fetcher {
     int stop;                    /* the line's tile at which the warp's share ends */
     struct item run, next;       /* next: its pages are being loaded */
     bool some, more;             /* whether there is such a run */
-    int row, page, inside;       /* of next: the page and the box within it */
-    int token, first, second;    /* of the tile to fetch, and the rows of its boxes */
+    int row, page, inside;       /* next's page and the box within it */
+    int token, first, second;    /* the tile to fetch, and the rows of its boxes */
     int put;
 
     __device__ __forceinline__ fetcher(const struct bulk_args &d, const struct list &w,
@@ -284,7 +284,7 @@ template <int D, bool TALL> struct state {
     enum { N = TALL ? 2 : 1 };
     uint32_t q[N][D / 16][2];
     float o[N][D / 16][4];
-    float scale[N][2]; /* of scores to exponents of 2 */
+    float scale[N][2]; /* from scores to exponents of 2 */
     float top[N][2];   /* the reference, not scaled */
     float mass[N][2];
 };
@@ -339,7 +339,7 @@ static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             s.scale[n][j] = scale;
-            if constexpr (CODES) /* of the column's head */
+            if constexpr (CODES) /* the column's head's scale */
                 s.scale[n][j] *= __shfl_sync(~0u, back, (2 * l + j) * 4);
             s.top[n][j] = -INFINITY;
             s.mass[n][j] = 0;

@@ -29,7 +29,7 @@ struct flash_args {
 
 template <int D, class S> struct flash_memory {
     uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
-    float scale[2][2][S::CODES ? FLASH_TILE : 1]; /* of the tiles' keys, values */
+    float scale[2][2][S::CODES ? FLASH_TILE : 1]; /* scales of the tiles' keys, values */
 };
 
 /* A warp's state: 16 query rows; the sums of their outputs, maxima and sums of weights of rows g,

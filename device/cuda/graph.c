@@ -27,7 +27,7 @@
 
 #include "base/log.h"
 
-/* Of a graph captured lane by lane: a piece to launch, or an event to record or wait for. */
+/* A part of a graph captured lane by lane: a piece to launch, or an event to record or wait for. */
 struct move {
     enum { MOVE_LAUNCH, MOVE_RECORD, MOVE_WAIT } kind;
     struct hzp_cuda_lane *lane;

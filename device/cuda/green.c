@@ -127,7 +127,7 @@ static void split_close(struct hzp_cuda_green *g, struct split *split)
     memset(split, 0, sizeof(*split));
 }
 
-/* Of these groups, which one split gave. */
+/* Makes a part of these groups, which one split gave. */
 static int part_open(struct hzp_cuda_green *g, CUdevResource *group, int groups, struct part *ret)
 {
     CUdevResourceDesc desc;

@@ -233,7 +233,7 @@ static __device__ __forceinline__ uint32_t transpose(uint32_t x)
 struct row_map {
     CUtensorMap map;
 };
-enum { BOX_ROWS = 16 }; /* of one copy */
+enum { BOX_ROWS = 16 }; /* one copy's */
 
 /* base is aligned to 16 bytes.  False: the driver cannot. */
 static inline bool row_map_make(struct row_map *ret, const void *base, int64_t rows, int row_bytes)

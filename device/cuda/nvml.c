@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 
-/* Of nvml.h, which a build does not need. */
+/* As in nvml.h, which a build does not need. */
 struct memory {
     unsigned long long total, free, used;
 };

@@ -27,7 +27,7 @@ enum { PER = 16, SLICE = THREADS * PER };
 /* What a part of a row found. */
 struct part {
     double mass;          /* sum of exp(logit - top) */
-    double score;         /* of the part's winner; -INFINITY: it has none */
+    double score;         /* the part's winner's; -INFINITY: it has none */
     float top, likeliest; /* the largest logit, and the largest of a candidate */
     int top_token, likeliest_token, winner;
     int odd; /* logits that are not finite */

@@ -52,7 +52,7 @@ int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample
 /* Names a body that its client may send again because the answer was lost. */
 struct hzp_body_key {
     const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
-    uint64_t digest;     /* of the body */
+    uint64_t digest;     /* the body's */
     const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
 };
 /* The same for a body with a key, a session, or both.  1: it was committed before, *ret_first is
@@ -200,8 +200,8 @@ int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name
 /* An older version serves again under a new id. */
 struct hzp_activation {
     uint64_t id, of;         /* the new id, and the version whose weights it has */
-    int64_t learned_through; /* of that version */
-    const char *source;      /* of weights that were sent here (of: 0): from where; NULL: none */
+    int64_t learned_through; /* that version's */
+    const char *source;      /* where weights that were sent here (of: 0) came from; NULL: none */
     const char *checkpoint;  /* a directory that holds it: with that a restart begins */
     int64_t skip_through; /* samples after learned_through, up to this one, are skipped; 0: none */
     int64_t forget;       /* the sample that is deleted by this; 0: none */
@@ -219,7 +219,7 @@ int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activat
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
                           struct hzp_err_text *reterr);
 
-/* Of a version and those it descends from: *ret_learned is the oldest that learned from the sample
+/* Looks at a version and its ancestors: *ret_learned is the oldest that learned from the sample
  * (0: none); ret [max] are the checkpoints of older ones, newest first.  Returns their number. */
 int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
                               uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,

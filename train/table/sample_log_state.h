@@ -33,7 +33,7 @@ enum hzp_log_sql {
 struct hzp_sample_log {
     /* fixed after open */
     char *path;
-    char *fingerprint; /* of a log that may be made later; NULL: of another */
+    char *fingerprint; /* set for a log that may be made later; NULL: for another */
     /* under lock */
     struct hzp_lock lock;
     sqlite3 *db;

@@ -62,8 +62,8 @@ struct hzp_sample_queue {
     struct list drawn, ahead;
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
-    struct numbers failed;   /* of samples that left without having been learned */
-    struct numbers rejected; /* of those that the gate refused */
+    struct numbers failed;   /* samples that left without having been learned */
+    struct numbers rejected; /* those that the gate refused */
     uint64_t rounds;         /* number of orders shuffled so far */
     int32_t *replay_order;   /* [replays] */
     int32_t replay_at;
