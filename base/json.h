@@ -10,8 +10,8 @@
  * Nesting is bounded (HZP_JSON_DEPTH_MAX).
  *
  * A spelled value is an object for jansson's functions, with one name that is not UTF-8, which no
- * text can contain: whoever expects another type refuses it, copies and comparisons keep it.  Only
- * hzp_json_dumps() writes it.
+ * text can contain: a reader that expects another type refuses it; copies and comparisons keep it.
+ * Only hzp_json_dumps() writes it.
  *
  * Thread: any.
  */

@@ -40,7 +40,7 @@ static int try(struct hzp_borders *b, struct hzp_border_call *call, const struct
     int result = call->fn(call->ctx, border);
     hzp_lock_take(&b->lock);
     b->tried = NULL;
-    pthread_cond_broadcast(&b->changed); /* somebody may want to take it back */
+    pthread_cond_broadcast(&b->changed); /* a caller may be waiting to take it back */
     return result;
 }
 

@@ -51,9 +51,9 @@ struct hzp_borders {
     struct hzp_lock lock;
     pthread_cond_t changed;        /* a call has ended, or a try */
     struct hzp_border_call *first; /* in the order of posting */
-    struct hzp_border_call *tried; /* whose function is running; NULL: none */
+    struct hzp_border_call *tried; /* its function is running; NULL: none */
     int closed;                    /* < 0: no call runs any more, and this is its result */
-    atomic_int count;              /* of calls that wait */
+    atomic_int count;              /* how many calls wait */
 };
 
 void hzp_borders_init(struct hzp_borders *b);

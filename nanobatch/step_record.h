@@ -48,7 +48,7 @@ struct hzp_step_record {
     uint64_t drawn;      /* hzp_step_drawn of it */
     int32_t shape;       /* hzp_plan_shapes_number; -1: sequential */
     bool end;            /* there are no more steps, and no rows */
-    bool warms;          /* of made-up rows, before the first request (loop.h): it counts nowhere */
+    bool warms; /* its rows are made up, before the first request (loop.h): it counts nowhere */
     struct hzp_step_training training;
 };
 

@@ -126,7 +126,7 @@ struct hzp_trainer {
     } asked;
     struct { /* units that wait to be sent with one command: trainer_restore.c */
         char *data;
-        size_t elements, room; /* of data, counted in elements of the largest type */
+        size_t elements, room; /* elements of data; room counts those of the largest type */
         enum hzp_state_part part;
         int32_t unit, units;
         bool begun; /* the other ranks have been told that an older version follows */

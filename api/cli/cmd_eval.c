@@ -34,7 +34,7 @@ struct eval {
     struct hzp_exec *exec;
     struct hzp_plan plan;
     int32_t rows;
-    double sum, weight; /* of the losses, of the learned tokens */
+    double sum, weight; /* sums of the losses and of the learned tokens */
     int64_t tokens, documents;
 };
 

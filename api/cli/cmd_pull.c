@@ -39,7 +39,7 @@ struct pull {
     bool layout_made;
     struct hzp_manifest m;
     struct hzp_upload *units;
-    char *buffer; /* of HZP_TRANSFER_PIECE */
+    char *buffer; /* HZP_TRANSFER_PIECE bytes */
     void *unit;   /* the largest one */
     uint64_t fetched;
     int32_t units_fetched;

@@ -51,7 +51,7 @@ struct job {
     uint64_t begin_ns;      /* start of this run */
     double before_ns;       /* duration of earlier runs of the search */
     struct hzp_quiet quiet; /* since the last save */
-    struct hzp_link *link;  /* of the ranks that compute each step together; NULL: one rank */
+    struct hzp_link *link;  /* connects the ranks that compute each step together; NULL: one rank */
     struct hzp_crew *crew;  /* NULL: one rank */
     double ranks_ns;        /* processor time of the other ranks, at the last save */
     bool terminal, drawn;

@@ -34,7 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const float init_std = 0.02f; /* of the weights of a model from scratch */
+static const float init_std = 0.02f; /* for the weights of a model from scratch */
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
 static const uint64_t slice_ns = 100000000;               /* interval of checks for signals */
 

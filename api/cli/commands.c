@@ -13,6 +13,6 @@ int hzp_command_failed(int code, const struct hzp_err_text *err)
         hzp_log(HZP_LOG_ERROR, "serve", "%s", text);
     else
         fprintf(stderr, "hzpserve: %s\n", text);
-    bool data = !strncmp(err->param, "lines", 5); /* of a file of examples */
+    bool data = !strncmp(err->param, "lines", 5); /* it names lines of a file of examples */
     return code == HZP_EINVAL && err->param[0] && !data ? 2 : 1;
 }

@@ -18,7 +18,7 @@ enum { HZP_NEAREST_TEXT = 96 };
 
 struct hzp_nearest {
     const char *word, *best; /* best NULL: none is similar */
-    int distance;            /* of best */
+    int distance;            /* best's distance */
 };
 
 /* Begins a search; then one call of try for each known word, which must outlive it. */

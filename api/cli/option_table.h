@@ -26,14 +26,14 @@ enum hzp_option_kind {
 
 struct hzp_option {
     const char *name;  /* NULL: `help` is a heading of the help text */
-    const char *topic; /* of a heading: the word that `hzpserve help` takes for what follows it */
+    const char *topic; /* for headings: the word that `hzpserve help` takes for what follows it */
     enum hzp_option_kind kind;
     size_t field;        /* offset in struct hzp_options */
     const char *value;   /* the default, as typed on the command line; NULL: not given */
-    double low, high;    /* of numbers */
+    double low, high;    /* range of numbers */
     const char *choices; /* "a|b|c" */
-    /* of PARTS: names without dashes, integers, numbers and sizes; the head, if any, is "".  What a
-     * value does not name stays as it is. */
+    /* for PARTS: names without dashes, integers, numbers and sizes; the head, if any, is "".  Parts
+     * that a value does not name stay as they are. */
     const struct hzp_option *part;
     int parts;
     const char *env;   /* an environment variable that also sets it; NULL: none */

@@ -70,7 +70,7 @@ struct hzp_complete_settings { /* chat has the temperature, too */
 
 /* The server that bench, chat, timeline, weights, pull and push talk to. */
 struct hzp_client_settings {
-    const char *url; /* of commands that take it as an option */
+    const char *url; /* for commands that take it as an option */
     const char *api_key;
 };
 
@@ -106,7 +106,7 @@ struct hzp_options {
     const char *word[HZP_OPTIONS_WORDS_MAX]; /* arguments that are not options, in order */
     int words;
     bool help, help_all, version; /* handled by main() */
-    const char *topic;            /* of `hzpserve help TOPIC`; NULL: none */
+    const char *topic;            /* the word in `hzpserve help TOPIC`; NULL: none */
     const char *log_level;        /* see hzp_log_set */
     int64_t log_format;           /* enum hzp_log_format */
     char **argv;                  /* as main() got it */

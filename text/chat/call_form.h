@@ -37,7 +37,7 @@ enum hzp_call_body {
     HZP_CALL_HEADER  /* the name in the header of a channel */
 };
 
-enum { HZP_CALL_NAME_MAX = 255, HZP_CALL_ID_BYTES = 9 /* of Mistral's ids */ };
+enum { HZP_CALL_NAME_MAX = 255, HZP_CALL_ID_BYTES = 9 /* length of Mistral's ids */ };
 
 struct hzp_call_form {
     enum hzp_call_body body;
@@ -46,7 +46,7 @@ struct hzp_call_form {
     bool bare;                /* a call at the beginning of the answer needs no mark */
     const char *in, *out;     /* inside of these marks */
     const char *between;      /* two calls */
-    const char *key;          /* of the arguments */
+    const char *key;          /* the arguments' key */
     const char *id, *args;    /* marks in front of a named call's id and arguments; NULL: none */
     bool names;               /* named calls are read too */
     bool short_ids;           /* templates want ids of nine letters or digits */

@@ -15,7 +15,7 @@ enum { FILE_MAX = 32 << 20, TEMPLATE_MAX = 1 << 20 };
 struct hzp_chat {
     struct hzp_jinja *plain, *with_tools; /* with_tools NULL: the same */
     json_t *special;                      /* {"bos_token": "<s>", ...} */
-    char *source, *tools_source;          /* of the two, as far as they are there */
+    char *source, *tools_source;          /* texts of the two, as far as they are there */
     struct hzp_chat_form form;
 };
 

@@ -12,7 +12,7 @@
 /* Texts are looked for where the one before them ended, so the whole costs little more than reading
  * the text once.  A template that writes messages in another order makes searches from the
  * beginning; together they read at most so many times the text. */
-enum { READINGS_MAX = 64, BLOCKS_MAX = 16 /* of reasoning in one answer */ };
+enum { READINGS_MAX = 64, BLOCKS_MAX = 16 /* blocks of reasoning in one answer */ };
 
 struct check {
     struct hzp_textbuf text; /* without blanks */

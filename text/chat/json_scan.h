@@ -13,7 +13,7 @@
 enum { HZP_SCAN_DEPTH_MAX = 1024 };
 
 enum hzp_scan_state {
-    HZP_SCAN_VALUE, /* of a zeroed scan */
+    HZP_SCAN_VALUE, /* a zeroed scan's state */
     HZP_SCAN_ITEM,  /* a value, or the end of an array */
     HZP_SCAN_FIRST, /* a name, or the end of an object */
     HZP_SCAN_NAME,

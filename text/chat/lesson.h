@@ -22,8 +22,8 @@
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* Of a message, if not 0: an update divides by the sum of its weights, so what matters is how they
- * compare. */
+/* A message's weight, if not 0: an update divides by the sum of its weights, so what matters is how
+ * they compare. */
 #define HZP_WEIGHT_MIN 0.001
 #define HZP_WEIGHT_MAX 1000.0
 

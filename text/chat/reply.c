@@ -320,7 +320,7 @@ static int end_text(struct hzp_reply *reply)
         return HZP_OK;
     case HZP_REPLY_HEADER:
         return hzp_reply_end_header(reply);
-    case HZP_REPLY_BRACE: /* of a channel whose body is empty */
+    case HZP_REPLY_BRACE: /* the body of a channel is empty */
         return reply->rules->channels ? HZP_OK
                                       : hzp_reply_release(reply, held, HZP_REPLY_IS_CONTENT);
     default:

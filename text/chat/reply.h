@@ -57,18 +57,18 @@ enum hzp_reply_state {
     HZP_REPLY_REASONING,
     HZP_REPLY_CONTENT,
     HZP_REPLY_OPEN,      /* behind the mark that opens a call */
-    HZP_REPLY_OBJECT,    /* of a call, before its arguments are passed on */
+    HZP_REPLY_OBJECT,    /* a call's, before its arguments are passed on */
     HZP_REPLY_NAME,      /* in front of [CALL_ID] or [ARGS] */
     HZP_REPLY_ID,        /* behind [CALL_ID] */
     HZP_REPLY_BRACE,     /* the arguments must begin */
     HZP_REPLY_ARGUMENTS, /* are passed on */
-    HZP_REPLY_REST,      /* of the call's object */
+    HZP_REPLY_REST,      /* the rest of the call's object */
     HZP_REPLY_AFTER,     /* a call */
     HZP_REPLY_PAIR,      /* GLM: a key or the end may come */
     HZP_REPLY_KEY,
     HZP_REPLY_BETWEEN, /* key and value */
     HZP_REPLY_VALUE,
-    HZP_REPLY_HEADER, /* of a channel, or the beginning of an answer in channels */
+    HZP_REPLY_HEADER, /* a channel's, or the beginning of an answer in channels */
     HZP_REPLY_BODY
 };
 
@@ -93,7 +93,7 @@ struct hzp_reply_reading {
     enum { HZP_REPLY_ARGS_NONE, HZP_REPLY_ARGS_OBJECT, HZP_REPLY_ARGS_STRING } args;
     size_t from;               /* in held: where a name, key or value begins */
     size_t args_from, args_to; /* in held */
-    /* of arguments that are passed on */
+    /* arguments that are passed on: */
     int depth;
     bool string, escaped, left_out;
     /* GLM's values */
@@ -125,10 +125,10 @@ struct hzp_reply {
     bool after_mark; /* blanks are dropped until something else comes */
     struct hzp_reply_part *part;
     int32_t parts, parts_room;
-    /* of a stream: already sent */
+    /* streams: already sent */
     size_t sent_reasoning, sent_content;
     int sent_calls;
-    size_t sent_arguments; /* of the last of them */
+    size_t sent_arguments; /* bytes of the last call's */
     int32_t next_part;
     size_t next_from;
 };

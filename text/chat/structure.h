@@ -29,7 +29,7 @@ struct hzp_structures;
 enum {
     HZP_STRUCTURES_MAX = 64,
     HZP_STRUCTURE_CALLS_MAX = 16,       /* in one answer */
-    HZP_STRUCTURE_CHOICES_MAX = 4096,   /* of `choice` */
+    HZP_STRUCTURE_CHOICES_MAX = 4096,   /* choices in `choice` */
     HZP_STRUCTURE_SOURCE_MAX = 1 << 18, /* bytes of what is asked, as JSON */
 };
 

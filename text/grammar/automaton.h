@@ -105,7 +105,7 @@ struct hzp_grammar_run {
     int32_t *chain; /* [chains] hash table of frames */
     int32_t chains;
     struct hzp_config_set now;
-    /* of a walk: the set at each depth */
+    /* during a walk: the set at each depth */
     struct hzp_config_set *level; /* [levels] */
     int32_t levels;
     int64_t work, work_max; /* comparisons and the like; a walk stops above work_max */

@@ -23,15 +23,15 @@ enum {
     HZP_RULES_NODES_MAX = 1 << 18,
     HZP_RULES_EDGES_MAX = 1 << 20,
     HZP_RULES_MAX = 1 << 14,
-    HZP_REPEAT_MAX = 4096, /* of a count in {m,n}, minLength, maxItems and so on */
+    HZP_REPEAT_MAX = 4096, /* largest count in {m,n}, minLength, maxItems and so on */
 };
 
 enum hzp_edge_kind { HZP_EDGE_BYTES, HZP_EDGE_EMPTY, HZP_EDGE_CALL };
 
 struct hzp_edge {
     uint8_t kind;   /* enum hzp_edge_kind */
-    uint8_t lo, hi; /* of BYTES, both included */
-    int32_t rule;   /* of CALL */
+    uint8_t lo, hi; /* BYTES: both included */
+    int32_t rule;   /* CALL: the rule called */
     int32_t to;
     int32_t next; /* the node's next edge, -1: none */
 };

@@ -9,7 +9,7 @@ enum {
     FRAMES_MAX = 1 << 16,
     FRAMES_TIDY = 1 << 12,
     CHAINS = 1 << 10,
-    NODE_WORK = 8, /* of a trie's node, beside a comparison */
+    NODE_WORK = 8, /* cost of a trie's node, in comparisons */
 };
 
 static struct hzp_config_set set_create(void)

@@ -73,7 +73,7 @@ enum {
     COMPARES_MAX = 1 << 30,
     MADE_BYTES_MAX = 1 << 24,
     LIST_MAX = 1 << 10,   /* schemas that one value has to satisfy */
-    LISTED_MAX = 1 << 20, /* of all lists */
+    LISTED_MAX = 1 << 20, /* entries of all lists */
 };
 
 /* Keywords whose value may be a number. */
@@ -335,7 +335,7 @@ static int add_types(struct hzp_schema *s, const struct hzp_schema_item *at, int
         const json_t *type = json_object_get(at->schema[i], "type");
         types &= type ? hzp_type_mask(type) : HZP_TYPE_ALL;
     }
-    if (types & HZP_TYPE_NUMBER) /* of which integers are some */
+    if (types & HZP_TYPE_NUMBER) /* integers are numbers */
         types &= ~HZP_TYPE_INTEGER;
     for (int t = 1; t <= HZP_TYPE_OBJECT; t *= 2) {
         int32_t end;

@@ -39,7 +39,7 @@ struct hzp_schema {
     struct hzp_schema_item *item;
     int32_t items, items_room;
     int64_t listed;   /* schemas in all lists that rules were asked for */
-    int64_t compares; /* of values that may still be made */
+    int64_t compares; /* comparisons of values that may still be made */
     int32_t looks;    /* parts that hzp_schema_types and _valid may still look at */
     json_t *made;     /* schemas that were made, by their text */
     size_t made_bytes;
@@ -48,7 +48,7 @@ struct hzp_schema {
     json_t *pattern_of; /* patterns that were compiled: indices of `pattern` */
     struct hzp_regular **pattern;
     int32_t patterns, patterns_room;
-    int64_t pattern_states; /* of all of them */
+    int64_t pattern_states; /* states of all patterns */
     struct hzp_err_text *reterr;
 };
 

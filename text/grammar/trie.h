@@ -27,7 +27,7 @@ struct hzp_trie_entry {
 struct hzp_trie {
     struct hzp_trie_node *node;
     int32_t nodes, depth; /* depth: the largest */
-    int32_t *token;       /* of the entries in order; negative (~token): another one follows that
+    int32_t *token; /* tokens of the entries in order; negative (~token): another one follows that
                            * has the same bytes */
 };
 

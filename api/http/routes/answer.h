@@ -33,9 +33,9 @@ struct hzp_answer {
     struct hzp_completion *c;
     char id[HZP_REQUEST_ID_MAX + 16];
     int64_t created;
-    struct hzp_pool_task task; /* of a whole answer */
+    struct hzp_pool_task task; /* for a whole answer */
     bool counted;
-    /* of a stream */
+    /* for a stream */
     struct hzp_textbuf out; /* formatted, not sent yet */
     size_t at;
     struct hzp_textbuf head; /* how every event with tokens of head_version begins */
@@ -43,7 +43,7 @@ struct hzp_answer {
     bool done;
     bool sent; /* something since it was woken */
     bool more; /* there is something that `out` had no room for */
-    /* of blocks */
+    /* for blocks */
     struct hzp_block block;
     int64_t sequence; /* events so far, or whether there were any */
     json_t *blocks;   /* owned while it streams: those that are closed */

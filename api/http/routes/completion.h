@@ -59,7 +59,7 @@ extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat, hzp_answer
 struct hzp_completion_params {
     const struct hzp_answer_form *form;
     json_t *ignored;              /* owned: names of the fields that had no effect; NULL: none */
-    struct hzp_reply_rules reply; /* of a chat */
+    struct hzp_reply_rules reply; /* for a chat */
     json_t *asked;                /* owned: what the answer repeats of the request; NULL: nothing */
     json_t *begun; /* owned: the text that a chat's message begins with; NULL: none */
 
@@ -69,8 +69,8 @@ struct hzp_completion_params {
     int32_t best; /* so many of the n are answered, the likeliest; 0: all */
     int32_t priority;
     uint64_t affinity;        /* as in struct hzp_request */
-    enum hzp_pooling pooling; /* of embeddings */
-    bool raw, base64;         /* of embeddings: not normalised; how they are written */
+    enum hzp_pooling pooling; /* for embeddings */
+    bool raw, base64;         /* embeddings: not normalised; how they are written */
 
     const json_t *suffix; /* while prompts are read: what stands behind the answer; NULL: nothing */
 
@@ -79,7 +79,7 @@ struct hzp_completion_params {
     int32_t logprobs;        /* -1: none */
     int32_t prompt_logprobs; /* -1: none */
     struct hzp_sampling sampling;
-    struct hzp_demands demands; /* of the weights */
+    struct hzp_demands demands; /* what it asks of the weights */
     int32_t stop_id[HZP_STOP_IDS_MAX], stop_ids;
     int32_t bias_token[HZP_BIASES_MAX], biases;
     float bias[HZP_BIASES_MAX];
@@ -155,14 +155,14 @@ struct hzp_choice {
     int32_t codes; /* code points so far, including text that a possible stop string holds back */
     int32_t seen;  /* tokens turned into text: the count of generated tokens */
     enum hzp_finish finish;
-    bool begun;          /* of the engine thread: it has told of a first token */
+    bool begun;          /* written by the engine thread: it has told of a first token */
     _Atomic bool told;   /* the engine has told that the request is final, to a listener */
     int32_t stop_string; /* index of the stop string that ended it; -1: none */
-    /* of a stream: already sent */
+    /* streams: already sent */
     size_t sent_bytes;
     int32_t sent_tokens;
     bool opened, closed;
-    /* of a relayed stream: tokens, and the end, that its journal has (journal.h) */
+    /* relayed streams: tokens, and the end, that its journal has (journal.h) */
     int32_t noted;
     bool noted_end;
 };
@@ -181,9 +181,9 @@ struct hzp_completion {
     struct hzp_choice *choice;           /* [choices] */
     int32_t choices, open;               /* choices not finished yet */
     struct hzp_listener listener;        /* .notify NULL: hzp_completion_wait() is used */
-    struct hzp_note note;                /* of what is told at once: first tokens, ends, and all
+    struct hzp_note note;                /* for what is told at once: first tokens, ends, and all
                                           * tokens where stop strings are looked for */
-    struct hzp_note next;                /* of further tokens: joined */
+    struct hzp_note next;                /* for further tokens: joined */
     bool ends_only;                      /* news are only that a request has ended */
     struct hzp_wake wake;
     _Atomic bool left;   /* the client disconnected */
@@ -265,7 +265,7 @@ const char *hzp_choice_end(const struct hzp_completion *c, const struct hzp_choi
 /* finish_reason, stop_reason. */
 json_t *hzp_finish_json(const struct hzp_choice *choice);
 json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_choice *choice);
-/* Of best_of: numbers the likeliest choices of each prompt from 0 on; index -1: not answered.  All
+/* For best_of: numbers the likeliest choices of each prompt from 0 on; index -1: not answered.  All
  * choices have ended. */
 void hzp_completion_choose(struct hzp_completion *c);
 /* The choice with this index, NULL: none. */

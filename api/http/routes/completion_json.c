@@ -270,7 +270,7 @@ json_t *hzp_prompt_logprobs_json(const struct hzp_completion *c, const struct hz
 
 /* ---- choices ---- */
 
-/* Of the drawn tokens, by the model. */
+/* Log-probabilities of the drawn tokens, by the model. */
 static double mean_logprob(const struct hzp_choice *choice)
 {
     double sum = 0;

@@ -38,7 +38,7 @@ void hzp_request_completed(const struct hzp_request_info *info, int status,
                            const struct hzp_completion *c)
 {
     char tokens[96], more[256];
-    const char *finish = "stop"; /* of several, the first that is something else */
+    const char *finish = "stop"; /* with several, the first that is something else */
     for (int32_t i = 0; i < c->choices && !strcmp(finish, "stop"); i++)
         finish = hzp_choice_end(c, &c->choice[i]);
     describe_tokens(info, c, tokens, sizeof(tokens));

@@ -77,7 +77,7 @@ static int check_words(const json_t *value, const char *name, const char *path,
     }
     json_object_foreach((json_t *)(uintptr_t)value, member, each)
     {
-        bool input = !strcmp(member, "input") && json_is_object(each); /* of a tool_use */
+        bool input = !strcmp(member, "input") && json_is_object(each); /* a tool_use has it */
         snprintf(below, sizeof(below), "%.56s.%.32s", path, member);
         if (!input && !is_data(member))
             HZP_TRY(check_words(each, member, below, reterr));

@@ -36,18 +36,18 @@ enum hzp_field_use { HZP_FIELD_USED, HZP_FIELD_NEEDED, HZP_FIELD_IGNORED, HZP_FI
 struct hzp_field {
     const char *name;
     enum hzp_field_kind kind;
-    double low, high;   /* of INT and NUMBER */
+    double low, high;   /* range of INT and NUMBER */
     const char *preset; /* its default, as JSON; NULL: nothing that JSON can say */
     enum hzp_field_use use;
     const char *note;   /* what it is for; refused: what to do instead */
-    const char *schema; /* of kind JSON: its JSON schema; of others NULL, or one that is narrower */
+    const char *schema; /* kind JSON: its JSON schema; other kinds: NULL, or a narrower schema */
 };
 
 /* A group of fields, ended by one without a name. */
 enum { HZP_FIELD_GROUPS_MAX = 4, HZP_FIELDS_IGNORED_MAX = 64 };
 
 struct hzp_field_set {
-    const char *name;                                    /* of the schema in /openapi.json */
+    const char *name;                                    /* the schema's in /openapi.json */
     const struct hzp_field *group[HZP_FIELD_GROUPS_MAX]; /* those behind the last are NULL */
     bool open;                                           /* unknown fields are ignored */
     bool exact; /* null is a value, and not the same as an absent field */
@@ -66,7 +66,7 @@ struct hzp_route_fields {
     const struct hzp_field_set *body; /* NULL: none */
     const struct hzp_field *query;    /* ended by one without a name; NULL: none */
     bool lines;                       /* the body is a list, or lines, of such objects */
-    const char *type;                 /* of a good answer; NULL: application/json */
+    const char *type;                 /* a good answer's; NULL: application/json */
     bool streams;                     /* may also answer server-sent events */
 };
 /* NULL: no row. */

@@ -13,12 +13,12 @@ enum part {
     BLANK_LF,
     REQUEST_LINE,
     REQUEST_LF,
-    NAME, /* of a header or trailer */
+    NAME, /* a header's or trailer's name */
     VALUE,
     VALUE_LF,
-    HEAD_LF, /* of the empty line */
+    HEAD_LF, /* ends the empty line */
     BODY,
-    SIZE, /* of a chunk */
+    SIZE, /* a chunk's size */
     EXTENSION,
     QUOTED,
     ESCAPED,

@@ -101,7 +101,7 @@ struct hzp_exchange {
     struct MHD_Connection *connection; /* NULL: its header is not whole yet */
     int fd;                            /* the connection's socket */
     const struct hzp_route *route;     /* NULL: none */
-    struct hzp_target *target;         /* of its request line */
+    struct hzp_target *target;         /* the target in its request line */
     const char *tail;                  /* the path behind the route's prefix */
     char *body;
     size_t bytes, room;

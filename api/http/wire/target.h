@@ -15,7 +15,7 @@
 
 struct hzp_target {
     const char *fault; /* what is wrong with it, for the answer; NULL: nothing */
-    const char *host;  /* of the absolute form, which counts in place of Host; NULL: none */
+    const char *host;  /* the absolute form's, which counts in place of Host; NULL: none */
     const char *path;  /* decoded */
     const char *query; /* as sent, behind the ?; "": none */
     const char
