@@ -151,7 +151,7 @@ void hzp_blocks_rename(const json_t *places, struct hzp_err_text *reterr)
         return;
     if (named) {
         snprintf(rest, sizeof(rest), "%s", reterr->text + param);
-        snprintf(reterr->text, sizeof(reterr->text), "%s%s", reterr->param, rest);
+        snprintf(reterr->text, sizeof(reterr->text), "%s%.400s", reterr->param, rest);
     }
 }
 
