@@ -47,8 +47,8 @@ struct hzp_cuda_device {
     struct hzp_device base;
     int ordinal, sms, shared_max; /* shared_max: bytes of shared memory a block may have */
     bool bulk;                    /* kernels may use the tensor copy engine (HZP_CUDA_BULK) */
-    int early;      /* steps of so many rows at most have kernels that begin before the one in front
-                     * of them has ended (HZP_CUDA_EARLY) */
+    int early;      /* most rows of a step whose kernels may begin before the preceding kernel has
+                     * ended (HZP_CUDA_EARLY) */
     bool fuses;     /* hzp_device_projects and has_codes may be true (HZP_CUDA_FUSE) */
     bool failed;    /* true: the failure was logged, later ones are not */
     uint64_t epoch; /* incremented whenever the host may have written to its memory */

@@ -79,7 +79,7 @@ struct task {
     struct hzp_border_call call;
     struct world *world;
     int tries, tried;
-    struct hzp_border border; /* of the last try */
+    struct hzp_border border; /* as the last try was given it */
     int *order, place;        /* the how-manieth that ended; 0: it has not */
 };
 
@@ -206,7 +206,7 @@ static void test_cancel(void **state)
 struct caller {
     struct world *world;
     pthread_t thread;
-    int *sum; /* of all callers; the engine thread's */
+    int *sum; /* shared by all callers; only the engine thread writes it */
     int next, tried;
     atomic_bool *stop;
     int result;
