@@ -2,8 +2,8 @@
 /* device/cpu/amx.c - products of level amx: those of avx512_bf16, and for bf16 of more than a few
  * rows whichever of panels, tiles and the library was measured to be fastest.
  *
- * No machine with AMX has run this yet: the tiles' kernels and the choice are tested with an
- * emulation (tests/device/test_tiles.c, opcheck --tiles). */
+ * Without such a machine the tiles' kernels and the choice are tested with an emulation
+ * (tests/device/test_tiles.c, opcheck --tiles). */
 #include "base/thread.h"
 #include "device/bf16.h"
 #include "device/cpu/choice.h"

@@ -24,19 +24,22 @@ enum { PAIRS = HZP_TILE_STEP / 2, ROW_BYTES = 64 };
 #define TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
 #define TILE_MULTIPLY(c, a, b)   _tile_dpbf16ps(c, a, b)
 
-/* All tiles have 16 rows of 64 bytes. */
+/* All tiles have 16 rows of 64 bytes.  The configuration is a constant: the compiler's intrinsic
+ * names only its first 8 bytes as what it reads, so stores to the others would be left out. */
+static const struct {
+    uint8_t palette, start, zero[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} config = {
+    .palette = 1,
+    .bytes = {ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES, ROW_BYTES,
+              ROW_BYTES},
+    .rows = {HZP_TILE_ROWS, HZP_TILE_ROWS, HZP_TILE_ROWS, HZP_TILE_ROWS, HZP_TILE_ROWS,
+             HZP_TILE_ROWS, HZP_TILE_ROWS, HZP_TILE_ROWS},
+};
+
 static void tiles_begin(void)
 {
-    struct {
-        uint8_t palette, start, zero[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-
-    for (int i = 0; i < 8; i++) {
-        config.bytes[i] = ROW_BYTES;
-        config.rows[i] = HZP_TILE_ROWS;
-    }
     _tile_loadconfig(&config);
 }
 

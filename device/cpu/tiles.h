@@ -8,8 +8,7 @@
  * takes them.
  *
  * The tile instructions (load, zero, multiply, store) are those of the CPU or an emulation in plain
- * C (tests/device, opcheck --tiles): amx_tmpl.c is compiled for either.  No machine with AMX has
- * run them yet.
+ * C (tests/device, opcheck --tiles): amx_tmpl.c is compiled for either.
  *
  * Invariant: an element's sum goes over k in the same order for every shape of c and on every
  * thread.
