@@ -89,7 +89,7 @@ bool hzp_device_has_shares(const struct hzp_device *dev);
 /* Single ops can be timed: hzp_lane_time works. */
 bool hzp_device_times_ops(const struct hzp_device *dev);
 
-/* Allocates size bytes aligned to 4096, contents undefined (NaN with HZP_POISON=1).  Only at start:
+/* Allocates size bytes aligned to 512, contents undefined (NaN with HZP_POISON=1).  Only at start:
  * no device memory is allocated once the loop runs.  HZP_ENOMEM. */
 int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret);
 void hzp_device_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);

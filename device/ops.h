@@ -87,7 +87,8 @@ struct hzp_mat {
 };
 
 /* Which rows belong to which sequence.  Segment i owns rows row0[i] .. row0[i+1]-1; its first row
- * is at position pos0[i] of its sequence. */
+ * is at position pos0[i] of its sequence.  Both lists are host memory that the device reads, too
+ * (HZP_MEM_HOST): libraries of attention ask the host for lengths. */
 struct hzp_segs {
     const int32_t *row0; /* [count + 1], ascending */
     const int32_t *pos0; /* [count] */
@@ -204,12 +205,12 @@ struct hzp_attn_paged_args {
     struct hzp_mat qkv, out;
     struct hzp_kv kv;
     struct hzp_segs segs;
-    const int32_t *page; /* [segs.count][page_stride]; readable by the host */
+    const int32_t *page; /* [segs.count][page_stride]; host memory, as the lists of segs */
     /* The same page numbers where the device keeps them from step to step, as lines of a table: of
      * segment i in line[i].  NULL: the op reads `page`.  Given, the op reads the table, and `page`
      * is only for the plan checker. */
     const int32_t *table; /* [lines][page_stride] */
-    const int32_t *line;  /* [segs.count] */
+    const int32_t *line;  /* [segs.count]; host memory, as the lists of segs */
     int32_t page_stride, lines;
     struct hzp_heads heads;
     float scale;

@@ -222,16 +222,19 @@ static struct alloc *alloc_add(void)
 
 void *fake_device_alloc(size_t size)
 {
-    size_t room = (size + 8191) / 4096 * 4096; /* with an unused page between allocations */
+    /* with an unused page between allocations; small ones are aligned to 512 bytes only, as the
+     * driver's */
+    size_t shift = size < (size_t)1 << 20 ? 512 : 0;
+    size_t room = (size + shift + 8191) / 4096 * 4096;
     if (!arena)
         arena = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (arena == MAP_FAILED || arena_used + room > ARENA)
         abort();
     struct alloc *a = alloc_add();
-    *a = (struct alloc){arena + arena_used, size, false, true};
+    *a = (struct alloc){arena + arena_used + shift, size, false, true};
     arena_used += room;
     memory_open(true);
-    mprotect(a->ptr, room, PROT_READ | PROT_WRITE);
+    mprotect(arena + arena_used - room, room, PROT_READ | PROT_WRITE);
     memset(a->ptr, 0xff, size < 65536 ? size : 65536);
     memory_open(false);
     return a->ptr;
@@ -254,7 +257,7 @@ static size_t lowest_live(void)
         size_t at = (size_t)((char *)alloc_of[i].ptr - arena);
         lowest = at < lowest ? at : lowest;
     }
-    return lowest;
+    return lowest / 4096 * 4096;
 }
 
 bool fake_device_free(void *ptr)

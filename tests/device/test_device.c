@@ -54,8 +54,8 @@ static void check_lanes(struct hzp_device *dev)
     assert_int_equal(hzp_device_alloc(dev, HZP_MEM_DEVICE, N * sizeof(float), &b), HZP_OK);
     assert_int_equal(hzp_device_alloc(dev, HZP_MEM_HOST, N * sizeof(float), (void **)&host),
                      HZP_OK);
-    assert_int_equal((uintptr_t)a % 4096, 0);
-    assert_int_equal((uintptr_t)host % 4096, 0);
+    assert_int_equal((uintptr_t)a % 512, 0);
+    assert_int_equal((uintptr_t)host % 512, 0);
     assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &one), HZP_OK);
     assert_int_equal(hzp_lane_open(dev, HZP_BOUND_MEMORY, &two), HZP_OK);
     assert_ptr_equal(one->dev, dev);

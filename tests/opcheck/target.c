@@ -66,14 +66,29 @@ static int finish(struct oc_target *target, struct hzp_lane *lane)
     return hzp_fence_wait(target->fence);
 }
 
-/* Copies the arguments, with pointers into the image changed to point into the target's block. */
+/* Whether the offset is that of a list which the host reads, too (struct hzp_segs). */
+static bool for_host(const struct oc_io *io, uint64_t offset)
+{
+    static const char *const lists[] = {"row0", "pos0", "page", "line"};
+    for (int i = 0; i < io->bufs; i++)
+        for (int k = 0; k < HZP_COUNT(lists) && io->buf[i].offset == offset; k++)
+            if (strcmp(io->buf[i].name, lists[k]) == 0)
+                return true;
+    return false;
+}
+
+/* Copies the arguments, with pointers into the image changed to point into the target's block; to
+ * lists that the host reads, into the host's copy of it. */
 static void args_moved(const struct oc_target *target, const struct oc_io *io, uint64_t *ret)
 {
-    uint64_t from = (uint64_t)(uintptr_t)io->image, to = (uint64_t)(uintptr_t)target->block;
+    uint64_t from = (uint64_t)(uintptr_t)io->image;
     memcpy(ret, io->args, sizeof(io->args));
     for (size_t i = 0; i < io->args_size / 8; i++)
-        if (ret[i] >= from && ret[i] < from + io->used)
-            ret[i] = ret[i] - from + to;
+        if (ret[i] >= from && ret[i] < from + io->used) {
+            uint64_t offset = ret[i] - from;
+            ret[i] = offset + (uint64_t)(uintptr_t)(for_host(io, offset) ? target->staging
+                                                                         : target->block);
+        }
 }
 
 static int upload(struct oc_target *target, struct hzp_lane *lane, const struct oc_io *io)
