@@ -66,6 +66,13 @@ def nccl():
     return find("HZP_NCCL", "nccl", (2,))
 
 
+def own_path():
+    """LD_LIBRARY_PATH without the folders that hold a cuDNN: PyTorch brings the one that it was built with, and refuses
+    another that comes first."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return ":".join(f for f in folders if f and not glob.glob(os.path.join(f, "libcudnn.so*")))
+
+
 def sanitizer():
     """Path of compute-sanitizer; None: this machine has none."""
     found = shutil.which("compute-sanitizer")

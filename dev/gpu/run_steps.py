@@ -223,6 +223,9 @@ def first(folder, size):
     yield step("conform", "memory, lanes, copies and fences", [p("test_device")], 5, "small", "none", kind="check",
                fallbacks="allowed")
     yield step("opcheck", "every op against the reference", [p("opcheck"), *size.opcheck], 15, "small", "last", kind="check")
+    yield step("opcheck, host", "every op of the CPU backend at this machine's level",
+               [p("opcheck"), "--quiet", "--backend=cpu", *size.opcheck[1:]], 30, "small", "last", kind="check",
+               fallbacks="allowed")
     yield step("opcheck, loads by threads", "decode attention without the tensor copy engine",
                opcheck(folder, size, "attn_decode", "--quiet"), 3, "small", "last", kind="check", env={"HZP_CUDA_BULK": "0"})
     yield step("opcheck, grid lanes", "attention on lanes limited to 48 SMs by their grids",
@@ -260,7 +263,7 @@ def first(folder, size):
                   fp8=True)
     yield step("peer", "PyTorch on this device: products, attention, decode, prefill and training at our shapes; skipped "
                "where there is no PyTorch", ["python3", p("peer.py"), "--quick", *size.peer], 80, "peer", "json", optional=True,
-               files=[p("peer.py")], same=whole)
+               files=[p("peer.py")], same=whole, env={"LD_LIBRARY_PATH": libraries.own_path()})
     yield step("swap", "inter-token latencies with 0, 1 and 10 swaps a second, and at swaps",
                engine(folder, size, "swap", size.big, "--quick", "--kv-memory", run_sizes.mebibytes(size.swap_kv),
                       *size.context), 18, "swap", "bench", env=noise())
