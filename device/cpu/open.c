@@ -185,8 +185,7 @@ static void about_level(struct hzp_about_device *d, enum hzp_cpu_isa isa, enum h
         hzp_fact_add(d->fact, &d->facts, "bf16 arithmetic",
                      "none (products run in f32, at most half as fast)");
     if (isa == HZP_CPU_AMX)
-        hzp_fact_add(d->fact, &d->facts, "tiles",
-                     "where measured to be fastest");
+        hzp_fact_add(d->fact, &d->facts, "tiles", "where measured to be fastest");
     if (isa == HZP_CPU_BASE)
 #if defined(__x86_64__)
         hzp_fact_add(d->fact, &d->facts, "vectors",

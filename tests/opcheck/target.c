@@ -86,8 +86,8 @@ static void args_moved(const struct oc_target *target, const struct oc_io *io, u
     for (size_t i = 0; i < io->args_size / 8; i++)
         if (ret[i] >= from && ret[i] < from + io->used) {
             uint64_t offset = ret[i] - from;
-            ret[i] = offset + (uint64_t)(uintptr_t)(for_host(io, offset) ? target->staging
-                                                                         : target->block);
+            ret[i] = offset +
+                     (uint64_t)(uintptr_t)(for_host(io, offset) ? target->staging : target->block);
         }
 }
 
