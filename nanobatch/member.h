@@ -43,7 +43,7 @@ struct hzp_member_config {
     struct hzp_plan_shapes shapes;
     struct hzp_link *link; /* carries the records (step_link.h) */
     bool check_plans;      /* prove every plan race-free before it runs */
-    /* For training (train/group_learner.h), borrowed by create, which runs each once on a device
+    /* For training (train/learner/by_step.h), borrowed by create, which runs each once on a device
      * that has graphs: so their algorithms are chosen.  NULL: none. */
     const struct hzp_plan *products;
     /* Rank 0 has published this version: it is to be current here, too, when this returns.  NULL:

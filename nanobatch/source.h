@@ -55,7 +55,7 @@ struct hzp_slice {
     int32_t from, to;
     const struct hzp_rider *rider; /* lets its forward pass ride (ride.h); NULL: it may not */
     /* In a group that computes each step together: which chain it is, from 1, and with its first
-     * slice what the others build it from (model/chain_work.h); borrowed. */
+     * slice what the others build it from (model/work.h); borrowed. */
     uint64_t number;
     const void *work;
     size_t work_bytes;

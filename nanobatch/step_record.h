@@ -12,7 +12,7 @@
  *     draws     sampling parameters, edits and masks.  All ranks draw from the same logits; the
  *               hash of what rank 0 drew in an earlier step shows that they drew the same
  *     training  which items of which chain run behind the rows' items; and with a chain's first
- *               slice what it is made from (model/chain_work.h), as bytes that a record only
+ *               slice what it is made from (model/work.h), as bytes that a record only
  *               carries
  *
  * A record is read by ranks of the same build on machines of the same kind: numbers are in the

@@ -3,9 +3,9 @@
  * training, with training, and from a checkpoint, in turns.
  *
  * Training's memory is prepared, and a checkpoint's moments and residuals are read, while the
- * server already answers (train/trainer.h), so all three should take about as long.  A server
- * counts as ready when it prints its address: from then on it takes requests.  The first run of
- * each kind reads files that may not be cached, and does not count; that of the third kind makes
+ * server already answers (train/conductor/trainer.h), so all three should take about as long.  A
+ * server counts as ready when it prints its address: from then on it takes requests.  The first run
+ * of each kind reads files that may not be cached, and does not count; that of the third kind makes
  * the checkpoint.
  */
 #include "api/bench/bench.h"

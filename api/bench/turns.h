@@ -10,7 +10,7 @@
 #define HZP_API_BENCH_TURNS_H
 
 #include "nanobatch/source.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 struct hzp_bench_turns;
 

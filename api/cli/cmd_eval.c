@@ -53,7 +53,7 @@ static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
     e->rows = a->model->positions;
     HZP_TRY(hzp_micro_create(a->dev, e->rows, &e->micro));
     struct hzp_recipe recipe = {.micro_rows = e->rows, .moment_type = HZP_F32};
-    struct hzp_train_space_config space = hzp_trainer_space_config(&recipe, &a->config, 0);
+    struct hzp_train_space_config space = hzp_learner_space_config(&recipe, &a->config, 0);
     space.forward_only = true;
     space.fp8 = settings->model.fp8 != 0;
     HZP_TRY(hzp_train_space_create(a->model, &space, &e->space));

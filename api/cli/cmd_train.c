@@ -21,7 +21,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/evaluate.h"
+#include "train/checks/evaluate.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>
@@ -366,7 +366,7 @@ static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *dr
     if (o->resume) {
         snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRIu64, o->out, hzp_checkpoint_newest(o->out));
         HZP_TRY(hzp_fill_load(a->weights, draft, dir, reterr));
-        return hzp_follower_load(a->follower, draft, dir, true, reterr);
+        return hzp_learner_by_link_load(a->by_link, draft, dir, true, reterr);
     }
     if (!o->from_scratch)
         return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);

@@ -353,7 +353,7 @@ struct hzp_step_limits hzp_assembly_step_limits(const struct hzp_assembly *a)
         .pages = a->plan.kv_pages,
         .page_rows = (int32_t)a->is.serving->page_rows,
         .positions = a->plan.positions,
-        .work_bytes = a->is.training ? hzp_group_work_room(&a->plan.recipe) : 0};
+        .work_bytes = a->is.training ? hzp_learner_work_room(&a->plan.recipe) : 0};
 }
 
 static int open_weights(struct hzp_assembly *a, uint64_t first_id)
@@ -458,27 +458,27 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
     return explain(a, hzp_trainer_create(&config, &a->trainer, reterr), "training", reterr);
 }
 
-int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr)
+int hzp_assembly_open_learner(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    struct hzp_follower_config config = {.recipe = a->plan.recipe,
-                                         .model = a->model,
-                                         .shards = a->shards,
-                                         .link = a->link,
-                                         .gate = a->is.gated};
-    if (a->is.serving)
+    struct hzp_learner_config config = {.recipe = a->plan.recipe,
+                                        .model = a->model,
+                                        .shards = a->shards,
+                                        .link = a->link,
+                                        .undoes = a->is.gated};
+    if (a->is.serving || a->is.group)
         config.quantum_flops = a->plan.train.quantum_flops;
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
-    return explain(a, hzp_follower_create(&config, &a->follower, reterr), "training", reterr);
+    int r = a->is.group ? hzp_learner_by_step_create(&config, &a->by_step)
+                        : hzp_learner_by_link_create(&config, &a->by_link, reterr);
+    return explain(a, r, "training", reterr);
 }
 
-int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr)
+/* What learns on this rank; NULL: nothing does. */
+static struct hzp_learner *learner_of(const struct hzp_assembly *a)
 {
-    struct hzp_group_learner_config config = {.recipe = a->plan.recipe,
-                                              .model = a->model,
-                                              .quantum_flops = a->plan.train.quantum_flops,
-                                              .gate = a->is.gated};
-    HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
-    return explain(a, hzp_group_learner_create(&config, &a->group_learner), "training", reterr);
+    return a->trainer   ? hzp_trainer_learner(a->trainer)
+           : a->by_link ? hzp_learner_by_link_learner(a->by_link)
+                        : NULL;
 }
 
 /* ---- the first version ---- */
@@ -606,7 +606,7 @@ static int open_rig(struct hzp_assembly *a)
         HZP_TRY(hzp_weights_begin(a->weights, &draft));
     struct hzp_recipe recipe = {.micro_rows = size->train, .moment_type = size->moment_type};
     struct hzp_train_space_config train =
-        hzp_trainer_space_config(&recipe, &a->config, size->quantum_flops);
+        hzp_learner_space_config(&recipe, &a->config, size->quantum_flops);
     if (size->rides)
         train.ride_rows = size->decode + size->prefill;
     struct hzp_rig_config rig = {.model = a->model,
@@ -691,8 +691,8 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.source[config.sources++] = hzp_scheduler_source(a->scheduler);
     if (a->trainer)
         config.source[config.sources++] = hzp_trainer_source(a->trainer);
-    if (a->follower)
-        config.source[config.sources++] = hzp_follower_source(a->follower);
+    if (a->by_link)
+        config.source[config.sources++] = hzp_learner_by_link_source(a->by_link);
     if (loop->last)
         config.source[config.sources++] = loop->last;
     if (loop->elsewhere)
@@ -711,8 +711,8 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
     int64_t ready = 1;
     if (r == HZP_OK && a->is.group) /* all ranks run the steps of the warm-up */
         r = hzp_group_least(a->is.group, &ready, reterr);
-    if (r == HZP_OK && (a->pool || a->trainer || a->follower))
-        r = hzp_warm_up(a->loop, a->pool, a->trainer, a->follower, a->dev);
+    if (r == HZP_OK && (a->pool || learner_of(a)))
+        r = hzp_warm_up(a->loop, a->pool, learner_of(a), a->dev);
     if (r == HZP_OK)
         note_memory(a);
     return explain(a, r, "the loop", reterr);
@@ -752,8 +752,8 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);
     hzp_trainer_destroy(a->trainer);
-    hzp_follower_destroy(a->follower);
-    hzp_group_learner_destroy(a->group_learner);
+    hzp_learner_by_link_destroy(a->by_link);
+    hzp_learner_by_step_destroy(a->by_step);
     hzp_scheduler_destroy(a->scheduler);
     hzp_tier_destroy(a->tier);
     hzp_batch_destroy(a->batch);
@@ -767,8 +767,8 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     a->records = NULL;
     a->rig = NULL;
     a->trainer = NULL;
-    a->follower = NULL;
-    a->group_learner = NULL;
+    a->by_link = NULL;
+    a->by_step = NULL;
     a->scheduler = NULL;
     a->tier = NULL;
     a->batch = NULL;

@@ -7,8 +7,8 @@
  *
  *     read          configuration, layout and tokenizer: no device, any thread
  *     open          device, plan table, memory plan, weights, model
- *     open_trainer  the trainer, over the caller's queue; or open_follower, on a rank other than 0,
- *                   or open_group_learner, on one of a group that computes each step together
+ *     open_trainer  the trainer, over the caller's queue
+ *     open_learner  instead, on a rank other than 0: what gets its work from rank 0
  *     fill          the first version's contents, published
  *     open_serving  KV pages, spaces, batch, scheduler
  *     open_rig      synthetic steps instead of a scheduler: for plans and measurements
@@ -36,9 +36,9 @@
 #include "text/chat/chat.h"
 #include "text/chat/structure.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/follower.h"
-#include "train/group_learner.h"
-#include "train/trainer.h"
+#include "train/learner/by_link.h"
+#include "train/learner/by_step.h"
+#include "train/conductor/trainer.h"
 
 /* The maximum sizes of a rig's steps. */
 struct hzp_assembly_rig {
@@ -69,11 +69,11 @@ struct hzp_assembly_config {
     int32_t executors; /* the caller's, besides the loop's: for the memory plan */
     bool quiet;        /* prints neither device nor memory plan */
     /* The connection with the other ranks, of host memory, borrowed; NULL: there is one rank.
-     * Rank 0 opens a trainer, the others a follower. */
+     * Rank 0 opens a trainer, the others a learner. */
     struct hzp_link *link;
     const struct hzp_ranks_settings *ranks; /* with link, and with group */
     bool serves;   /* with link: rank 0 serves, so every rank has whole units */
-    bool gated;    /* a follower's or a member's: rank 0 has a gate */
+    bool gated;    /* on a rank other than 0: rank 0 has a gate */
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
     /* The connection of ranks that compute each step together (group.h), borrowed; NULL: none.
@@ -110,10 +110,9 @@ struct hzp_assembly {
     struct hzp_model *model;
     /* open_trainer */
     struct hzp_trainer *trainer;
-    /* open_follower */
-    struct hzp_follower *follower;
-    /* open_group_learner */
-    struct hzp_group_learner *group_learner;
+    /* open_learner: one of both */
+    struct hzp_learner_by_link *by_link;
+    struct hzp_learner_by_step *by_step;
     /* open_serving */
     struct hzp_kvpool *pool;
     struct hzp_tier *tier; /* NULL: what falls out of the prefix cache is gone */
@@ -149,14 +148,12 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                               void (*on_update)(void *, const struct hzp_update_report *),
                               void *ctx, struct hzp_err_text *reterr);
 
-/* Opens a follower instead of a trainer, on a rank other than 0. */
-int hzp_assembly_open_follower(struct hzp_assembly *a, struct hzp_err_text *reterr);
+/* Opens a learner instead of a trainer, on a rank other than 0: of a group, by_step, otherwise
+ * by_link. */
+int hzp_assembly_open_learner(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 /* The layout in which versions are saved: of the whole model, also where `layout` is a slice. */
 const struct hzp_layout *hzp_assembly_whole(const struct hzp_assembly *a);
-
-/* Opens what learns on a member of a group instead. */
-int hzp_assembly_open_group_learner(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 /* Begins a draft, fills it by calling fill() (NULL: with the model's weights, or noise if there is
  * no directory), quantizes it if the store keeps e4m3 copies, and publishes it.  On a device that

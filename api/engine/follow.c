@@ -28,17 +28,17 @@ static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *re
                         "this command needs whole weights on each rank: use --shard z3=1");
     if (sharded)
         HZP_TRY(f->config->fill(f->config->ctx, a, draft, reterr));
-    return hzp_follower_receive(a->follower, draft, reterr);
+    return hzp_learner_by_link_receive(a->by_link, draft, reterr);
 }
 
-/* Whether the follower has nothing more to do: the replica leaves then. */
+/* Whether the learner has nothing more to do: the replica leaves then. */
 static bool has_ended(void *ctx)
 {
     struct follow *f = ctx;
-    struct hzp_follower_stats stats;
-    if (!f->parts.follower)
+    struct hzp_learner_by_link_stats stats;
+    if (!f->parts.by_link)
         return false;
-    hzp_follower_read_stats(f->parts.follower, &stats);
+    hzp_learner_by_link_read_stats(f->parts.by_link, &stats);
     return stats.stopped || stats.failure[0];
 }
 
@@ -93,9 +93,9 @@ static int run_replica(struct follow *f, struct hzp_err_text *reterr)
 }
 
 /* The loop of a rank that only trains. */
-static int run_follower(struct follow *f, struct hzp_err_text *reterr)
+static int run_learner(struct follow *f, struct hzp_err_text *reterr)
 {
-    hzp_loop_stop(f->parts.loop, false); /* it ends when the follower is no longer busy */
+    hzp_loop_stop(f->parts.loop, false); /* it ends when the learner is no longer busy */
     int r = hzp_loop_run(f->parts.loop);
     return r < 0 ? hzp_fail(reterr, r, "the device failed") : HZP_OK;
 }
@@ -106,12 +106,12 @@ static int run(struct follow *f, struct hzp_err_text *reterr)
     const struct hzp_engine_settings *s = f->config->settings;
     bool serves = f->config->replica != NULL;
     struct hzp_assembly_loop loop = {.policy = f->policy, .idle_ns = slice_ns};
-    struct hzp_follower_stats stats = {.optimizer_step = 0};
+    struct hzp_learner_by_link_stats stats = {.optimizer_step = 0};
     if (serves)
         loop.idle_ns = (uint64_t)(s->split.idle_ms * 1e6);
     HZP_TRY(hzp_assembly_open(a, 1, reterr));
     if (a->is.training)
-        HZP_TRY(hzp_assembly_open_follower(a, reterr));
+        HZP_TRY(hzp_assembly_open_learner(a, reterr));
     HZP_TRY(hzp_assembly_fill(a, a->is.training ? receive : NULL, f, reterr));
     if (serves)
         HZP_TRY(hzp_assembly_open_serving(a, reterr));
@@ -121,8 +121,8 @@ static int run(struct follow *f, struct hzp_err_text *reterr)
     hzp_log(HZP_LOG_INFO, "train", "follows rank=%d ranks=%d optimizer_step=%" PRId64,
             hzp_link_rank(a->is.link), hzp_link_ranks(a->is.link),
             hzp_weights_current(a->weights)->record.optimizer_step);
-    int r = serves ? run_replica(f, reterr) : run_follower(f, reterr);
-    hzp_follower_read_stats(a->follower, &stats);
+    int r = serves ? run_replica(f, reterr) : run_learner(f, reterr);
+    hzp_learner_by_link_read_stats(a->by_link, &stats);
     return stats.failure[0] ? hzp_fail(reterr, HZP_EIO, "%s", stats.failure) : r;
 }
 

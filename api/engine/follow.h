@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/engine/follow.h - a rank other than 0, from its start to its end.
  *
- * It opens device, weights and a follower, gets the first version from rank 0, and trains what rank
+ * It opens device, weights and a learner, gets the first version from rank 0, and trains what rank
  * 0 deals to it until rank 0 says that there is no more work.  It reads no examples and writes no
  * files.  A replica also computes requests that rank 0 hands to it (api/front/replica.h);
  * without training it does nothing else, and reads the weights from the model's directory.

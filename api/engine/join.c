@@ -5,7 +5,7 @@
 #include "api/engine/group.h"
 #include "base/log.h"
 #include "nanobatch/member.h"
-#include "train/tensor_state.h"
+#include "train/learner/tensor_state.h"
 
 #include <inttypes.h>
 
@@ -22,7 +22,7 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
     struct hzp_assembly *a = j->a;
     struct hzp_tensor_state state = {.model = a->model,
                                      .whole = &a->config,
-                                     .space = hzp_group_learner_space(a->group_learner),
+                                     .space = hzp_learner_by_step_learner(a->by_step)->space,
                                      .recipe = &a->plan.recipe,
                                      .link = a->is.group};
     struct hzp_trainer_numbers numbers;
@@ -37,8 +37,8 @@ static int create(struct hzp_assembly *a, struct hzp_member_config *config, stru
     struct hzp_plan products;
     int r = HZP_OK;
     hzp_plan_init(&products);
-    if (a->group_learner && hzp_device_has_graphs(a->dev)) {
-        r = hzp_group_learner_products(a->group_learner, &products);
+    if (a->by_step && hzp_device_has_graphs(a->dev)) {
+        r = hzp_learner_products(hzp_learner_by_step_learner(a->by_step), &products);
         config->products = &products;
     }
     if (r == HZP_OK)
@@ -58,7 +58,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
         HZP_TRY(hzp_group_tell_start(a->is.group, &j.start, reterr));
     HZP_TRY(hzp_assembly_open(a, j.start.first_id, reterr));
     if (a->is.training)
-        HZP_TRY(hzp_assembly_open_group_learner(a, reterr));
+        HZP_TRY(hzp_assembly_open_learner(a, reterr));
     HZP_TRY(hzp_assembly_fill(a, a->is.training ? fill : NULL, &j, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     struct hzp_member_config config = {.model = a->model,
@@ -69,11 +69,11 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                        .shapes = {.plans = a->plans.entries ? &a->plans : NULL},
                                        .link = a->steps,
                                        .check_plans = a->is.serving->check_plans != 0};
-    if (a->group_learner) {
-        config.chain = hzp_group_learner_chain;
-        config.ran = hzp_group_learner_ran;
-        config.publish = hzp_group_learner_publish;
-        config.ctx = a->group_learner;
+    if (a->by_step) {
+        config.chain = hzp_learner_by_step_chain;
+        config.ran = hzp_learner_by_step_ran;
+        config.publish = hzp_learner_by_step_publish;
+        config.ctx = a->by_step;
     }
     int r = create(a, &config, &member);
     if (r < 0)
@@ -85,9 +85,9 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
         r = hzp_member_run(member, reterr);
     }
     hzp_member_read_stats(member, &stats);
-    struct hzp_group_learner_stats learner = {0};
-    if (a->group_learner)
-        hzp_group_learner_read_stats(a->group_learner, &learner);
+    struct hzp_learner_by_step_stats learner = {0};
+    if (a->by_step)
+        hzp_learner_by_step_read_stats(a->by_step, &learner);
     hzp_log(
         HZP_LOG_INFO, "engine",
         "computed rank=%d steps=%" PRIu64 " rows=%" PRIu64 " updates=%" PRIu64 " versions=%" PRIu64,

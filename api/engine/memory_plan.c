@@ -6,8 +6,8 @@
 #include "mesh/link.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
-#include "train/collectives.h"
-#include "train/snapshot.h"
+#include "train/learner/learner.h"
+#include "train/history/snapshot.h"
 #include "weights/fp8.h"
 
 #include <stdarg.h>
@@ -235,7 +235,7 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
                           struct hzp_memory_plan *plan)
 {
     uint64_t quantum = hzp_settings_quantum(q->training);
-    plan->train = hzp_trainer_space_config(&plan->recipe, &layout->config, quantum);
+    plan->train = hzp_learner_space_config(&plan->recipe, &layout->config, quantum);
     if (q->rides) /* steps with more rows cannot carry the end of a micro-batch */
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     plan->train.shards = q->shards;

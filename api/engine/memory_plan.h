@@ -13,7 +13,8 @@
 #include "nanobatch/model/forward.h"
 #include "nanobatch/run/driver.h"
 #include "nanobatch/run/exec.h"
-#include "train/trainer.h"
+#include "nanobatch/model/train_space.h"
+#include "train/conductor/trainer.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "train/trainer_rejoin.h"
+#include "train/history/trainer_rejoin.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

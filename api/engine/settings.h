@@ -16,7 +16,7 @@
 #include "device/device.h"
 #include "mesh/launch/ranks.h"
 #include "nanobatch/split/policy.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 #include "weights/config.h"
 
 struct hzp_device_settings {

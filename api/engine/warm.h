@@ -9,12 +9,11 @@
 
 #include "nanobatch/loop.h"
 #include "serve/kvpool.h"
-#include "train/follower.h"
+#include "train/learner/learner.h"
 
-/* hzp_loop_warm_up, with the products of the trainer's or the follower's micro-batches where the
- * device chooses algorithms for them.  pool NULL: nothing serves; trainer and follower NULL:
- * nothing is learned. */
-int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_trainer *trainer,
-                struct hzp_follower *follower, const struct hzp_device *dev);
+/* hzp_loop_warm_up, with the products of the learner's micro-batches where the device chooses
+ * algorithms for them.  pool NULL: nothing serves; learner NULL: nothing is learned. */
+int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_learner *learner,
+                const struct hzp_device *dev);
 
 #endif

@@ -26,10 +26,10 @@
  *
  * Versions: a replica names those it serves by id and optimizer step; if they are not those of this
  * store, it is refused.  Update n + 1 cannot end before every rank has published update n
- * (train/follower.h), so a replica that takes part in training serves at least the newest finished
- * step less one.  By how much it trails is taken from what it said last, which may be old, and is
- * therefore at most one; but a replica also says which update it knew to be finished when it looked
- * at its version: where that proves that it trails by more, the front says so.
+ * (train/learner/by_link.h), so a replica that takes part in training serves at least the newest
+ * finished step less one.  By how much it trails is taken from what it said last, which may be old,
+ * and is therefore at most one; but a replica also says which update it knew to be finished when it
+ * looked at its version: where that proves that it trails by more, the front says so.
  *
  * Thread: any, except create, start and destroy: the engine's.  The thread "hzp-replicas" owns the
  * socket.  Nothing here waits for a replica.

@@ -11,7 +11,7 @@
 #define HZP_API_LEARN_CHECKPOINT_H
 
 #include "api/learn/retention.h"
-#include "train/snapshot.h"
+#include "train/history/snapshot.h"
 
 /* Writes parent/checkpoint-number from version v and the trainer state that belongs to it
  * (hzp_trainer_save says when that may be called). source_dir: its config and tokenizer files are

@@ -13,7 +13,7 @@
 #define HZP_API_LEARN_GATE_FILE_H
 
 #include "api/learn/examples.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 enum { HZP_GATE_TAGS_MAX = 64, HZP_GATE_TAG_BYTES = 64 };
 

@@ -3,8 +3,8 @@
  * back: for the answer to POST /v1/fine_tuning/examples, metrics and the log.
  *
  * The estimate is the rows that all waiting examples still need, with all their passes and their
- * replay, over the pace of about the last half minute (train/pace.h).  It covers every example
- * accepted so far: a later one is learned beside them.
+ * replay, over the pace of about the last half minute (train/conductor/pace.h).  It covers every
+ * example accepted so far: a later one is learned beside them.
  *
  * Thread: any; a value.
  */
@@ -12,7 +12,7 @@
 #define HZP_API_LEARN_OUTLOOK_H
 
 #include "nanobatch/loop.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 struct hzp_outlook {
     double rows;            /* to be computed until everything accepted has been learned */

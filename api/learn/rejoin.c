@@ -11,8 +11,8 @@
  * So each example is learned once in the line of the serving version. */
 #include "api/learn/state_private.h"
 #include "base/log.h"
-#include "train/trainer_rejoin.h"
-#include "train/trainer_suspend.h"
+#include "train/history/trainer_rejoin.h"
+#include "train/history/trainer_suspend.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -7,8 +7,8 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/snapshot.h"
-#include "train/trainer_suspend.h"
+#include "train/history/snapshot.h"
+#include "train/history/trainer_suspend.h"
 
 #include <errno.h>
 #include <inttypes.h>

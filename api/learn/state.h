@@ -14,8 +14,8 @@
  *
  * A separate thread ("hzp-file") journals each published version and writes checkpoints, so the
  * engine thread never waits for SQLite or the disk.  A checkpoint is written from a copy of the
- * state (train/snapshot.h): while it is copied, serving and micro-batches continue, and only the
- * next optimizer update waits (hzp_trainer_freeze).  Without a copy it waits for the disk.
+ * state (train/history/snapshot.h): while it is copied, serving and micro-batches continue, and
+ * only the next optimizer update waits (hzp_trainer_freeze).  Without a copy it waits for the disk.
  *
  *     open -> hzp_weights_create(.first_id = hzp_state_first_id())
  *          -> a draft, filled by hzp_model_load(hzp_state_weights_dir()); trainer created
@@ -30,7 +30,7 @@
 #include "api/learn/examples.h"
 #include "nanobatch/loop.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 struct hzp_state;
 

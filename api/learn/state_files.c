@@ -8,8 +8,8 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/trainer_rejoin.h"
-#include "train/trainer_suspend.h"
+#include "train/history/trainer_rejoin.h"
+#include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
 #include <inttypes.h>

@@ -13,7 +13,7 @@
 #ifndef HZP_API_LEARN_TRAIN_LOG_H
 #define HZP_API_LEARN_TRAIN_LOG_H
 
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 struct hzp_train_log;
 

@@ -14,7 +14,7 @@
 #ifndef HZP_API_LEARN_UPDATE_LOG_H
 #define HZP_API_LEARN_UPDATE_LOG_H
 
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 #include "weights/versions.h"
 
 struct hzp_update_log;

@@ -6,8 +6,8 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/trainer_rejoin.h"
-#include "train/trainer_suspend.h"
+#include "train/history/trainer_rejoin.h"
+#include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
 #include <ctype.h>
@@ -426,8 +426,8 @@ static void log_job(const struct hzp_version_job *job)
                 job->name[0] ? job->name : "-");
 }
 
-/* What a job needs: nothing; that learning is suspended (train/trainer_suspend.h); the trainer's
- * state frozen. */
+/* What a job needs: nothing; that learning is suspended (train/history/trainer_suspend.h); the
+ * trainer's state frozen. */
 enum job_need { NEEDS_NOTHING, NEEDS_SUSPENSION, NEEDS_FREEZE };
 
 static enum job_need need_of(struct hzp_state *s, const struct hzp_version_job *job)

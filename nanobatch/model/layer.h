@@ -7,7 +7,7 @@
  *
  * The builders of forward and backward passes take a range of layers with or without the ends of
  * the model.  The full range is the whole model; training on several ranks goes layer by layer,
- * because parameters are gathered in between (train/collectives.h).
+ * because parameters are gathered in between (train/learner/collectives.h).
  *
  * Thread: engine.
  */

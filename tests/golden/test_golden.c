@@ -7,7 +7,7 @@
  */
 #include "base/log.h"
 #include "tests/golden/golden.h"
-#include "train/collectives_state.h"
+#include "train/learner/collectives_state.h"
 
 static void add_document(struct fixture *f, json_t *document)
 {

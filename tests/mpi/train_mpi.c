@@ -136,16 +136,17 @@ static void lead(struct tiny_config config, struct hzp_link *link)
 static void follow(const struct tiny_config *config, struct hzp_link *link)
 {
     struct other o;
-    struct hzp_follower_stats stats;
+    struct hzp_learner_by_link_stats stats;
     other_open(&o, config, link);
-    TINY_MUST(hzp_follower_receive(o.follower, hzp_weights_current(o.fixture.weights), &text));
+    TINY_MUST(
+        hzp_learner_by_link_receive(o.learner, hzp_weights_current(o.fixture.weights), &text));
     hzp_loop_stop(o.loop, false);
     TINY_MUST(hzp_loop_run(o.loop));
-    hzp_follower_read_stats(o.follower, &stats);
+    hzp_learner_by_link_read_stats(o.learner, &stats);
     if (!stats.stopped)
-        fail_msg("the follower ended by itself: %s", stats.failure);
+        fail_msg("the learner ended by itself: %s", stats.failure);
     if (stats.optimizer_step != UPDATES)
-        fail_msg("the follower has done %d updates", (int)stats.optimizer_step);
+        fail_msg("the learner has done %d updates", (int)stats.optimizer_step);
     other_close(&o, link);
 }
 

@@ -4,7 +4,7 @@
 #ifndef HZP_TESTS_SIM_GROUP_SAMPLES_H
 #define HZP_TESTS_SIM_GROUP_SAMPLES_H
 
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 #include <math.h>
 

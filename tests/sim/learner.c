@@ -26,7 +26,7 @@ void learner_open(struct learner *l, struct fixture_model *m)
     MUST(hzp_train_space_create(m->model, &space, &l->space));
     MUST(hzp_micro_create(m->dev, LEARNER_ROWS, &l->micro));
     hzp_plan_init(&l->chain);
-    l->data = hzp_xcalloc(1, hzp_chain_work_room(LEARNER_ROWS));
+    l->data = hzp_xcalloc(1, hzp_work_room(LEARNER_ROWS));
 }
 
 void learner_close(struct learner *l)
@@ -41,7 +41,7 @@ void learner_close(struct learner *l)
 
 int32_t learner_room(void)
 {
-    return (int32_t)hzp_chain_work_room(LEARNER_ROWS);
+    return (int32_t)hzp_work_room(LEARNER_ROWS);
 }
 
 /* Documents that follow from the number of the chain. */
@@ -97,12 +97,12 @@ static void check_overlap(const struct hzp_plan *chain)
 /* Makes the chain of l->work. */
 static void build(struct learner *l)
 {
-    if (l->work.kind == HZP_CHAIN_UPDATE)
+    if (l->work.kind == HZP_WORK_UPDATE)
         l->draft = fixture_begin(l->m);
     hzp_plan_clear(&l->chain);
-    hzp_chain_work_build(&l->chain, &l->work, l->m->model, hzp_weights_current(l->m->weights),
-                         l->draft, l->micro, l->space);
-    if (l->m->model->tensor && l->work.kind == HZP_CHAIN_MICRO && l->micro->rows > 1)
+    hzp_work_build(&l->chain, &l->work, l->m->model, hzp_weights_current(l->m->weights), l->draft,
+                   l->micro, l->space);
+    if (l->m->model->tensor && l->work.kind == HZP_WORK_MICRO && l->micro->rows > 1)
         check_overlap(&l->chain);
     l->done = 0;
 }
@@ -120,9 +120,9 @@ static bool begin(struct learner *l)
     if (l->draft || (update && !has_slot(l)))
         return false;
     l->number++;
-    l->work = (struct hzp_chain_work){.kind = update ? HZP_CHAIN_UPDATE : HZP_CHAIN_MICRO,
-                                      .first = l->number % CHAINS == 1,
-                                      .halved = !update};
+    l->work = (struct hzp_work){.kind = update ? HZP_WORK_UPDATE : HZP_WORK_MICRO,
+                                .first = l->number % CHAINS == 1,
+                                .halved = !update};
     if (update)
         l->work.hyper = (struct hzp_update_hyper){.lr = l->lr,
                                                   .beta1 = 0.9f,
@@ -134,7 +134,7 @@ static bool begin(struct learner *l)
                                                   .t = (int32_t)(l->number / CHAINS)};
     else
         fill(l);
-    l->bytes = hzp_chain_work_write(&l->work, l->micro, l->data);
+    l->bytes = hzp_work_write(&l->work, l->micro, l->data);
     build(l);
     return true;
 }
@@ -158,11 +158,11 @@ int learner_chain(struct learner *l, const struct hzp_step_record *record,
 {
     const struct hzp_step_training *t = &record->training;
     if (t->work_bytes) {
-        HZP_TRY(hzp_chain_work_read(t->work, t->work_bytes, l->m->layout.config.vocab, LEARNER_ROWS,
-                                    &l->work, l->micro, reterr));
+        HZP_TRY(hzp_work_read(t->work, t->work_bytes, l->m->layout.config.vocab, LEARNER_ROWS,
+                              &l->work, l->micro, reterr));
         l->number++;
         l->work.hyper.lr *= l->lr / 0.01f;
-        if (l->cuts_short && l->work.kind == HZP_CHAIN_MICRO && l->number > CHAINS)
+        if (l->cuts_short && l->work.kind == HZP_WORK_MICRO && l->number > CHAINS)
             l->micro->learned = 1;
         build(l);
     }
@@ -177,7 +177,7 @@ void learner_ran(struct learner *l, int32_t to)
     l->done = to;
     if (to < l->chain.items)
         return;
-    if (l->work.kind == HZP_CHAIN_MICRO) {
+    if (l->work.kind == HZP_WORK_MICRO) {
         for (int32_t i = 0; i < l->micro->learned; i++)
             l->loss += (double)l->micro->loss.value[i];
         l->weight += l->micro->weight_sum;

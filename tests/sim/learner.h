@@ -9,7 +9,7 @@
 #ifndef HZP_TESTS_SIM_LEARNER_H
 #define HZP_TESTS_SIM_LEARNER_H
 
-#include "nanobatch/model/chain_work.h"
+#include "nanobatch/model/work.h"
 #include "nanobatch/source.h"
 #include "nanobatch/step_record.h"
 #include "tests/fixture/model.h"
@@ -21,7 +21,7 @@ struct learner {
     struct hzp_train_space *space;
     struct hzp_micro *micro;
     struct hzp_plan chain;
-    struct hzp_chain_work work;
+    struct hzp_work work;
     uint64_t number;           /* of the chain; 0: none so far */
     int32_t done;              /* its items that have run */
     struct hzp_version *draft; /* of the update; NULL: none */

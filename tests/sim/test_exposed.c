@@ -9,7 +9,7 @@
 #include "nanobatch/loop.h"
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"
-#include "train/trainer_state.h"
+#include "train/conductor/trainer_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,7 +85,7 @@ static void run(struct hzp_loop *loop, struct hzp_trainer *t)
         }
         if (r > 0)
             continue;
-        const struct hzp_transfers *list = hzp_collectives_transfers(t->collectives);
+        const struct hzp_transfers *list = hzp_collectives_transfers(t->learner->collectives);
         if (list->done == list->posted) {
             fprintf(stderr, "the trainer waits for nothing\n");
             exit(1);

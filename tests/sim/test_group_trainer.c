@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product's trainer in a group that computes each step together: rank 0 serves requests and
- * learns from a queue, the others make its chains from the records (train/group_learner.h), each
+ * learns from a queue, the others make its chains from the records (train/learner/by_step.h), each
  * updates its slice of the model.
  *
  * Losses, norms, and the weights of every version are those that one rank with the whole model
@@ -13,13 +13,13 @@
 #include "device/bf16.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
-#include "nanobatch/model/chain_work.h"
+#include "nanobatch/model/work.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/sim/group_links.h"
 #include "tests/sim/group_samples.h"
-#include "train/group_learner.h"
-#include "train/snapshot.h"
+#include "train/learner/by_step.h"
+#include "train/history/snapshot.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
 
@@ -58,8 +58,8 @@ struct rank {
     struct hzp_kvpool *pool;
     struct hzp_batch *batch;
     struct hzp_serve_space *space;
-    struct hzp_group_learner *learner; /* of a member */
-    struct hzp_group_learner_stats stats;
+    struct hzp_learner_by_step *learner; /* of a member */
+    struct hzp_learner_by_step_stats stats;
     struct hzp_micro *micro; /* for what is done wrong */
     char *work;
     pthread_t thread;
@@ -162,7 +162,7 @@ static struct hzp_step_limits limits_of(const struct scene *scene)
                                     .pages = PAGES,
                                     .page_rows = PAGE_ROWS,
                                     .positions = POSITIONS,
-                                    .work_bytes = hzp_group_work_room(&recipe)};
+                                    .work_bytes = hzp_learner_work_room(&recipe)};
 }
 
 /* ---- every rank ---- */
@@ -243,24 +243,24 @@ static void keep_state(struct rank *r, const struct hzp_train_space *space)
 /* The record with other work than rank 0's. */
 static void do_wrong(struct rank *r, struct hzp_step_record *record)
 {
-    struct hzp_chain_work work;
+    struct hzp_work work;
     struct hzp_step_training *t = &record->training;
     if (r->scene->wrong == NOTHING || r->number != 1 || !t->work_bytes)
         return;
-    MUST(hzp_chain_work_read(t->work, t->work_bytes, VOCAB, POSITIONS, &work, r->micro, NULL));
-    if (work.kind == HZP_CHAIN_UPDATE && r->scene->wrong == OTHER_RATE)
+    MUST(hzp_work_read(t->work, t->work_bytes, VOCAB, POSITIONS, &work, r->micro, NULL));
+    if (work.kind == HZP_WORK_UPDATE && r->scene->wrong == OTHER_RATE)
         work.hyper.lr *= 1.2f;
-    if (work.kind == HZP_CHAIN_MICRO && r->scene->wrong == FORGETS)
+    if (work.kind == HZP_WORK_MICRO && r->scene->wrong == FORGETS)
         work.first = true;
-    if (work.kind == HZP_CHAIN_MICRO && r->scene->wrong == LEARNS_LESS)
+    if (work.kind == HZP_WORK_MICRO && r->scene->wrong == LEARNS_LESS)
         r->micro->learned = 1;
-    if (work.kind == HZP_CHAIN_UPDATE && r->scene->wrong == SAVES_LESS)
+    if (work.kind == HZP_WORK_UPDATE && r->scene->wrong == SAVES_LESS)
         work.saves = false;
-    if (work.kind == HZP_CHAIN_MICRO && !work.first && r->scene->wrong == LEARNS_NOTHING) {
+    if (work.kind == HZP_WORK_MICRO && !work.first && r->scene->wrong == LEARNS_NOTHING) {
         memset(r->micro->weight, 0, sizeof(float) * (size_t)r->micro->learned);
         r->micro->loss.weight = r->micro->weight;
     }
-    t->work_bytes = hzp_chain_work_write(&work, r->micro, r->work);
+    t->work_bytes = hzp_work_write(&work, r->micro, r->work);
     t->work = r->work;
 }
 
@@ -270,7 +270,7 @@ static int chain(void *ctx, const struct hzp_step_record *record, const struct h
     struct rank *r = ctx;
     struct hzp_step_record mine = *record;
     do_wrong(r, &mine);
-    return hzp_group_learner_chain(r->learner, &mine, ret, reterr);
+    return hzp_learner_by_step_chain(r->learner, &mine, ret, reterr);
 }
 
 static void ran(void *ctx, const struct hzp_step_record *record, const struct hzp_version *version,
@@ -280,13 +280,13 @@ static void ran(void *ctx, const struct hzp_step_record *record, const struct hz
     r->mixed += version->record.id != record->version;
     r->newest = version->record.id;
     keep(r, version);
-    hzp_group_learner_ran(r->learner, record, version, batch);
+    hzp_learner_by_step_ran(r->learner, record, version, batch);
 }
 
 static int publish(void *ctx, uint64_t id, struct hzp_err_text *reterr)
 {
     struct rank *r = ctx;
-    return hzp_group_learner_publish(r->learner, id, reterr);
+    return hzp_learner_by_step_publish(r->learner, id, reterr);
 }
 
 static void *member_main(void *arg)
@@ -294,13 +294,13 @@ static void *member_main(void *arg)
     struct rank *r = arg;
     struct hzp_member *member;
     open_rank(r);
-    struct hzp_group_learner_config learner = {.recipe = recipe_of(r->scene),
-                                               .model = r->m.model,
-                                               .quantum_flops = 20000,
-                                               .gate = r->scene->gate > 0};
-    MUST(hzp_group_learner_create(&learner, &r->learner));
+    struct hzp_learner_config learner = {.recipe = recipe_of(r->scene),
+                                         .model = r->m.model,
+                                         .quantum_flops = 20000,
+                                         .undoes = r->scene->gate > 0};
+    MUST(hzp_learner_by_step_create(&learner, &r->learner));
     MUST(hzp_micro_create(r->m.dev, learner.recipe.micro_rows, &r->micro));
-    r->work = malloc((size_t)hzp_group_work_room(&learner.recipe));
+    r->work = malloc((size_t)hzp_learner_work_room(&learner.recipe));
     struct hzp_member_config config = {.model = r->m.model,
                                        .space = r->space,
                                        .batch = r->batch,
@@ -317,10 +317,10 @@ static void *member_main(void *arg)
     r->result = hzp_member_run(member, &r->text);
     if (r->result < 0)
         fail_together(r->link);
-    keep_state(r, hzp_group_learner_space(r->learner));
-    hzp_group_learner_read_stats(r->learner, &r->stats);
+    keep_state(r, hzp_learner_by_step_learner(r->learner)->space);
+    hzp_learner_by_step_read_stats(r->learner, &r->stats);
     hzp_member_destroy(member);
-    hzp_group_learner_destroy(r->learner);
+    hzp_learner_by_step_destroy(r->learner);
     hzp_micro_destroy(r->micro);
     free(r->work);
     close_rank(r);

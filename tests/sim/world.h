@@ -27,7 +27,7 @@
 #include "nanobatch/step_link.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 #include "weights/fp8.h"
 
 #include <stdio.h>

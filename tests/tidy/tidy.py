@@ -50,6 +50,11 @@ SUBFOLDERS = {
     },
     "train": {
         "table": [],
+        "state": [],
+        "learner": ["table", "state"],
+        "checks": ["table", "state", "learner"],
+        "conductor": ["table", "state", "learner", "checks"],
+        "history": ["table", "state", "learner", "checks", "conductor"],
     },
     "text": {
         "chars": [],
@@ -101,8 +106,8 @@ BACKENDS_DEFINE = ["hzp_fence"]
 # These are of a module too, though their names do not end so.
 OF_MODULE = {
     "device/backend": "device/device",             # the side of a device that a backend implements
-    "train/trainer_suspend": "train/trainer",      # its functions for the thread that changes versions
-    "train/trainer_rejoin": "train/trainer",       # likewise for the one that brings ranks back
+    "train/history/trainer_suspend": "train/conductor/trainer",  # for the thread that changes versions
+    "train/history/trainer_rejoin": "train/conductor/trainer",   # likewise for the one that brings ranks back
     "text/chat/chat_form": "text/chat/chat",       # the forms of templates that a chat was made from
     "api/learn/versions": "api/learn/state",       # the state directory's work on versions
     "api/cli/option_table": "api/cli/options",     # the rows that options are parsed by

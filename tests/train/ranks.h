@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/train/ranks.h - ranks in one process: rank 0 is a tiny model with its trainer (tiny.h), the
- * others are followers with loops of their own, on threads or turned by the test, and all are
+ * others have learners with loops of their own, on threads or turned by the test, and all are
  * connected by the local link.
  *
  * Thread: the test's.
@@ -9,8 +9,8 @@
 #define HZP_TESTS_TRAIN_RANKS_H
 
 #include "tests/train/tiny.h"
-#include "train/follower.h"
-#include "train/trainer_state.h"
+#include "train/learner/by_link.h"
+#include "train/conductor/trainer_state.h"
 
 #include "base/thread.h"
 
@@ -18,7 +18,7 @@ enum { RANKS_MAX = 8 };
 
 struct other {
     struct fixture_model fixture;
-    struct hzp_follower *follower;
+    struct hzp_learner_by_link *learner;
     struct hzp_loop *loop;
     pthread_t thread;
 };
@@ -44,16 +44,16 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     fixture_open(&o->fixture, &fixture);
     struct hzp_version *draft = fixture_begin(&o->fixture);
     TINY_MUST(hzp_model_init(NULL, hzp_version_units(o->fixture.weights, draft), 3, 0.1f));
-    struct hzp_follower_config follower = {
+    struct hzp_learner_config learner = {
         .recipe = config->recipe, .model = o->fixture.model, .shards = mine.shards, .link = link};
-    follower.gate = config->gate != NULL;
-    TINY_MUST(hzp_follower_create(&follower, &o->follower, &text));
+    learner.undoes = config->gate != NULL;
+    TINY_MUST(hzp_learner_by_link_create(&learner, &o->learner, &text));
     fixture_publish(&o->fixture, draft, 0);
     struct hzp_loop_config loop = {.model = o->fixture.model,
                                    .idle_ns = config->idle_ns,
                                    .policy = {.train_share = 1, .train_max = 1},
                                    .check_plans = true};
-    loop.source[loop.sources++] = hzp_follower_source(o->follower);
+    loop.source[loop.sources++] = hzp_learner_by_link_source(o->learner);
     TINY_MUST(hzp_loop_create(&loop, &o->loop));
     hzp_link_set_wake(link, hzp_loop_wake, o->loop);
 }
@@ -62,14 +62,14 @@ static inline void other_close(struct other *o, struct hzp_link *link)
 {
     hzp_link_set_wake(link, NULL, NULL);
     hzp_loop_destroy(o->loop);
-    hzp_follower_destroy(o->follower);
+    hzp_learner_by_link_destroy(o->learner);
     fixture_close(&o->fixture);
 }
 
 static inline void *ranks_run(void *arg)
 {
     struct other *o = arg;
-    hzp_loop_stop(o->loop, false); /* ends when the follower is dismissed */
+    hzp_loop_stop(o->loop, false); /* ends when the learner is dismissed */
     assert_int_equal(hzp_loop_run(o->loop), HZP_OK);
     return NULL;
 }
@@ -91,7 +91,7 @@ static inline struct ranks *ranks_open(const struct tiny_config *config, int lag
     for (int32_t i = 1; i < r->count; i++)
         other_open(&r->other[i], config, r->link[i]);
     for (int32_t i = 1; threads && i < r->count; i++)
-        assert_int_equal(hzp_thread_start(&r->other[i].thread, "follower", ranks_run, &r->other[i]),
+        assert_int_equal(hzp_thread_start(&r->other[i].thread, "learner", ranks_run, &r->other[i]),
                          HZP_OK);
     return r;
 }

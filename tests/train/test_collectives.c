@@ -4,9 +4,8 @@
  * between transfers and the chain, and that each of them is needed. */
 #include "tests/train/ranks.h"
 
-#include "train/collectives_state.h"
-#include "train/table/deal.h"
-#include "train/trainer_state.h"
+#include "train/learner/collectives_state.h"
+#include "train/conductor/trainer_state.h"
 
 /* --- The list --------------------------------------------------------------------------------- */
 
@@ -96,45 +95,6 @@ static void test_behind(void **state)
     hzp_transfers_fini(&b);
     hzp_link_close(link[0]);
     hzp_link_close(link[1]);
-}
-
-/* --- Documents -------------------------------------------------------------------------------- */
-
-static void check_deal(const float *weight)
-{
-    const int32_t token[] = {5, 6, 7};
-    const uint8_t learn[] = {0, 1, 1};
-    struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, 3);
-    size_t size = hzp_deal_bytes(3, weight != NULL);
-    int32_t buffer[16];
-    struct hzp_deal_doc doc;
-    char *begin = (char *)buffer, *end = hzp_deal_put(begin, sample, 4);
-    assert_int_equal(end - begin, size);
-    assert_ptr_equal(hzp_deal_get(begin, end, 5, &doc), end);
-    assert_int_equal(doc.count, 3);
-    assert_int_equal(doc.bin, 4);
-    assert_memory_equal(doc.token, token, sizeof(token));
-    assert_memory_equal(doc.learn, learn, sizeof(learn));
-    assert_int_equal(doc.weight != NULL, weight != NULL);
-    if (weight)
-        assert_memory_equal(doc.weight, weight, 3 * sizeof(*weight));
-    assert_null(hzp_deal_get(begin, end, 4, &doc)); /* there is no such micro-batch */
-    for (char *cut = begin; cut < end; cut++)
-        assert_null(hzp_deal_get(begin, cut, 5, &doc));
-    buffer[0] = 1;
-    assert_null(hzp_deal_get(begin, end, 5, &doc));
-    buffer[0] = -3;
-    assert_null(hzp_deal_get(begin, end, 5, &doc));
-    buffer[0] = 3;
-    buffer[2] = 2; /* neither with weights nor without */
-    assert_null(hzp_deal_get(begin, end, 5, &doc));
-    hzp_sample_destroy(sample);
-}
-
-static void test_deal(void **state)
-{
-    check_deal(NULL);
-    check_deal((const float[]){1, 2, 0.25f});
 }
 
 /* --- No race ---------------------------------------------------------------------------------- */
@@ -260,7 +220,7 @@ static struct ranks *open_with_micro(struct hzp_groups groups, bool ordered, boo
     tiny_publish(r->first);
     const int32_t token[] = {3, 1, 4, 1, 5};
     const uint8_t learn[] = {0, 1, 1, 1, 1};
-    assert_int_equal(hzp_micro_add(r->first->trainer->micro, token, learn, 5), HZP_OK);
+    assert_int_equal(hzp_micro_add(r->first->trainer->learner->micro, token, learn, 5), HZP_OK);
     return r;
 }
 
@@ -287,12 +247,12 @@ static void test_no_race(void **state)
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         struct ranks *r = open_with_micro(cases[i].groups, cases[i].ordered, false);
         struct hzp_trainer *t = r->first->trainer;
-        struct hzp_collectives *x = t->collectives;
+        struct hzp_collectives *x = t->learner->collectives;
         struct hzp_version *v = hzp_weights_current(r->first->weights), *draft;
         struct hzp_plan chain;
         struct proof proof = {.chain = &chain, .list = hzp_collectives_transfers(x)};
         hzp_plan_init(&chain);
-        hzp_collectives_micro(x, &chain, v, t->micro, true, true);
+        hzp_collectives_micro(x, &chain, v, t->learner->micro, true, true);
         assert_needed(prove(r, &proof), cases[i].micro, i, "the micro-batch");
         hzp_collectives_note_loss(x, 1);
         hzp_plan_clear(&chain);
@@ -305,7 +265,7 @@ static void test_no_race(void **state)
         proof.audited = x;
         hzp_collectives_audit(x);
         hzp_plan_clear(&chain);
-        hzp_collectives_micro(x, &chain, draft, t->micro, true, true);
+        hzp_collectives_micro(x, &chain, draft, t->learner->micro, true, true);
         assert_needed(prove(r, &proof), cases[i].tail, i, "the tail");
         ranks_close(r);
         hzp_plan_fini(&chain);
@@ -341,13 +301,14 @@ static void test_order(void **state)
 {
     struct ranks *r = open_with_micro((struct hzp_groups){2, 2, 2, 2}, false, true);
     struct hzp_trainer *t = r->first->trainer;
-    struct hzp_collectives *x = t->collectives;
+    struct hzp_collectives *x = t->learner->collectives;
     const struct hzp_transfers *list = hzp_collectives_transfers(x);
     int32_t units = x->config.model->layout->units, gathers = 0, scatters = 0;
     int32_t most_gathers = 0, most_scatters = 0;
     struct hzp_plan chain;
     hzp_plan_init(&chain);
-    hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights), t->micro, true, false);
+    hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights), t->learner->micro,
+                          true, false);
     for (int32_t k = 0; k < list->entries; k++) {
         int32_t u = unit_of(&list->entry[k], HZP_TAG_SCATTER);
         gathers += unit_of(&list->entry[k], HZP_TAG_GATHER) >= 0;
@@ -380,15 +341,15 @@ static void test_last_is_short(void **state)
         bool ordered = i == 1, last = i != 2;
         struct ranks *r = open_with_micro((struct hzp_groups){2, 2, 2, 1}, ordered, false);
         struct hzp_trainer *t = r->first->trainer;
-        struct hzp_collectives *x = t->collectives;
+        struct hzp_collectives *x = t->learner->collectives;
         const struct hzp_transfers *list = hzp_collectives_transfers(x);
         const struct hzp_transfer *at_end = NULL;
         size_t early = 0;
         struct hzp_plan chain;
         assert_true(x->config.model->config->tied);
         hzp_plan_init(&chain);
-        hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights), t->micro, true,
-                              last);
+        hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights), t->learner->micro,
+                              true, last);
         for (int32_t k = 0; k < list->entries; k++)
             if (unit_of(&list->entry[k], HZP_TAG_SCATTER) == 0) {
                 early += at_end ? at_end->count : 0; /* of the one before */
@@ -409,15 +370,15 @@ static void test_ring_stays(void **state)
 {
     struct ranks *r = open_with_micro((struct hzp_groups){2, 2, 2, 2}, false, true);
     struct hzp_trainer *t = r->first->trainer;
-    struct hzp_collectives *x = t->collectives;
+    struct hzp_collectives *x = t->learner->collectives;
     const struct hzp_transfers *list = hzp_collectives_transfers(x);
     struct hzp_version *v = hzp_weights_current(r->first->weights);
     struct hzp_plan chain;
     hzp_plan_init(&chain);
-    hzp_collectives_micro(x, &chain, v, t->micro, true, false);
+    hzp_collectives_micro(x, &chain, v, t->learner->micro, true, false);
     int32_t before = list->entries, gathers = 0;
     hzp_plan_clear(&chain);
-    hzp_collectives_micro(x, &chain, v, t->micro, false, true);
+    hzp_collectives_micro(x, &chain, v, t->learner->micro, false, true);
     for (int32_t k = before; k < list->entries; k++) {
         int32_t u = unit_of(&list->entry[k], HZP_TAG_GATHER);
         if (u >= 0 && gathers++ == 0)
@@ -432,10 +393,9 @@ static void test_ring_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),          cmocka_unit_test(test_behind),
-        cmocka_unit_test(test_deal),          cmocka_unit_test(test_no_race),
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_ring_stays),
-        cmocka_unit_test(test_last_is_short),
+        cmocka_unit_test(test_list),       cmocka_unit_test(test_behind),
+        cmocka_unit_test(test_no_race),    cmocka_unit_test(test_order),
+        cmocka_unit_test(test_ring_stays), cmocka_unit_test(test_last_is_short),
     };
     return cmocka_run_group_tests_name("collectives", tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include "api/learn/gate_file.h"
 #include "tests/train/ranks.h"
 #include "tests/weights/scratch.h"
-#include "train/evaluate.h"
+#include "train/checks/evaluate.h"
 
 enum { HELD = 6 };
 
@@ -179,8 +179,8 @@ static void assert_ranks(struct tiny *one, struct ranks *r)
     struct hzp_train_space *whole = hzp_trainer_space(one->trainer);
     for (int32_t i = 0; i < r->count; i++) {
         struct hzp_weights *w = i ? r->other[i].fixture.weights : r->first->weights;
-        struct hzp_train_space *space =
-            i ? hzp_follower_space(r->other[i].follower) : hzp_trainer_space(r->first->trainer);
+        struct hzp_train_space *space = i ? hzp_learner_by_link_learner(r->other[i].learner)->space
+                                          : hzp_trainer_space(r->first->trainer);
         assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), i);
         assert_part(hzp_train_space_m(whole), hzp_train_space_m(space), i);
         assert_part(hzp_train_space_v(whole), hzp_train_space_v(space), i);

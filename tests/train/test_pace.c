@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/pace.h"
+#include "train/conductor/pace.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
  * what one rank gives: in the ordered mode the same bits for every choice of groups, otherwise the
  * same up to rounding. */
 #include "tests/train/ranks.h"
-#include "train/collectives_state.h"
-#include "train/trainer_state.h"
+#include "train/learner/collectives_state.h"
+#include "train/conductor/trainer_state.h"
 
 #include "device/backend.h"
 
@@ -40,7 +40,7 @@ static struct tiny *run_one(struct tiny_config config)
 /* Whether a micro-batch has begun while the draft that it reads is not whole. */
 static bool overlaps(const struct hzp_trainer *t)
 {
-    return t->tail && t->stage == HZP_TRAINER_ACCUMULATE;
+    return t->learner->tail && t->stage == HZP_TRAINER_ACCUMULATE;
 }
 
 /* Updates that overlap with the one behind them: all whose round has so many samples left. */
@@ -103,7 +103,8 @@ static void assert_same(struct tiny *one, struct ranks *r)
     for (int32_t i = 1; i < r->count; i++) {
         struct hzp_weights *w = r->other[i].fixture.weights;
         assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), "weights");
-        assert_space(hzp_trainer_space(one->trainer), hzp_follower_space(r->other[i].follower));
+        assert_space(hzp_trainer_space(one->trainer),
+                     hzp_learner_by_link_learner(r->other[i].learner)->space);
     }
 }
 
@@ -256,7 +257,7 @@ static struct ranks *resume(struct tiny_config config, const struct hzp_units *w
     TINY_MUST(hzp_trainer_load(r->first->trainer, r->first->draft, dir, true, NULL, &text));
     for (int32_t i = 1; i < r->count; i++) {
         struct hzp_version *v = hzp_weights_current(r->other[i].fixture.weights);
-        TINY_MUST(hzp_follower_load(r->other[i].follower, v, dir, true, &text));
+        TINY_MUST(hzp_learner_by_link_load(r->other[i].learner, v, dir, true, &text));
     }
     tiny_publish(r->first);
     tiny_push(r->first, 1, 40);
@@ -529,7 +530,7 @@ static void test_steps_go_on(void **state)
                 assert_int_equal(hzp_loop_turn(r->first->loop), 1);
             assert_int_equal(delivered, 50);
             assert_true(hzp_trainer_awaits_ranks(r->first->trainer));
-            in_tail += r->first->trainer->tail;
+            in_tail += r->first->trainer->learner->tail;
             ranks_close(r);
         }
     assert_true(in_tail > 0);
@@ -538,8 +539,8 @@ static void test_steps_go_on(void **state)
 /* Whether rank 0 has audited its draft, and waits for the other ranks' results. */
 static bool waits_for_results(const struct hzp_trainer *t)
 {
-    const struct hzp_collectives *x = t->collectives;
-    return t->tail && x->audit.built && x->audit.at == x->audit.chain.items &&
+    const struct hzp_collectives *x = t->learner->collectives;
+    return t->learner->tail && x->audit.built && x->audit.at == x->audit.chain.items &&
            !hzp_collectives_whole(x);
 }
 
@@ -567,7 +568,7 @@ static void check_run_ahead(int32_t bound)
     struct hzp_outcome outcome = {.status = HZP_OK};
     source->offer(source, &step, &room, &offer);
     assert_int_equal(offer.settle, HZP_SETTLE_NOTHING);
-    while (!hzp_collectives_whole(t->collectives)) {
+    while (!hzp_collectives_whole(t->learner->collectives)) {
         hzp_loop_turn(r->other[1].loop);
         assert_int_equal(hzp_trainer_turn_ranks(t), HZP_OK);
     }
@@ -611,8 +612,8 @@ static void test_rank_lost(void **state)
     assert_non_null(strstr(stats.failure, "rank 2: was pulled out"));
     assert_int_equal(hzp_weights_current(r->first->weights)->record.id, id);
     assert_int_equal(hzp_loop_turn(r->first->loop), 0);
-    struct hzp_follower_stats other;
-    hzp_follower_read_stats(r->other[1].follower, &other);
+    struct hzp_learner_by_link_stats other;
+    hzp_learner_by_link_read_stats(r->other[1].learner, &other);
     assert_non_null(strstr(other.failure, "rank 2: was pulled out"));
     ranks_close(r);
 }

@@ -3,6 +3,8 @@
  * weights, moments and residuals on every rank are those of one rank, and what is learned after
  * them is the same; what goes wrong tears no version. */
 #include "tests/train/ranks.h"
+#include "train/history/trainer_rejoin.h"
+#include "train/history/trainer_suspend.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -244,7 +246,8 @@ static void assert_ranks(const struct copy *c, struct ranks *r)
 {
     assert_rank(c, r->first->weights, hzp_trainer_space(r->first->trainer), 0);
     for (int32_t i = 1; i < r->count; i++)
-        assert_rank(c, r->other[i].fixture.weights, hzp_follower_space(r->other[i].follower), i);
+        assert_rank(c, r->other[i].fixture.weights,
+                    hzp_learner_by_link_learner(r->other[i].learner)->space, i);
 }
 
 static void go_on(struct ranks *r)
@@ -383,7 +386,7 @@ static void test_in_tail(void **state)
     config.recipe.update_tokens = 14;
     struct ranks *r = open_ranks(&config, false);
     struct hzp_trainer *t = r->first->trainer;
-    while (!t->tail || t->stage != HZP_TRAINER_WAIT)
+    while (!t->learner->tail || t->stage != HZP_TRAINER_WAIT)
         assert_true(ranks_turn(r));
     int32_t reports = r->first->reports;
     struct restore x = {.r = r, .saved = &one.saved};
@@ -428,8 +431,8 @@ static void test_other_weights(void **state)
     int32_t reports = r->first->reports;
     for (int i = 0; i < 1000; i++)
         ranks_turn(r);
-    struct hzp_follower_stats other;
-    hzp_follower_read_stats(r->other[1].follower, &other);
+    struct hzp_learner_by_link_stats other;
+    hzp_learner_by_link_read_stats(r->other[1].learner, &other);
     assert_non_null(strstr(other.failure, "ranks hold different weights"));
     assert_int_equal(r->first->reports, reports);
     assert_true(hzp_trainer_stopped(r->first->trainer));
@@ -443,7 +446,7 @@ static void test_rank_missing(void **state)
 {
     struct tiny_config config = defaults(HZP_BF16, (struct hzp_groups){2, 2, 2, 1});
     struct one one = run_one(config);
-    int32_t in_tail = 0, held = 0;
+    int32_t in_tail = 0, micros = 0;
     for (int instant = 0; instant < 30; instant++) {
         struct ranks *r = open_ranks(&config, false);
         struct hzp_trainer *t = r->first->trainer;
@@ -453,8 +456,8 @@ static void test_rank_missing(void **state)
         hzp_link_abort(r->link[1], 1, "was pulled out");
         for (int i = 0; i < 20; i++)
             ranks_turn(r);
-        in_tail += t->tail;
-        held += t->held != NULL;
+        in_tail += t->learner->tail;
+        micros += t->learner->work.kind == HZP_WORK_MICRO;
         for (int again = 0; again < 3; again++) {
             struct restore x = {.r = r, .saved = &one.saved};
             run_restore(&x);
@@ -470,7 +473,7 @@ static void test_rank_missing(void **state)
         }
         ranks_close(r);
     }
-    assert_true(in_tail > 0 && held > 0);
+    assert_true(in_tail > 0 && micros > 0);
     free_one(&one);
 }
 

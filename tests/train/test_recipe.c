@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>

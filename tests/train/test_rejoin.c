@@ -3,8 +3,9 @@
  * the link, new ranks get the serving version and the state of a checkpoint, and the trainer learns
  * what it would have learned without the loss, to the bit. */
 #include "tests/train/ranks.h"
-#include "train/start_state.h"
-#include "train/trainer_rejoin.h"
+#include "train/history/trainer_suspend.h"
+#include "train/learner/start_state.h"
+#include "train/history/trainer_rejoin.h"
 
 #include <unistd.h>
 
@@ -88,7 +89,8 @@ static void *come_again(void *arg)
     struct other *o = arg;
     struct hzp_err_text text = {{0}, {0}};
     hzp_thread_own_engine(o->fixture.dev);
-    TINY_MUST(hzp_follower_receive(o->follower, hzp_weights_current(o->fixture.weights), &text));
+    TINY_MUST(
+        hzp_learner_by_link_receive(o->learner, hzp_weights_current(o->fixture.weights), &text));
     return ranks_run(o);
 }
 
@@ -157,8 +159,8 @@ static void meet_again(struct ranks *r, const struct tiny_config *config, const 
     if (lost)
         hzp_link_abort(r->link[1], 1, "was pulled out again");
     for (int32_t i = 1; i < r->count && !lost; i++)
-        assert_int_equal(
-            hzp_thread_start(&r->other[i].thread, "follower", come_again, &r->other[i]), HZP_OK);
+        assert_int_equal(hzp_thread_start(&r->other[i].thread, "learner", come_again, &r->other[i]),
+                         HZP_OK);
     assert_int_equal(hzp_thread_start(&thread, "rejoin", rejoin, &job), HZP_OK);
     while (!atomic_load(&job.done))
         if (hzp_loop_turn(r->first->loop) <= 0)

@@ -2,7 +2,7 @@
 /* State that was damaged, lost, or begun with another model; full disks; bodies that come again. */
 #include "tests/train/state_server.h"
 #include "nanobatch/loop_state.h"
-#include "train/trainer_state.h"
+#include "train/conductor/trainer_state.h"
 
 #include <sqlite3.h>
 

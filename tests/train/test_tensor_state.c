@@ -9,9 +9,9 @@
 #include <pthread.h>
 
 #include "tests/fixture/model.h"
-#include "train/snapshot.h"
-#include "train/tensor_state.h"
-#include "train/trainer_state.h"
+#include "train/history/snapshot.h"
+#include "train/learner/tensor_state.h"
+#include "train/conductor/trainer_state.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
 

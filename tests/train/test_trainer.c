@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/tiny.h"
-#include "train/trainer_state.h"
+#include "train/conductor/trainer_state.h"
 
 /* --- Learning --------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/tiny.h"
 
-#include "train/snapshot.h"
+#include "train/history/snapshot.h"
 
 #include <stdio.h>
 #include <unistd.h>

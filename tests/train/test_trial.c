@@ -3,7 +3,7 @@
  * verdict; dropped or withdrawn, it leaves moments, residuals and versions as they were, bit for
  * bit. */
 #include "tests/train/tiny.h"
-#include "train/trainer_suspend.h"
+#include "train/history/trainer_suspend.h"
 
 static const struct hzp_trials_config bounds = {
     .share = 0.25, .time_ns = UINT64_MAX, .requests = 2, .max_drop = 0.5, .max_score_drop = 0.25};

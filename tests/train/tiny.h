@@ -9,7 +9,8 @@
 
 #include "nanobatch/loop.h"
 #include "tests/fixture/model.h"
-#include "train/trainer.h"
+#include "nanobatch/model/train_space.h"
+#include "train/conductor/trainer.h"
 #include "weights/model_dir.h"
 
 #include <setjmp.h>

@@ -8,7 +8,7 @@
 #define HZP_API_HTTP_ROUTES_METRICS_H
 
 #include "api/http/wire/request_log.h"
-#include "train/trainer.h"
+#include "train/conductor/trainer.h"
 
 struct hzp_completion;
 struct hzp_metrics;

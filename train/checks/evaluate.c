@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/checks/evaluate.h"
+
+#include "base/thread.h"
+#include "nanobatch/run/exec.h"
+#include "train/learner/learner.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct hzp_evaluator {
+    struct hzp_model *model;
+    struct hzp_train_space *space;
+    struct hzp_micro *micro;
+    struct hzp_exec *exec;
+    struct hzp_plan plan;
+    double sum, weight;
+    int64_t tokens;
+};
+
+int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_evaluator **ret)
+{
+    struct hzp_evaluator *e = hzp_xcalloc(1, sizeof(*e));
+    struct hzp_recipe recipe = {.micro_rows = rows_max, .moment_type = HZP_F32};
+    struct hzp_train_space_config space = hzp_learner_space_config(&recipe, model->config, 0);
+    int r;
+    e->model = model;
+    hzp_plan_init(&e->plan);
+    space.forward_only = true;
+    HZP_TRY_GOTO(hzp_train_space_create(model, &space, &e->space));
+    HZP_TRY_GOTO(hzp_micro_create(model->dev, rows_max, &e->micro));
+    HZP_TRY_GOTO(hzp_exec_create(model->dev, &e->exec));
+    *ret = e;
+    return HZP_OK;
+out:
+    hzp_evaluator_destroy(e);
+    return r;
+}
+
+void hzp_evaluator_destroy(struct hzp_evaluator *e)
+{
+    if (!e)
+        return;
+    hzp_exec_destroy(e->exec);
+    hzp_micro_destroy(e->micro);
+    hzp_train_space_destroy(e->space);
+    hzp_plan_fini(&e->plan);
+    free(e);
+}
+
+static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
+{
+    struct hzp_exec_times times;
+    if (e->micro->learned) {
+        hzp_plan_clear(&e->plan);
+        hzp_eval_build(&e->plan, e->model, v, e->micro, e->space);
+        HZP_TRY(hzp_exec_run(e->exec, &e->plan, NULL, &times));
+    }
+    for (int32_t i = 0; i < e->micro->learned; i++)
+        e->sum += (double)e->micro->loss.value[i];
+    e->tokens += e->micro->learned;
+    e->weight += e->micro->weight_sum;
+    hzp_micro_clear(e->micro);
+    return HZP_OK;
+}
+
+int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
+                      struct hzp_sample *const *sample, int32_t count, double *ret_loss,
+                      int64_t *ret_tokens)
+{
+    hzp_assert_engine_thread();
+    e->sum = e->weight = 0;
+    e->tokens = 0;
+    hzp_micro_clear(e->micro);
+    for (int32_t i = 0; i < count; i++) {
+        const struct hzp_sample *s = sample[i];
+        if (s->count < 2 || s->count - 1 > e->micro->rows_max)
+            continue;
+        if (hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count) ==
+            HZP_EBUSY) {
+            HZP_TRY(compute(e, v));
+            HZP_TRY(hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count));
+        }
+    }
+    HZP_TRY(compute(e, v));
+    *ret_loss = e->weight > 0 ? e->sum / e->weight : NAN;
+    *ret_tokens = e->tokens;
+    return HZP_OK;
+}

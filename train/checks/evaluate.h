@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/checks/evaluate.h - computes the mean loss of a version on held-out samples.
+ *
+ * Thread: engine, between steps.
+ */
+#ifndef HZP_TRAIN_CHECKS_EVALUATE_H
+#define HZP_TRAIN_CHECKS_EVALUATE_H
+
+#include "nanobatch/model/backward.h"
+#include "train/table/sample_log.h"
+
+struct hzp_evaluator;
+
+/* rows_max: of a micro-batch; a sample longer than rows_max + 1 tokens is left out.  Allocates all
+ * its memory here. */
+int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_evaluator **ret);
+void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
+
+/* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: their number.  NaN and 0 if there
+ * are none. */
+int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
+                      struct hzp_sample *const *sample, int32_t count, double *ret_loss,
+                      int64_t *ret_tokens);
+
+#endif

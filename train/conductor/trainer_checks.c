@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/conductor/trainer_checks.c - what a draft passes before it is published: a list of checks,
+ * each of which may take several steps and says whether the next one follows.  That a draft is
+ * finite was looked at before.  What the checks refuse is undone: moments and residuals are copied
+ * back, the draft is given up. */
+#include "base/thread.h"
+#include "train/conductor/trainer_state.h"
+
+/* --- The gate --------------------------------------------------------------------------------- */
+
+static bool gate_wanted(const struct hzp_trainer *t)
+{
+    return t->gate != NULL;
+}
+
+static void gate_begin(struct hzp_trainer *t)
+{
+    t->gate_device_ns = t->now.device_ns;
+    t->stage = HZP_TRAINER_GATE;
+    hzp_gate_begin(t->gate);
+}
+
+static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, bool refused)
+{
+    t->now.gate_before = f->before;
+    t->now.gate_after = f->after;
+    t->now.gate_tag = f->tag;
+    hzp_lock_take(&t->lock);
+    struct hzp_trainer_stats *s = &t->stats;
+    s->gate_evaluations++;
+    s->gate_device_ns += t->now.device_ns - t->gate_device_ns;
+    s->gate_before = f->before;
+    s->gate_after = f->after;
+    if (refused) {
+        s->gate_rejected++;
+        s->rejection.optimizer_step = t->now.optimizer_step;
+        s->rejection.first_sequence = t->now.first_sequence;
+        s->rejection.last_sequence = t->now.last_sequence;
+        s->rejection.unix_ms = hzp_unix_ms();
+        s->rejection.tag = f->tag;
+        s->rejection.before = f->was;
+        s->rejection.after = f->is;
+    }
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    struct hzp_gate_finding found;
+    enum hzp_gate_result result = hzp_gate_next(t->gate, &found);
+    if (result == HZP_GATE_GOES_ON)
+        return;
+    bool passed = result == HZP_GATE_PASSED;
+    note_gate(t, &found, !passed);
+    hzp_trainer_tell_verdict(t, passed);
+    if (passed)
+        hzp_trainer_passed(t, step);
+    else
+        hzp_trainer_begin_undo(t);
+}
+
+/* --- The list --------------------------------------------------------------------------------- */
+
+static bool trial_wanted(const struct hzp_trainer *t)
+{
+    return t->config.trials != NULL;
+}
+
+static const struct check {
+    bool (*wanted)(const struct hzp_trainer *t);
+    /* Puts the trainer into the check's state; at its end it calls hzp_trainer_passed or
+     * hzp_trainer_begin_undo. */
+    void (*begin)(struct hzp_trainer *t);
+} checks[] = {
+    {gate_wanted, gate_begin},
+    {trial_wanted, hzp_trainer_trial_begin},
+};
+
+/* The next check from number `at` on; the number of checks: there is none. */
+static int next_check(const struct hzp_trainer *t, int at)
+{
+    while (at < HZP_COUNT(checks) && !checks[at].wanted(t))
+        at++;
+    return at;
+}
+
+static void go_on(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    t->check = next_check(t, t->check);
+    if (t->check < HZP_COUNT(checks)) {
+        checks[t->check].begin(t);
+        return;
+    }
+    hzp_trainer_keep_update(t, step);
+    hzp_trainer_close_update(t);
+}
+
+void hzp_trainer_check(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    t->check = 0;
+    go_on(t, step);
+}
+
+void hzp_trainer_passed(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    t->check++;
+    go_on(t, step);
+}
+
+bool hzp_trainer_checks(const struct hzp_trainer *t)
+{
+    return next_check(t, 0) < HZP_COUNT(checks);
+}
+
+bool hzp_trainer_decides(const struct hzp_trainer *t)
+{
+    bool last = next_check(t, t->check + 1) == HZP_COUNT(checks);
+    return t->stage == HZP_TRAINER_GATE && last && hzp_gate_decides(t->gate);
+}

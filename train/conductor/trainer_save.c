@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/conductor/trainer_save.c - the trainer's state as a source of units, and its checkpoints:
+ * loading and saving. */
+#include "train/conductor/trainer_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Freezing the state for a checkpoint ------------------------------------------------------ */
+
+int hzp_trainer_freeze(void *trainer, const struct hzp_border *border)
+{
+    struct hzp_trainer *t = trainer;
+    struct hzp_weights *w = t->config.model->weights;
+    hzp_assert_engine_thread();
+    HZP_ASSERT(!t->picture);
+    t->freeze = true;
+    /* A trainer that has stopped, wherever that was, writes nothing any more. */
+    bool still = hzp_trainer_idle(t) || t->stage == HZP_TRAINER_BROKEN;
+    if (!still || !hzp_weights_current(w))
+        return HZP_EBUSY;
+    t->picture = hzp_weights_acquire(w);
+    t->asked.work.units = 0; /* what was gathered before is of another state */
+    return HZP_OK;
+}
+
+struct hzp_version *hzp_trainer_frozen(const struct hzp_trainer *t)
+{
+    return t->picture;
+}
+
+int hzp_trainer_thaw(void *trainer, const struct hzp_border *border)
+{
+    struct hzp_trainer *t = trainer;
+    hzp_assert_engine_thread();
+    t->freeze = false;
+    if (t->picture)
+        hzp_weights_release(t->config.model->weights, t->picture, border->last_step);
+    t->picture = NULL;
+    return HZP_OK;
+}
+
+/* --- The source ------------------------------------------------------------------------------- */
+
+/* A unit of which this rank has a shard is gathered. */
+static int read_unit(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
+                     void **ret_owned, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_source *from = ctx;
+    struct hzp_trainer *t = from->trainer;
+    const struct hzp_units *units = from->source.part[part];
+    const void *data;
+    *ret_owned = NULL;
+    *ret = hzp_unit_view(units, u);
+    if (t->learner->collectives && !hzp_units_whole(units)) {
+        HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
+        ret->part = (struct hzp_extent){.first = 0, .count = ret->elements};
+    } else {
+        int r = hzp_unit_read(t->config.model->dev, ret, &data, ret_owned);
+        if (r < 0)
+            return hzp_fail(reterr, r, "cannot copy the state to host memory: %s", hzp_err_name(r));
+    }
+    ret->base = (void *)(uintptr_t)data;
+    return HZP_OK;
+}
+
+const struct hzp_state_source *hzp_trainer_state_source(struct hzp_trainer *t,
+                                                        const struct hzp_version *v,
+                                                        struct hzp_trainer_source *ret)
+{
+    const struct hzp_train_space *s = t->learner->space;
+    const struct hzp_state_source *whole = hzp_trainer_whole(t);
+    ret->trainer = t;
+    ret->source = (struct hzp_state_source){
+        .part = {[HZP_STATE_M] = hzp_train_space_m(s),
+                 [HZP_STATE_V] = hzp_train_space_v(s),
+                 [HZP_STATE_RESIDUAL] = hzp_train_space_residual(s),
+                 [HZP_STATE_WEIGHTS] = hzp_version_units(t->config.model->weights, v)},
+        .read = read_unit,
+        .ctx = ret};
+    return whole ? whole : &ret->source;
+}
+
+void hzp_trainer_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
+                               struct hzp_trainer_numbers *ret)
+{
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(t, &stats);
+    *ret = (struct hzp_trainer_numbers){.optimizer_step = stats.optimizer_step,
+                                        .draws = stats.draws,
+                                        .learned_through = v->record.learned_through,
+                                        .reset_step = t->reset_step,
+                                        .loss = isfinite(v->record.loss) ? v->record.loss : -1};
+}
+
+/* --- Saving ----------------------------------------------------------------------------------- */
+
+int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
+                     const char *note, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_source own;
+    struct hzp_trainer_numbers numbers;
+    const struct hzp_state_source *source = hzp_trainer_state_source(t, v, &own);
+    hzp_trainer_state_numbers(t, v, &numbers);
+    if (source == &own.source)
+        HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, &numbers.checksum, reterr));
+    else
+        HZP_TRY(hzp_state_source_sum(source, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
+    return hzp_state_file_write(source, &numbers, &t->config.recipe, dir, note, reterr);
+}
+
+/* --- Loading ---------------------------------------------------------------------------------- */
+
+/* The trainer goes on from a checkpoint's numbers. */
+static void begin_from(struct hzp_trainer *t, const char *dir,
+                       const struct hzp_trainer_numbers *saved)
+{
+    free(t->loaded_dir);
+    t->loaded_dir = strdup(dir);
+    HZP_ASSERT(t->loaded_dir);
+    t->learner->optimizer_step = saved->optimizer_step;
+    t->draws = saved->draws;
+    t->reset_step = saved->reset_step;
+    t->learned_through = saved->learned_through;
+    hzp_lock_take(&t->lock);
+    t->stats.optimizer_step = saved->optimizer_step;
+    t->stats.draws = saved->draws;
+    t->stats.loss = saved->loss;
+    hzp_lock_release(&t->lock);
+}
+
+int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                     bool same_recipe, char *ret_note, struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_numbers saved;
+    if (t->config.model->tensor)
+        HZP_TRY(hzp_trainer_load_slices(t, v, dir, same_recipe, &saved, ret_note, reterr));
+    else
+        HZP_TRY(hzp_state_load(t->config.model, &t->config.recipe, t->learner->space, v, dir,
+                               same_recipe, &saved, ret_note, reterr));
+    begin_from(t, dir, &saved);
+    return HZP_OK;
+}
+
+/* --- Loading behind --------------------------------------------------------------------------- */
+
+/* What hzp_trainer_load does but for moments and residuals; the file stays open. */
+static int open_behind(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                       struct hzp_state_file **ret, struct hzp_trainer_numbers *saved,
+                       struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = t->config.model;
+    struct hzp_train_space *space = t->learner->space;
+    struct hzp_state_sink sink = hzp_state_space_sink(model, space);
+    struct hzp_state_file *file;
+    HZP_TRY(hzp_state_file_open(dir, &sink, &t->config.recipe, false, &file, saved, NULL, reterr));
+    int r = hzp_train_space_restore(space);
+    if (r < 0)
+        hzp_fail(reterr, r, "no memory for the state in %s: %s", dir, hzp_err_name(r));
+    if (r >= 0)
+        r = hzp_state_weights_checksum(model, v, dir, &saved->checksum, reterr);
+    if (r >= 0)
+        r = hzp_state_file_belongs(file, saved->checksum, reterr);
+    if (r < 0) {
+        hzp_state_file_close(file);
+        return r;
+    }
+    hzp_state_fill_record(v, saved);
+    *ret = file;
+    return HZP_OK;
+}
+
+int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
+                           struct hzp_err_text *reterr)
+{
+    struct hzp_trainer_numbers saved;
+    bool behind = t->config.prepare_behind && !t->learner->collectives &&
+                  hzp_device_host_memory(t->config.model->dev);
+    if (!behind)
+        return hzp_trainer_load(t, v, dir, false, NULL, reterr);
+    HZP_TRY(open_behind(t, v, dir, &t->rest.file, &saved, reterr));
+    begin_from(t, dir, &saved);
+    atomic_store(&t->rest.state, HZP_REST_UNREAD);
+    return HZP_OK;
+}
+
+int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,
+                          struct hzp_err_text *reterr)
+{
+    struct hzp_state_sink sink = hzp_state_space_sink(t->config.model, t->learner->space);
+    if (!t->rest.file)
+        return HZP_OK;
+    sink.threads = 1; /* requests are served meanwhile */
+    int r = hzp_state_file_read(t->rest.file, &sink, stop, reterr);
+    hzp_trainer_drop_rest(t);
+    atomic_store(&t->rest.state, r < 0 ? HZP_REST_FAILED : HZP_REST_NONE);
+    return r;
+}
+
+void hzp_trainer_drop_rest(struct hzp_trainer *t)
+{
+    hzp_state_file_close(t->rest.file);
+    t->rest.file = NULL;
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/conductor/trainer_update.c - the update: when it may begin, what becomes of it, and its
+ * version.
+ *
+ * With several ranks its end is a tail (train/learner/collectives.h), beside which the next
+ * update's micro-batches may already be computed:
+ *
+ *     t->learner->tail                     the draft is being gathered and audited
+ *     t->learner->tail, stage UPDATE       nothing else is going on
+ *     t->learner->tail, any other stage    the next update has begun; it reads the draft
+ *
+ * Until the tail has ended t->now is the report of the update in its tail, and t->other holds its
+ * samples if the next one has begun. */
+#include "base/arena.h"
+#include "base/thread.h"
+#include "nanobatch/model/update.h"
+#include "train/conductor/trainer_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAILURES_MAX = 2 /* attempts at the same samples */ };
+
+static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
+{
+    hzp_lock_take(&t->lock);
+    t->stats.waiting_for_swap = swap;
+    t->stats.waiting_for_slot = slot;
+    hzp_lock_release(&t->lock);
+}
+
+/* --- Drawing ---------------------------------------------------------------------------------- */
+
+/* t->now is that of the samples in t->draw from here on. */
+static void begin_report(struct hzp_trainer *t)
+{
+    const struct hzp_draw *d = t->draw;
+    t->now = (struct hzp_update_report){.samples = d->samples,
+                                        .rows = d->rows,
+                                        .learned_tokens = d->learned_tokens,
+                                        .first_sequence = d->first_sequence,
+                                        .last_sequence = d->last_sequence,
+                                        .gate_before = NAN,
+                                        .gate_after = NAN};
+    t->loss_sum = 0;
+    t->weight_sum = d->weight_sum;
+    t->begin_ns = hzp_now_ns();
+}
+
+static void pack(struct hzp_trainer *t, struct hzp_draw *d)
+{
+    int32_t rows = t->config.recipe.micro_rows;
+    struct hzp_draw_limits limits = {.rows = rows,
+                                     .doc_rows = HZP_MIN(rows, t->config.model->positions),
+                                     /* in the ordered mode their order is that of the sums */
+                                     .by_length =
+                                         t->learner->collectives && !t->config.shards.ordered};
+    hzp_draw_pack(d, t->config.queue, &limits, t->learner->micro);
+}
+
+bool hzp_trainer_begin_draw(struct hzp_trainer *t)
+{
+    struct hzp_draw *d = t->draw;
+    d->count =
+        hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens, d->sample, d->room);
+    pack(t, d);
+    begin_report(t);
+    if (!d->bins) {
+        /* No sample of the draw has a learnable token (the log was written under other limits):
+         * the draw counts as done. */
+        t->learned_through = hzp_sample_queue_done(t->config.queue);
+        hzp_trainer_note_unlearned(t); /* nothing may be published for long */
+        t->draws++;
+        return false;
+    }
+    hzp_trainer_tell_deal(t);
+    int r = hzp_learner_deal(t->learner, &d->works, NULL);
+    HZP_ASSERT(r >= 0); /* it was written here */
+    t->stage = HZP_TRAINER_ACCUMULATE;
+    return true;
+}
+
+/* Draws and packs the samples of the update after the one in t->draw into t->other.  False: there
+ * is no other rank, or it cannot be known yet which samples those will be. */
+static bool draw_ahead(struct hzp_trainer *t)
+{
+    struct hzp_draw *d = t->other;
+    bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
+    if (!t->learner->collectives || t->gate || ends) /* a gate may refuse the draft that is read */
+        return false;
+    d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
+                                           d->sample, d->room);
+    pack(t, d);
+    if (d->count && !d->bins)
+        hzp_sample_queue_undo_ahead(t->config.queue); /* begin_draw gives them up */
+    return d->bins > 0;
+}
+
+/* --- Beginning -------------------------------------------------------------------------------- */
+
+bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(t->config.model->weights, &stats);
+    return unpublished > 0 && unpublished > stats.bound;
+}
+
+static struct hzp_update_hyper hyper_of(const struct hzp_trainer *t)
+{
+    const struct hzp_recipe *recipe = &t->config.recipe;
+    int64_t next = t->learner->optimizer_step + 1;
+    return (struct hzp_update_hyper){
+        .lr = hzp_recipe_lr(recipe, next),
+        .beta1 = recipe->beta1,
+        .beta2 = recipe->beta2,
+        .eps = recipe->eps,
+        .decay = recipe->decay,
+        .clip = recipe->clip,
+        .grad_scale = 1.0f / (float)t->weight_sum,
+        .t = (int32_t)HZP_MIN(next - t->reset_step, INT32_MAX),
+    };
+}
+
+bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    struct hzp_learner *l = t->learner;
+    if (l->tail || !hzp_trainer_may_tell(t))
+        return false;
+    if (t->freeze) {
+        *ret_flush = l->unpublished > 0;
+        return false;
+    }
+    t->publishes =
+        l->unpublished + 1 >= t->config.recipe.publish_every || !hzp_weights_may_update(w, false);
+    if (hzp_trainer_over_bound(t, l->unpublished) || !hzp_weights_may_update(w, t->publishes)) {
+        *ret_flush = l->unpublished > 0;
+        set_waiting(t, true, false);
+        return false;
+    }
+    if (hzp_learner_take_draft(l) < 0) {
+        set_waiting(t, false, true);
+        return false;
+    }
+    set_waiting(t, false, false);
+    const struct hzp_work work = {.kind = HZP_WORK_UPDATE,
+                                  .saves = hzp_trainer_checks(t),
+                                  .optimizer_step = l->optimizer_step + 1,
+                                  .hyper = hyper_of(t)};
+    t->now.lr = work.hyper.lr;
+    t->ahead = draw_ahead(t);
+    hzp_trainer_tell_update(t, &work);
+    int r = hzp_learner_update(l, &work, t->ahead ? &t->other->works : NULL);
+    HZP_ASSERT(r >= 0); /* there is a draft */
+    t->stage = HZP_TRAINER_UPDATE;
+    return true;
+}
+
+/* --- Samples that no version will have learned -------------------------------------------------
+ * */
+
+void hzp_trainer_note_unlearned(struct hzp_trainer *t)
+{
+    int64_t number[64];
+    int32_t n;
+    do {
+        n = hzp_sample_queue_failed(t->config.queue, t->failed_told, number, HZP_COUNT(number));
+        for (int32_t i = 0; i < n; i++)
+            hzp_weights_add_unlearned(t->config.model->weights, number[i]);
+        t->failed_told += n;
+    } while (n);
+}
+
+/* --- Ending ----------------------------------------------------------------------------------- */
+
+void hzp_trainer_fill_record(struct hzp_trainer *t, struct hzp_version_record *record)
+{
+    record->checksum = hzp_update_result(t->learner->space)->checksum;
+    record->gate_before = t->now.gate_before;
+    record->gate_after = t->now.gate_after;
+}
+
+void hzp_trainer_publish(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    hzp_trainer_note_unlearned(t);
+    struct hzp_version_record *record = &t->learner->draft->record;
+    hzp_trainer_fill_record(t, record);
+    record->optimizer_step = t->learner->optimizer_step;
+    record->loss = t->version_weight_sum > 0 ? t->version_loss_sum / t->version_weight_sum : NAN;
+    record->learned = t->learned;
+    record->learned_through = t->learned_through;
+    hzp_learner_publish(t->learner, step->number);
+    uint64_t now = hzp_now_ns();
+    hzp_track_add(t->learner->track, "publish", now, now, record->id);
+    t->version_loss_sum = 0;
+    t->version_weight_sum = 0;
+    memset(&t->learned, 0, sizeof(t->learned));
+}
+
+/* Whether the next update's micro-batches are being computed. */
+static bool next_begun(const struct hzp_trainer *t)
+{
+    return t->learner->tail && t->stage != HZP_TRAINER_UPDATE;
+}
+
+/* The samples of the update that ends. */
+static const struct hzp_draw *draw_of_update(const struct hzp_trainer *t)
+{
+    return next_begun(t) ? t->other : t->draw;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+void hzp_trainer_add_learned(const struct hzp_trainer *t, struct hzp_learned *learned)
+{
+    const struct hzp_draw *d = draw_of_update(t);
+    int64_t *number = hzp_xmalloc((size_t)HZP_MAX(d->count, 1) * sizeof(*number));
+    int32_t n = 0;
+    for (int32_t i = 0; i < d->count; i++)
+        if (d->sample[i]->sequence_number > 0 && d->bin[i] >= 0)
+            number[n++] = d->sample[i]->sequence_number;
+    qsort(number, (size_t)n, sizeof(*number), compare_numbers);
+    for (int32_t i = 0; i < n; i++)
+        hzp_learned_add(learned, number[i]);
+    free(number);
+}
+
+static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *result)
+{
+    if (!t->learner->unpublished)
+        hzp_learner_abandon(t->learner);
+    t->now.skipped = true;
+    hzp_sample_queue_undo_ahead(t->config.queue);
+    if (isfinite(result->sumsq)) {
+        /* The gradients were finite but the draft is not: the weights it was made from are not
+         * finite either, and moments and residuals have already changed.  Only a checkpoint can
+         * restore them. */
+        t->now.broken = true;
+        t->stage = HZP_TRAINER_BROKEN;
+        return;
+    }
+    if (++t->failures < FAILURES_MAX) {
+        hzp_sample_queue_undo(t->config.queue);
+        return;
+    }
+    t->now.dropped = true;
+    t->failures = 0;
+    t->draws++;
+    t->learned_through = hzp_sample_queue_give_up(t->config.queue);
+    hzp_trainer_note_unlearned(t);
+}
+
+/* True: publish now, because it was decided when the update began, the staleness bound was lowered
+ * meanwhile, or no further update is about to begin. */
+static bool must_publish(struct hzp_trainer *t)
+{
+    return t->publishes || hzp_trainer_over_bound(t, t->learner->unpublished) ||
+           atomic_load(&t->finishing) ||
+           (!next_begun(t) && !hzp_sample_queue_ready(t->config.queue));
+}
+
+static void count_update(struct hzp_trainer *t)
+{
+    hzp_lock_take(&t->lock);
+    struct hzp_trainer_stats *s = &t->stats;
+    s->optimizer_step = t->learner->optimizer_step;
+    s->draws = t->draws;
+    s->updates += !t->now.skipped;
+    s->skipped += t->now.skipped && !t->now.rejected && !t->now.withdrawn;
+    s->dropped += t->now.dropped;
+    s->broken = t->now.broken;
+    s->device_ns += t->now.device_ns;
+    s->loss = t->now.loss;
+    s->grad_norm = t->now.grad_norm;
+    s->lr = t->now.lr;
+    if (!t->now.skipped)
+        s->learned_tokens += (uint64_t)t->now.learned_tokens;
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    struct hzp_weights *w = t->config.model->weights;
+    hzp_learner_keep(t->learner);
+    t->draws++;
+    t->failures = 0;
+    t->version_loss_sum += t->loss_sum;
+    t->version_weight_sum += t->weight_sum;
+    hzp_trainer_add_learned(t, &t->learned);
+    if (t->gate)
+        hzp_gate_accept(t->gate);
+    t->learned_through = hzp_sample_queue_done(t->config.queue);
+    /* Publishing counts the update as finished in the same call, so no reader sees a staleness
+     * above the bound. */
+    if (must_publish(t)) {
+        hzp_trainer_publish(t, step);
+        t->now.version = hzp_weights_current(w)->record.id;
+    } else {
+        hzp_weights_finished(w, t->learner->optimizer_step);
+    }
+}
+
+void hzp_trainer_close_update(struct hzp_trainer *t)
+{
+    if (!next_begun(t) && t->stage != HZP_TRAINER_BROKEN)
+        t->stage = HZP_TRAINER_IDLE;
+    t->now.wall_ns = hzp_now_ns() - t->begin_ns;
+    count_update(t);
+    if (t->config.on_update)
+        t->config.on_update(t->config.ctx, &t->now);
+}
+
+void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    const struct hzp_update_result *result = hzp_update_result(t->learner->space);
+    t->now.optimizer_step = t->learner->optimizer_step + 1;
+    t->loss_sum = t->learner->update_loss;
+    t->now.loss = t->loss_sum / t->weight_sum;
+    t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
+    if (hzp_learner_result(t->learner) == HZP_UPDATE_GOOD) {
+        hzp_trainer_check(t, step);
+        return;
+    }
+    undo_update(t, result);
+    hzp_trainer_close_update(t);
+}
+
+void hzp_trainer_begin_undo(struct hzp_trainer *t)
+{
+    hzp_learner_begin(t->learner, &(struct hzp_work){.kind = HZP_WORK_UNDO});
+    t->stage = HZP_TRAINER_UNDO;
+}
+
+/* The samples of the update are rejected. */
+static void reject(struct hzp_trainer *t)
+{
+    t->now.rejected = true;
+    t->draws++;
+    for (int32_t i = 0; i < t->draw->count; i++)
+        if (t->draw->sample[i]->sequence_number > 0)
+            hzp_weights_add_unlearned(t->config.model->weights,
+                                      t->draw->sample[i]->sequence_number);
+    t->learned_through = hzp_sample_queue_reject(t->config.queue);
+}
+
+void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    hzp_learner_abandon(t->learner);
+    t->now.skipped = true;
+    t->now.withdrawn = t->withdraws;
+    t->withdraws = false;
+    if (t->now.withdrawn)
+        hzp_sample_queue_undo(t->config.queue);
+    else
+        reject(t);
+    hzp_trainer_close_update(t);
+}
+
+/* --- The tail --------------------------------------------------------------------------------- */
+
+void hzp_trainer_begin_tail(struct hzp_trainer *t)
+{
+    struct hzp_draw *next = t->other;
+    if (!hzp_learner_runs_ahead(t->learner))
+        return;
+    t->other = t->draw;
+    t->draw = next;
+    t->stage = HZP_TRAINER_ACCUMULATE;
+}
+
+void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    bool begun = next_begun(t);
+    hzp_trainer_end_update(t, step);
+    hzp_learner_end_tail(t->learner);
+    if (begun && t->stage != HZP_TRAINER_BROKEN)
+        begin_report(t);
+}

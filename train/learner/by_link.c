@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/learner/by_link.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "train/learner/start_state.h"
+#include "train/state/state_file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum state {
+    BEGIN,   /* nothing was heard yet */
+    LISTEN,  /* for the next work */
+    FOLLOW,  /* for the works that follow it */
+    WAIT,    /* for a transfer that the work has begun, with no chain */
+    CHAIN,   /* the chain of a work is in progress, or the tail of an update */
+    PUBLISH, /* deliver() publishes, once the chain has ended, which is often empty */
+    STOPPED,
+    BROKEN,
+};
+
+struct hzp_learner_by_link {
+    struct hzp_source source;
+    struct hzp_learner *learner;
+
+    /* engine thread */
+    enum state state;
+    struct hzp_work heard;         /* the newest */
+    struct hzp_works follow;       /* what followed it */
+    struct hzp_rank_filled filled; /* since the last work that cleared the state */
+    bool checked; /* the draft is published, or given up, by a work that rank 0 sends */
+    bool writes;  /* units of an older version are received into the draft */
+
+    /* under lock */
+    struct hzp_lock lock;
+    struct hzp_learner_by_link_stats stats;
+};
+
+/* --- Creation --------------------------------------------------------------------------------- */
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer);
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome);
+static bool busy(struct hzp_source *source);
+
+int hzp_learner_by_link_create(const struct hzp_learner_config *config,
+                               struct hzp_learner_by_link **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_learner_by_link *b = hzp_xcalloc(1, sizeof(*b));
+    b->source = (struct hzp_source){
+        .name = "follow", .slices = true, .offer = offer, .deliver = deliver, .busy = busy};
+    hzp_lock_init(&b->lock, HZP_LOCK_TRAINER);
+    int r = hzp_learner_create(config, &b->learner, reterr);
+    if (r < 0) {
+        hzp_learner_by_link_destroy(b);
+        return r;
+    }
+    *ret = b;
+    return HZP_OK;
+}
+
+void hzp_learner_by_link_destroy(struct hzp_learner_by_link *b)
+{
+    if (!b)
+        return;
+    hzp_learner_destroy(b->learner);
+    hzp_works_free(&b->follow);
+    hzp_lock_fini(&b->lock);
+    free(b);
+}
+
+struct hzp_source *hzp_learner_by_link_source(struct hzp_learner_by_link *b)
+{
+    return &b->source;
+}
+
+struct hzp_learner *hzp_learner_by_link_learner(struct hzp_learner_by_link *b)
+{
+    return b->learner;
+}
+
+int hzp_learner_by_link_load(struct hzp_learner_by_link *b, struct hzp_version *v, const char *dir,
+                             bool same_recipe, struct hzp_err_text *reterr)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner *l = b->learner;
+    struct hzp_trainer_numbers saved;
+    HZP_TRY(hzp_state_load(l->config.model, &l->config.recipe, l->space, v, dir, same_recipe,
+                           &saved, NULL, reterr));
+    l->optimizer_step = saved.optimizer_step;
+    return HZP_OK;
+}
+
+int hzp_learner_by_link_receive(struct hzp_learner_by_link *b, struct hzp_version *v,
+                                struct hzp_err_text *reterr)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner *l = b->learner;
+    struct hzp_start_state state = {.collectives = l->collectives,
+                                    .model = l->config.model,
+                                    .space = l->space,
+                                    .version = v,
+                                    .optimizer_step = l->optimizer_step};
+    HZP_TRY(hzp_start_state_receive(&state, reterr));
+    l->optimizer_step = state.optimizer_step;
+    if (v->record.state == HZP_VERSION_DRAFT) /* it will have the id that it has on rank 0 */
+        hzp_weights_set_first_id(l->config.model->weights, state.version_id);
+    return HZP_OK;
+}
+
+void hzp_learner_by_link_read_stats(struct hzp_learner_by_link *b,
+                                    struct hzp_learner_by_link_stats *ret)
+{
+    hzp_lock_take(&b->lock);
+    *ret = b->stats;
+    hzp_lock_release(&b->lock);
+}
+
+static int give_up(struct hzp_learner_by_link *b, const char *why)
+{
+    b->state = BROKEN;
+    hzp_log(HZP_LOG_ERROR, "train", "%s", why);
+    hzp_lock_take(&b->lock);
+    snprintf(b->stats.failure, sizeof(b->stats.failure), "%.199s", why);
+    hzp_lock_release(&b->lock);
+    return HZP_EIO;
+}
+
+/* --- Work ------------------------------------------------------------------------------------- */
+
+static void listen(struct hzp_learner_by_link *b)
+{
+    b->state = LISTEN;
+    hzp_collectives_listen(b->learner->collectives);
+}
+
+static void begin_deal(struct hzp_learner_by_link *b)
+{
+    struct hzp_err_text text;
+    if (hzp_learner_deal(b->learner, &b->follow, &text) < 0)
+        give_up(b, text.text);
+    else
+        b->state = CHAIN;
+}
+
+/* False: a request still reads the slot that the draft needs. */
+static bool begin_update(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    struct hzp_err_text text;
+    if (b->heard.optimizer_step != l->optimizer_step + 1) {
+        give_up(b, "this rank's state is of another optimizer step than rank 0's");
+        return true;
+    }
+    if (b->heard.saves && !l->config.undoes) {
+        give_up(b, "rank 0 has --gate, this rank has not");
+        return true;
+    }
+    if (hzp_learner_check(l, &b->follow, &text) < 0) {
+        give_up(b, text.text);
+        return true;
+    }
+    if (hzp_learner_update(l, &b->heard, &b->follow) < 0)
+        return false;
+    b->checked = b->heard.saves;
+    b->state = CHAIN;
+    return true;
+}
+
+static void begin_verdict(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    if (!b->checked || !l->draft) {
+        give_up(b, "rank 0 has sent a verdict about no update");
+        return;
+    }
+    if (b->heard.kind == HZP_WORK_UNDO) {
+        hzp_learner_begin(l, &b->heard);
+        b->state = CHAIN;
+        return;
+    }
+    hzp_learner_begin_chain(l);
+    hzp_learner_keep(l);
+    b->state = PUBLISH;
+}
+
+/* --- Older versions --------------------------------------------------------------------------- */
+
+static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
+    return HZP_OK;
+}
+
+/* The state is zero until it is filled.  False: a request still reads the slot that the version
+ * needs. */
+static bool begin_clear(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    const struct hzp_units *state[] = {hzp_train_space_m(l->space), hzp_train_space_v(l->space),
+                                       hzp_train_space_residual(l->space)};
+    if (hzp_learner_take_draft(l) < 0)
+        return false;
+    b->filled = (struct hzp_rank_filled){0};
+    b->checked = false;
+    b->writes = true;
+    for (int i = 0; i < HZP_COUNT(state); i++)
+        if (state[i] && hzp_units_fill(l->config.model->dev, state[i], clear_unit, NULL) < 0) {
+            give_up(b, "cannot zero the optimizer's state");
+            return true;
+        }
+    listen(b);
+    return true;
+}
+
+/* The units of a work are those of this model, and there is room for them. */
+static bool has_units(const struct hzp_learner_by_link *b)
+{
+    const struct hzp_layout *layout = b->learner->config.model->layout;
+    const struct hzp_work *work = &b->heard;
+    size_t elements = 0, rooms = 0;
+    if (work->gather.unit + work->units > layout->units ||
+        (work->gather.part == HZP_STATE_RESIDUAL && !hzp_train_space_residual(b->learner->space)))
+        return false;
+    for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++)
+        elements += layout->unit[u].elements, rooms += layout->unit[u].room;
+    return work->kind == HZP_WORK_READ
+               ? rooms * sizeof(float) <= hzp_collectives_stage_bytes(layout)
+               : elements <= hzp_collectives_fill_elements(b->learner->collectives);
+}
+
+static void begin_units(struct hzp_learner_by_link *b)
+{
+    if (!has_units(b)) {
+        give_up(b, "rank 0 has named units that this rank has not");
+    } else if (b->heard.kind == HZP_WORK_READ) {
+        hzp_collectives_gather_state(b->learner->collectives, &b->heard);
+        b->state = WAIT;
+    } else if (!b->writes || !b->learner->draft) {
+        give_up(b, "rank 0 has sent a unit of no version");
+    } else {
+        hzp_collectives_fill(b->learner->collectives, &b->heard, NULL);
+        b->state = WAIT;
+    }
+}
+
+/* All ranks have the version. */
+static void end_adopt(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    l->optimizer_step = b->heard.optimizer_step;
+    l->draft->record.optimizer_step = b->heard.optimizer_step;
+    l->draft->record.checksum = b->heard.checksum;
+    hzp_log(HZP_LOG_INFO, "train", "restored version=%" PRIu64 " optimizer_step=%" PRId64,
+            b->heard.version, b->heard.optimizer_step);
+    b->writes = false;
+    b->state = PUBLISH;
+    /* fp8: its projections */
+    hzp_update_end(hzp_learner_begin_chain(l), l->config.model, l->draft, l->space);
+}
+
+/* --- The table -------------------------------------------------------------------------------- */
+
+/* What the work that was heard begins, with what follows it.  False: it cannot begin yet. */
+static bool obey(struct hzp_learner_by_link *b)
+{
+    switch (b->heard.kind) {
+    case HZP_WORK_DEAL:
+        begin_deal(b);
+        return true;
+    case HZP_WORK_UPDATE:
+        return begin_update(b);
+    case HZP_WORK_PUBLISH:
+    case HZP_WORK_UNDO:
+        begin_verdict(b);
+        return true;
+    case HZP_WORK_CLEAR:
+        return begin_clear(b);
+    case HZP_WORK_READ:
+    case HZP_WORK_WRITE:
+        begin_units(b);
+        return true;
+    case HZP_WORK_ADOPT:
+        if (!b->writes) {
+            give_up(b, "rank 0 has sent no version that could be adopted");
+            return true;
+        }
+        hzp_collectives_compare(b->learner->collectives, &b->filled);
+        b->state = WAIT;
+        return true;
+    case HZP_WORK_END:
+        b->state = STOPPED;
+        hzp_lock_take(&b->lock);
+        b->stats.stopped = true;
+        hzp_lock_release(&b->lock);
+        return true;
+    default:
+        give_up(b, "rank 0 has sent work that is not for ranks that learn beside it");
+        return true;
+    }
+}
+
+/* The transfer that the work began has ended. */
+static void end_wait(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    if (b->heard.kind == HZP_WORK_ADOPT) {
+        end_adopt(b);
+        return;
+    }
+    if (b->heard.kind == HZP_WORK_WRITE)
+        hzp_collectives_keep(l->collectives, &b->heard, l->draft, &b->filled);
+    listen(b);
+}
+
+/* Work has arrived, or what follows it.  False: it cannot begin yet. */
+static bool hear(struct hzp_learner_by_link *b)
+{
+    struct hzp_collectives *x = b->learner->collectives;
+    struct hzp_err_text text;
+    int r = b->state == FOLLOW ? hzp_collectives_hear_follow(x, &b->follow, &text)
+                               : hzp_collectives_hear(x, &b->heard, &text);
+    if (r < 0) {
+        give_up(b, text.text);
+        return true;
+    }
+    if (b->state == LISTEN && b->heard.follow) {
+        hzp_collectives_listen_follow(x);
+        b->state = FOLLOW;
+        return true;
+    }
+    if (b->state == LISTEN)
+        hzp_works_clear(&b->follow);
+    return obey(b);
+}
+
+/* --- The source ------------------------------------------------------------------------------- */
+
+static int turn(struct hzp_learner_by_link *b)
+{
+    if (b->state == STOPPED || b->state == BROKEN || hzp_learner_turn(b->learner) >= 0)
+        return HZP_OK;
+    char why[sizeof(b->stats.failure)];
+    snprintf(why, sizeof(why), "the exchange with other ranks failed: %.150s",
+             hzp_collectives_error(b->learner->collectives));
+    return give_up(b, why);
+}
+
+/* Whether it waits for other ranks, with no chain to compute. */
+static bool waits(const struct hzp_learner_by_link *b)
+{
+    return b->state == LISTEN || b->state == FOLLOW || b->state == WAIT;
+}
+
+/* Goes on as far as what has been received allows, up to a chain. */
+static void advance(struct hzp_learner_by_link *b)
+{
+    struct hzp_learner *l = b->learner;
+    if (b->state == BEGIN)
+        listen(b);
+    while (waits(b)) {
+        if (turn(b) < 0 || !hzp_collectives_done(l->collectives) || l->tail)
+            return;
+        if (b->state == WAIT)
+            end_wait(b);
+        else if (!hear(b))
+            return;
+    }
+}
+
+static bool has_chain(const struct hzp_learner_by_link *b)
+{
+    return b->state == CHAIN || b->state == PUBLISH;
+}
+
+static bool whole(const struct hzp_learner_by_link *b)
+{
+    return b->state != BROKEN && hzp_learner_whole(b->learner);
+}
+
+static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
+                  struct hzp_offer *offer)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner_by_link *b = HZP_CONTAINER_OF(source, struct hzp_learner_by_link, source);
+    struct hzp_learner *l = b->learner;
+    bool was_busy = busy(source);
+    advance(b);
+    if (turn(b) >= 0 && whole(b) && !offer->keep_version)
+        return true; /* deliver() goes on */
+    if (l->tail && b->state != BROKEN) {
+        const struct hzp_slice *audit =
+            hzp_collectives_offer_audit(l->collectives, step, room, offer);
+        if (audit)
+            return audit->to > audit->from;
+    }
+    if (!has_chain(b) || turn(b) < 0)
+        return was_busy && !busy(source); /* a step, so that the loop sees that it may end */
+    if (hzp_learner_ended(l))             /* deliver() goes on */
+        return b->state != PUBLISH || !offer->keep_version;
+    int32_t limit = hzp_learner_limit(l);
+    if (l->to == limit || !room->train_ns)
+        return false;
+    const struct hzp_slice *slice = hzp_learner_offer(l, step, room, offer, limit);
+    return slice->to > slice->from;
+}
+
+static void count_rows(struct hzp_learner_by_link *b)
+{
+    hzp_lock_take(&b->lock);
+    b->stats.rows += (uint64_t)b->learner->micro->rows;
+    hzp_lock_release(&b->lock);
+}
+
+static void publish(struct hzp_learner_by_link *b, const struct hzp_step *step)
+{
+    hzp_learner_publish(b->learner, step->number);
+    b->checked = false;
+    hzp_lock_take(&b->lock);
+    b->stats.optimizer_step = b->learner->optimizer_step;
+    hzp_lock_release(&b->lock);
+}
+
+static void end_chain(struct hzp_learner_by_link *b, const struct hzp_step *step)
+{
+    struct hzp_learner *l = b->learner;
+    if (b->state == PUBLISH) {
+        publish(b, step);
+        listen(b);
+        return;
+    }
+    if (l->work.kind == HZP_WORK_MICRO)
+        count_rows(b);
+    if (hzp_learner_next(l))
+        return;
+    if (l->work.kind == HZP_WORK_UNDO) {
+        hzp_learner_abandon(l);
+        b->checked = false;
+    }
+    listen(b);
+}
+
+static void end_tail(struct hzp_learner_by_link *b, const struct hzp_step *step)
+{
+    struct hzp_learner *l = b->learner;
+    bool ahead = hzp_learner_runs_ahead(l);
+    enum hzp_learned_as result = hzp_learner_end_tail(l);
+    if (result == HZP_WEIGHTS_NOT_FINITE) {
+        give_up(b, "the weights are not finite");
+        return;
+    }
+    if (result == HZP_UPDATE_NOT_FINITE) {
+        hzp_learner_abandon(l);
+        b->checked = false;
+    } else if (!b->checked) {
+        hzp_learner_keep(l);
+        publish(b, step);
+    }
+    if (!ahead)
+        listen(b);
+}
+
+static void deliver(struct hzp_source *source, const struct hzp_step *step,
+                    const struct hzp_offer *offer, const struct hzp_outcome *outcome)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner_by_link *b = HZP_CONTAINER_OF(source, struct hzp_learner_by_link, source);
+    if (outcome->status < 0) {
+        give_up(b, "the device failed");
+        return;
+    }
+    hzp_learner_deliver(b->learner, offer);
+    if (turn(b) < 0)
+        return;
+    bool ended = has_chain(b) && hzp_learner_ended(b->learner);
+    if (ended && (b->state != PUBLISH || !offer->keep_version))
+        end_chain(b, step);
+    if (whole(b) && !offer->keep_version)
+        end_tail(b, step);
+}
+
+/* The loop runs until rank 0 has said that there is no more work. */
+static bool busy(struct hzp_source *source)
+{
+    struct hzp_learner_by_link *b = HZP_CONTAINER_OF(source, struct hzp_learner_by_link, source);
+    return b->state != STOPPED && b->state != BROKEN;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/learner/collectives_update.c - an update of several ranks, and its tail: the audit of the
+ * draft. */
+#include "base/thread.h"
+#include "nanobatch/model/ride.h"
+#include "train/learner/collectives_state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* --- An update -------------------------------------------------------------------------------- */
+
+/* Returns the transfer. */
+static int32_t add_losses(struct hzp_collectives *x)
+{
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .group = x->group[HZP_GROUP_RANKS],
+                                .count = (size_t)x->rounds * sizeof(*x->loss),
+                                .send = x->loss,
+                                .recv = x->losses,
+                                .host = true,
+                                .tag = hzp_collectives_tag(HZP_TAG_LOSS, 0)};
+    return hzp_transfers_add(&x->list, &what, 0);
+}
+
+static int add_squares(void *ctx, struct hzp_err_text *reterr)
+{
+    struct hzp_collectives *x = ctx;
+    hzp_update_add_squares(x->config.space);
+    return HZP_OK;
+}
+
+/* Gathers the sums of squares.  Returns the transfer; -1: none, this rank has the whole state. */
+static int32_t gather_squares(struct hzp_collectives *x, int32_t after)
+{
+    struct hzp_train_space *s = x->config.space;
+    if (!s->square)
+        return -1;
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .group = x->group[HZP_GROUP_STATE],
+                                .count = s->square_count * sizeof(double),
+                                .send = s->square,
+                                .recv = s->squares,
+                                .host = true,
+                                .tag = hzp_collectives_tag(HZP_TAG_SQUARES, 0)};
+    int32_t index = hzp_transfers_add(&x->list, &what, after);
+    struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
+    entry->then = add_squares;
+    entry->ctx = x;
+    return index;
+}
+
+/* Gathers a unit of the draft from the shards of the state that its resident part consists of. */
+static int32_t add_refresh(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u,
+                           int32_t after)
+{
+    const struct hzp_model *model = x->config.model;
+    const struct hzp_shards *shards = &x->config.shards;
+    const struct hzp_units *units = hzp_version_units(model->weights, draft);
+    size_t room = model->layout->unit[u].room;
+    if (x->size[HZP_GROUP_REFRESH] == 1)
+        return -1;
+    struct hzp_extent state =
+        hzp_groups_extent(&shards->groups, HZP_LEVEL_STATE, shards->rank, room);
+    struct hzp_extent all =
+        hzp_groups_extent(&shards->groups, HZP_LEVEL_PARAMS, shards->rank, room);
+    size_t size = hzp_dtype_size(units->type);
+    char *base = hzp_unit_base(units, u);
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .group = x->group[HZP_GROUP_REFRESH],
+                                .count = state.count * size,
+                                .send = base + (state.first - all.first) * size,
+                                .recv = base,
+                                .tag = hzp_collectives_tag(HZP_TAG_REFRESH, u)};
+    return hzp_transfers_add(&x->list, &what, after);
+}
+
+/* What the ranks that together hold one copy of the parameters found; copies are numbered 0 .. R /
+ * z3 - 1.  The position of a rank's part of the parameters is the uppermost digit of its position.
+ * */
+static struct hzp_rank_result result_of_copy(const struct hzp_collectives *x, int32_t copy)
+{
+    const struct hzp_groups *g = &x->config.shards.groups;
+    int32_t copies = g->ranks / g->z3;
+    struct hzp_rank_result sum = {.sumsq = x->results[copy].sumsq};
+    for (int32_t d3 = 0; d3 < g->z3; d3++) {
+        const struct hzp_rank_result *part = &x->results[d3 * copies + copy];
+        if (part->sumsq != sum.sumsq) /* or not finite */
+            sum.sumsq = NAN;
+        sum.checksum += part->checksum;
+        sum.nonfinite += part->nonfinite;
+    }
+    return sum;
+}
+
+/* Each rank decides by its own norm whether the update counts, so all must have the same. */
+static int compare_norms(const struct hzp_collectives *x, struct hzp_err_text *reterr)
+{
+    double first = x->results[0].sumsq;
+    for (int32_t i = 1; i < x->config.shards.groups.ranks; i++) {
+        double other = x->results[i].sumsq;
+        if (isfinite(first) ? other != first : isfinite(other))
+            return hzp_fail(reterr, HZP_EIO,
+                            "ranks have computed different norms of the gradients (sum of squares "
+                            "%.17g at position %d, %.17g at position 0)",
+                            other, i, first);
+    }
+    return HZP_OK;
+}
+
+/* All ranks are ready: compares what they found. */
+static int compare_results(void *ctx, struct hzp_err_text *reterr)
+{
+    struct hzp_collectives *x = ctx;
+    const struct hzp_groups *g = &x->config.shards.groups;
+    struct hzp_update_result *ret = x->config.space->result;
+    HZP_TRY(compare_norms(x, reterr));
+    struct hzp_rank_result first = result_of_copy(x, 0);
+    for (int32_t i = 1; i < g->ranks / g->z3; i++) {
+        struct hzp_rank_result other = result_of_copy(x, i);
+        bool same = isfinite(first.sumsq) ? first.sumsq == other.sumsq : !isfinite(other.sumsq);
+        if (!same || first.checksum != other.checksum)
+            return hzp_fail(reterr, HZP_EIO,
+                            "ranks have computed different versions (checksum %016" PRIx64
+                            " in copy %d, %016" PRIx64 " in copy 0)",
+                            other.checksum, i, first.checksum);
+    }
+    ret->sumsq = first.sumsq;
+    ret->checksum = first.checksum;
+    ret->nonfinite = first.nonfinite;
+    x->audit.compared = true;
+    return HZP_OK;
+}
+
+/* Audits this rank's part of a unit on the host, of a device's memory a copy: the op audits whole
+ * units. */
+static int audit_part(struct hzp_collectives *x, const struct hzp_version *draft, int32_t u)
+{
+    struct hzp_unit_view part = hzp_version_unit(x->config.model->weights, draft, u);
+    struct hzp_update_result *result = x->config.space->result;
+    const void *data;
+    void *owned;
+    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &data, &owned));
+    part.base = (void *)(uintptr_t)data;
+    result->checksum += hzp_unit_checksum(&part);
+    result->nonfinite += hzp_unit_nonfinite(&part);
+    free(owned);
+    return HZP_OK;
+}
+
+/* The refresh of all units is done. */
+static int audit_parts(void *ctx, struct hzp_err_text *reterr)
+{
+    struct hzp_collectives *x = ctx;
+    for (int32_t u = 0; u < x->config.model->layout->units; u++) {
+        int r = audit_part(x, x->draft, u);
+        if (r < 0)
+            return hzp_fail(reterr, r, "cannot read the new version: %s", hzp_err_name(r));
+    }
+    return HZP_OK;
+}
+
+/* Whether this rank has audited its draft, so that the results may be exchanged. */
+static bool has_audited(void *ctx)
+{
+    const struct hzp_collectives *x = ctx;
+    return x->audit.built && x->audit.at == x->audit.chain.items;
+}
+
+static void add_result(struct hzp_collectives *x)
+{
+    HZP_ASSERT(sizeof(struct hzp_rank_result) == offsetof(struct hzp_update_result, elsewhere));
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .group = x->group[HZP_GROUP_RANKS],
+                                .count = sizeof(struct hzp_rank_result),
+                                .send = x->config.space->result,
+                                .recv = x->results,
+                                .host = true,
+                                .tag = hzp_collectives_tag(HZP_TAG_RESULT, 0)};
+    hzp_transfers_add(&x->list, &what, 0);
+    struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
+    entry->ready = has_audited;
+    entry->then = compare_results;
+    entry->ctx = x;
+    if (hzp_weights_gathered(x->config.model->weights)) {
+        entry->behind = true; /* every refresh is done */
+        entry->before = audit_parts;
+    }
+}
+
+void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
+                            const struct hzp_version *v, struct hzp_version *draft,
+                            const struct hzp_update_hyper *hyper, bool ahead)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_model *model = x->config.model;
+    struct hzp_train_space *s = x->config.space;
+    int32_t units = model->layout->units;
+    hzp_collectives_append(x);
+    hzp_transfers_begin(&x->list);
+    x->draft = draft;
+    x->audit.built = x->audit.compared = false;
+    x->audit.at = x->audit.to = 0;
+    hzp_collectives_empty_ring(x);
+    x->updated = add_losses(x);
+    hzp_update_begin(chain, s);
+    for (int32_t i = 0; i < units; i++) {
+        /* In the order in which sums are complete; but squares that are added at once, in the order
+         * of one rank. */
+        int32_t u = s->square ? units - 1 - i : i;
+        hzp_transfers_depend(&x->list, chain->items, x->reduced[u]);
+        hzp_update_norm(chain, s, u);
+    }
+    int32_t gathered = gather_squares(x, chain->items);
+    x->updated = HZP_MAX(gathered, x->updated);
+    hzp_transfers_depend(&x->list, chain->items, x->updated);
+    for (int32_t u = 0; u < units; u++) {
+        hzp_update_adamw(chain, model, v, draft, hyper, s, u);
+        x->refresh[u] = add_refresh(x, draft, u, chain->items);
+        if (ahead)
+            hzp_collectives_gather_first(x, draft, u, chain->items);
+    }
+    add_result(x);
+}
+
+bool hzp_collectives_updated(const struct hzp_collectives *x)
+{
+    return x->updated < x->list.done;
+}
+
+/* --- The audit -------------------------------------------------------------------------------- */
+
+void hzp_collectives_audit(struct hzp_collectives *x)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_model *model = x->config.model;
+    struct hzp_train_space *s = x->config.space;
+    struct hzp_plan *chain = &x->audit.chain;
+    bool whole = !hzp_weights_gathered(model->weights); /* else see audit_parts */
+    HZP_ASSERT(x->draft && !x->audit.built);
+    hzp_plan_clear(chain);
+    chain->tenant = HZP_TENANT_TRAIN;
+    chain->layer = -1;
+    for (int32_t u = 0; u < model->layout->units; u++) {
+        x->audit.first[u] = chain->items;
+        if (whole)
+            hzp_update_audit(chain, model, x->draft, s, u);
+    }
+    hzp_update_end(chain, model, x->draft, s);
+    x->audit.built = true;
+}
+
+int32_t hzp_collectives_audit_limit(const struct hzp_collectives *x)
+{
+    for (int32_t u = 0; u < x->config.model->layout->units; u++)
+        if (x->refresh[u] >= x->list.done)
+            return x->audit.first[u];
+    return x->audit.chain.items;
+}
+
+const struct hzp_slice *hzp_collectives_offer_audit(struct hzp_collectives *x,
+                                                    const struct hzp_step *step,
+                                                    const struct hzp_room *room,
+                                                    struct hzp_offer *offer)
+{
+    hzp_assert_engine_thread();
+    struct hzp_draft_audit *a = &x->audit;
+    int32_t limit = hzp_collectives_audit_limit(x);
+    if (!a->built || a->to == limit)
+        return NULL;
+    struct hzp_slice *slice =
+        hzp_offer_add(offer, &(struct hzp_slice){.chain = &a->chain, .from = a->to});
+    int32_t end = hzp_ride_cut(NULL, step->version, room->op_times, &a->chain, a->to,
+                               room->train_ns, room->item_ns, 0);
+    slice->to = a->to = HZP_MIN(end, limit);
+    return slice;
+}
+
+void hzp_collectives_deliver_audit(struct hzp_collectives *x, const struct hzp_offer *offer)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_slice *slice = hzp_offer_slice(offer, &x->audit.chain);
+    if (slice && slice->to > slice->from)
+        x->audit.at = slice->to;
+}
+
+bool hzp_collectives_whole(const struct hzp_collectives *x)
+{
+    return x->audit.compared;
+}

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/learner/learner.h"
+
+#include "base/arena.h"
+#include "base/thread.h"
+#include "base/timeline.h"
+#include "nanobatch/run/warm.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { LOGITS_MIN = 32 << 20 /* elements of the logits chunk: 128 MB */ };
+
+/* --- Creation --------------------------------------------------------------------------------- */
+
+struct hzp_train_space_config hzp_learner_space_config(const struct hzp_recipe *recipe,
+                                                       const struct hzp_model_config *model,
+                                                       uint64_t quantum_flops)
+{
+    /* Each chunk reads the head twice and its gradients once, and writes them; with few rows per
+     * chunk that takes longer than the products.  A chunk of half as many rows as the head is wide
+     * needs less memory than the head's gradients. */
+    int32_t head_rows = HZP_MAX(LOGITS_MIN / HZP_MAX(model->vocab, 1), model->width / 2);
+    return (struct hzp_train_space_config){
+        .rows_max = recipe->micro_rows,
+        .head_rows = HZP_MIN(HZP_MAX(head_rows, 16), recipe->micro_rows),
+        .moment_type = recipe->moment_type,
+        .quantum_flops = quantum_flops,
+    };
+}
+
+static int open_collectives(struct hzp_learner *l, struct hzp_err_text *reterr)
+{
+    struct hzp_collectives_config config = {.link = l->config.link,
+                                            .shards = l->config.shards,
+                                            .model = l->config.model,
+                                            .space = l->space,
+                                            .micro_rows = l->config.recipe.micro_rows};
+    return l->config.link ? hzp_collectives_create(&config, &l->collectives, reterr) : HZP_OK;
+}
+
+int hzp_learner_create(const struct hzp_learner_config *config, struct hzp_learner **ret,
+                       struct hzp_err_text *reterr)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner *l = hzp_xcalloc(1, sizeof(*l));
+    struct hzp_model *model = config->model;
+    struct hzp_train_space_config space =
+        hzp_learner_space_config(&config->recipe, model->config, config->quantum_flops);
+    space.ride_rows = config->ride_rows;
+    space.unprepared = config->unprepared;
+    space.shards = config->shards;
+    space.backup = config->undoes;
+    l->config = *config;
+    hzp_plan_init(&l->chain);
+    l->track = hzp_track_open("training", HZP_TRACK_FEW, false);
+    int r;
+    HZP_TRY_GOTO(hzp_train_space_create(model, &space, &l->space));
+    HZP_TRY_GOTO(hzp_micro_create(model->dev, config->recipe.micro_rows, &l->micro));
+    HZP_TRY_GOTO(open_collectives(l, reterr));
+    *ret = l;
+    return HZP_OK;
+out:
+    hzp_learner_destroy(l);
+    return r;
+}
+
+void hzp_learner_destroy(struct hzp_learner *l)
+{
+    if (!l)
+        return;
+    hzp_collectives_destroy(l->collectives);
+    hzp_micro_destroy(l->micro);
+    hzp_train_space_destroy(l->space);
+    hzp_plan_fini(&l->chain);
+    hzp_track_close(l->track);
+    hzp_works_free(&l->deal);
+    hzp_works_free(&l->ahead);
+    hzp_works_free(&l->bytes);
+    free(l);
+}
+
+int hzp_learner_products(struct hzp_learner *l, struct hzp_plan *chain)
+{
+    return hzp_warm_micros(chain, l->config.model, l->micro, l->space);
+}
+
+/* --- Chains ----------------------------------------------------------------------------------- */
+
+struct hzp_version *hzp_learner_version(const struct hzp_learner *l)
+{
+    return l->reads_draft ? l->draft : hzp_weights_current(l->config.model->weights);
+}
+
+struct hzp_plan *hzp_learner_begin_chain(struct hzp_learner *l)
+{
+    hzp_assert_engine_thread();
+    hzp_plan_clear(&l->chain);
+    l->chain.tenant = HZP_TENANT_TRAIN;
+    l->chain.layer = -1;
+    l->at = l->to = 0;
+    l->work = (struct hzp_work){.kind = HZP_WORK_END};
+    return &l->chain;
+}
+
+void hzp_learner_drop_chain(struct hzp_learner *l)
+{
+    HZP_ASSERT(l->at == l->to);
+    hzp_learner_begin_chain(l);
+}
+
+/* Builds the chain of l->work, a micro-batch's or an evaluation's of l->micro. */
+static void build(struct hzp_learner *l)
+{
+    const struct hzp_work *work = &l->work;
+    struct hzp_version *v = hzp_learner_version(l);
+    if (work->kind == HZP_WORK_EVAL)
+        v = work->draft ? l->draft : hzp_weights_current(l->config.model->weights);
+    hzp_plan_clear(&l->chain);
+    l->at = l->to = 0;
+    l->number++;
+    hzp_work_build(&l->chain, work, l->config.model, v, l->draft, l->micro, l->space);
+}
+
+void hzp_learner_begin(struct hzp_learner *l, const struct hzp_work *work)
+{
+    hzp_assert_engine_thread();
+    l->work = *work;
+    if (l->config.model->tensor) {
+        hzp_works_clear(&l->bytes);
+        hzp_works_add(&l->bytes, work, l->micro);
+    }
+    build(l);
+}
+
+/* --- Micro-batches ---------------------------------------------------------------------------- */
+
+/* Halves pay where the sums of the forward pass take more than this part of a chain that is not
+ * cut: products of half the rows are slower, which costs a few per cent of it. */
+static const double halves_pay = 0.05;
+
+/* Rank 0 of a group that computes each step together: whether to cut the micro-batch into halves,
+ * so that the sums of each run beside products of the other, which are slower for that.  It is
+ * where sums take long, by the times that items took before, and never where the device's streams
+ * order transfers, because nothing is hidden there.  Builds the uncut chain to add up its times. */
+static bool halves(struct hzp_learner *l)
+{
+    const struct hzp_model *model = l->config.model;
+    double sums = 0, all = 0;
+    if (!model->tensor || !l->op_times || l->micro->rows < 2 * l->config.half_rows ||
+        !hzp_device_host_memory(model->dev))
+        return false;
+    hzp_plan_clear(&l->chain);
+    hzp_micro_build(&l->chain, model, hzp_learner_version(l), l->micro, l->space, false);
+    for (int32_t i = 0; i < l->chain.items; i++) {
+        const struct hzp_item *item = &l->chain.item[i];
+        const struct hzp_collective_args *a = item->args;
+        double ns = hzp_op_ns(l->op_times, item->op, item->args);
+        all += ns;
+        if (item->op == HZP_OP_collective && a->part == HZP_COLLECTIVE_WHOLE &&
+            a->kind == HZP_ALL_REDUCE)
+            sums += ns;
+    }
+    return sums > halves_pay * all;
+}
+
+/* Reads micro-batch i of the deal into l->micro and l->work. */
+static int read_micro(struct hzp_learner *l, int32_t i, struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = l->config.model;
+    const char *data;
+    size_t bytes;
+    HZP_TRY(hzp_works_find(&l->deal, i, &data, &bytes, reterr));
+    HZP_TRY(hzp_work_read(data, bytes, model->config->vocab, model->positions, &l->work, l->micro,
+                          reterr));
+    /* Cutting into chunks costs time and only pays off when training rides in serving's products,
+     * so the forward pass is not cut while no request runs. */
+    hzp_micro_cut(l->micro, l->chunks ? l->config.chunk_rows : 0);
+    l->work.halved = halves(l);
+    if (l->work.halved)
+        hzp_micro_halve(l->micro);
+    if (model->tensor) {
+        hzp_works_clear(&l->bytes);
+        hzp_works_add(&l->bytes, &l->work, l->micro);
+    }
+    return HZP_OK;
+}
+
+/* Builds the chain of this rank's micro-batch of the round. */
+static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
+{
+    struct hzp_collectives *x = l->collectives;
+    int32_t bin = l->bin + (x ? hzp_collectives_position(x) : 0);
+    bool any = bin < l->deal.count; /* or this rank has none in the last round */
+    if (any)
+        HZP_TRY(read_micro(l, bin, reterr));
+    else
+        hzp_micro_clear(l->micro);
+    l->chain_ns = hzp_now_ns();
+    l->work.kind = HZP_WORK_MICRO;
+    if (x) {
+        hzp_plan_clear(&l->chain);
+        l->at = l->to = 0;
+        hzp_collectives_micro(x, &l->chain, hzp_learner_version(l), any ? l->micro : NULL,
+                              l->bin == 0, l->bin + hzp_collectives_ranks(x) >= l->deal.count);
+    } else {
+        build(l);
+    }
+    l->rider = (struct hzp_rider){hzp_learner_version(l), l->micro, l->space};
+    return HZP_OK;
+}
+
+int hzp_learner_check(struct hzp_learner *l, const struct hzp_works *works,
+                      struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = l->config.model;
+    for (int32_t i = 0; i < works->count; i++) {
+        const char *data;
+        size_t bytes;
+        struct hzp_work work;
+        HZP_TRY(hzp_works_find(works, i, &data, &bytes, reterr));
+        HZP_TRY(hzp_work_read(data, bytes, model->config->vocab, model->positions, &work, l->micro,
+                              reterr));
+    }
+    return HZP_OK;
+}
+
+int hzp_learner_deal(struct hzp_learner *l, const struct hzp_works *works,
+                     struct hzp_err_text *reterr)
+{
+    hzp_assert_engine_thread();
+    HZP_TRY(hzp_learner_check(l, works, reterr)); /* so that no later one fails */
+    hzp_works_receive(&l->deal, works->data, works->bytes, works->count);
+    l->bin = 0;
+    l->loss_sum = 0;
+    return build_micro(l, reterr);
+}
+
+/* The micro-batch's chain has ended; true: the next one has begun. */
+static bool end_micro(struct hzp_learner *l)
+{
+    struct hzp_collectives *x = l->collectives;
+    double loss = 0;
+    hzp_track_add(l->track, "micro-batch", l->chain_ns, hzp_now_ns(),
+                  (uint64_t)(l->bin + (x ? hzp_collectives_position(x) : 0)));
+    for (int32_t i = 0; i < l->micro->learned; i++)
+        loss += (double)l->micro->loss.value[i];
+    if (x)
+        hzp_collectives_note_loss(x, loss);
+    else
+        l->loss_sum += loss;
+    l->bin += x ? hzp_collectives_ranks(x) : 1;
+    if (l->bin >= l->deal.count)
+        return false;
+    int r = build_micro(l, NULL);
+    HZP_ASSERT(r >= 0); /* all of the deal was read before */
+    return true;
+}
+
+/* --- Updates ---------------------------------------------------------------------------------- */
+
+int hzp_learner_take_draft(struct hzp_learner *l)
+{
+    hzp_assert_engine_thread();
+    int r = l->draft ? HZP_OK : hzp_weights_begin(l->config.model->weights, &l->draft);
+    if (r < 0)
+        l->draft = NULL;
+    return r;
+}
+
+int hzp_learner_update(struct hzp_learner *l, const struct hzp_work *work,
+                       const struct hzp_works *ahead)
+{
+    struct hzp_version *v = hzp_learner_version(l); /* before the draft may become it */
+    HZP_TRY(hzp_learner_take_draft(l));
+    l->update_ns = hzp_now_ns();
+    hzp_works_clear(&l->ahead);
+    if (!l->collectives) {
+        hzp_learner_begin(l, work);
+        return HZP_OK;
+    }
+    l->work = *work;
+    hzp_plan_clear(&l->chain);
+    l->at = l->to = 0;
+    if (ahead && ahead->count)
+        hzp_works_receive(&l->ahead, ahead->data, ahead->bytes, ahead->count);
+    if (work->saves)
+        hzp_update_save(&l->chain, l->space);
+    hzp_collectives_update(l->collectives, &l->chain, v, l->draft, &work->hyper,
+                           l->ahead.count > 0);
+    return HZP_OK;
+}
+
+static void track_update(const struct hzp_learner *l)
+{
+    hzp_track_add(l->track, "update", l->update_ns, hzp_now_ns(), (uint64_t)l->optimizer_step + 1);
+}
+
+/* The update's chain has ended.  The next micro-batches begin where they were dealt and the update
+ * is not repeated: only a norm that is not finite makes one that is, and all ranks know it by
+ * now. */
+static void begin_tail(struct hzp_learner *l)
+{
+    struct hzp_works none = l->deal;
+    l->update_loss = 0;
+    for (int32_t bin = 0; bin < l->deal.count; bin++)
+        l->update_loss += hzp_collectives_loss(l->collectives, bin);
+    l->tail = true;
+    hzp_collectives_audit(l->collectives);
+    if (!l->ahead.count || !isfinite(hzp_update_result(l->space)->sumsq))
+        return;
+    l->deal = l->ahead;
+    l->ahead = none;
+    hzp_works_clear(&l->ahead);
+    l->bin = 0;
+    l->reads_draft = true;
+    int r = build_micro(l, NULL);
+    HZP_ASSERT(r >= 0);
+}
+
+/* True: the update is in its tail. */
+static bool end_update(struct hzp_learner *l)
+{
+    if (l->collectives) {
+        begin_tail(l);
+        return true;
+    }
+    l->update_loss = l->loss_sum;
+    track_update(l);
+    return false;
+}
+
+bool hzp_learner_runs_ahead(const struct hzp_learner *l)
+{
+    return l->tail && l->work.kind != HZP_WORK_UPDATE;
+}
+
+enum hzp_learned_as hzp_learner_result(const struct hzp_learner *l)
+{
+    const struct hzp_update_result *result = hzp_update_result(l->space);
+    if (!isfinite(result->sumsq))
+        return HZP_UPDATE_NOT_FINITE;
+    return result->nonfinite ? HZP_WEIGHTS_NOT_FINITE : HZP_UPDATE_GOOD;
+}
+
+enum hzp_learned_as hzp_learner_end_tail(struct hzp_learner *l)
+{
+    HZP_ASSERT(hzp_learner_whole(l));
+    l->tail = false;
+    track_update(l);
+    return hzp_learner_result(l);
+}
+
+void hzp_learner_keep(struct hzp_learner *l)
+{
+    l->unpublished++;
+    l->reads_draft = true;
+    l->draft->record.optimizer_step = ++l->optimizer_step;
+    l->draft->record.checksum = hzp_update_result(l->space)->checksum;
+}
+
+void hzp_learner_publish(struct hzp_learner *l, uint64_t last_step)
+{
+    hzp_assert_engine_thread();
+    l->draft->fp8_made = true; /* by the last items of the chain that made it, which has ended */
+    hzp_weights_publish(l->config.model->weights, l->draft, last_step);
+    hzp_learner_leave_draft(l);
+}
+
+void hzp_learner_abandon(struct hzp_learner *l)
+{
+    hzp_assert_engine_thread();
+    if (l->draft)
+        hzp_weights_abandon(l->config.model->weights, l->draft);
+    hzp_learner_leave_draft(l);
+}
+
+void hzp_learner_leave_draft(struct hzp_learner *l)
+{
+    l->draft = NULL;
+    l->unpublished = 0;
+    l->reads_draft = false;
+}
+
+void hzp_learner_part(struct hzp_learner *l)
+{
+    hzp_collectives_destroy(l->collectives);
+    l->collectives = NULL;
+    l->tail = false;
+    hzp_learner_drop_chain(l);
+}
+
+/* --- Other ranks of a group ------------------------------------------------------------------- */
+
+int hzp_learner_read(struct hzp_learner *l, const void *data, size_t bytes,
+                     struct hzp_err_text *reterr)
+{
+    const struct hzp_model *model = l->config.model;
+    hzp_assert_engine_thread();
+    return hzp_work_read(data, bytes, model->config->vocab, model->positions, &l->work, l->micro,
+                         reterr);
+}
+
+void hzp_learner_begin_read(struct hzp_learner *l)
+{
+    hzp_assert_engine_thread();
+    build(l);
+}
+
+/* --- Steps ------------------------------------------------------------------------------------ */
+
+void hzp_learner_note_room(struct hzp_learner *l, const struct hzp_room *room)
+{
+    l->chunks = room->ride_rows > 0;
+    l->op_times = room->op_times;
+}
+
+int32_t hzp_learner_limit(const struct hzp_learner *l)
+{
+    return l->collectives
+               ? hzp_transfers_limit(hzp_collectives_transfers(l->collectives), l->chain.items)
+               : l->chain.items;
+}
+
+/* Completes the slice for the ranks that compute each step together with this one: the number of
+ * its chain and, with the first slice that has items, its work. */
+static void tell(const struct hzp_learner *l, struct hzp_slice *slice)
+{
+    slice->number = l->number;
+    if (slice->from == 0 && slice->to > 0) { /* a slice without items is not told to anyone */
+        slice->work = l->bytes.data;
+        slice->work_bytes = l->bytes.bytes;
+    }
+}
+
+struct hzp_slice *hzp_learner_offer(struct hzp_learner *l, const struct hzp_step *step,
+                                    const struct hzp_room *room, struct hzp_offer *offer,
+                                    int32_t limit)
+{
+    hzp_assert_engine_thread();
+    bool rides = l->config.rides && l->work.kind == HZP_WORK_MICRO;
+    const struct hzp_rider *rider = rides ? &l->rider : NULL;
+    struct hzp_slice *slice = hzp_offer_add(
+        offer, &(struct hzp_slice){.chain = &l->chain, .from = l->to, .rider = rider});
+    int32_t end = hzp_ride_cut(rider, step->version, room->op_times, &l->chain, l->to,
+                               room->train_ns, room->item_ns, room->ride_rows);
+    if (l->collectives) {
+        struct hzp_transfers *list = hzp_collectives_transfers(l->collectives);
+        int32_t cut = hzp_transfers_cut(list, l->to, hzp_learner_limit(l));
+        limit = HZP_MIN(limit, cut);
+    }
+    slice->to = l->to = HZP_MIN(end, limit);
+    if (l->config.model->tensor)
+        tell(l, slice);
+    return slice;
+}
+
+bool hzp_learner_deliver(struct hzp_learner *l, const struct hzp_offer *offer)
+{
+    const struct hzp_slice *slice = hzp_offer_slice(offer, &l->chain);
+    bool ran = slice && slice->to > slice->from;
+    if (ran)
+        l->at = slice->to;
+    if (l->collectives)
+        hzp_collectives_deliver_audit(l->collectives, offer);
+    return ran;
+}
+
+int hzp_learner_turn(struct hzp_learner *l)
+{
+    return l->collectives ? hzp_collectives_turn(l->collectives, l->at) : HZP_OK;
+}
+
+bool hzp_learner_ended(const struct hzp_learner *l)
+{
+    bool update = l->work.kind == HZP_WORK_UPDATE && l->collectives;
+    bool known = !update || (!l->tail && hzp_collectives_updated(l->collectives));
+    return l->at == l->chain.items && known;
+}
+
+bool hzp_learner_next(struct hzp_learner *l)
+{
+    hzp_assert_engine_thread();
+    if (l->work.kind == HZP_WORK_MICRO)
+        return end_micro(l);
+    return l->work.kind == HZP_WORK_UPDATE && end_update(l);
+}
+
+bool hzp_learner_whole(const struct hzp_learner *l)
+{
+    return l->tail && hzp_collectives_whole(l->collectives);
+}

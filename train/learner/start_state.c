@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/learner/start_state.h"
+
+#include "base/arena.h"
+#include "nanobatch/model/train_space_state.h"
+#include "weights/safetensors.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct header {
+    int64_t optimizer_step, elements;
+    uint64_t checksum, version_id;
+    int32_t whole, state; /* 1: units follow; 1: so does the optimizer's state */
+};
+
+/* How one rank has fared. */
+struct outcome {
+    int32_t result, rank;
+    char text[200];
+};
+
+/* The optimizer's state as it is named in the file. */
+static const struct {
+    const char *name;
+    size_t units; /* offset in the train space */
+} parts[] = {
+    {"m", offsetof(struct hzp_train_space, m)},
+    {"v", offsetof(struct hzp_train_space, v)},
+    {"residual", offsetof(struct hzp_train_space, residual)},
+};
+
+static const struct hzp_units *part_of(const struct hzp_train_space *space, int i)
+{
+    const struct hzp_units *units = (const void *)((const char *)space + parts[i].units);
+    return units->layout ? units : NULL; /* F32 models have no residuals */
+}
+
+/* Tells the others how this rank has fared, and hears how they have. */
+static int agree(const struct hzp_start_state *s, int result, const struct hzp_err_text *mine,
+                 struct hzp_err_text *reterr)
+{
+    int32_t ranks = hzp_collectives_ranks(s->collectives);
+    struct outcome own = {.result = result, .rank = hzp_collectives_rank(s->collectives)};
+    struct outcome *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
+    snprintf(own.text, sizeof(own.text), "%.190s",
+             mine->text[0] ? mine->text : hzp_err_name(result));
+    int r = hzp_collectives_agree(s->collectives, &own, sizeof(own), all, reterr);
+    for (int32_t i = 0; i < ranks && r >= 0; i++)
+        if (all[i].result < 0)
+            r = hzp_fail(reterr, all[i].result, "rank %d: %s", all[i].rank, all[i].text);
+    free(all);
+    return r;
+}
+
+/* A broadcast is the same call on all ranks. */
+static int broadcast_units(struct hzp_start_state *s, const struct hzp_units *units,
+                           struct hzp_err_text *reterr)
+{
+    for (int32_t u = 0; u < units->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, view.base,
+                                          hzp_unit_bytes(&view), reterr));
+    }
+    return HZP_OK;
+}
+
+/* --- Rank 0 ----------------------------------------------------------------------------------- */
+
+/* Elements of the largest unit. */
+static size_t largest_unit(const struct hzp_layout *layout)
+{
+    size_t largest = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        largest = HZP_MAX(largest, layout->unit[u].elements);
+    return largest;
+}
+
+static int device_failed(int r, struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, r, "cannot copy the optimizer's state: %s", hzp_err_name(r));
+}
+
+/* Reads each unit of the tensor into `whole`, and broadcasts it through the stage. */
+static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *tensor,
+                       enum hzp_dtype type, void *whole, struct hzp_err_text *reterr)
+{
+    const struct hzp_layout *layout = s->model->layout;
+    void *stage = hzp_collectives_stage(s->collectives);
+    int64_t at = 0;
+    for (int32_t u = 0; u < layout->units; u++) {
+        int64_t n = (int64_t)layout->unit[u].elements;
+        HZP_TRY(hzp_safetensors_read(tensor, at, n, whole, reterr));
+        size_t bytes = (size_t)n * hzp_dtype_size(type);
+        int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
+        if (r < 0)
+            return device_failed(r, reterr);
+        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage, bytes, reterr));
+        at += n;
+    }
+    return HZP_OK;
+}
+
+static int send_state(struct hzp_start_state *s, const struct hzp_safetensors *st,
+                      struct hzp_err_text *reterr)
+{
+    void *whole = hzp_xmalloc(largest_unit(s->model->layout) * sizeof(float));
+    int r = HZP_OK;
+    for (int i = 0; i < HZP_COUNT(parts) && r >= 0; i++) {
+        const struct hzp_units *units = part_of(s->space, i);
+        const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, parts[i].name);
+        if (units && tensor) /* the trainer has loaded the file */
+            r = send_tensor(s, tensor, units->type, whole, reterr);
+    }
+    free(whole);
+    return r;
+}
+
+static int open_state(const struct hzp_start_state *s, struct hzp_safetensors **ret,
+                      struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    *ret = NULL;
+    if (!s->state_dir)
+        return HZP_OK;
+    snprintf(path, sizeof(path), "%s/trainer.safetensors", s->state_dir);
+    return hzp_safetensors_open(path, ret, reterr);
+}
+
+int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
+{
+    const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
+    struct hzp_err_text text = {{0}, {0}};
+    struct header header = {.optimizer_step = s->optimizer_step,
+                            .elements = (int64_t)s->model->layout->elements,
+                            .version_id = s->version->record.id,
+                            .whole = hzp_units_whole(units),
+                            .state = s->state_dir != NULL};
+    struct hzp_safetensors *st = NULL;
+    int r;
+    HZP_TRY(open_state(s, &st, reterr));
+    HZP_TRY_GOTO(hzp_units_checksum(s->model->dev, units, &header.checksum));
+    HZP_TRY_GOTO(
+        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
+    if (header.whole)
+        HZP_TRY_GOTO(broadcast_units(s, units, reterr));
+    if (header.whole && header.state)
+        HZP_TRY_GOTO(send_state(s, st, reterr));
+    r = agree(s, HZP_OK, &text, reterr);
+out:
+    if (st)
+        hzp_safetensors_close(st);
+    return r;
+}
+
+/* --- The others ------------------------------------------------------------------------------- */
+
+/* Whole units, of which each rank keeps its shards. */
+static int receive_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
+{
+    char *stage = hzp_collectives_stage(s->collectives);
+    const struct hzp_layout *layout = s->model->layout;
+    for (int i = 0; i < HZP_COUNT(parts); i++) {
+        const struct hzp_units *units = part_of(s->space, i);
+        if (!units)
+            continue;
+        size_t size = hzp_dtype_size(units->type);
+        for (int32_t u = 0; u < layout->units; u++) {
+            struct hzp_unit_view view = hzp_unit_view(units, u);
+            HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage,
+                                              view.elements * size, reterr));
+            int r = hzp_device_copy(s->model->dev, view.base, stage + view.part.first * size,
+                                    hzp_unit_bytes(&view));
+            if (r < 0)
+                return device_failed(r, reterr);
+        }
+    }
+    return HZP_OK;
+}
+
+static int receive(struct hzp_start_state *s, const struct header *header,
+                   struct hzp_err_text *reterr)
+{
+    const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
+    uint64_t checksum;
+    HZP_TRY(broadcast_units(s, units, reterr));
+    if (header->state)
+        HZP_TRY(receive_state(s, reterr));
+    HZP_TRY(hzp_units_checksum(s->model->dev, units, &checksum));
+    if (checksum != header->checksum)
+        return hzp_fail(reterr, HZP_EIO,
+                        "the weights arrived with checksum %016" PRIx64 ", rank 0 has %016" PRIx64,
+                        checksum, header->checksum);
+    s->version->record.checksum = checksum;
+    return HZP_OK;
+}
+
+int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *reterr)
+{
+    const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
+    struct hzp_err_text text = {{0}, {0}};
+    struct header header;
+    HZP_TRY(
+        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
+    if (header.elements != (int64_t)s->model->layout->elements ||
+        header.whole != hzp_units_whole(units))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "this rank has a model of %zu elements, rank 0 one of %" PRId64,
+                        s->model->layout->elements, header.elements);
+    int r = HZP_OK;
+    s->version_id = header.version_id;
+    if (header.whole) {
+        r = receive(s, &header, &text);
+        if (r == HZP_EIO && hzp_collectives_error(s->collectives)[0])
+            return hzp_fail(reterr, r, "%s", hzp_collectives_error(s->collectives));
+        s->optimizer_step = header.optimizer_step;
+    } else if (s->optimizer_step != header.optimizer_step) {
+        r = hzp_fail(&text, HZP_EINVAL,
+                     "has loaded the state of optimizer step %" PRId64
+                     ", rank 0 that of step %" PRId64,
+                     s->optimizer_step, header.optimizer_step);
+    }
+    s->version->record.optimizer_step = s->optimizer_step;
+    return agree(s, r, &text, reterr);
+}

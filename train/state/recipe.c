@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "train/state/recipe.h"
+
+#include <math.h>
+
+static const double pi = 3.14159265358979323846;
+
+float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t)
+{
+    if (t < 1)
+        t = 1;
+    /* Warm-up over w steps is lr/w, 2 lr/w, .., lr: step 1 already has a rate above 0. */
+    if (t < recipe->warmup_steps)
+        return (float)((double)recipe->lr * (double)t / (double)recipe->warmup_steps);
+    if (recipe->schedule == HZP_LR_CONSTANT)
+        return recipe->lr;
+    double floor = (double)recipe->lr * (double)recipe->lr_floor;
+    int64_t begin = HZP_MAX(recipe->warmup_steps, 1);
+    if (t >= recipe->total_steps)
+        return (float)floor;
+    double part = (double)(t - begin) / (double)(recipe->total_steps - begin);
+    return (float)(floor + ((double)recipe->lr - floor) * 0.5 * (1 + cos(pi * part)));
+}
+
+int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
+{
+    const struct {
+        const char *name;
+        double value, low, high;
+    } range[] = {
+        {"lr", (double)r->lr, 0, 10},
+        {"beta1", (double)r->beta1, 0, 0.9999999},
+        {"beta2", (double)r->beta2, 0, 0.9999999},
+        {"eps", (double)r->eps, 0, 1},
+        {"decay", (double)r->decay, 0, 10},
+        {"clip", (double)r->clip, 0, 1e9},
+        {"warmup", r->warmup_steps, 0, 1e9},
+        {"lr_floor", (double)r->lr_floor, 0, 1},
+        {"batch_tokens", r->update_tokens, 1, 1 << 28},
+        {"micro_rows", r->micro_rows, 1, 1 << 20},
+        {"publish_every", r->publish_every, 1, 1 << 20},
+    };
+    for (int i = 0; i < HZP_COUNT(range); i++)
+        if (!(range[i].value >= range[i].low && range[i].value <= range[i].high))
+            return hzp_fail_param(reterr, HZP_EINVAL, range[i].name,
+                                  "%s is %g; it must be from %g to %g", range[i].name,
+                                  range[i].value, range[i].low, range[i].high);
+    if (r->schedule == HZP_LR_COSINE && r->total_steps < 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "total_steps",
+                              "a cosine schedule needs its last step");
+    if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16)
+        return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32 or bf16");
+    return HZP_OK;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/state/recipe.h - the numbers of a fine-tuning run: optimizer, schedule, sizes.
+ *
+ * Thread: any.
+ */
+#ifndef HZP_TRAIN_STATE_RECIPE_H
+#define HZP_TRAIN_STATE_RECIPE_H
+
+#include "base/err.h"
+#include "device/ops.h"
+
+enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
+
+struct hzp_recipe {
+    float lr, beta1, beta2, eps, decay, clip;
+    enum hzp_lr_schedule schedule;
+    int32_t warmup_steps;
+    int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
+    float lr_floor;
+    int32_t update_tokens; /* tokens drawn for one update (gradient accumulation) */
+    int32_t micro_rows;    /* rows of one micro-batch; a document has at most one token more */
+    int32_t publish_every; /* updates per version, >= 1 */
+    enum hzp_dtype moment_type;
+};
+
+/* The learning rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then
+ * constant, or a cosine down to lr * lr_floor at total_steps. */
+float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
+
+/* HZP_EINVAL names the field that is out of range (HZP_F32 or HZP_BF16 moments, ...). */
+int hzp_recipe_check(const struct hzp_recipe *recipe, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/state/state_file_read.c - opening, checking and reading. */
+#include "base/arena.h"
+#include "train/state/state_file_parts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hzp_state_file {
+    struct hzp_safetensors *st;
+    char path[PATH_MAX];
+};
+
+/* Moments and residuals as the file names them. */
+static const char *const part_name[HZP_STATE_WEIGHTS] = {
+    [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
+
+static int get_number(const struct hzp_safetensors *st, const char *path, const char *key,
+                      int64_t low, int64_t *ret, struct hzp_err_text *reterr)
+{
+    const int64_t high = (int64_t)1 << 53; /* what doubles count exactly: no run comes near it */
+    const char *text = hzp_safetensors_meta(st, key);
+    char *end = NULL;
+    errno = 0;
+    long long value = text ? strtoll(text, &end, 10) : 0;
+    if (!text || end == text || *end || errno || value < low || value > high)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s is missing or not a number from %lld to %lld",
+                        path, key, (long long)low, (long long)high);
+    *ret = value;
+    return HZP_OK;
+}
+
+static int find_state(const struct hzp_safetensors *st, const char *path, const char *name,
+                      const struct hzp_units *units, const struct hzp_st_tensor **ret,
+                      struct hzp_err_text *reterr)
+{
+    enum hzp_disk_type type = hzp_state_disk_type(units);
+    size_t elements = units->layout->elements;
+    const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, name);
+    if (!tensor)
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is missing", path, name);
+    if (tensor->type != type || (uint64_t)tensor->elements != elements)
+        return hzp_fail(reterr, HZP_EFORMAT,
+                        "%s: tensor %s has %lld elements of %s, this model needs %zu of %s", path,
+                        name, (long long)tensor->elements, hzp_disk_type_name(tensor->type),
+                        elements, hzp_disk_type_name(type));
+    *ret = tensor;
+    return HZP_OK;
+}
+
+/* What the threads that read a part share. */
+struct part_reader {
+    const struct hzp_state_sink *sink;
+    enum hzp_state_part part;
+    const struct hzp_st_tensor *tensor;
+    const struct hzp_layout *layout;
+    _Atomic uint64_t sum; /* over the units read, as hzp_units_checksum makes it */
+    atomic_flag failed;
+    const atomic_bool *stop;     /* NULL: nothing stops it */
+    struct hzp_err_text *reterr; /* the first failure's */
+};
+
+/* One of several threads. */
+static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    struct part_reader *s = ctx;
+    struct hzp_err_text text;
+    if (s->stop && atomic_load(s->stop))
+        return HZP_ECANCELED;
+    int r = hzp_safetensors_read(s->tensor, (int64_t)s->layout->unit[u].before,
+                                 (int64_t)host->elements, host->base, &text);
+    if (r < 0 && !atomic_flag_test_and_set(&s->failed))
+        return hzp_fail(s->reterr, r, "%s", text.text);
+    if (r >= 0)
+        atomic_fetch_add(&s->sum, hzp_unit_checksum(host));
+    if (r >= 0 && s->sink->take)
+        r = s->sink->take(s->sink->ctx, s->part, u, host, s->reterr);
+    return r;
+}
+
+/* Copies the tensor, which holds all units in order, to the resident parts of the units, and
+ * compares its checksum; files of earlier builds have none. */
+static int read_part(const struct hzp_state_file *file, const struct hzp_state_sink *sink,
+                     enum hzp_state_part part, const atomic_bool *stop, struct hzp_err_text *reterr)
+{
+    const struct hzp_units *units = sink->part[part];
+    char now[32], key[32];
+    struct part_reader reader = {.sink = sink,
+                                 .part = part,
+                                 .layout = units->layout,
+                                 .failed = ATOMIC_FLAG_INIT,
+                                 .stop = stop,
+                                 .reterr = reterr};
+    HZP_TRY(find_state(file->st, file->path, part_name[part], units, &reader.tensor, reterr));
+    snprintf(key, sizeof(key), "%s_checksum", part_name[part]);
+    const char *then = hzp_safetensors_meta(file->st, key);
+    HZP_TRY(hzp_units_fill_by(sink->dev, units, take_unit, &reader, sink->threads));
+    snprintf(now, sizeof(now), "%016" PRIx64, atomic_load(&reader.sum));
+    return then && strcmp(then, now)
+               ? hzp_fail(reterr, HZP_EFORMAT, "%s: tensor %s is damaged (checksum %s, not %s)",
+                          file->path, reader.tensor->name, now, then)
+               : HZP_OK;
+}
+
+int hzp_state_file_read(const struct hzp_state_file *file, const struct hzp_state_sink *sink,
+                        const atomic_bool *stop, struct hzp_err_text *reterr)
+{
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (sink->part[p])
+            HZP_TRY(read_part(file, sink, (enum hzp_state_part)p, stop, reterr));
+    return HZP_OK;
+}
+
+int hzp_state_file_belongs(const struct hzp_state_file *file, uint64_t checksum,
+                           struct hzp_err_text *reterr)
+{
+    const char *then = hzp_safetensors_meta(file->st, "weights_checksum");
+    char now[32];
+    snprintf(now, sizeof(now), "%016" PRIx64, checksum);
+    if (!then || strcmp(then, now))
+        return hzp_fail(
+            reterr, HZP_EFORMAT,
+            "%s: belongs to other weights (checksum %s; the weights in this directory have %s)",
+            file->path, then ? then : "missing", now);
+    return HZP_OK;
+}
+
+static int get_numbers(const struct hzp_safetensors *st, const char *path,
+                       struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+{
+    const char *loss = hzp_safetensors_meta(st, "loss");
+    const char *sum = hzp_safetensors_meta(st, "weights_checksum");
+    ret->checksum = sum ? strtoull(sum, NULL, 16) : 0;
+    ret->loss = loss ? strtod(loss, NULL) : -1;
+    ret->reset_step = 0;
+    HZP_TRY(get_number(st, path, "step", 0, &ret->optimizer_step, reterr));
+    HZP_TRY(get_number(st, path, "draws", 0, &ret->draws, reterr));
+    HZP_TRY(get_number(st, path, "learned_through", -1, &ret->learned_through, reterr));
+    return hzp_safetensors_meta(st, "reset_step")
+               ? get_number(st, path, "reset_step", 0, &ret->reset_step, reterr)
+               : HZP_OK;
+}
+
+static int check(const struct hzp_state_file *file, const struct hzp_state_sink *sink,
+                 const struct hzp_recipe *recipe, bool same_recipe, struct hzp_trainer_numbers *ret,
+                 struct hzp_err_text *reterr)
+{
+    const char *format = hzp_safetensors_meta(file->st, "format");
+    const struct hzp_st_tensor *found;
+    if (!format || strcmp(format, HZP_STATE_FORMAT))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a trainer's state (format %s)", file->path,
+                        format ? format : "missing");
+    HZP_TRY(hzp_state_compare_recipe(recipe, file->st, file->path, same_recipe, reterr));
+    HZP_TRY(get_numbers(file->st, file->path, ret, reterr));
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (sink->part[p])
+            HZP_TRY(find_state(file->st, file->path, part_name[p], sink->part[p], &found, reterr));
+    return HZP_OK;
+}
+
+/* Opens the file of that name; its contents are not checked. */
+static int open_file(const char *dir, struct hzp_state_file **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_state_file *file = hzp_xcalloc(1, sizeof(*file));
+    snprintf(file->path, sizeof(file->path), "%s/trainer.safetensors", dir);
+    int r = hzp_safetensors_open(file->path, &file->st, reterr);
+    if (r < 0) {
+        free(file);
+        return r;
+    }
+    *ret = file;
+    return HZP_OK;
+}
+
+int hzp_state_file_open(const char *dir, const struct hzp_state_sink *sink,
+                        const struct hzp_recipe *recipe, bool same_recipe,
+                        struct hzp_state_file **ret_file, struct hzp_trainer_numbers *ret,
+                        char *ret_note, struct hzp_err_text *reterr)
+{
+    struct hzp_state_file *file;
+    HZP_TRY(open_file(dir, &file, reterr));
+    int r = check(file, sink, recipe, same_recipe, ret, reterr);
+    if (r < 0) {
+        hzp_state_file_close(file);
+        return r;
+    }
+    const char *note = hzp_safetensors_meta(file->st, "note");
+    if (ret_note)
+        snprintf(ret_note, HZP_TRAINER_NOTE_MAX + 1, "%s", note ? note : "");
+    *ret_file = file;
+    return HZP_OK;
+}
+
+void hzp_state_file_close(struct hzp_state_file *file)
+{
+    if (file)
+        hzp_safetensors_close(file->st);
+    free(file);
+}
+
+int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,
+                             struct hzp_err_text *reterr)
+{
+    struct hzp_state_file *file;
+    HZP_TRY(open_file(dir, &file, reterr));
+    int r = get_numbers(file->st, file->path, ret, reterr);
+    hzp_state_file_close(file);
+    return r;
+}
+
+/* --- Into a space ----------------------------------------------------------------------------- */
+
+struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
+                                           const struct hzp_train_space *space)
+{
+    return (struct hzp_state_sink){.part = {[HZP_STATE_M] = hzp_train_space_m(space),
+                                            [HZP_STATE_V] = hzp_train_space_v(space),
+                                            [HZP_STATE_RESIDUAL] = hzp_train_space_residual(space)},
+                                   .dev = model->dev,
+                                   .threads = model->dev->threads};
+}
+
+int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
+                               const char *path, uint64_t *ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_units *units = hzp_version_units(model->weights, v);
+    *ret = v->record.checksum;
+    if (!hzp_units_whole(units))
+        return HZP_OK;
+    int r = hzp_units_checksum(model->dev, units, ret);
+    return r < 0 ? hzp_fail(reterr, r, "%s: cannot copy the weights to host memory: %s", path,
+                            hzp_err_name(r))
+                 : HZP_OK;
+}
+
+static int load(const struct hzp_state_file *file, const struct hzp_model *model,
+                const struct hzp_state_sink *sink, const struct hzp_version *v,
+                struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_state_weights_checksum(model, v, file->path, &ret->checksum, reterr));
+    HZP_TRY(hzp_state_file_belongs(file, ret->checksum, reterr));
+    return hzp_state_file_read(file, sink, NULL, reterr);
+}
+
+int hzp_state_load(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                   struct hzp_train_space *space, struct hzp_version *v, const char *dir,
+                   bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_state_sink sink = hzp_state_space_sink(model, space);
+    struct hzp_state_file *file;
+    HZP_TRY(hzp_state_file_open(dir, &sink, recipe, same_recipe, &file, ret, ret_note, reterr));
+    int r = hzp_train_space_restore(space);
+    if (r < 0)
+        hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
+    else
+        r = load(file, model, &sink, v, ret, reterr);
+    hzp_state_file_close(file);
+    HZP_TRY(r);
+    hzp_state_fill_record(v, ret);
+    return HZP_OK;
+}
+
+void hzp_state_fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n)
+{
+    v->record.optimizer_step = n->optimizer_step;
+    v->record.learned_through = n->learned_through;
+    v->record.checksum = n->checksum;
+    v->record.loss = n->loss >= 0 ? n->loss : NAN;
+}
