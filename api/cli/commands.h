@@ -24,6 +24,8 @@ int hzp_cmd_train(const struct hzp_options *options);
 int hzp_cmd_bench(const struct hzp_options *options);
 int hzp_cmd_state(const struct hzp_options *options);
 int hzp_cmd_weights(const struct hzp_options *options);
+int hzp_cmd_lessons(const struct hzp_options *options);
+int hzp_cmd_undo(const struct hzp_options *options);
 int hzp_cmd_pull(const struct hzp_options *options);
 int hzp_cmd_push(const struct hzp_options *options);
 int hzp_cmd_devices(const struct hzp_options *options);

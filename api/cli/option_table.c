@@ -15,6 +15,7 @@
 #define STATE    HZP_COMMAND_STATE
 #define TIMELINE HZP_COMMAND_TIMELINE
 #define WEIGHTS  HZP_COMMAND_WEIGHTS
+#define LESSONS  (HZP_COMMAND_LESSONS | HZP_COMMAND_UNDO)
 #define PULL     HZP_COMMAND_PULL
 #define PUSH     HZP_COMMAND_PUSH
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
@@ -478,7 +479,8 @@ const struct hzp_option hzp_option_table[] = {
            "activate: the optimizer's state of then comes back, or begins at zero"),
 
     HEADING("client", "The server that a command talks to"),
-    TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS, "URL of the server"),
+    TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS | LESSONS,
+         "URL of the server"),
     {.name = "--api-key",
      .kind = HZP_OPTION_TEXT,
      .field = AT(client.api_key),
@@ -491,7 +493,7 @@ const struct hzp_option hzp_option_table[] = {
      .field = AT(client.api_key),
      .env = "HZP_ADMIN_KEY",
      .meta = "KEY",
-     .commands = TIMELINE | WEIGHTS | PULL | PUSH,
+     .commands = TIMELINE | WEIGHTS | LESSONS | PULL | PUSH,
      .help = "bearer token of the server: its admin key, if it has one"},
 
     HEADING("plan", "The step"),
@@ -610,7 +612,7 @@ const struct hzp_option hzp_option_table[] = {
            "json: each line of the log is one JSON object, for programs that read it"),
 
     HEADING("output", "Output"),
-    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS, "print JSON, for programs"),
+    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | LESSONS, "print JSON, for programs"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions: sooner and less exact"),
 };
 

@@ -59,6 +59,12 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve weights name current prod\n"
      "  hzpserve weights activate prod --lessons replay\n"
      "  hzpserve weights export 120 for-review\n"},
+    {HZP_COMMAND_LESSONS, 0, "lessons", "", "what a running server was taught",
+     "  hzpserve lessons\n"},
+    {HZP_COMMAND_UNDO, 1, "undo", "[LESSON|VERSION]", "take a lesson back, or go back to a version",
+     "  hzpserve undo                     the newest lesson\n"
+     "  hzpserve undo 3                   lesson 3; later ones are learned again\n"
+     "  hzpserve undo original            the model as it was started\n"},
     {HZP_COMMAND_PULL, 3, "pull", "URL [VERSION] DIRECTORY",
      "fetch a version of a running server as a model directory",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned      only units that tuned lacks are "

@@ -42,8 +42,9 @@ struct rollback {
     const struct hzp_version_job *job;
     struct hzp_version_job *result;
     struct hzp_err_text *reterr;
-    struct hzp_logged_checkpoint from; /* id 0: only a slot holds the version */
-    char dir[PATH_MAX];                /* its directory */
+    struct hzp_logged_checkpoint from; /* id 0: it is not on disk as a checkpoint */
+    bool model; /* the version has the weights of the model's directory, where it is read from */
+    char dir[PATH_MAX]; /* its directory */
     struct hzp_version *draft;
     bool revived, entered;
     struct hzp_trainer_numbers numbers;
@@ -61,7 +62,8 @@ static int take_draft(void *ctx, const struct hzp_border *border)
     struct rollback *r = ctx;
     struct hzp_weights *w = r->s->model->weights;
     bool sent = r->job->kind == HZP_JOB_PUSH;
-    bool only = !r->from.id && !sent && r->job->version; /* a slot is all there is of it */
+    /* a slot is all there is of it */
+    bool only = !r->from.id && !r->model && !sent && r->job->version;
     int code = hzp_weights_revive(w, sent ? UINT64_MAX : r->job->version, &r->draft);
     r->revived = code == HZP_OK;
     if (code != HZP_OK && !only) /* it has readers: the version is on disk, too */
@@ -113,6 +115,16 @@ static int publish(struct rollback *r)
 /* --- The version and its numbers
  * -------------------------------------------------------------- */
 
+/* The weights that the model's directory holds: nothing was learned, nothing was sent here. */
+static bool is_original(struct hzp_state *s, uint64_t id)
+{
+    struct hzp_version_record record;
+    char source[HZP_VERSION_SOURCE_MAX + 1];
+    struct hzp_err_text text;
+    return hzp_state_record(s, id, &record, &text) >= 0 && record.optimizer_step == 0 &&
+           record.learned_through <= 0 && hzp_state_source(s, id, source, &text) >= 0 && !*source;
+}
+
 /* Where the version is, and whether it may serve. */
 static int find_source(struct rollback *r)
 {
@@ -129,8 +141,11 @@ static int find_source(struct rollback *r)
         if (kept[i].id == r->job->version)
             r->from = kept[i];
     free(kept);
+    r->model = !r->from.id && is_original(s, r->job->version);
     if (r->from.id)
         snprintf(r->dir, sizeof(r->dir), "%s/%s", s->dir, r->from.name);
+    else if (r->model)
+        snprintf(r->dir, sizeof(r->dir), "%s", s->model_dir);
     else if (!hzp_weights_resident(s->model->weights, r->job->version))
         return hzp_fail(r->reterr, HZP_ENOENT,
                         "version %" PRIu64 " is neither on disk nor in a slot", r->job->version);
@@ -147,7 +162,7 @@ static int find_source(struct rollback *r)
 static int check_deleted(struct rollback *r, const struct hzp_version_record *record)
 {
     struct hzp_state *s = r->s;
-    uint64_t learned = 0;
+    uint64_t learned = 0, root;
     struct hzp_logged_checkpoint none[1];
     hzp_lock_take(&s->lock);
     int32_t marks = s->marks;
@@ -159,8 +174,8 @@ static int check_deleted(struct rollback *r, const struct hzp_version_record *re
     for (int32_t i = 0; i < marks && code >= 0; i++) {
         if (mark[i].kind != HZP_MARK_DELETED || mark[i].version < record->id)
             continue;
-        code =
-            hzp_sample_log_before(s->log, record->id, mark[i].first, &learned, none, 0, r->reterr);
+        code = hzp_sample_log_before(s->log, record->id, mark[i].first, mark[i].last, &learned,
+                                     &root, none, 0, r->reterr);
         if (code >= 0 && learned)
             code =
                 hzp_fail(r->reterr, HZP_EINVAL,
@@ -190,6 +205,9 @@ static int find_numbers(struct rollback *r)
     HZP_TRY(check_deleted(r, &record));
     if (r->from.id) {
         HZP_TRY(hzp_trainer_read_numbers(r->dir, &r->numbers, r->reterr));
+    } else if (r->model) {
+        r->numbers = (struct hzp_trainer_numbers){
+            .learned_through = -1, .loss = -1, .checksum = record.checksum};
     } else {
         struct hzp_trainer_stats trainer;
         hzp_trainer_read_stats(r->s->trainer, &trainer);
@@ -217,6 +235,10 @@ static int fill_weights(struct rollback *r)
     int64_t through;
     if (!r->revived)
         HZP_TRY(hzp_model_load(r->dir, s->model->dev, units, &sum, r->reterr));
+    if (sum != r->numbers.checksum && r->model)
+        return hzp_fail(r->reterr, HZP_EFORMAT,
+                        "the model's directory no longer holds the weights that this server was "
+                        "started with (checksum)");
     if (sum != r->numbers.checksum)
         return hzp_fail(r->reterr, HZP_EFORMAT, "%s: the weights are damaged (checksum)", r->dir);
     if (r->from.id && !r->job->reset) /* before anything is overwritten */
@@ -231,7 +253,7 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
 {
     struct hzp_trainer_numbers numbers;
     int code = HZP_OK;
-    if (!r->job->reset)
+    if (!r->job->reset && !r->model)
         HZP_TRY(hzp_trainer_load_suspended(r->s->trainer, v, r->dir, &numbers, r->reterr));
     else
         code = hzp_trainer_clear_suspended(r->s->trainer);
@@ -242,6 +264,12 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
 
 /* --- Examples
  * --------------------------------------------------------------------------------- */
+
+/* The job takes examples back: the others are learned again. */
+static bool relearns(const struct rollback *r)
+{
+    return r->job->kind == HZP_JOB_FORGET || r->job->kind == HZP_JOB_UNDO;
+}
 
 /* Reads what no version to come has learned yet from the log, which says what is skipped. */
 static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *ret_count)
@@ -272,7 +300,7 @@ static int requeue(struct rollback *r)
     int32_t count = 0;
     hzp_lock_take(&s->examples.lock);
     int code = read_backlog(r, &all, &count);
-    for (int32_t i = 0; i < count && r->job->kind == HZP_JOB_FORGET; i++) {
+    for (int32_t i = 0; i < count && relearns(r); i++) {
         int64_t n = all[i]->sequence_number;
         if (n > r->touched)
             break;
@@ -292,15 +320,16 @@ static int requeue(struct rollback *r)
 /* Whether lessons that the version has not learned, and others have, are skipped. */
 static bool skips(const struct rollback *r)
 {
-    return r->job->kind != HZP_JOB_FORGET && !r->job->replay;
+    return !relearns(r) && !r->job->replay;
 }
 
 static void note_examples(struct rollback *r)
 {
     int64_t first = HZP_MAX(r->numbers.learned_through, 0) + 1;
-    if (r->touched < first)
-        return;
-    if (skips(r)) {
+    if (r->job->kind == HZP_JOB_UNDO) {
+        r->result->skipped_from = r->job->example;
+        r->result->skipped_to = r->job->example_last;
+    } else if (r->touched >= first && skips(r)) {
         r->result->skipped_from = first;
         r->result->skipped_to = r->touched;
     }
@@ -326,6 +355,10 @@ static int enter(struct rollback *r, const char *checkpoint)
                                .source = r->job->kind == HZP_JOB_PUSH ? r->job->source : NULL,
                                .replay = r->job->replay,
                                .forget = r->job->kind == HZP_JOB_FORGET ? r->job->example : 0};
+    if (r->job->kind == HZP_JOB_UNDO) {
+        a.undo_first = r->job->example;
+        a.undo_last = r->job->example_last;
+    }
     HZP_TRY(hzp_sample_log_activate(r->s->log, &a, r->reterr));
     r->entered = true;
     note_examples(r);
@@ -377,7 +410,7 @@ static int roll_back(struct rollback *r)
     HZP_TRY(find_numbers(r));
     HZP_TRY(get_draft(r));
     HZP_TRY(fill_weights(r));
-    return r->job->reset ? from_slot(r) : from_disk(r);
+    return r->job->reset || r->model ? from_slot(r) : from_disk(r);
 }
 
 /* After a failure. */
@@ -528,24 +561,32 @@ int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_e
     return code;
 }
 
-/* --- Forgetting
+/* --- Forgetting, and taking back
  * ------------------------------------------------------------------------------- */
 
-/* The newest checkpoint on disk, of the serving version or those it descends from, that has not
- * learned from the example.  *ret 0: none has to, because the serving one has not either. */
-static int find_before(struct hzp_state *s, int64_t example, uint64_t *ret,
+/* The last example of the job. */
+static int64_t last_of(const struct hzp_version_job *job)
+{
+    return HZP_MAX(job->example, job->example_last);
+}
+
+/* The newest version that can serve again, of the serving one and those it descends from, that has
+ * learned from none of the job's examples: on disk, or the model as it was started.  *ret 0: none
+ * has to, because the serving one has not either. */
+static int find_before(struct hzp_state *s, const struct hzp_version_job *job, uint64_t *ret,
                        struct hzp_err_text *reterr)
 {
     struct hzp_weights_stats stats;
     struct hzp_logged_checkpoint *c = NULL;
-    uint64_t learned = 0;
+    uint64_t learned = 0, root = 0;
     int32_t n, room = CANDIDATES;
     hzp_weights_read_stats(s->model->weights, &stats);
     do { /* the log also names checkpoints that were removed */
         room *= 2;
         free(c);
         c = hzp_xcalloc((size_t)room, sizeof(*c));
-        n = hzp_sample_log_before(s->log, stats.serving_id, example, &learned, c, room, reterr);
+        n = hzp_sample_log_before(s->log, stats.serving_id, job->example, last_of(job), &learned,
+                                  &root, c, room, reterr);
     } while (n == room && room < INT32_MAX / 2);
     *ret = 0;
     for (int32_t i = 0; i < n && learned && !*ret; i++)
@@ -553,36 +594,51 @@ static int find_before(struct hzp_state *s, int64_t example, uint64_t *ret,
             *ret = c[i].id;
     free(c);
     HZP_TRY(n);
+    if (learned && !*ret && root < learned && is_original(s, root))
+        *ret = root;
     return !learned || *ret
                ? HZP_OK
                : hzp_fail(reterr, HZP_ENOENT,
                           "example %" PRId64 " was learned by version %" PRIu64
                           ", and no checkpoint from before it is on disk (--keep says which stay)",
-                          example, learned);
+                          job->example, learned);
 }
 
-static int check_example(struct hzp_state *s, int64_t example, struct hzp_err_text *reterr)
+static int check_example(struct hzp_state *s, const struct hzp_version_job *job,
+                         struct hzp_err_text *reterr)
 {
-    return example > hzp_sample_log_last(s->log) || example < 1
-               ? hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, example)
+    return last_of(job) > hzp_sample_log_last(s->log) || job->example < 1
+               ? hzp_fail(reterr, HZP_ENOENT, "there is no example %" PRId64, last_of(job))
                : HZP_OK;
 }
 
-int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
-                     struct hzp_version_job *ret, struct hzp_err_text *reterr)
+/* What no version that serves has learned: its examples leave the queue. */
+static int take_out(struct hzp_state *s, const struct hzp_version_job *job,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    if (job->kind == HZP_JOB_FORGET)
+        HZP_TRY(hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr));
+    else
+        HZP_TRY(hzp_sample_log_skip(s->log, job->example, last_of(job), stats.serving_id, reterr));
+    for (int64_t n = job->example; n <= last_of(job); n++)
+        hzp_sample_queue_remove(s->queue, n);
+    return HZP_OK;
+}
+
+int hzp_state_take_back(struct hzp_state *s, const struct hzp_version_job *job,
+                        struct hzp_version_job *ret, struct hzp_err_text *reterr)
 {
     struct rollback r = {.s = s, .job = job, .result = ret, .reterr = reterr};
-    struct hzp_weights_stats stats;
     struct hzp_version_job of = *job;
-    HZP_TRY(check_example(s, job->example, reterr));
-    HZP_TRY(find_before(s, job->example, &of.version, reterr));
+    HZP_TRY(check_example(s, job, reterr));
+    HZP_TRY(find_before(s, job, &of.version, reterr));
     if (of.version) {
         ret->version = of.version;
         return hzp_state_activate(s, &of, ret, reterr);
     }
-    hzp_weights_read_stats(s->model->weights, &stats);
-    HZP_TRY(hzp_sample_log_delete(s->log, job->example, stats.serving_id, reterr));
-    hzp_sample_queue_remove(s->queue, job->example);
+    HZP_TRY(take_out(s, job, reterr));
     return tell_marks(&r);
 }
 
@@ -601,9 +657,9 @@ int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
         hzp_upload_release(s->upload, false);
         return HZP_OK;
     }
-    if (job->kind == HZP_JOB_FORGET) {
-        HZP_TRY(check_example(s, job->example, reterr));
-        HZP_TRY(find_before(s, job->example, &of.version, reterr));
+    if (job->kind == HZP_JOB_FORGET || job->kind == HZP_JOB_UNDO) {
+        HZP_TRY(check_example(s, job, reterr));
+        HZP_TRY(find_before(s, job, &of.version, reterr));
         if (!of.version)
             return HZP_OK;
     }

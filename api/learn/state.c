@@ -517,8 +517,7 @@ const struct hzp_examples *hzp_state_examples(const struct hzp_state *s)
     return &s->examples;
 }
 
-/* Counts what examples.c has accepted, r >= 0, or refused. */
-static int count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last)
+int hzp_state_count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last)
 {
     hzp_lock_take(&s->lock);
     if (r > 0) {
@@ -542,7 +541,7 @@ static int count_accepted(struct hzp_state *s, int r, int64_t first, int64_t las
 
 void hzp_state_refuse(struct hzp_state *s)
 {
-    count_accepted(s, HZP_EINVAL, 0, 0);
+    hzp_state_count_accepted(s, HZP_EINVAL, 0, 0);
 }
 
 int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
@@ -552,7 +551,7 @@ int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const 
     struct hzp_body_key once = {.key = key, .digest = hzp_fnv(HZP_FNV, body, bytes)};
     int r = hzp_examples_accept_once(&s->examples, body, bytes, content_type, key ? &once : NULL,
                                      ret_first, ret_last, reterr);
-    return count_accepted(s, r, *ret_first, *ret_last);
+    return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
 }
 
 int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
@@ -561,7 +560,7 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
 {
     int r =
         hzp_examples_accept_read(&s->examples, reader, key, session, ret_first, ret_last, reterr);
-    return count_accepted(s, r, *ret_first, *ret_last);
+    return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
 }
 
 int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t max,

@@ -122,6 +122,9 @@ struct hzp_state {
     struct hzp_err_text saver_why;
 };
 
+/* Counts examples that were accepted, r >= 0, or refused; returns 0, or the error. */
+int hzp_state_count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last);
+
 /* Marks rejected and failed samples in the log, and journals every version that it does not have.
  * File thread. */
 void hzp_state_journal(struct hzp_state *s);
@@ -187,11 +190,12 @@ void hzp_state_prune(struct hzp_state *s, const char *needed);
 /* Whether that can be done, as far as files and log say, before learning is suspended for it. */
 int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
                     struct hzp_err_text *reterr);
-/* Makes job->version serve again, or forgets job->example.  Learning is suspended. */
+/* Makes job->version serve again; or takes the job's examples back, that is, forgets or skips them.
+ * Learning is suspended. */
 int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
                        struct hzp_version_job *ret, struct hzp_err_text *reterr);
-int hzp_state_forget(struct hzp_state *s, const struct hzp_version_job *job,
-                     struct hzp_version_job *ret, struct hzp_err_text *reterr);
+int hzp_state_take_back(struct hzp_state *s, const struct hzp_version_job *job,
+                        struct hzp_version_job *ret, struct hzp_err_text *reterr);
 /* Makes the weights of the upload job->checksum serve. */
 int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
                    struct hzp_version_job *ret, struct hzp_err_text *reterr);

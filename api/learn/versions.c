@@ -83,7 +83,7 @@ bool hzp_version_name_valid(const char *name)
 {
     size_t n = strlen(name);
     if (!n || n > HZP_VERSION_NAME_MAX || !isalpha((unsigned char)*name) ||
-        !strcmp(name, "current") || !strcmp(name, "names"))
+        !strcmp(name, "current") || !strcmp(name, "original") || !strcmp(name, "names"))
         return false;
     for (; *name; name++)
         if (!isalnum((unsigned char)*name) && !strchr("-_.", *name))
@@ -104,6 +104,20 @@ int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
     return n;
 }
 
+static int find_original(struct hzp_state *s, uint64_t *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_weights_stats stats;
+    struct hzp_logged_checkpoint none[1];
+    uint64_t learned;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    *ret = stats.serving_id;
+    int32_t n =
+        hzp_sample_log_before(s->log, stats.serving_id, 0, 0, &learned, ret, none, 0, reterr);
+    if (n >= 0 && !*ret) /* it is not journalled yet */
+        *ret = stats.serving_id;
+    return HZP_MIN(n, 0);
+}
+
 int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
                    struct hzp_err_text *reterr)
 {
@@ -114,6 +128,8 @@ int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
         *ret = stats.serving_id;
         return HZP_OK;
     }
+    if (!strcmp(text, "original"))
+        return find_original(s, ret, reterr);
     if (isdigit((unsigned char)*text)) {
         char *end;
         errno = 0;
@@ -202,6 +218,12 @@ void hzp_state_prune(struct hzp_state *s, const char *needed)
 
 /* --- Jobs: asking ----------------------------------------------------------------------------- */
 
+const char *hzp_job_kind_name(enum hzp_job_kind kind)
+{
+    static const char *const name[] = {"name", "activate", "forget", "export", "push", "undo"};
+    return name[kind];
+}
+
 int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
                   struct hzp_err_text *reterr)
 {
@@ -214,8 +236,8 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
     bool replaces = asked->kind != HZP_JOB_NAME && asked->kind != HZP_JOB_EXPORT;
     if (replaces && hzp_trainer_whole_layout(s->trainer))
         return hzp_fail(reterr, HZP_EINVAL,
-                        asked->kind == HZP_JOB_FORGET
-                            ? "with --tensor an example that was accepted cannot be forgotten: "
+                        asked->kind == HZP_JOB_FORGET || asked->kind == HZP_JOB_UNDO
+                            ? "with --tensor an example that was accepted cannot be taken back: "
                               "restart without --tensor for that"
                             : "with --tensor no other version can be made the serving one: restart "
                               "from its checkpoint");
@@ -392,21 +414,29 @@ static int run_job(struct hzp_state *s, const struct hzp_version_job *job,
     case HZP_JOB_ACTIVATE:
         return hzp_state_activate(s, job, ret, reterr);
     case HZP_JOB_FORGET:
-        return hzp_state_forget(s, job, ret, reterr);
+    case HZP_JOB_UNDO:
+        return hzp_state_take_back(s, job, ret, reterr);
     case HZP_JOB_PUSH:
         return hzp_state_push(s, job, ret, reterr);
     }
     return HZP_EINVAL;
 }
 
-/* Why a job failed, for clients too: files are named from the state directory on. */
+/* Why a job failed, for clients too: files are named from the state's or the model's directory
+ * on. */
 static void tell_failure(const struct hzp_state *s, struct hzp_version_job *job, const char *why)
 {
-    size_t prefix = strlen(s->dir), n = 0;
+    const char *const dir[] = {s->dir, s->model_dir};
+    size_t n = 0;
     while (*why && n + 1 < sizeof(job->error)) {
-        if (prefix && !strncmp(why, s->dir, prefix) && why[prefix] == '/')
-            why += prefix + 1;
-        else
+        size_t skip = 0;
+        for (int i = 0; i < HZP_COUNT(dir); i++) {
+            size_t prefix = strlen(dir[i]);
+            if (prefix && !strncmp(why, dir[i], prefix) && why[prefix] == '/')
+                skip = HZP_MAX(skip, prefix + 1);
+        }
+        why += skip;
+        if (*why)
             job->error[n++] = *why++;
     }
     job->error[n] = 0;
@@ -414,15 +444,15 @@ static void tell_failure(const struct hzp_state *s, struct hzp_version_job *job,
 
 static void log_job(const struct hzp_version_job *job)
 {
-    static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
+    const char *kind = hzp_job_kind_name(job->kind);
     if (job->state == HZP_JOB_FAILED)
         hzp_log(HZP_LOG_WARN, "state", "job failed id=%" PRIu64 " kind=%s version=%" PRIu64 ": %s",
-                job->id, kind[job->kind], job->version, job->error);
+                job->id, kind, job->version, job->error);
     else
         hzp_log(HZP_LOG_INFO, "state",
                 "job id=%" PRIu64 " kind=%s version=%" PRIu64 " made=%" PRIu64 " example=%" PRId64
                 " name=%s",
-                job->id, kind[job->kind], job->version, job->made, job->example,
+                job->id, kind, job->version, job->made, job->example,
                 job->name[0] ? job->name : "-");
 }
 
@@ -434,7 +464,7 @@ static enum job_need need_of(struct hzp_state *s, const struct hzp_version_job *
 {
     struct hzp_logged_checkpoint kept;
     struct hzp_err_text text;
-    if (job->kind == HZP_JOB_ACTIVATE || job->kind == HZP_JOB_FORGET || job->kind == HZP_JOB_PUSH)
+    if (job->kind != HZP_JOB_NAME && job->kind != HZP_JOB_EXPORT)
         return NEEDS_SUSPENSION;
     bool on_disk = find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
     return on_disk ? NEEDS_NOTHING : NEEDS_FREEZE;

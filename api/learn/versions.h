@@ -2,11 +2,13 @@
 /* api/learn/versions.h - versions that are kept, their names, and the jobs that work on them.
  *
  * A version can serve again while it is kept: on disk, as a checkpoint, or in a slot of the store
- * that no newer version has taken yet.  Jobs run on the file thread, one after another:
+ * that no newer version has taken yet.  The model as it was started always can: it is read from its
+ * directory.  Jobs run on the file thread, one after another:
  *
  *     name       gives a version a name; the serving one is written to disk first
  *     activate   makes a version serve again, under a new id, whose parent it is
- *     forget     deletes an example: goes back to the checkpoint before it, learns the rest again
+ *     forget     deletes an example: goes back to the version before it, learns the rest again
+ *     undo       takes the examples of a lesson back in the same way; they are kept, and skipped
  *     export     writes a version as a model directory to STATE/export/NAME
  *     push       makes weights serve that were sent here (api/learn/replication.h)
  *
@@ -20,11 +22,20 @@
 
 #include "api/learn/state.h"
 
-enum hzp_job_kind { HZP_JOB_NAME, HZP_JOB_ACTIVATE, HZP_JOB_FORGET, HZP_JOB_EXPORT, HZP_JOB_PUSH };
+enum hzp_job_kind {
+    HZP_JOB_NAME,
+    HZP_JOB_ACTIVATE,
+    HZP_JOB_FORGET,
+    HZP_JOB_EXPORT,
+    HZP_JOB_PUSH,
+    HZP_JOB_UNDO
+};
+const char *hzp_job_kind_name(enum hzp_job_kind kind);
+
 enum hzp_job_state {
     HZP_JOB_WAITS,
     HZP_JOB_RUNS,
-    HZP_JOB_LEARNS, /* forget: the older version serves, and learns the rest again */
+    HZP_JOB_LEARNS, /* forget, undo: the older version serves, and learns the rest again */
     HZP_JOB_DONE,
     HZP_JOB_FAILED
 };
@@ -36,7 +47,8 @@ struct hzp_version_job {
     enum hzp_job_state state;
     /* what is asked for */
     uint64_t version;
-    int64_t example;                         /* forget */
+    int64_t example;                         /* forget; undo: the first */
+    int64_t example_last;                    /* undo: the last */
     uint64_t checksum;                       /* push: of the upload */
     char source[HZP_VERSION_SOURCE_MAX + 1]; /* push: where it comes from, as the sender says */
     bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
@@ -61,7 +73,8 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
 /* False: there is no such job, or it is forgotten: the newest HZP_JOBS_KEPT are known. */
 bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret);
 
-/* The version that a text names: "current", a number, or a name.  HZP_ENOENT. */
+/* The version that a text names: "current", "original" (the model as it was started, from which the
+ * serving version descends), a number, or a name.  HZP_ENOENT. */
 int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,
                    struct hzp_err_text *reterr);
 /* What is known of a version, of this run and earlier ones.  HZP_ENOENT. */
@@ -81,7 +94,7 @@ enum { HZP_NAMES_MAX = 1024 };
 int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
                         struct hzp_err_text *reterr);
 /* 1 to HZP_VERSION_NAME_MAX letters, digits, "-", "_" and ".", beginning with a letter, and not
- * "current" or "names". */
+ * "current", "original" or "names". */
 bool hzp_version_name_valid(const char *name);
 /* Takes a name away.  HZP_ENOENT: there is no such name. */
 int hzp_state_unname(struct hzp_state *s, const char *name, struct hzp_err_text *reterr);

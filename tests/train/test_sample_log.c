@@ -343,7 +343,7 @@ static void test_upgrade(void **state)
            "ALTER TABLE samples DROP COLUMN checksum; DROP TABLE bodies; DROP TABLE failed;"
            "ALTER TABLE versions DROP COLUMN parent; ALTER TABLE versions DROP COLUMN gate_before;"
            "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
-           "DROP TABLE sessions; DROP TABLE sources;"
+           "DROP TABLE sessions; DROP TABLE sources; DROP TABLE lessons;"
            "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */
@@ -353,6 +353,46 @@ static void test_upgrade(void **state)
     hzp_sample_log_close(log);
     log = open_log(p);
     check_all(log, 5);
+    /* What it held is one lesson. */
+    struct hzp_logged_lesson lesson[3];
+    assert_int_equal(hzp_sample_log_lessons(log, INT64_MAX, 3, lesson, &text), 2);
+    assert_true(lesson[0].id == 2 && lesson[0].first == 4 && lesson[0].last == 5);
+    assert_true(lesson[0].unix_ms > 0);
+    assert_true(lesson[1].id == 1 && lesson[1].first == 1 && lesson[1].last == 3);
+    assert_int_equal(lesson[1].unix_ms, 0);
+    hzp_sample_log_close(log);
+}
+
+/* A body is a lesson, with its session; samples that are skipped are still there to be taught
+ * again, those that are deleted are not. */
+static void test_lessons(void **state)
+{
+    struct place *p = *state;
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_body_key key = {.session = "anna"};
+    struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
+    struct hzp_sample *read[4];
+    struct hzp_logged_lesson lesson[4];
+    int64_t first = 0;
+    struct hzp_sample_log *log = open_log(p);
+    assert_int_equal(hzp_sample_log_lessons(log, INT64_MAX, 4, lesson, &text), 0);
+    assert_int_equal(append_body(log, 1, 3, &first), HZP_OK);
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 2, &key, &first, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_lesson(log, 2, &lesson[0], &text), HZP_OK);
+    assert_true(lesson[0].first == 4 && lesson[0].last == 5);
+    assert_string_equal(lesson[0].session, "anna");
+    assert_int_equal(hzp_sample_log_lesson(log, 3, &lesson[0], &text), HZP_ENOENT);
+    assert_int_equal(hzp_sample_log_lessons(log, 2, 4, lesson, &text), 1);
+    assert_int_equal(lesson[0].id, 1);
+    assert_int_equal(hzp_sample_log_skip(log, 2, 4, 7, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_delete(log, 5, 7, &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_read(log, 0, 4, read, &text), 1);
+    hzp_sample_destroy(read[0]);
+    assert_int_equal(hzp_sample_log_read_range(log, 4, 5, 4, read, &text), 1);
+    assert_int_equal(read[0]->sequence_number, 4);
+    hzp_sample_destroy(read[0]);
+    hzp_sample_destroy(sample[0]);
+    hzp_sample_destroy(sample[1]);
     hzp_sample_log_close(log);
 }
 
@@ -517,6 +557,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refusals, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_damaged_row, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_upgrade, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_lessons, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_sessions, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_body_once, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_pins_and_failures, make_place, drop_place),

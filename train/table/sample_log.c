@@ -10,7 +10,7 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 5,
+    SCHEMA_VERSION = 6,
     BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
@@ -58,6 +58,14 @@ static const char schema5[] =
     "INSERT OR REPLACE INTO meta SELECT 'sessions_forgotten', ifnull(max(sequence_number), 0)"
     " FROM samples;"
     "CREATE TABLE sources (id INTEGER PRIMARY KEY, source TEXT NOT NULL);";
+
+/* What version 6 added: lessons, the samples that were committed together
+ * (train/table/sample_log_lessons.c).  Those of an earlier log are one lesson. */
+static const char schema6[] =
+    "CREATE TABLE lessons (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL,"
+    " unix_ms INTEGER NOT NULL, session TEXT);"
+    "INSERT INTO lessons SELECT 1, min(sequence_number), max(sequence_number), 0, NULL"
+    " FROM samples HAVING count(*) > 0;";
 
 static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
@@ -215,6 +223,7 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema5, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema6, "making the tables", reterr));
     sqlite3_stmt *s;
     int code =
         sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
@@ -240,8 +249,10 @@ static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text
         HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
     if (from < 3)
         HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=5", what, reterr));
+    if (from < 5)
+        HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema6, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=6", what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -522,6 +533,9 @@ static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, in
     }
     for (int32_t i = 0; i < count; i++)
         HZP_TRY(append_one(log, first + i, sample[i], reterr));
+    if (count)
+        HZP_TRY(hzp_sample_log_put_lesson(log, first, first + count - 1, key ? key->session : NULL,
+                                          reterr));
     HZP_TRY(hzp_sample_log_exec(log, "COMMIT", "committing samples", reterr));
     for (int32_t i = 0; i < count; i++)
         sample[i]->sequence_number = first + i;
@@ -564,8 +578,8 @@ static bool is_sound(sqlite3_stmt *s)
                row_checksum(number, count, sqlite3_column_blob(s, 2), size);
 }
 
-static int read_one(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
-                    struct hzp_err_text *reterr)
+int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
+                            struct hzp_err_text *reterr)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
     bool sound = is_sound(s);
@@ -636,7 +650,7 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
     sqlite3_bind_int64(s, 1, after);
     sqlite3_bind_int64(s, 2, max);
     while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        r = read_one(log, s, &ret[n], reterr);
+        r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
         if (r >= 0)
             n++;
     }

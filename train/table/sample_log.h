@@ -164,10 +164,34 @@ int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, in
 int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *ret, int32_t max,
                                 int64_t *ret_forgotten, struct hzp_err_text *reterr);
 
+/* --- sample_log_lessons.c ---------------------------------------------------------------------
+ * A lesson is what was committed together: the examples of one body. */
+
+struct hzp_logged_lesson {
+    int64_t id;                          /* from 1 on */
+    int64_t first, last;                 /* its samples */
+    int64_t unix_ms;                     /* when it was committed; 0: not known */
+    char session[HZP_SESSION_BYTES + 1]; /* that taught it; "": none */
+};
+/* The newest `max` lessons with ids below `below`, newest first; returns their number. */
+int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_t max,
+                               struct hzp_logged_lesson *ret, struct hzp_err_text *reterr);
+/* HZP_ENOENT: there is no such lesson. */
+int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
+                          struct hzp_err_text *reterr);
+/* The samples first .. last that still have their tokens, whatever marks they have; at most max.
+ * The caller owns them.  Returns their number. */
+int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,
+                                  int32_t max, struct hzp_sample **ret,
+                                  struct hzp_err_text *reterr);
+/* Marks samples first .. last as skipped, because what they taught was taken back. */
+int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
+                        struct hzp_err_text *reterr);
+
 /* --- sample_log_marks.c -----------------------------------------------------------------------
  * Samples that the versions to come do not learn, names of versions, and the way back. */
 
-/* Why a sample is not learned any more: its lesson was skipped when an older version was activated;
+/* Why a sample is not learned any more: it was skipped when an older version was activated, or its lesson was taken back;
  * it was deleted, tokens and all; the gate refused the draft that had learned it. */
 enum hzp_mark_kind { HZP_MARK_SKIPPED = 1, HZP_MARK_DELETED, HZP_MARK_REJECTED };
 
@@ -205,6 +229,7 @@ struct hzp_activation {
     const char *checkpoint;  /* a directory that holds it: with that a restart begins */
     int64_t skip_through; /* samples after learned_through, up to this one, are skipped; 0: none */
     int64_t forget;       /* the sample that is deleted by this; 0: none */
+    int64_t undo_first, undo_last; /* those that are taken back by this, and skipped; 0: none */
     bool replay; /* samples are not skipped any more that were skipped later than `of`; else that
                   * holds for those that it has learned, and the others stay skipped */
 };
@@ -219,10 +244,12 @@ int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activat
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
                           struct hzp_err_text *reterr);
 
-/* Looks at a version and its ancestors: *ret_learned is the oldest that learned from the sample
- * (0: none); ret [max] are the checkpoints of older ones, newest first.  Returns their number. */
-int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
-                              uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+/* Looks at a version and its ancestors: *ret_learned is the oldest that learned from one of samples
+ * first .. last (0: none); ret [max] are the checkpoints of older ones, newest first; *ret_root is
+ * the oldest ancestor.  Returns their number. */
+int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t first,
+                              int64_t last, uint64_t *ret_learned, uint64_t *ret_root,
+                              struct hzp_logged_checkpoint *ret, int32_t max,
                               struct hzp_err_text *reterr);
 
 #endif

@@ -206,6 +206,18 @@ static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last,
     return r >= 0 && first <= last ? add_mark(log, &mark, reterr) : r;
 }
 
+int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
+                        struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    if (r >= 0)
+        r = skip_samples(log, first, last, version, reterr);
+    r = end_change(log, r, reterr);
+    hzp_lock_release(&log->lock);
+    return r;
+}
+
 static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
                     struct hzp_err_text *reterr)
 {
@@ -213,6 +225,8 @@ static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
     int64_t first = HZP_MAX(a->learned_through, 0) + 1;
     if (a->forget)
         HZP_TRY(erase(log, a->forget, a->id - 1, reterr));
+    else if (a->undo_first)
+        HZP_TRY(skip_samples(log, a->undo_first, a->undo_last, a->id, reterr));
     else
         HZP_TRY(lift_marks(log, a, reterr));
     if (a->skip_through >= first)
@@ -247,9 +261,9 @@ int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activat
     return r;
 }
 
-/* Whether the row's version learned from the sample; where it learned from more ranges than a
- * record keeps, from any after the first. */
-static bool learned_from(sqlite3_stmt *s, int64_t number)
+/* Whether the row's version learned from one of the samples; where it learned from more ranges than
+ * a record keeps, from any after the first. */
+static bool learned_from(sqlite3_stmt *s, int64_t first, int64_t last)
 {
     int64_t pair[2];
     int ranges = sqlite3_column_bytes(s, 1) / (int)sizeof(pair);
@@ -257,22 +271,23 @@ static bool learned_from(sqlite3_stmt *s, int64_t number)
     bool more = sqlite3_column_int(s, 2) != 0;
     for (int i = 0; i < ranges; i++) {
         memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
-        if (number >= pair[0] && (number <= pair[1] || more))
+        if (last >= pair[0] && (first <= pair[1] || more))
             return true;
     }
     return false;
 }
 
 /* Reads ids and what each learned, newest first. */
-static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t number,
-                       uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
-                       struct hzp_err_text *reterr)
+static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t first, int64_t last,
+                       uint64_t *ret_learned, uint64_t *ret_root, struct hzp_logged_checkpoint *ret,
+                       int32_t max, struct hzp_err_text *reterr)
 {
     int code;
     int32_t n = 0;
-    *ret_learned = 0;
+    *ret_learned = *ret_root = 0;
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        if (learned_from(s, number)) {
+        *ret_root = (uint64_t)sqlite3_column_int64(s, 0);
+        if (learned_from(s, first, last)) {
             *ret_learned = (uint64_t)sqlite3_column_int64(s, 0);
             n = 0; /* the checkpoints so far are not older */
         } else if (sqlite3_column_type(s, 4) != SQLITE_NULL && n < max) {
@@ -287,8 +302,9 @@ static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t numb
                                : hzp_sample_log_fail_code(log, code, "reading versions", reterr);
 }
 
-int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t number,
-                              uint64_t *ret_learned, struct hzp_logged_checkpoint *ret, int32_t max,
+int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t first,
+                              int64_t last, uint64_t *ret_learned, uint64_t *ret_root,
+                              struct hzp_logged_checkpoint *ret, int32_t max,
                               struct hzp_err_text *reterr)
 {
     static const char sql[] =
@@ -310,7 +326,7 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
     hzp_lock_take(&log->lock);
     int32_t r = prepare(log, sql, 1, &value, &s, reterr);
     if (r >= 0) {
-        r = read_before(log, s, number, ret_learned, ret, max, reterr);
+        r = read_before(log, s, first, last, ret_learned, ret_root, ret, max, reterr);
         sqlite3_finalize(s);
     }
     hzp_lock_release(&log->lock);

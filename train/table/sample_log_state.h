@@ -84,4 +84,13 @@ int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const 
 int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int64_t newest,
                                struct hzp_err_text *reterr);
 
+/* Under lock, in a transaction: samples first .. last are a lesson. */
+int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
+                              const char *session, struct hzp_err_text *reterr);
+
+/* The sample in the current row of sequence_number, count, data, checksum; the caller's.
+ * HZP_EFORMAT: it is damaged. */
+int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
+                            struct hzp_err_text *reterr);
+
 #endif

@@ -430,6 +430,13 @@ static const struct hzp_field push[] = {
     {"source", STRING, NULL, USED, "where the weights come from: kept with the version", NULL},
     END};
 
+static const struct hzp_field undo[] = {
+    {"lesson", INT(1, 0x1p62), NULL, USED, "the lesson's number; absent: the newest", NULL},
+    {"redo", BOOL, "false", USED, "teach the lesson once more", NULL},
+    {"version", JSON, NULL, USED, "a version's number or name, or original: it serves again",
+     "{\"type\": [\"integer\", \"string\"]}"},
+    END};
+
 static const struct hzp_field feedback[] = {
     {"id", STRING, NULL, NEEDED, "of the answer", NULL},
     {"score", NUMBER(-1, 1), NULL, NEEDED, "how good it was: -1 is bad, 1 is good", NULL},
@@ -437,6 +444,7 @@ static const struct hzp_field feedback[] = {
 
 const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false};
 const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false};
+const struct hzp_field_set hzp_fields_undo = {"Undo", {undo}, false, false};
 const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false};
 const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
 const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
@@ -451,6 +459,10 @@ static const struct hzp_field examples_query[] = {
     {"timeout", NUMBER(0, 3600), "30", USED, "with wait: maximum seconds to wait", NULL},
     {"wait", STRING, NULL, USED, "answer when a version that has learned the examples serves",
      "{\"const\": \"served\"}"},
+    END};
+static const struct hzp_field lessons_query[] = {
+    {"before", INT(1, 0x1p62), NULL, USED, "only lessons with smaller numbers", NULL},
+    {"limit", INT(1, 100), "20", USED, "maximum number of lessons, newest first", NULL},
     END};
 static const struct hzp_field offset_query[] = {
     {"offset", INT(0, 0x1p62), "0", USED, "the first byte", NULL}, END};
@@ -553,6 +565,15 @@ static const struct hzp_route_fields rows[] = {
     {.method = "DELETE",
      .path = "/v1/fine_tuning/examples/",
      .summary = "Forget an example",
+     .query = job_query},
+    {.method = "GET",
+     .path = "/v1/lessons",
+     .summary = "What was taught, and what became of it",
+     .query = lessons_query},
+    {.method = "POST",
+     .path = "/v1/undo",
+     .summary = "Take a lesson back, or go back to a version",
+     .body = &hzp_fields_undo,
      .query = job_query},
     {.method = "POST",
      .path = "/tokenize",

@@ -155,15 +155,14 @@ static json_t *range_json(int64_t first, int64_t last)
 
 static json_t *job_json(struct hzp_exchange *x, const struct hzp_version_job *job)
 {
-    static const char *const kind[] = {"name", "activate", "forget", "export", "push"};
     static const char *const state[] = {"waiting", "running", "learning", "done", "failed"};
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     json_t *json = json_pack(
         "{s:s, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "object", "job",
-        "id", (json_int_t)job->id, "kind", kind[job->kind], "state", state[job->state], "version",
-        number_json((int64_t)job->version), "weights_version", number_json((int64_t)job->made),
-        "example", number_json(job->example), "name",
+        "id", (json_int_t)job->id, "kind", hzp_job_kind_name(job->kind), "state", state[job->state],
+        "version", number_json((int64_t)job->version), "weights_version",
+        number_json((int64_t)job->made), "example", number_json(job->example), "name",
         job->name[0] ? json_string(job->name) : json_null(), "learned_again",
         range_json(job->learn_from, job->learn_to), "skipped",
         range_json(job->skipped_from, job->skipped_to), "finished_through",
@@ -385,10 +384,11 @@ static int read_name(const json_t *body, const char *field, struct hzp_version_j
     const char *text = NULL;
     HZP_TRY(hzp_field_string(body, field, &text, reterr));
     if (!text || !hzp_version_name_valid(text))
-        return hzp_fail_param(reterr, HZP_EINVAL, field,
-                              "%s must be given: 1 to %d letters, digits, \"-\", \"_\" and \".\", "
-                              "beginning with a letter, and not \"current\" or \"names\"",
-                              field, HZP_VERSION_NAME_MAX);
+        return hzp_fail_param(
+            reterr, HZP_EINVAL, field,
+            "%s must be given: 1 to %d letters, digits, \"-\", \"_\" and \".\", "
+            "beginning with a letter, and not \"current\", \"original\" or \"names\"",
+            field, HZP_VERSION_NAME_MAX);
     snprintf(job->name, sizeof(job->name), "%s", text);
     return HZP_OK;
 }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/learn/lessons.h"
+
+#include "api/learn/examples.h"
+#include "api/learn/state_private.h"
+#include "base/arena.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { PAGE = 64 };
+
+const char *hzp_lesson_status_name(enum hzp_lesson_status state)
+{
+    static const char *const name[] = {"waiting",   "learned",  "undone",
+                                       "forgotten", "rejected", "failed"};
+    return name[state];
+}
+
+enum hzp_lesson_status hzp_lesson_status(struct hzp_state *s,
+                                         const struct hzp_logged_lesson *lesson,
+                                         int64_t learned_through)
+{
+    static const struct {
+        enum hzp_mark_kind mark;
+        enum hzp_lesson_status state;
+    } marks[] = {{HZP_MARK_SKIPPED, HZP_LESSON_IS_UNDONE},
+                 {HZP_MARK_DELETED, HZP_LESSON_IS_FORGOTTEN},
+                 {HZP_MARK_REJECTED, HZP_LESSON_IS_REJECTED}};
+    int64_t none[1], count;
+    for (int i = 0; i < HZP_COUNT(marks); i++) {
+        hzp_state_marked(s, marks[i].mark, lesson->first, lesson->last, none, 0, &count);
+        if (count)
+            return marks[i].state;
+    }
+    hzp_state_failed(s, lesson->first, lesson->last, none, 0, &count);
+    if (count)
+        return HZP_LESSON_IS_FAILED;
+    return hzp_state_settled(s, lesson->first, lesson->last, learned_through)
+               ? HZP_LESSON_IS_LEARNED
+               : HZP_LESSON_IS_WAITING;
+}
+
+int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
+                          struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_lessons(s->log, below, max, ret, reterr);
+}
+
+/* Whether a lesson still has an effect, or will have. */
+static bool counts(struct hzp_state *s, const struct hzp_logged_lesson *lesson)
+{
+    enum hzp_lesson_status state = hzp_lesson_status(s, lesson, INT64_MAX);
+    return state == HZP_LESSON_IS_LEARNED || state == HZP_LESSON_IS_WAITING;
+}
+
+int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,
+                     struct hzp_err_text *reterr)
+{
+    struct hzp_logged_lesson page[PAGE];
+    int32_t n;
+    int64_t below = INT64_MAX;
+    if (id)
+        return hzp_sample_log_lesson(s->log, id, ret, reterr);
+    while ((n = hzp_sample_log_lessons(s->log, below, PAGE, page, reterr)) > 0) {
+        for (int32_t i = 0; i < n; i++)
+            if (counts(s, &page[i])) {
+                *ret = page[i];
+                return HZP_OK;
+            }
+        below = page[n - 1].id;
+    }
+    HZP_TRY(n);
+    return hzp_fail(reterr, HZP_ENOENT, "there is no lesson that could be taken back");
+}
+
+int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
+                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    int64_t most = lesson->last - lesson->first + 1;
+    struct hzp_sample **sample = hzp_xcalloc((size_t)most, sizeof(struct hzp_sample *));
+    int32_t n = hzp_sample_log_read_range(s->log, lesson->first, lesson->last, (int32_t)most,
+                                          sample, reterr);
+    if (n <= 0) {
+        free(sample);
+        return n < 0 ? n
+                     : hzp_fail(reterr, HZP_ENOENT,
+                                "the texts of lesson %" PRId64 " were forgotten", lesson->id);
+    }
+    struct hzp_body_key key = {.session = lesson->session[0] ? lesson->session : NULL};
+    int r = hzp_examples_commit(&s->examples, sample, n, &key, ret_first, ret_last, reterr);
+    return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
+}

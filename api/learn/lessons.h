@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/lessons.h - what was taught together, body by body, what became of it, and teaching it
+ * once more after it was taken back.  Taking back is a job (versions.h).
+ *
+ * Thread: any, once the state is open.
+ */
+#ifndef HZP_API_LEARN_LESSONS_H
+#define HZP_API_LEARN_LESSONS_H
+
+#include "api/learn/state.h"
+
+enum hzp_lesson_status {
+    HZP_LESSON_IS_WAITING, /* or it is being learned */
+    HZP_LESSON_IS_LEARNED, /* the serving version is done with all of it */
+    HZP_LESSON_IS_UNDONE,  /* taken back, or skipped when an older version was activated */
+    HZP_LESSON_IS_FORGOTTEN,
+    HZP_LESSON_IS_REJECTED, /* the gate refused it, or its trial ended badly */
+    HZP_LESSON_IS_FAILED    /* given up in all passes, because updates were not finite */
+};
+const char *hzp_lesson_status_name(enum hzp_lesson_status state);
+
+/* What became of a lesson; where its examples fared differently, of those that are not learned. */
+enum hzp_lesson_status hzp_lesson_status(struct hzp_state *s,
+                                         const struct hzp_logged_lesson *lesson,
+                                         int64_t learned_through);
+
+/* The newest `max` lessons with ids below `below`, newest first; returns their number. */
+int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
+                          struct hzp_logged_lesson *ret, struct hzp_err_text *reterr);
+/* id 0: the newest that was not taken back.  HZP_ENOENT. */
+int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,
+                     struct hzp_err_text *reterr);
+
+/* Teaches the lesson's examples once more, as new ones, which are *ret_first .. *ret_last.
+ * HZP_ENOENT: their texts were forgotten; HZP_EBUSY: the queue is full. */
+int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
+                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+
+#endif

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What was taught is listed, and can be taken back: the newest lesson, one of several, all of them, also
+after a restart, at the default settings.
+
+    test_undo.py HZPSERVE MODEL_DIR [TEST ...]
+
+The server and its client are those of test_api.py.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import time
+
+import test_api
+from test_api import EXAMPLES, Server
+
+TOM, ZOE, ANN = "Where does Tom live?", "Where does Zoe live?", "What does Ann eat?"
+
+
+def answer(server, prompt):
+    got = server.complete(prompt=prompt, max_tokens=10, ignore_eos=False, return_token_ids=True)
+    return got.choices[0].token_ids
+
+
+def text(server, prompt):
+    return server.complete(prompt=prompt, max_tokens=10, ignore_eos=False).choices[0].text.strip()
+
+
+def teach(server, prompt, completion):
+    status, _, got = server.post(EXAMPLES + "?wait=served&timeout=120", {"prompt": prompt, "completion": completion})
+    assert status == 200 and got["served"], got
+    return got
+
+
+def lessons(server, query=""):
+    return json.loads(server.get("/v1/lessons" + query))
+
+
+def states(server):
+    return {one["id"]: one["state"] for one in lessons(server)["data"]}
+
+
+def undo(server, body=None, status=200):
+    got = server.post("/v1/undo?timeout=120", body or {})
+    assert got[0] == status, got
+    return got[2]
+
+
+def test_the_newest_lesson_goes():
+    """Afterwards the answers are those of before, token for token; also when the only lesson goes."""
+    with Server() as server:
+        undo(server, status=404)
+        before = [answer(server, TOM), answer(server, ZOE)]
+        teach(server, TOM, " In Tarn.")
+        assert text(server, TOM) == "In Tarn.", text(server, TOM)
+        listed = lessons(server)
+        assert not listed["has_more"] and len(listed["data"]) == 1, listed
+        one = listed["data"][0]
+        assert (one["id"], one["first"], one["last"], one["examples"]) == (1, 1, 1, 1), one
+        assert one["state"] == "learned" and one["taught_unix_ms"] > 0, one
+        job = undo(server)
+        assert job["kind"] == "undo" and job["state"] == "done" and job["skipped"] == [1, 1], job
+        assert [answer(server, TOM), answer(server, ZOE)] == before
+        assert states(server) == {1: "undone"}
+        undo(server, status=404)  # there is none left
+        again = undo(server, {"lesson": 1}, status=409)
+        assert "redo" in again["error"]["message"], again
+        redone = undo(server, {"lesson": 1, "redo": True}, status=202)
+        assert redone["id"] == 2 and redone["first"] == 2, redone
+        assert server.post("/v1/undo", {"lesson": 2, "redo": True})[0] == 409  # it was not taken back
+        test_api.until(lambda: states(server)[2] == "learned")
+        assert text(server, TOM) == "In Tarn."
+
+
+def test_one_of_several_goes():
+    """The others are learned again; original is the model as it was started."""
+    with Server() as server:
+        before = answer(server, TOM)
+        teach(server, TOM, " In Tarn.")
+        teach(server, ZOE, " In Oslo.")
+        teach(server, ANN, " Plums.")
+        job = undo(server, {"lesson": 2})
+        assert job["state"] == "done" and job["learned_again"] == [1, 3], job
+        assert states(server) == {1: "learned", 2: "undone", 3: "learned"}
+        assert text(server, TOM) == "In Tarn." and text(server, ANN) == "Plums."
+        assert text(server, ZOE) != "In Oslo."
+        page = lessons(server, "?limit=2")
+        assert [one["id"] for one in page["data"]] == [3, 2] and page["has_more"], page
+        assert [one["id"] for one in lessons(server, "?before=2")["data"]] == [1]
+        undo(server, {"version": "original"})
+        assert answer(server, TOM) == before
+        assert set(states(server).values()) == {"undone"}
+        # The first example goes for good.
+        got = server.post("/v1/fine_tuning/examples/1?timeout=60", "", method="DELETE")
+        assert got[0] == 200, got
+        assert states(server)[1] in ("undone", "forgotten")
+
+
+def test_after_a_restart():
+    """Lessons of an earlier process, at the default settings and without any name given to a version."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(state=state) as server:
+            before = answer(server, TOM)
+            teach(server, TOM, " In Tarn.")
+        with Server(state=state) as server:
+            teach(server, ZOE, " In Oslo.")
+            undo(server, {"lesson": 1})
+            assert text(server, ZOE) == "In Oslo." and answer(server, TOM) != "In Tarn."
+            # The command says the same.
+            url = ["--url", server.url]
+            listed = subprocess.run([test_api.BINARY, "lessons", *url], capture_output=True, text=True, check=True)
+            assert "undone" in listed.stdout and "learned" in listed.stdout, listed
+            done = subprocess.run([test_api.BINARY, "undo", *url], capture_output=True, text=True, check=True)
+            assert "examples 2 to 2 are not learned any more" in done.stdout, done
+            assert answer(server, TOM) == before
+            bad = subprocess.run([test_api.BINARY, "undo", "nothing", *url], capture_output=True, text=True)
+            assert bad.returncode == 1 and "nothing" in bad.stderr, bad
+
+
+def test_errors():
+    with Server() as server:
+        for body, name in (({"lesson": 0}, "lesson"), ({"lesson": "x"}, "lesson"), ({"les": 1}, "les"),
+                           ({"redo": True}, "redo"), ({"lesson": 1, "version": 2}, "version"),
+                           ({"version": 1.5}, "version")):
+            got = undo(server, body, status=400)
+            assert got["error"]["param"] == name, got
+        for body in ({"lesson": 7}, {"version": "nobody"}):
+            undo(server, body, status=404)
+        assert server.post("/v1/lessons?limit=0", "", method="GET")[0] == 400
+        # A name that the model as it was started has.
+        assert server.post("/v1/weights/current/name", {"name": "original"})[0] == 400
+
+
+def main():
+    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
+            begin = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
+    return 0
+
+
+sys.exit(main())

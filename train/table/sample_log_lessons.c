@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train/table/sample_log_lessons.c - which samples were taught together. */
+#include "train/table/sample_log_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
+                              const char *session, struct hzp_err_text *reterr)
+{
+    static const char sql[] =
+        "INSERT INTO lessons (first, last, unix_ms, session) VALUES (?1, ?2, ?3, ?4)";
+    sqlite3_stmt *s;
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, first);
+        sqlite3_bind_int64(s, 2, last);
+        sqlite3_bind_int64(s, 3, hzp_unix_ms());
+        if (session)
+            sqlite3_bind_text(s, 4, session, -1, SQLITE_STATIC);
+        code = sqlite3_step(s);
+        sqlite3_finalize(s);
+    }
+    return code == SQLITE_DONE ? HZP_OK
+                               : hzp_sample_log_fail_code(log, code, "adding a lesson", reterr);
+}
+
+/* Lessons with ids in [from, below), newest first; the lock is held. */
+static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t below, int32_t max,
+                            struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT id, first, last, unix_ms, session FROM lessons"
+                              " WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+    sqlite3_stmt *s;
+    int32_t n = 0;
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, from);
+        sqlite3_bind_int64(s, 2, below);
+        sqlite3_bind_int64(s, 3, max);
+        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+            const char *session = (const char *)sqlite3_column_text(s, 4);
+            ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(s, 0),
+                                                .first = sqlite3_column_int64(s, 1),
+                                                .last = sqlite3_column_int64(s, 2),
+                                                .unix_ms = sqlite3_column_int64(s, 3)};
+            snprintf(ret[n].session, sizeof(ret[n].session), "%s", session ? session : "");
+            n++;
+        }
+        sqlite3_finalize(s);
+    }
+    return code == SQLITE_DONE || code == SQLITE_ROW || code == SQLITE_OK
+               ? n
+               : hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+}
+
+int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_t max,
+                               struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int32_t n = read_lessons(log, 1, below, max, ret, reterr);
+    hzp_lock_release(&log->lock);
+    return n;
+}
+
+int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
+                          struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    int32_t n = id > 0 && id < INT64_MAX ? read_lessons(log, id, id + 1, 1, ret, reterr) : 0;
+    hzp_lock_release(&log->lock);
+    HZP_TRY(n);
+    return n ? HZP_OK : hzp_fail(reterr, HZP_ENOENT, "there is no lesson %lld", (long long)id);
+}
+
+int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,
+                                  int32_t max, struct hzp_sample **ret, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT sequence_number, count, data, checksum FROM samples"
+                              " WHERE sequence_number BETWEEN ?1 AND ?2 AND count > 0"
+                              " ORDER BY sequence_number LIMIT ?3";
+    sqlite3_stmt *s;
+    int32_t n = 0;
+    int r = HZP_OK;
+    hzp_lock_take(&log->lock);
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code == SQLITE_OK) {
+        sqlite3_bind_int64(s, 1, first);
+        sqlite3_bind_int64(s, 2, last);
+        sqlite3_bind_int64(s, 3, max);
+        while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+            r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
+            n += r >= 0;
+        }
+        sqlite3_finalize(s);
+    }
+    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW && code != SQLITE_OK)
+        r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
+    hzp_lock_release(&log->lock);
+    for (int32_t i = 0; i < n && r < 0; i++)
+        hzp_sample_destroy(ret[i]);
+    return r < 0 ? r : n;
+}
