@@ -191,8 +191,9 @@ int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last,
 /* --- sample_log_marks.c -----------------------------------------------------------------------
  * Samples that the versions to come do not learn, names of versions, and the way back. */
 
-/* Why a sample is not learned any more: it was skipped when an older version was activated, or its lesson was taken back;
- * it was deleted, tokens and all; the gate refused the draft that had learned it. */
+/* Why a sample is not learned any more: it was skipped when an older version was activated, or its
+ * lesson was taken back; it was deleted, tokens and all; the gate refused the draft that had
+ * learned it. */
 enum hzp_mark_kind { HZP_MARK_SKIPPED = 1, HZP_MARK_DELETED, HZP_MARK_REJECTED };
 
 struct hzp_mark {
