@@ -10,6 +10,8 @@ enum {
     FRAMES_TIDY = 1 << 12,
     CHAINS = 1 << 10,
     NODE_WORK = 8, /* cost of a trie's node, in comparisons */
+    LOOK_EVERY =
+        256, /* nodes, at which a grammar in the making looks whether it is still to be made */
 };
 
 static struct hzp_config_set set_create(void)
@@ -169,6 +171,8 @@ int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *tri
     level_of(run, trie->depth);
     beyond[0] = false;
     for (int32_t i = 0; i < trie->nodes && run->work <= run->work_max; visited++) {
+        if (after && visited % LOOK_EVERY == 0 && hzp_effort_over(run->work, run->work_max))
+            break; /* while the grammar is made */
         run->work += NODE_WORK;
         const struct hzp_trie_node *node = &trie->node[i];
         int32_t depth = node->depth;

@@ -6,7 +6,9 @@
  *
  *     api/http/wire/door.h     accepts connections, bounds their number, ends slow ones
  *     I/O threads         headers, bodies, sockets; a route that takes no time is answered here
- *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled)
+ *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled);
+ *                         those with long bodies in a pool of their own, so that no number of them
+ *                         keeps a short one waiting, and what takes seconds in others (lanes)
  *     api/http/wire/notify.h   is told by the engine thread which requests have new tokens, and
  *                              wakes
  *                         the I/O thread of each
@@ -44,6 +46,8 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
+enum { HZP_SERVER_LANES = 3 };
+
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
 struct hzp_exchange;
@@ -78,6 +82,8 @@ struct hzp_server {
     struct hzp_door *door;
     struct hzp_notify *notify;
     struct hzp_pool *pool;
+    struct hzp_pool *slow;                   /* for long bodies */
+    struct hzp_pool *lane[HZP_SERVER_LANES]; /* for what a route does that may take seconds */
     struct MHD_Daemon *daemon;
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
