@@ -776,6 +776,57 @@ static void common_beginnings_are_computed_once(void **state)
     }
 }
 
+/* Requests whose weights do not serve take no place of one that could run, and have a bound of their
+ * own. */
+static void what_waits_for_weights_keeps_none_from_running(void **state)
+{
+    enum { PLACES = 4, COUNT = 3 * PLACES + 1 };
+    struct hzp_scheduler_config config = {
+        .running_max = 2, .waiting_max = PLACES, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = 2,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .edits_max = 200};
+    struct hzp_request *rq[COUNT];
+    struct hzp_scheduler_stats stats;
+    struct rig rig;
+    int32_t prompt[] = {1, 2, 3};
+    rig_open(&rig, 40, &config, &batch);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(hzp_request_create(prompt, 3, 2, 0, false, &rq[i]), 0);
+    for (int i = 0; i <= PLACES; i++) {
+        rq[i]->demands.min_version = 7;
+        rq[i]->demands.wait_ns = UINT64_MAX;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+        turn(&rig, HZP_OK);
+    }
+    assert_int_equal(rq[PLACES]->state, HZP_REQUEST_UNMET);
+    assert_int_equal(rq[PLACES]->unmet, HZP_UNMET_FULL);
+    for (int from = PLACES + 1; from < COUNT; from += PLACES) {
+        for (int i = from; i < from + PLACES; i++)
+            assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+        hzp_scheduler_read_stats(rig.s, &stats);
+        assert_int_equal(stats.waiting, 2 * PLACES);
+        assert_int_equal(stats.awaiting, PLACES);
+        while (turn(&rig, HZP_OK))
+            continue;
+        for (int i = from; i < from + PLACES; i++)
+            assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+    }
+    for (int i = 0; i < PLACES; i++) {
+        assert_int_equal(rq[i]->state, HZP_REQUEST_WAITING);
+        atomic_store(&rq[i]->cancel, true);
+    }
+    turn(&rig, HZP_OK);
+    hzp_scheduler_read_stats(rig.s, &stats);
+    assert_int_equal(stats.waiting + stats.awaiting + stats.waiting_tokens + stats.awaiting_tokens,
+                     0);
+    for (int i = 0; i < COUNT; i++)
+        hzp_request_destroy(rq[i]);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -788,6 +839,7 @@ int main(void)
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
         cmocka_unit_test(priorities_have_a_bound),
+        cmocka_unit_test(what_waits_for_weights_keeps_none_from_running),
         cmocka_unit_test(only_changed_pages_travel),
         cmocka_unit_test(common_beginnings_are_computed_once),
     };
