@@ -8,8 +8,11 @@ No test depends on the machine's speed: what counts is the order of answers, and
 How long small requests take beside each abuse: dev/abuse.py.
 """
 import json
+import pathlib
 import re
+import select
 import sys
+import tempfile
 
 import test_limits
 from test_limits import Server, drain, until
@@ -77,6 +80,104 @@ def test_grammars_of_clients_that_left():
         until(lambda: gauge(server, "hzpserve_grammars_in_work") <= 1)
         assert answer(waiting[-1])[0] == 200
         assert gauge(server, "hzpserve_grammars_made_total") < 30, "they were made for nobody"
+        nothing_held(server)
+
+
+# ---- long texts ----
+
+LONG = "a b c d e " * 800000  # 8 MB, nearly as many tokens
+
+
+def peak_mb(server):
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+def unanswered(waiting):
+    return len(waiting) - len(select.select(waiting, [], [], 0)[0])
+
+
+def beside(server, waiting):
+    """Small requests are answered while these wait."""
+    for _ in range(4):
+        assert small(server) == 200
+    assert server.get("/health")[0] == 200
+    assert unanswered(waiting) >= 1, "the small ones waited for the long ones"
+
+
+def test_texts_that_are_too_long():
+    """A prompt far beyond the context is refused without tokens for all of it being made; bad words too."""
+    with Server("--max-body", "16M,memory=128M") as server:
+        assert small(server) == 200
+        before = peak_mb(server)
+        for path, body in (("/v1/completions", {"prompt": LONG}),
+                           ("/v1/completions", {"prompt": ["Once", LONG]}),
+                           ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+                           ("/v1/embeddings", {"input": LONG}),
+                           ("/v1/completions", {"prompt": "Once", "bad_words": [LONG]})):
+            status, got = answer(post(server, path, body))
+            assert status == 400, (path, got[:300])
+            code = json.loads(got)["error"]["code"]
+            assert code == (None if "bad_words" in body else "context_length_exceeded"), got[:300]
+        grown = peak_mb(server) - before
+        assert grown < 100, f"{grown} MB for texts of 8 MB"  # with all tokens: 150 and more
+        nothing_held(server)
+
+
+def test_memory_of_answers():
+    """Answers count: what does not fit into memory= is refused, however many ask; the rest is answered whole."""
+    with Server("--max-body", "16M,memory=320M") as server:
+        assert small(server) == 200
+        before = peak_mb(server)
+        body = json.dumps({"prompt": LONG, "return_token_strs": True}).encode()
+        waiting = [post(server, "/tokenize", body) for _ in range(12)]
+        beside(server, waiting)
+        got = [answer(s) for s in waiting]
+        assert {status for status, _ in got} <= {200, 503}, [status for status, _ in got]
+        whole = [json.loads(b) for status, b in got if status == 200]
+        assert whole and all(w["count"] == len(w["tokens"]) == len(w["token_strs"]) for w in whole)
+        waiting = [post(server, "/detokenize", {"tokens": whole[0]["tokens"][:1000000]}) for _ in range(12)]
+        got = [answer(s) for s in waiting]
+        assert {status for status, _ in got} <= {200, 503}, [status for status, _ in got]
+        grown = peak_mb(server) - before
+        assert grown < 440, f"{grown} MB, although 320 MB are allowed"
+        nothing_held(server)
+
+
+def test_memory_of_what_runs():
+    """What waits and runs counts from when it is accepted, and is given back, read or not."""
+    with Server("--max-body", "1M,memory=2M", "--max-waiting", "1000") as server:
+        asks = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "n": 30, "logprobs": 5}
+        waiting = [post(server, "/v1/completions", asks) for _ in range(12)]
+        refused = []
+        until(lambda: refused.extend(s for s in select.select(waiting, [], [], 0)[0] if s not in refused)
+              or refused)
+        status, got = answer(refused[0])
+        assert status == 503 and b'"overloaded"' in got, got[:300]
+        assert 0 < gauge(server, "hzpserve_body_bytes") <= 2 << 20
+        for s in waiting:
+            s.close()
+        nothing_held(server)
+        assert small(server) == 200
+
+
+# ---- weights that do not come ----
+
+def test_weights_that_do_not_come():
+    """Requests that wait for a version take no place of those that could run."""
+    with tempfile.TemporaryDirectory() as state, Server(
+            "--max-waiting", "4", "--max-running", "2", "--weights-timeout", "86400", learns=state) as server:
+        asks = {"prompt": "Once", "max_tokens": 2, "min_version": 9, "weights_timeout": 86400}
+        waiting = [post(server, "/v1/completions", asks) for _ in range(4)]
+        until(lambda: gauge(server, "hzpserve_requests_waiting_for_weights") == 4)
+        for _ in range(3):
+            assert small(server, n=4) == 200
+        status, got = answer(post(server, "/v1/completions", asks))
+        assert status == 429 and b"rate_limit_exceeded" in got, got
+        assert unanswered(waiting) == 4
+        for s in waiting:
+            s.close()
+        until(lambda: gauge(server, "hzpserve_requests_waiting_for_weights") == 0)
         nothing_held(server)
 
 

@@ -95,6 +95,13 @@ struct hzp_completion_params {
     bool stream, include_usage, continuous_usage;
 };
 
+/* About how many bytes a completion of these takes from now until it ends, without its answer.  Of
+ * what its tokens will take, so much as some thousands need: what is generated beyond takes far
+ * less than the keys and values of the same tokens, of which there is a fixed number. */
+size_t hzp_completion_bytes(const struct hzp_completion_params *params);
+/* About how many bytes the answer to a completion takes while it is made as a tree and written. */
+size_t hzp_completion_answer_bytes(const struct hzp_completion *c);
+
 /* The defaults of the HTTP interface. */
 void hzp_completion_defaults(struct hzp_completion_params *params);
 void hzp_completion_params_fini(struct hzp_completion_params *params);

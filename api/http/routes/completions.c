@@ -136,6 +136,8 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].finish == HZP_FINISH_FAILED)
             return reply_failed(a);
+    if (!hzp_exchange_make(x, hzp_completion_answer_bytes(c)))
+        return hzp_reply_no_memory(x);
     if (c->params.form->answer) {
         x->version = hzp_choice_version(c, &c->choice[0]);
         x->staleness = hzp_completion_staleness(c);
@@ -344,6 +346,10 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
     }
     if (refused)
         return r;
+    if (code == HZP_OK && !hzp_exchange_keep(x, hzp_completion_bytes(&params))) {
+        hzp_completion_params_fini(&params);
+        return hzp_reply_no_memory(x);
+    }
     if (code == HZP_OK && !hzp_structure_find(&params, x->server->engine)) {
         x->resume = resume;
         hzp_structure_wait(x, &params, go_on);

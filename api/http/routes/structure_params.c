@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BAD_WORDS_MAX = 256 };
+enum { BAD_WORDS_MAX = 256, WORD_MAX = 1 << 14 /* bytes */ };
 
 void hzp_structure_params_fini(struct hzp_completion_params *params)
 {
@@ -67,6 +67,9 @@ static int add_bad(const struct hzp_engine *engine, const char *prefix, const ch
     struct hzp_token_rules *tokens = &params->tokens;
     int32_t *at = (int32_t *)tokens->bad_at;
     size_t before = ids->n, size = strlen(prefix) + strlen(word) + 1;
+    if (size > WORD_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "bad_words: \"%.32s...\" has more than %d bytes", word,
+                        WORD_MAX);
     char *text = hzp_xmalloc(size);
     snprintf(text, size, "%s%s", prefix, word);
     int r = hzp_tokenizer_encode(engine->parts.tok, text, size - 1, 0, INT32_MAX, ids, reterr);

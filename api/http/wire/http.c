@@ -292,24 +292,6 @@ static enum MHD_Result open_exchange(struct hzp_exchange *x, struct MHD_Connecti
 
 /* ---- bodies ---- */
 
-bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes)
-{
-    struct hzp_server *server = x->server;
-    int64_t more = (int64_t)(x->room + bytes) - atomic_load(&x->charged);
-    int64_t all = atomic_fetch_add(&server->bodies, more) + more;
-    if (more > 0 && all > server->settings->body_memory) {
-        atomic_fetch_sub(&server->bodies, more);
-        return false;
-    }
-    atomic_fetch_add(&x->charged, more);
-    return true;
-}
-
-static void uncharge(struct hzp_exchange *x)
-{
-    atomic_fetch_sub(&x->server->bodies, atomic_exchange(&x->charged, 0));
-}
-
 /* Makes room for more of the body.  False: there is no memory, which is the answer then. */
 static bool grow_body(struct hzp_exchange *x, size_t bytes)
 {
@@ -429,7 +411,8 @@ void hzp_exchange_release(struct hzp_exchange *x)
     struct hzp_server *server = x->server;
     if (atomic_fetch_sub(&x->holds, 1) > 1)
         return;
-    uncharge(x);
+    hzp_exchange_uncharge(x);
+    atomic_fetch_sub(&server->bodies, atomic_exchange(&x->kept, 0));
     if (x->response)
         MHD_destroy_response(x->response);
     free(x->body);
@@ -449,7 +432,7 @@ static bool run_route(void *ctx)
     free(x->body); /* an answer that comes later does not use it */
     x->body = NULL;
     x->room = 0;
-    uncharge(x);
+    hzp_exchange_uncharge(x);
     /* With resume, the handler answers later, or has done so: from then on its exchange is used by
      * another thread. */
     if (!x->resume || r == MHD_NO) {
