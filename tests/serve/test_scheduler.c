@@ -679,6 +679,97 @@ static void what_waits_for_weights_keeps_none_from_running(void **state)
     rig_close(&rig);
 }
 
+/* ---- grammars whose masks are dear ---- */
+
+static struct hzp_constraint_run *dear_begin(struct hzp_constraint *constraint)
+{
+    return (struct hzp_constraint_run *)constraint;
+}
+
+static void dear_end(struct hzp_constraint_run *run)
+{
+}
+
+static bool dear_token(struct hzp_constraint_run *run, int32_t token)
+{
+    return true;
+}
+
+static bool dear_may(const struct hzp_constraint_run *run)
+{
+    return true;
+}
+
+static bool dear_mask(struct hzp_constraint_run *run, uint32_t *mask)
+{
+    memset(mask, 0xFF, VOCAB / 8);
+    return true;
+}
+
+static int64_t dear_work(const struct hzp_constraint_run *run)
+{
+    return HZP_CONSTRAINT_DEAR;
+}
+
+/* Sequences with such masks take turns, so that a step waits for one of them; the others are in
+ * every step. */
+static void dear_masks_take_turns(void **state)
+{
+    static const struct hzp_constraint_ops ops = {.begin = dear_begin,
+                                                  .end = dear_end,
+                                                  .token = dear_token,
+                                                  .may_end = dear_may,
+                                                  .may_go_on = dear_may,
+                                                  .mask = dear_mask,
+                                                  .work = dear_work};
+    enum { COUNT = 5, DEAR = 3, TOKENS = 12 };
+    struct hzp_constraint constraint = {.ops = &ops};
+    struct hzp_token_rules rules = {.constraint = &constraint};
+    struct hzp_scheduler_config config = {
+        .running_max = COUNT, .waiting_max = COUNT, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = COUNT,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .masks_max = COUNT,
+                                     .mask_words = (VOCAB + 31) / 32,
+                                     .edits_max = 200};
+    struct hzp_request *rq[COUNT];
+    struct rig rig;
+    int32_t prompt[] = {1, 2, 3}, before[COUNT] = {0};
+    rig_open(&rig, 60, &config, &batch);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(hzp_request_create(prompt, 3, TOKENS, 0, false, &rq[i]), 0);
+        rq[i]->tokens = i < DEAR ? &rules : NULL;
+        rq[i]->ignore_eos = true;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+    }
+    turn(&rig, HZP_OK); /* the prompts, and each one's first token */
+    for (int step = 1; step < DEAR * (TOKENS - 1); step++) {
+        int dear = 0;
+        for (int i = 0; i < COUNT; i++)
+            before[i] = atomic_load(&rq[i]->out_count);
+        assert_true(turn(&rig, HZP_OK));
+        for (int i = 0; i < COUNT; i++) {
+            int32_t more = atomic_load(&rq[i]->out_count) - before[i];
+            dear += i < DEAR ? more : 0;
+            if (i >= DEAR && before[i] < TOKENS)
+                assert_int_equal(more, 1);
+        }
+        assert_int_equal(dear, 1);
+        for (int i = 0; i < DEAR; i++) /* and none falls behind */
+            assert_in_range(atomic_load(&rq[i]->out_count), 1 + step / DEAR,
+                            1 + (step + DEAR - 1) / DEAR);
+    }
+    while (turn(&rig, HZP_OK))
+        continue;
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+        hzp_request_destroy(rq[i]);
+    }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -692,6 +783,7 @@ int main(void)
         cmocka_unit_test(penalties_wait_alone),
         cmocka_unit_test(priorities_have_a_bound),
         cmocka_unit_test(what_waits_for_weights_keeps_none_from_running),
+        cmocka_unit_test(dear_masks_take_turns),
         cmocka_unit_test(only_changed_pages_travel),
         cmocka_unit_test(common_beginnings_are_computed_once),
     };

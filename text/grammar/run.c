@@ -338,13 +338,19 @@ static bool constraint_mask(struct hzp_constraint_run *run, uint32_t *mask)
     return hzp_grammar_run_mask((struct hzp_grammar_run *)run, mask);
 }
 
+static int64_t constraint_work(const struct hzp_constraint_run *run)
+{
+    return ((const struct hzp_grammar_run *)run)->work;
+}
+
 const struct hzp_constraint_ops hzp_grammar_ops = {.unref = constraint_unref,
                                                    .begin = constraint_begin,
                                                    .end = constraint_end,
                                                    .token = constraint_token,
                                                    .may_end = constraint_may_end,
                                                    .may_go_on = constraint_may_go_on,
-                                                   .mask = constraint_mask};
+                                                   .mask = constraint_mask,
+                                                   .work = constraint_work};
 
 struct hzp_constraint *hzp_grammar_constraint(struct hzp_grammar *grammar)
 {
