@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +30,13 @@ void hzp_thread_yielding(bool yielding)
     if (pthread_getschedparam(pthread_self(), &policy, &param) == 0 &&
         (policy == SCHED_OTHER || policy == SCHED_BATCH))
         pthread_setschedparam(pthread_self(), yielding ? SCHED_BATCH : SCHED_OTHER, &param);
+}
+
+void hzp_thread_background(void)
+{
+    enum { NICE = 10 };
+    hzp_thread_yielding(true);
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 }
 
 void hzp_thread_prompt(void)

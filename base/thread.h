@@ -24,6 +24,10 @@ int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), voi
  * nor this one keeps its own. */
 void hzp_thread_yielding(bool yielding);
 
+/* The calling thread does long work that nobody waits for with a clock in hand: beside a thread of
+ * the usual weight it gets about a tenth of a processor, and all of one that is free.  For good. */
+void hzp_thread_background(void);
+
 /* The calling thread mostly waits, and others wait for what it does then: it asks for short slices
  * (Linux 6.12 and later), so that it gets a processor as soon as it wakes, even from a thread that
  * computes.  Its share of the time is that of any other.  Elsewhere no effect. */
@@ -90,6 +94,7 @@ enum hzp_lock_rank {
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */
     HZP_LOCK_POOL,      /* api/http/pool: tasks */
     HZP_LOCK_UNKNOWN,   /* api/http/unknown: names of fields; api/http/taught: sessions */
+    HZP_LOCK_LEXICON,   /* text/structure: the lexicon while it is made */
     HZP_LOCK_GRAMMARS,  /* text/structure: grammars that are kept */
     HZP_LOCK_TOKENIZER, /* text: spare matchers */
     HZP_LOCK_ALGOS,     /* device/cuda/algos */

@@ -55,6 +55,7 @@ enum hzp_unmet {
     HZP_UNMET_NOT,
     HZP_UNMET_TIME,      /* none came in time */
     HZP_UNMET_LOST,      /* weights of an earlier state were put back before its first token */
+    HZP_UNMET_FULL,      /* as many others wait for weights as may */
     HZP_UNMET_UNLEARNED, /* the example min_sequence was given up: no version will have it */
 };
 /* Why a request ended at the weights it had begun with. */

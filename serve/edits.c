@@ -236,6 +236,11 @@ enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token,
     return edits->tokens ? tokens_after(edits, token, stops) : HZP_AFTER_MORE;
 }
 
+int64_t hzp_edits_work(const struct hzp_edits *edits)
+{
+    return edits && edits->run ? edits->ops->work(edits->run) : 0;
+}
+
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret)
 {
     for (int32_t i = 0; i < hzp_edits_count(edits); i++) {

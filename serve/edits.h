@@ -77,6 +77,9 @@ enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token,
  * may be drawn. */
 const uint32_t *hzp_edits_mask(const struct hzp_edits *edits);
 
+/* What making that mask has cost, and about what the next one will (constraint.h).  NULL: 0. */
+int64_t hzp_edits_work(const struct hzp_edits *edits);
+
 /* Writes the list, hzp_edits_count() entries; ban: stop ids are forbidden in this draw. */
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret);
 

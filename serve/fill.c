@@ -173,6 +173,16 @@ static int32_t first_choice(struct hzp_scheduler *s)
     return first;
 }
 
+/* Whether the masks that follow on this step's draws may take the sequence's, too: together they
+ * take about as long as one dear one, however many grammars are dear. */
+static bool take_work(int64_t *left, const struct hzp_seq *seq)
+{
+    int64_t work = hzp_edits_work(seq->rq->edits);
+    bool fits = work <= *left || *left == HZP_CONSTRAINT_DEAR || work < HZP_CONSTRAINT_DEAR / 256;
+    *left = fits ? HZP_MAX(*left - work, 0) : *left;
+    return fits;
+}
+
 /* Chooses the sequences that decode, as far as the step has room; the next step starts with the
  * first sequence left out. */
 static int32_t choose_decodes(const struct filling *f)
@@ -181,6 +191,7 @@ static int32_t choose_decodes(const struct filling *f)
     const struct hzp_batch_config *max = &f->offer->batch->max;
     int32_t chosen = 0, edits = f->offer->batch->edits, first = first_choice(s);
     int32_t room = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    int64_t work = HZP_CONSTRAINT_DEAR;
     bool left_out = false;
     for (int32_t k = 0; k < s->running; k++) {
         int32_t i = first + k < s->running ? first + k : first + k - s->running;
@@ -188,7 +199,7 @@ static int32_t choose_decodes(const struct filling *f)
         if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) ||
             hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(seq, f->step))
             continue;
-        if (chosen == room || edits + draw_edits(seq) > max->edits_max) {
+        if (chosen == room || edits + draw_edits(seq) > max->edits_max || !take_work(&work, seq)) {
             if (!left_out)
                 s->turn = i;
             left_out = true;

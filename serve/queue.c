@@ -27,6 +27,8 @@ void hzp_show_stats(struct hzp_scheduler *s)
     s->now.kv_idle = prefix.idle;
     s->now.kv_peak = hzp_admission_peak(s->admission);
     s->now.waiting_weights = s->later_count;
+    s->now.awaiting = s->awaiting;
+    s->now.awaiting_tokens = s->awaiting_tokens;
     if (s->config.tier)
         hzp_tier_read_stats(s->config.tier, &s->now.tier);
     hzp_count_pins(s);
@@ -181,8 +183,30 @@ static void absorb(struct hzp_scheduler *s, const struct hzp_step *step)
     }
 }
 
-static void leave_queue(struct hzp_scheduler *s, const struct hzp_request *rq)
+bool hzp_take_place(struct hzp_scheduler *s, struct hzp_request *rq, bool awaits)
 {
+    hzp_assert_engine_thread();
+    int32_t one = awaits ? 1 : -1;
+    int64_t tokens = awaits ? rq->prompt_count : -rq->prompt_count;
+    if (rq->awaits == awaits)
+        return true;
+    if (awaits && (s->awaiting == s->config.waiting_max ||
+                   s->awaiting_tokens + tokens > s->config.waiting_tokens_max))
+        return false;
+    rq->awaits = awaits;
+    s->awaiting += one;
+    s->awaiting_tokens += tokens;
+    hzp_lock_take(&s->lock);
+    s->waiting -= one;
+    s->waiting_tokens -= tokens;
+    hzp_lock_release(&s->lock);
+    return true;
+}
+
+static void leave_queue(struct hzp_scheduler *s, struct hzp_request *rq)
+{
+    if (!rq->preempted)
+        hzp_take_place(s, rq, false);
     hzp_lock_take(&s->lock);
     if (rq->preempted) {
         s->preempted--;

@@ -135,6 +135,7 @@ struct hzp_request {
     int32_t preemptions;            /* so far */
     bool preempted;                 /* it has run before and waits again */
     enum hzp_request_state verdict; /* ends with it at the next turn; NEW: it goes on */
+    bool awaits;                    /* its place is one of those that wait for weights */
     uint64_t wait_until_ns;         /* for weights; step clock */
     uint64_t seen_step;             /* the step formed when it began to wait for weights */
     struct hzp_version *pin;        /* that it holds; NULL: none */

@@ -40,9 +40,9 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
     s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
-    s->wait_room = config->waiting_max + config->running_max;
+    s->wait_room = 2 * config->waiting_max + config->running_max;
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
-    s->later = hzp_xcalloc((size_t)config->waiting_max, sizeof(struct hzp_request *));
+    s->later = hzp_xcalloc(2 * (size_t)config->waiting_max, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
     s->warm.seq.page = hzp_xcalloc((size_t)s->page_stride, sizeof(*s->warm.seq.page));
@@ -163,7 +163,7 @@ void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stat
 {
     hzp_lock_take(&s->lock);
     *ret = s->shown;
-    ret->waiting = s->waiting + s->preempted;
+    ret->waiting = s->waiting + s->preempted + s->shown.awaiting;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
     hzp_lock_release(&s->lock);
@@ -173,7 +173,7 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     hzp_lock_take(&s->lock);
-    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0;
+    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0 || s->awaiting > 0;
     hzp_lock_release(&s->lock);
     return any;
 }

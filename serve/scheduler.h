@@ -60,7 +60,8 @@
  * gets no row until a page is released or an older sequence needs its pages.)
  *
  * Bounds: at most running_max sequences run; submit refuses when waiting_max requests that have
- * never run are queued.
+ * never run are queued.  Not among these are requests that wait for weights which do not serve: so
+ * many more of them wait, and what is beyond that ends as HZP_UNMET_FULL.
  *
  * Thread: engine, except check, submit and read_stats: any.
  */
@@ -130,9 +131,11 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 struct hzp_scheduler_stats {
     int32_t waiting, running; /* waiting: with preempted ones, which no bound counts */
     int32_t waiting_weights;  /* those among them that wait for weights */
+    int32_t awaiting;         /* and whose weights do not serve: these have places of their own */
+    int64_t awaiting_tokens;  /* prompt tokens of those */
     int32_t pins;             /* requests that hold a version, */
     int32_t pinned_slots;     /* and versions held that are not current any more (64 at most) */
-    int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran */
+    int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran; not of those */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;

@@ -68,8 +68,9 @@ struct hzp_scheduler {
     const struct hzp_model *model;
     struct hzp_kvpool *pool;
     int32_t page_rows, page_stride;
-    int32_t wait_room; /* room of `wait`: preempted requests have places in addition to
-                        * waiting_max */
+    int32_t
+        wait_room; /* room of `wait`: preempted requests, and those whose weights have come, have
+                        * places in addition to waiting_max */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
     struct hzp_prefix *prefix;
@@ -86,8 +87,11 @@ struct hzp_scheduler {
                    * room for all */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
-    struct hzp_request **later; /* [waiting_max] waiting for weights, in the order of submission */
+    struct hzp_request *
+        *later; /* [2 * waiting_max] waiting for weights, in the order of submission */
     int32_t later_count;
+    int32_t awaiting; /* those whose weights do not serve: not part of `waiting`, and as many */
+    int64_t awaiting_tokens;   /* prompt tokens of those */
     int32_t bounded;           /* requests with max_staleness, from submission to end */
     bool asks;                 /* their bound applies */
     bool drains;               /* no further request is accepted */
@@ -109,7 +113,7 @@ struct hzp_scheduler {
     /* under lock; nothing blocks while it is held */
     struct hzp_lock lock;
     bool stopping, hurry;
-    int32_t waiting;        /* submitted or in `wait`, and never ran */
+    int32_t waiting;        /* submitted or in `wait`, and never ran; not those that await */
     int64_t waiting_tokens; /* prompt tokens of those */
     int32_t preempted;      /* requests in `wait` that ran before */
     uint64_t refused;
@@ -178,6 +182,10 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq);
 void hzp_wait_add(struct hzp_scheduler *s, struct hzp_request *rq);
 void hzp_end_waiting(struct hzp_scheduler *s, struct hzp_request *rq, enum hzp_request_state state);
 
+/* Requests whose weights do not serve have places of their own, as many as the queue, so that they
+ * keep none from a request that could run.  False: there is none left. */
+bool hzp_take_place(struct hzp_scheduler *s, struct hzp_request *rq, bool awaits);
+
 /* Ends the i-th oldest running request. */
 void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state state);
 
@@ -207,7 +215,8 @@ void hzp_show_stats(struct hzp_scheduler *s);
 /* Whether it may have to: it asks for something, or another scheduler has begun it by one version
  * that it must keep. */
 bool hzp_may_wait(const struct hzp_request *rq);
-/* The request waits beside the queue until a version meets what it asks for. */
+/* A request that has been submitted waits beside the queue until a version meets what it asks for,
+ * unless one does so already. */
 void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step);
 /* Those whose version serves go to the end of the queue; those whose time is over end. */
 void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step);

@@ -15,17 +15,6 @@ static int32_t drawn_of(const struct hzp_request *rq)
 
 /* ---- requests that wait for weights ---- */
 
-void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
-{
-    hzp_assert_engine_thread();
-    rq->wait_until_ns = rq->demands.wait_ns > UINT64_MAX - s->clock_ns
-                            ? UINT64_MAX
-                            : s->clock_ns + rq->demands.wait_ns;
-    rq->seen_step = step->number;
-    HZP_ASSERT(s->later_count < s->config.waiting_max);
-    s->later[s->later_count++] = rq;
-}
-
 /* Steps that may have been formed before the request's bound applied have ended. */
 static bool bound_applies(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
@@ -64,7 +53,7 @@ static bool has_changed(const struct hzp_scheduler *s, const struct hzp_request 
 
 /* How the request goes on: RUNNING: it waits in the queue from now on; WAITING: beside it; or the
  * state in which it ends. */
-static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_request *rq,
+static enum hzp_request_state look_at(struct hzp_scheduler *s, struct hzp_request *rq,
                                       const struct hzp_step *step)
 {
     if (atomic_load_explicit(&rq->cancel, memory_order_relaxed)) /* publishes no other data */
@@ -92,7 +81,41 @@ static enum hzp_request_state look_at(const struct hzp_scheduler *s, struct hzp_
         rq->unmet = HZP_UNMET_TIME;
         return HZP_REQUEST_UNMET;
     }
-    return s->drains ? HZP_REQUEST_FAILED : HZP_REQUEST_WAITING;
+    if (s->drains)
+        return HZP_REQUEST_FAILED;
+    if (hzp_take_place(s, rq, met != HZP_MET))
+        return HZP_REQUEST_WAITING;
+    rq->changed = drawn_of(rq) ? HZP_CHANGED_SWAP : HZP_CHANGED_NOT;
+    rq->unmet = drawn_of(rq) ? HZP_UNMET_NOT : HZP_UNMET_FULL;
+    return drawn_of(rq) ? HZP_REQUEST_CHANGED : HZP_REQUEST_UNMET;
+}
+
+/* True: the request is beside the queue no longer. */
+static bool go_on(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
+{
+    enum hzp_request_state state = look_at(s, rq, step);
+    if (state == HZP_REQUEST_WAITING)
+        return false;
+    if (state == HZP_REQUEST_RUNNING) {
+        hzp_take_place(s, rq, false);
+        hzp_wait_add(s, rq);
+    } else {
+        hzp_end_waiting(s, rq, state);
+    }
+    return true;
+}
+
+void hzp_later_add(struct hzp_scheduler *s, struct hzp_request *rq, const struct hzp_step *step)
+{
+    hzp_assert_engine_thread();
+    rq->wait_until_ns = rq->demands.wait_ns > UINT64_MAX - s->clock_ns
+                            ? UINT64_MAX
+                            : s->clock_ns + rq->demands.wait_ns;
+    rq->seen_step = step->number;
+    if (go_on(s, rq, step))
+        return;
+    HZP_ASSERT(s->later_count < 2 * s->config.waiting_max);
+    s->later[s->later_count++] = rq;
 }
 
 void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step)
@@ -101,13 +124,8 @@ void hzp_later_turn(struct hzp_scheduler *s, const struct hzp_step *step)
     int32_t kept = 0;
     for (int32_t i = 0; i < s->later_count; i++) {
         struct hzp_request *rq = s->later[i];
-        enum hzp_request_state state = look_at(s, rq, step);
-        if (state == HZP_REQUEST_WAITING)
+        if (!go_on(s, rq, step))
             s->later[kept++] = rq;
-        else if (state == HZP_REQUEST_RUNNING)
-            hzp_wait_add(s, rq);
-        else
-            hzp_end_waiting(s, rq, state);
     }
     s->later_count = kept;
 }

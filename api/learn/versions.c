@@ -224,6 +224,50 @@ const char *hzp_job_kind_name(enum hzp_job_kind kind)
     return name[kind];
 }
 
+/* Under the lock.  NULL: it is not known. */
+static struct hzp_version_job *job_of(struct hzp_state *s, uint64_t id)
+{
+    for (int i = 0; id && i < HZP_JOBS_KEPT; i++)
+        if (s->job[i].id == id)
+            return &s->job[i];
+    return NULL;
+}
+
+/* Under the lock.  The place for another job, of one that may be forgotten; NULL: there is none. */
+static struct hzp_version_job *free_job(struct hzp_state *s)
+{
+    struct hzp_version_job *oldest = NULL;
+    for (int i = 0; i < HZP_JOBS_KEPT; i++) {
+        struct hzp_version_job *job = &s->job[i];
+        bool over = !job->id || job->state == HZP_JOB_DONE || job->state == HZP_JOB_FAILED;
+        if (over && !s->job_held[i] && (!oldest || job->id < oldest->id))
+            oldest = job;
+    }
+    return oldest;
+}
+
+/* Under the lock. */
+static int appoint(struct hzp_state *s, const struct hzp_version_job *asked, int64_t touched,
+                   uint64_t *ret_id, struct hzp_err_text *reterr)
+{
+    const struct hzp_version_job *last = job_of(s, s->jobs);
+    if (last && (last->state == HZP_JOB_WAITS || last->state == HZP_JOB_RUNS))
+        return hzp_fail(reterr, HZP_EBUSY, "job %" PRIu64 " has not ended: ask again when it has",
+                        last->id);
+    struct hzp_version_job *job = free_job(s);
+    if (!job)
+        return hzp_fail(reterr, HZP_EBUSY, "%d jobs have not ended: ask again when one has",
+                        HZP_JOBS_KEPT);
+    *job = *asked;
+    *ret_id = job->id = ++s->jobs;
+    job->touched = touched;
+    job->state = HZP_JOB_WAITS;
+    job->begun_unix_ms = hzp_unix_ms();
+    return HZP_OK;
+}
+
+static void end_learned(struct hzp_state *s);
+
 int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
                   struct hzp_err_text *reterr)
 {
@@ -241,22 +285,11 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
                               "restart without --tensor for that"
                             : "with --tensor no other version can be made the serving one: restart "
                               "from its checkpoint");
-    int r = HZP_OK;
     struct hzp_sample_queue_stats queue;
     hzp_sample_queue_read_stats(s->queue, &queue);
+    end_learned(s);
     hzp_lock_take(&s->lock);
-    const struct hzp_version_job *last = &s->job[s->jobs % HZP_JOBS_KEPT];
-    if (s->jobs && (last->state == HZP_JOB_WAITS || last->state == HZP_JOB_RUNS)) {
-        r = hzp_fail(reterr, HZP_EBUSY, "job %" PRIu64 " has not ended: ask again when it has",
-                     last->id);
-    } else {
-        struct hzp_version_job *job = &s->job[++s->jobs % HZP_JOBS_KEPT];
-        *job = *asked;
-        *ret_id = job->id = s->jobs;
-        job->touched = queue.touched_through;
-        job->state = HZP_JOB_WAITS;
-        job->begun_unix_ms = hzp_unix_ms();
-    }
+    int r = appoint(s, asked, queue.touched_through, ret_id, reterr);
     hzp_lock_release(&s->lock);
     if (r == HZP_OK)
         hzp_wake_poke(&s->wake);
@@ -274,21 +307,43 @@ static bool is_learned(struct hzp_state *s, const struct hzp_version_job *job)
 bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret)
 {
     hzp_lock_take(&s->lock);
-    struct hzp_version_job *job = &s->job[id % HZP_JOBS_KEPT];
-    bool known = id && job->id == id;
-    if (known)
+    struct hzp_version_job *job = job_of(s, id);
+    if (job)
         *ret = *job;
     hzp_lock_release(&s->lock);
-    if (!known || ret->state != HZP_JOB_LEARNS || !is_learned(s, ret))
-        return known;
+    if (!job || ret->state != HZP_JOB_LEARNS || !is_learned(s, ret))
+        return job != NULL;
     hzp_lock_take(&s->lock);
-    if (job->id == id && job->state == HZP_JOB_LEARNS) {
+    job = job_of(s, id);
+    if (job && job->state == HZP_JOB_LEARNS) {
         job->state = HZP_JOB_DONE;
         job->ended_unix_ms = hzp_unix_ms();
         *ret = *job;
     }
     hzp_lock_release(&s->lock);
     return true;
+}
+
+/* Jobs end as their last example is learned, which nobody may have looked for yet. */
+static void end_learned(struct hzp_state *s)
+{
+    uint64_t id[HZP_JOBS_KEPT];
+    struct hzp_version_job unused;
+    hzp_lock_take(&s->lock);
+    for (int i = 0; i < HZP_JOBS_KEPT; i++)
+        id[i] = s->job[i].state == HZP_JOB_LEARNS ? s->job[i].id : 0;
+    hzp_lock_release(&s->lock);
+    for (int i = 0; i < HZP_JOBS_KEPT; i++)
+        hzp_state_job(s, id[i], &unused);
+}
+
+void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold)
+{
+    hzp_lock_take(&s->lock);
+    struct hzp_version_job *job = job_of(s, id);
+    if (job)
+        s->job_held[job - s->job] += hold ? 1 : -1;
+    hzp_lock_release(&s->lock);
 }
 
 /* --- Jobs: the file thread -------------------------------------------------------------------- */
@@ -525,8 +580,8 @@ static void find_job(struct hzp_state *s, struct hzp_version_job *ret)
 {
     *ret = (struct hzp_version_job){.id = 0};
     hzp_lock_take(&s->lock);
-    const struct hzp_version_job *job = &s->job[s->jobs % HZP_JOBS_KEPT];
-    if (s->jobs && job->state == HZP_JOB_WAITS)
+    const struct hzp_version_job *job = job_of(s, s->jobs);
+    if (job && job->state == HZP_JOB_WAITS)
         *ret = *job;
     hzp_lock_release(&s->lock);
 }
@@ -534,7 +589,9 @@ static void find_job(struct hzp_state *s, struct hzp_version_job *ret)
 static void set_job(struct hzp_state *s, const struct hzp_version_job *job)
 {
     hzp_lock_take(&s->lock);
-    s->job[job->id % HZP_JOBS_KEPT] = *job;
+    struct hzp_version_job *kept = job_of(s, job->id);
+    HZP_ASSERT(kept); /* it has not ended */
+    *kept = *job;
     hzp_lock_release(&s->lock);
 }
 

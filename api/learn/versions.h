@@ -66,12 +66,15 @@ struct hzp_version_job {
     char error[400];
 };
 
-/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs; HZP_EINVAL: nothing
- * is saved (--state none). */
+/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs, or HZP_JOBS_KEPT have
+ * not ended or are held; HZP_EINVAL: nothing is saved (--state none). */
 int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
                   struct hzp_err_text *reterr);
-/* False: there is no such job, or it is forgotten: the newest HZP_JOBS_KEPT are known. */
+/* False: there is no such job, or it is forgotten.  Of HZP_JOBS_KEPT the one that was asked for
+ * first is forgotten for another, but none that has not ended or is held. */
 bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret);
+/* Somebody waits for a job that is known; it is not forgotten until that is taken back. */
+void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold);
 
 /* The version that a text names: "current", "original" (the model as it was started, from which the
  * serving version descends), a number, or a name.  HZP_ENOENT. */

@@ -20,15 +20,17 @@ HANG = 1200  # seconds: only a hang takes this long, however slow or busy the ma
 
 
 class Server:
-    def __init__(self, *options, files=None):
-        self.options, self.files = options, files
+    def __init__(self, *options, files=None, learns=None):
+        """learns: a directory for its state; None: it does not learn."""
+        state = ["--state", learns] if learns else ["--state", "none", "--no-train"]
+        self.options, self.files = [*state, *options], files
 
     def __enter__(self):
         self.log = tempfile.TemporaryFile("w+")
         limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (self.files, self.files))) \
             if self.files else None
         self.process = subprocess.Popen(
-            [BINARY, "serve", MODEL, "--port", "0", "--state", "none", "--no-train", *self.options],
+            [BINARY, "serve", MODEL, "--port", "0", *self.options],
             stdout=subprocess.PIPE, stderr=self.log, text=True, preexec_fn=limit)
         for line in self.process.stdout:
             found = re.search(r"at http://127\.0\.0\.1:(\d+)", line)

@@ -4,6 +4,7 @@
  * any step, the tokens would differ from those of the request alone. */
 #include "base/arena.h"
 #include "serve/scheduler.h"
+#include "tests/serve/rig.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>
@@ -14,156 +15,7 @@
 
 #include <cmocka.h>
 
-enum { VOCAB = 50, EOS = 7, POSITIONS = 96, PAGE_ROWS = 8, REQUESTS = 400 };
-
-struct rig {
-    struct hzp_device *dev;
-    struct hzp_model_config config;
-    struct hzp_model model;
-    struct hzp_kvpool *pool;
-    struct hzp_scheduler *s;
-    struct hzp_source *source;
-    struct hzp_page_table *table;
-    struct hzp_batch *batch;
-    struct hzp_version version;
-    int32_t *kv; /* [pages * PAGE_ROWS] the token stored in each slot */
-    uint64_t steps;
-    int64_t changes;       /* of the table of pages, in all steps */
-    int wakes, last_wakes; /* last: that no other one followed at once */
-    struct hzp_time time;
-};
-
-static void rig_open(struct rig *rig, int32_t pages, const struct hzp_scheduler_config *config,
-                     const struct hzp_batch_config *batch)
-{
-    memset(rig, 0, sizeof(*rig));
-    struct hzp_err_text err;
-    assert_int_equal(hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &rig->dev, &err),
-                     0);
-    rig->config = (struct hzp_model_config){.layers = 1,
-                                            .width = 4,
-                                            .vocab = VOCAB,
-                                            .heads = {.heads = 1, .kv_heads = 1, .dim = 4},
-                                            .eos = {EOS},
-                                            .eos_count = 1};
-    rig->model = (struct hzp_model){
-        .dev = rig->dev, .config = &rig->config, .act = HZP_F32, .positions = POSITIONS};
-    assert_int_equal(hzp_kvpool_create(&rig->model, pages, PAGE_ROWS, &rig->pool), 0);
-    hzp_time_init(&rig->time, 1, NULL, HZP_F32);
-    assert_int_equal(hzp_scheduler_create(config, &rig->model, rig->pool, &rig->s), 0);
-    rig->source = hzp_scheduler_source(rig->s);
-    /* as small as it may be: prompts must wait for room */
-    struct hzp_page_table_config pages_config = {.lines = config->running_max + 1,
-                                                 .stride = batch->page_stride};
-    pages_config.changes_max = HZP_MAX(batch->segs_max + pages_config.stride, pages_config.lines);
-    assert_int_equal(hzp_page_table_create(rig->dev, &pages_config, &rig->table), 0);
-    struct hzp_batch_config with_table = *batch;
-    with_table.table = rig->table;
-    assert_int_equal(hzp_batch_create(rig->dev, &with_table, &rig->batch), 0);
-    rig->version.record.id = 1;
-    rig->kv = hzp_xcalloc((size_t)pages * PAGE_ROWS, sizeof(*rig->kv));
-}
-
-static void rig_close(struct rig *rig)
-{
-    hzp_scheduler_destroy(rig->s);
-    struct hzp_kvpool_stats kv;
-    hzp_kvpool_read_stats(rig->pool, &kv);
-    assert_int_equal(kv.taken, 0);
-    hzp_batch_destroy(rig->batch);
-    hzp_page_table_destroy(rig->table);
-    hzp_kvpool_destroy(rig->pool);
-    hzp_device_close(rig->dev);
-    free(rig->kv);
-}
-
-static uint32_t mix(uint32_t hash, int32_t token)
-{
-    return (hash ^ (uint32_t)token) * 16777619u + 12345;
-}
-
-/* The stand-in model's choice: the hash's token, or the next one that is not banned. */
-static int32_t choose(uint32_t hash, const struct hzp_logit_edit *edit, int32_t edits)
-{
-    int32_t token = (int32_t)((hash >> 8) % VOCAB);
-    for (int32_t i = 0; i < edits; i++)
-        if (edit[i].token == token && edit[i].bias == -INFINITY) {
-            token = (token + 1) % VOCAB;
-            i = -1;
-        }
-    return token;
-}
-
-static void check_bounds(const struct hzp_batch *batch)
-{
-    assert_true(batch->rows <= batch->max.rows_max && batch->segs <= batch->max.segs_max);
-    assert_true(batch->logits <= batch->max.logits_max && batch->edits <= batch->max.edits_max);
-    for (int32_t i = 0; i < batch->segs; i++) {
-        int32_t rows = batch->row0[i + 1] - batch->row0[i];
-        assert_true(rows >= 1 && (i >= batch->decode_segs || rows == 1));
-    }
-}
-
-static void execute(struct rig *rig, struct hzp_batch *batch)
-{
-    check_bounds(batch);
-    int32_t slots = hzp_kvpool_pages(rig->pool) * PAGE_ROWS;
-    for (int32_t r = 0; r < batch->refs; r++)
-        batch->id[r] = batch->from->token[batch->ref[r]];
-    for (int32_t r = 0; r < batch->rows; r++) {
-        assert_in_range(batch->slot[r], 0, slots - 1);
-        rig->kv[batch->slot[r]] = batch->id[r];
-    }
-    rig->changes += batch->changes;
-    for (int32_t i = 0; i < batch->changes; i++)
-        rig->table->table[batch->change_at[i]] = batch->change_page[i];
-    for (int32_t n = 0; n < batch->logits; n++) {
-        int32_t row = batch->logit_row[n], seg = 0;
-        while (batch->row0[seg + 1] <= row)
-            seg++;
-        uint32_t hash = 0;
-        for (int32_t p = 0; p <= batch->pos[row]; p++) {
-            int32_t at = p / PAGE_ROWS, stride = batch->max.page_stride;
-            int32_t page = rig->table->table[batch->line[seg] * stride + at];
-            assert_int_equal(page, batch->page[seg * stride + at]);
-            hash = mix(hash, rig->kv[page * PAGE_ROWS + p % PAGE_ROWS]);
-        }
-        const struct hzp_sample_row *sample = &batch->sample[n];
-        batch->token[n] = sample->given >= 0
-                              ? sample->given
-                              : choose(hash, batch->edit + sample->edit0, sample->edits);
-        batch->logprob[n] = -(float)(hash % 1000);
-        batch->rank[n] = 1;
-        for (int t = 0; t < sample->tops; t++) {
-            batch->top_token[n * HZP_TOPS_MAX + t] = (batch->token[n] + t) % VOCAB;
-            batch->top_logprob[n * HZP_TOPS_MAX + t] = (float)-t;
-        }
-    }
-}
-
-/* One turn of the loop; returns true if a step ran. */
-static bool turn(struct rig *rig, int status)
-{
-    hzp_batch_clear(rig->batch);
-    struct hzp_step step = {
-        .number = ++rig->steps, .begin_ns = rig->steps * 1000, .version = &rig->version};
-    struct hzp_room room = {.rows = rig->batch->max.rows_max, .time = &rig->time};
-    struct hzp_offer offer = {.batch = rig->batch};
-    bool any = rig->source->offer(rig->source, &step, &room, &offer);
-    assert_int_equal(any, rig->batch->rows > 0);
-    assert_int_equal(room.rows, rig->batch->max.rows_max - rig->batch->rows);
-    if (any)
-        execute(rig, rig->batch);
-    struct hzp_outcome outcome = {
-        .status = status,
-        .end_ns = step.begin_ns + 500,
-        .ns = {[HZP_TENANT_SERVE] = 300 + 10 * (uint64_t)rig->batch->rows}};
-    hzp_rows_learn(&rig->time.rows, rig->batch->rows, outcome.ns[HZP_TENANT_SERVE]);
-    int before = rig->last_wakes, wakes = rig->wakes;
-    rig->source->deliver(rig->source, &step, &offer, &outcome);
-    assert_int_equal(rig->last_wakes - before, rig->wakes > wakes); /* one wakeup for all of them */
-    return any;
-}
+enum { REQUESTS = 400 };
 
 /* Checks the answer against that of the request alone. */
 static void check_answer(const struct hzp_request *rq)
@@ -776,6 +628,148 @@ static void common_beginnings_are_computed_once(void **state)
     }
 }
 
+/* Requests whose weights do not serve take no place of one that could run, and have a bound of
+ * their own. */
+static void what_waits_for_weights_keeps_none_from_running(void **state)
+{
+    enum { PLACES = 4, COUNT = 3 * PLACES + 1 };
+    struct hzp_scheduler_config config = {
+        .running_max = 2, .waiting_max = PLACES, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = 2,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .edits_max = 200};
+    struct hzp_request *rq[COUNT];
+    struct hzp_scheduler_stats stats;
+    struct rig rig;
+    int32_t prompt[] = {1, 2, 3};
+    rig_open(&rig, 40, &config, &batch);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(hzp_request_create(prompt, 3, 2, 0, false, &rq[i]), 0);
+    for (int i = 0; i <= PLACES; i++) {
+        rq[i]->demands.min_version = 7;
+        rq[i]->demands.wait_ns = UINT64_MAX;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+        turn(&rig, HZP_OK);
+    }
+    assert_int_equal(rq[PLACES]->state, HZP_REQUEST_UNMET);
+    assert_int_equal(rq[PLACES]->unmet, HZP_UNMET_FULL);
+    for (int from = PLACES + 1; from < COUNT; from += PLACES) {
+        for (int i = from; i < from + PLACES; i++)
+            assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+        hzp_scheduler_read_stats(rig.s, &stats);
+        assert_int_equal(stats.waiting, 2 * PLACES);
+        assert_int_equal(stats.awaiting, PLACES);
+        while (turn(&rig, HZP_OK))
+            continue;
+        for (int i = from; i < from + PLACES; i++)
+            assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+    }
+    for (int i = 0; i < PLACES; i++) {
+        assert_int_equal(rq[i]->state, HZP_REQUEST_WAITING);
+        atomic_store(&rq[i]->cancel, true);
+    }
+    turn(&rig, HZP_OK);
+    hzp_scheduler_read_stats(rig.s, &stats);
+    assert_int_equal(stats.waiting + stats.awaiting + stats.waiting_tokens + stats.awaiting_tokens,
+                     0);
+    for (int i = 0; i < COUNT; i++)
+        hzp_request_destroy(rq[i]);
+    rig_close(&rig);
+}
+
+/* ---- grammars whose masks are dear ---- */
+
+static struct hzp_constraint_run *dear_begin(struct hzp_constraint *constraint)
+{
+    return (struct hzp_constraint_run *)constraint;
+}
+
+static void dear_end(struct hzp_constraint_run *run)
+{
+}
+
+static bool dear_token(struct hzp_constraint_run *run, int32_t token)
+{
+    return true;
+}
+
+static bool dear_may(const struct hzp_constraint_run *run)
+{
+    return true;
+}
+
+static bool dear_mask(struct hzp_constraint_run *run, uint32_t *mask)
+{
+    memset(mask, 0xFF, VOCAB / 8);
+    return true;
+}
+
+static int64_t dear_work(const struct hzp_constraint_run *run)
+{
+    return HZP_CONSTRAINT_DEAR;
+}
+
+/* Sequences with such masks take turns, so that a step waits for one of them; the others are in
+ * every step. */
+static void dear_masks_take_turns(void **state)
+{
+    static const struct hzp_constraint_ops ops = {.begin = dear_begin,
+                                                  .end = dear_end,
+                                                  .token = dear_token,
+                                                  .may_end = dear_may,
+                                                  .may_go_on = dear_may,
+                                                  .mask = dear_mask,
+                                                  .work = dear_work};
+    enum { COUNT = 5, DEAR = 3, TOKENS = 12 };
+    struct hzp_constraint constraint = {.ops = &ops};
+    struct hzp_token_rules rules = {.constraint = &constraint};
+    struct hzp_scheduler_config config = {
+        .running_max = COUNT, .waiting_max = COUNT, .waiting_tokens_max = 400, .edits_max = 200};
+    struct hzp_batch_config batch = {.rows_max = 32,
+                                     .segs_max = COUNT,
+                                     .page_stride = POSITIONS / PAGE_ROWS,
+                                     .logits_max = 8,
+                                     .masks_max = COUNT,
+                                     .mask_words = (VOCAB + 31) / 32,
+                                     .edits_max = 200};
+    struct hzp_request *rq[COUNT];
+    struct rig rig;
+    int32_t prompt[] = {1, 2, 3}, before[COUNT] = {0};
+    rig_open(&rig, 60, &config, &batch);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(hzp_request_create(prompt, 3, TOKENS, 0, false, &rq[i]), 0);
+        rq[i]->tokens = i < DEAR ? &rules : NULL;
+        rq[i]->ignore_eos = true;
+        assert_int_equal(hzp_scheduler_submit(rig.s, rq[i], NULL), HZP_OK);
+    }
+    turn(&rig, HZP_OK); /* the prompts, and each one's first token */
+    for (int step = 1; step < DEAR * (TOKENS - 1); step++) {
+        int dear = 0;
+        for (int i = 0; i < COUNT; i++)
+            before[i] = atomic_load(&rq[i]->out_count);
+        assert_true(turn(&rig, HZP_OK));
+        for (int i = 0; i < COUNT; i++) {
+            int32_t more = atomic_load(&rq[i]->out_count) - before[i];
+            dear += i < DEAR ? more : 0;
+            if (i >= DEAR && before[i] < TOKENS)
+                assert_int_equal(more, 1);
+        }
+        assert_int_equal(dear, 1);
+        for (int i = 0; i < DEAR; i++) /* and none falls behind */
+            assert_in_range(atomic_load(&rq[i]->out_count), 1 + step / DEAR,
+                            1 + (step + DEAR - 1) / DEAR);
+    }
+    while (turn(&rig, HZP_OK))
+        continue;
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(rq[i]->state, HZP_REQUEST_LENGTH);
+        hzp_request_destroy(rq[i]);
+    }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -788,6 +782,8 @@ int main(void)
         cmocka_unit_test(edits_are_one_a_token),
         cmocka_unit_test(penalties_wait_alone),
         cmocka_unit_test(priorities_have_a_bound),
+        cmocka_unit_test(what_waits_for_weights_keeps_none_from_running),
+        cmocka_unit_test(dear_masks_take_turns),
         cmocka_unit_test(only_changed_pages_travel),
         cmocka_unit_test(common_beginnings_are_computed_once),
     };

@@ -457,6 +457,56 @@ static void test_large(void **state)
     hzp_structures_close(some);
 }
 
+static char *write_asked(const struct hzp_structure *what)
+{
+    char *asked, *text;
+    assert_int_equal(hzp_structures_ask(what, &asked, NULL), HZP_OK);
+    text = hzp_structures_write(structures, asked);
+    free(asked);
+    return text;
+}
+
+static bool after_calls(void *ctx)
+{
+    return --*(int *)ctx < 0;
+}
+
+/* Each size has its bounds, and says when it takes more; who is no longer waited for is given up
+ * wherever it is. */
+static void test_sizes(void **state)
+{
+    struct hzp_structures *some;
+    struct hzp_grammar *g;
+    json_t *schema = large_schema(7);
+    const struct hzp_structure what = {.schema = schema};
+    char *asked;
+    hzp_structures_open(tok, hzp_tokenizer_vocab(tok), HZP_STRUCTURES_IN_USE, &some);
+    assert_int_equal(hzp_structures_ask(&what, &asked, NULL), HZP_OK);
+    for (int size = 0; size < HZP_STRUCTURE_HUGE; size++)
+        assert_int_equal(
+            hzp_structures_make(some, asked, (enum hzp_structure_size)size, NULL, NULL, &g, NULL),
+            1);
+    int times = 0, before = 0;
+    while (times <
+           100000000) { /* wherever it looks: the first time, the tenth, the hundredth ... */
+        int left = before = times;
+        int r = hzp_structures_make(some, asked, HZP_STRUCTURE_HUGE, after_calls, &left, &g, NULL);
+        if (r == HZP_OK)
+            break;
+        assert_int_equal(r, HZP_ECANCELED);
+        assert_null(hzp_structures_kept(some, asked));
+        times = times * 10 + 1;
+    }
+    assert_in_range(before, 1000, 100000000);
+    hzp_grammar_unref(g);
+    g = hzp_structures_kept(some, asked);
+    assert_non_null(g);
+    hzp_grammar_unref(g);
+    hzp_structures_close(some);
+    free(asked);
+    json_decref(schema);
+}
+
 /* What was written is the same question: it gets the grammar that is kept.  That of another
  * vocabulary, and anything else, is refused. */
 static void test_written(void **state)
@@ -484,7 +534,7 @@ static void test_written(void **state)
     char *text = NULL;
     for (int i = 0; i < HZP_COUNT(asked); i++) {
         free(text);
-        text = hzp_structures_write(structures, &asked[i]);
+        text = write_asked(&asked[i]);
         int r = hzp_structures_get(structures, &asked[i], &g, NULL);
         assert_int_equal(hzp_structures_get_written(structures, text, &again, NULL), r);
         if (r < 0)
@@ -498,7 +548,7 @@ static void test_written(void **state)
     text[0] = 0;
     assert_int_equal(hzp_structures_get_written(structures, text, &g, NULL), HZP_EUNSUP);
     free(text);
-    text = hzp_structures_write(structures, &asked[0]);
+    text = write_asked(&asked[0]);
     text[strlen(text) - 1] = 0;
     assert_int_equal(hzp_structures_get_written(structures, text, &g, NULL), HZP_EFORMAT);
     free(text);
@@ -510,11 +560,11 @@ static void test_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),      cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_kept),       cmocka_unit_test(test_in_use),
-        cmocka_unit_test(test_large),      cmocka_unit_test(test_written),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_object),
+        cmocka_unit_test(test_calls),   cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_kept),    cmocka_unit_test(test_in_use),
+        cmocka_unit_test(test_large),   cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_written), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_object),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -169,6 +169,50 @@ static void test_replay(void **state)
     free_copy(&then);
 }
 
+/* A job that has not ended, or that somebody waits for, is not forgotten however many follow. */
+static void test_many_jobs(void **state)
+{
+    struct server s;
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_version_job job = {.state = HZP_JOB_WAITS}, done;
+    uint64_t learns, named = 0, id;
+    open_server(&s, 0);
+    teach(&s, 3, 0);
+    uint64_t a = name_current(&s, "a");
+    teach(&s, 20, 100);
+    MUST(hzp_state_ask(s.state, &(struct hzp_version_job){.kind = HZP_JOB_FORGET, .example = 7},
+                       &learns, &text));
+    while (job.state != HZP_JOB_LEARNS) { /* at most one update is made before it is seen */
+        bool all = through(&s) == 6 || through(&s) == 46;
+        if (!all || hzp_loop_turn(s.loop) == 0)
+            usleep(200);
+        assert_true(hzp_state_job(s.state, learns, &job));
+    }
+    for (int i = 0; i < 2 * HZP_JOBS_KEPT; i++) { /* nothing is learned meanwhile */
+        struct hzp_version_job name = {.kind = HZP_JOB_NAME, .version = a};
+        snprintf(name.name, sizeof(name.name), "n%d", i);
+        MUST(hzp_state_ask(s.state, &name, &id, &text));
+        if (i == 0)
+            hzp_state_hold_job(s.state, named = id, true);
+        do {
+            usleep(200);
+            assert_true(hzp_state_job(s.state, id, &done));
+        } while (done.state != HZP_JOB_DONE);
+        assert_true(hzp_state_job(s.state, learns, &job));
+        assert_true(hzp_state_job(s.state, named, &done));
+    }
+    assert_int_equal(job.state, HZP_JOB_LEARNS);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    assert_true(hzp_state_job(s.state, learns, &job));
+    assert_int_equal(job.state, HZP_JOB_DONE);
+    hzp_state_hold_job(s.state, named, false);
+    name_current(&s, "b"); /* in the place of the one that has learned */
+    name_current(&s, "c");
+    assert_false(hzp_state_job(s.state, named, &done));
+    close_server(&s, true);
+}
+
 /* A version that only a slot holds serves again, with the optimizer reset. */
 static void test_slot(void **state)
 {
@@ -432,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_activate, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_replay, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_many_jobs, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_forget, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_errors, make_model, scratch_teardown),

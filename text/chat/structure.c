@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/structure_parts.h"
+#include "text/grammar/effort.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,14 +23,16 @@ struct hzp_structures {
     struct hzp_tokenizer *tok;
     int32_t vocab;
     int64_t in_use_max;
-    struct hzp_lock lock;
-    struct hzp_lexicon *lexicon; /* NULL: not made yet */
+    struct hzp_lock words_lock;  /* held while the lexicon is made */
+    struct hzp_lexicon *lexicon; /* under words_lock until it is made; NULL: not yet */
     uint64_t words;              /* a hash of what it was made of */
+
+    struct hzp_lock lock; /* nothing takes long under it */
     struct kept kept[HZP_STRUCTURES_MAX];
     int32_t count;
     int64_t bytes;
-    uint64_t turn;
-    bool large; /* one that takes much memory while it is made is being made */
+    uint64_t turn, made;
+    bool huge; /* one that takes much memory while it is made is being made */
 };
 
 void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_use_max,
@@ -40,6 +43,7 @@ void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_us
     s->vocab = vocab;
     s->in_use_max = in_use_max;
     s->words = 0xcbf29ce484222325u;
+    hzp_lock_init(&s->words_lock, HZP_LOCK_LEXICON);
     hzp_lock_init(&s->lock, HZP_LOCK_GRAMMARS);
     *ret = s;
 }
@@ -60,6 +64,7 @@ void hzp_structures_close(struct hzp_structures *s)
         drop(s, s->count - 1);
     hzp_lexicon_destroy(s->lexicon);
     hzp_lock_fini(&s->lock);
+    hzp_lock_fini(&s->words_lock);
     free(s);
 }
 
@@ -71,11 +76,8 @@ static uint64_t hash(uint64_t h, const void *data, size_t bytes)
     return h;
 }
 
-/* Under the lock: the first request makes it, others wait for it. */
-static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
+static void make_lexicon(struct hzp_structures *s)
 {
-    if (s->lexicon)
-        return s->lexicon;
     int32_t words = hzp_tokenizer_vocab(s->tok), count = HZP_MIN(words, s->vocab);
     struct hzp_token_text *text = hzp_xcalloc((size_t)count + 1, sizeof(*text));
     for (int32_t i = 0; i < count; i++) {
@@ -89,55 +91,61 @@ static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
     }
     hzp_lexicon_create(text, count, &s->lexicon);
     free(text);
+}
+
+/* The first thread that needs it makes it, others wait for it. */
+static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
+{
+    hzp_lock_take(&s->words_lock);
+    if (!s->lexicon)
+        make_lexicon(s);
+    hzp_lock_release(&s->words_lock);
     return s->lexicon;
 }
 
 /* ---- rules ---- */
 
-/* bytes: what its languages may take meanwhile. */
-static int make(struct hzp_structures *s, const struct hzp_lexicon *words,
-                const struct hzp_structure *what, int64_t bytes, struct hzp_grammar **ret,
-                struct hzp_err_text *reterr)
+static int make(struct hzp_structures *s, const struct hzp_structure *what,
+                struct hzp_grammar **ret, struct hzp_err_text *reterr)
 {
     struct hzp_rules *rules = hzp_rules_create();
-    hzp_regular_begin(bytes);
     int32_t root = hzp_rules_add(rules, "answer", 6);
     int r = hzp_structure_rules(s->tok, what, rules, root, reterr);
     if (r == HZP_OK)
-        r = hzp_grammar_create(rules, root, words, ret, reterr);
+        r = hzp_grammar_create(rules, root, s->lexicon, ret, reterr);
     hzp_rules_destroy(rules);
     return r;
 }
 
-static bool begin_large(struct hzp_structures *s, bool begin)
+/* By the bounds of its size; returns as hzp_structures_make(). */
+static int make_bounded(struct hzp_structures *s, const struct hzp_structure *what,
+                        enum hzp_structure_size size, bool (*abandoned)(void *ctx), void *ctx,
+                        struct hzp_grammar **ret, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&s->lock);
-    bool free_before = !s->large;
-    s->large = begin;
-    hzp_lock_release(&s->lock);
-    return free_before;
-}
-
-/* Most take little memory while they are made, and any number may be made at once.  One that does
- * not is made again with more, and no other such one beside it. */
-static int make_bounded(struct hzp_structures *s, const struct hzp_lexicon *words,
-                        const struct hzp_structure *what, struct hzp_grammar **ret,
-                        struct hzp_err_text *reterr)
-{
-    int r = make(s, words, what, HZP_STRUCTURE_SMALL, ret, reterr);
-    if (!hzp_regular_over())
+    enum { QUICK_PART = 64 };
+    hzp_effort_begin(&(struct hzp_effort){.bytes = size == HZP_STRUCTURE_HUGE ? HZP_STRUCTURE_LARGE
+                                                                              : HZP_STRUCTURE_SMALL,
+                                          .part = size == HZP_STRUCTURE_QUICK ? QUICK_PART : 1,
+                                          .abandoned = abandoned,
+                                          .ctx = ctx});
+    int r = make(s, what, ret, reterr);
+    enum hzp_effort_lack lack = hzp_effort_lack();
+    hzp_effort_begin(&(struct hzp_effort){.bytes = INT64_MAX, .part = 1}); /* ctx may go */
+    if (lack == HZP_EFFORT_ENOUGH || (lack == HZP_EFFORT_BYTES && size == HZP_STRUCTURE_HUGE))
         return r;
     if (r == HZP_OK)
         hzp_grammar_unref(*ret);
     *ret = NULL;
-    if (!begin_large(s, true))
-        return hzp_fail(reterr, HZP_EBUSY,
-                        "it takes more than %lld bytes of memory while it is made, and another "
-                        "such one is being made; try again",
-                        (long long)HZP_STRUCTURE_SMALL);
-    r = make(s, words, what, HZP_STRUCTURE_LARGE, ret, reterr);
-    begin_large(s, false);
-    return r;
+    return lack == HZP_EFFORT_ABANDONED ? HZP_ECANCELED : 1;
+}
+
+static bool begin_huge(struct hzp_structures *s, bool begin)
+{
+    hzp_lock_take(&s->lock);
+    bool free_before = !s->huge;
+    s->huge = begin;
+    hzp_lock_release(&s->lock);
+    return free_before;
 }
 
 /* ---- what is kept ---- */
@@ -177,26 +185,37 @@ static void drop_oldest(struct hzp_structures *s)
     drop(s, oldest);
 }
 
-/* Under the lock.  Whether the grammars in use leave room for another, once none is merely kept. */
+/* Whether the grammars in use leave room for another, once none is merely kept. */
 static bool has_room(struct hzp_structures *s)
 {
+    hzp_lock_take(&s->lock);
     while (s->count && hzp_lexicon_in_use(s->lexicon) > s->in_use_max)
         drop_oldest(s);
-    return hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
+    bool fits = hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
+    hzp_lock_release(&s->lock);
+    return fits;
 }
 
-/* Under the lock; takes key over. */
-static void keep(struct hzp_structures *s, char *key, struct hzp_grammar *grammar)
+static void keep(struct hzp_structures *s, const char *asked, struct hzp_grammar *grammar)
 {
     int64_t bytes = hzp_grammar_size(grammar).bytes;
-    while (s->count && (s->count == HZP_STRUCTURES_MAX || s->bytes + bytes > HZP_STRUCTURES_BYTES))
+    hzp_lock_take(&s->lock);
+    struct hzp_grammar *other = find(s, asked); /* another thread may have made it meanwhile */
+    s->made++;
+    while (!other && s->count &&
+           (s->count == HZP_STRUCTURES_MAX || s->bytes + bytes > HZP_STRUCTURES_BYTES))
         drop_oldest(s);
-    s->kept[s->count++] = (struct kept){key, hzp_grammar_ref(grammar), bytes, ++s->turn};
-    s->bytes += bytes;
+    if (!other) {
+        char *key = hzp_xmalloc(strlen(asked) + 1);
+        memcpy(key, asked, strlen(asked) + 1);
+        s->kept[s->count++] = (struct kept){key, hzp_grammar_ref(grammar), bytes, ++s->turn};
+        s->bytes += bytes;
+    }
+    hzp_lock_release(&s->lock);
+    hzp_grammar_unref(other);
 }
 
-int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
-                       struct hzp_grammar **ret, struct hzp_err_text *reterr)
+int hzp_structures_ask(const struct hzp_structure *what, char **ret, struct hzp_err_text *reterr)
 {
     if (!hzp_json_names_are_text(what->tools))
         return hzp_fail(reterr, HZP_EINVAL, "a name in it has \\u0000");
@@ -207,46 +226,23 @@ int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *wha
         free(key);
         return hzp_fail(reterr, HZP_EINVAL, "longer than %d bytes", HZP_STRUCTURE_SOURCE_MAX);
     }
-    hzp_lock_take(&s->lock);
-    *ret = find(s, key);
-    const struct hzp_lexicon *words = lexicon(s);
-    int r = HZP_OK;
-    if (!*ret && !has_room(s))
-        r = hzp_fail(reterr, HZP_EBUSY,
-                     "the grammars of requests in progress take more than %lld bytes; try again",
-                     (long long)s->in_use_max);
-    hzp_lock_release(&s->lock);
-    if (!*ret && r == HZP_OK)
-        r = make_bounded(s, words, what, ret, reterr);
-    if (r < 0) {
-        free(key);
-        return r;
-    }
-    hzp_lock_take(&s->lock);
-    struct hzp_grammar *other = find(s, key); /* another thread may have made it meanwhile */
-    if (!other) {
-        keep(s, key, *ret);
-        key = NULL;
-    }
-    hzp_lock_release(&s->lock);
-    hzp_grammar_unref(other);
-    free(key);
+    *ret = key;
     return HZP_OK;
 }
 
-char *hzp_structures_write(struct hzp_structures *s, const struct hzp_structure *what)
+struct hzp_grammar *hzp_structures_kept(struct hzp_structures *s, const char *asked)
 {
-    enum { DIGITS = 16 };
     hzp_lock_take(&s->lock);
-    lexicon(s);
+    struct hzp_grammar *grammar = find(s, asked);
     hzp_lock_release(&s->lock);
-    char *key = key_of(what);
-    size_t size = key ? strlen(key) + DIGITS + 2 : 0;
-    char *ret = key ? hzp_xmalloc(size) : NULL;
-    if (ret)
-        snprintf(ret, size, "%016" PRIx64 " %s", s->words, key);
-    free(key);
-    return ret;
+    return grammar;
+}
+
+void hzp_structures_read_stats(struct hzp_structures *s, struct hzp_structures_stats *ret)
+{
+    hzp_lock_take(&s->lock);
+    *ret = (struct hzp_structures_stats){.made = s->made, .kept = s->count, .bytes = s->bytes};
+    hzp_lock_release(&s->lock);
 }
 
 /* The value; NULL: null, or it is not there. */
@@ -256,15 +252,10 @@ static const json_t *value_of(const json_t *json, const char *name)
     return json_is_null(value) ? NULL : value;
 }
 
-int hzp_structures_get_written(struct hzp_structures *s, const char *written,
-                               struct hzp_grammar **ret, struct hzp_err_text *reterr)
+/* What was asked, of its text; *ret_json: owned, what it borrows. */
+static int read_asked(const char *asked, struct hzp_structure *ret, json_t **ret_json,
+                      struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&s->lock);
-    lexicon(s);
-    hzp_lock_release(&s->lock);
-    char *asked = NULL;
-    if (strtoull(written, &asked, 16) != s->words)
-        return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
     json_t *json = hzp_json_load(asked, strlen(asked), 0, NULL, NULL);
     int calls = -1, object, one, reasoning, inside, channels, any;
     if (json_unpack(json, "{s:i, s:b, s:b, s:b, s:b, s:b, s:b}", "calls", &calls, "object", &object,
@@ -274,20 +265,90 @@ int hzp_structures_get_written(struct hzp_structures *s, const char *written,
         json_decref(json);
         return hzp_fail(reterr, HZP_EFORMAT, "what a grammar is made of is malformed");
     }
-    struct hzp_structure what = {.object = object,
-                                 .schema = value_of(json, "schema"),
-                                 .choice = value_of(json, "choice"),
-                                 .regex = json_string_value(value_of(json, "regex")),
-                                 .gbnf = json_string_value(value_of(json, "gbnf")),
-                                 .tools = value_of(json, "tools"),
-                                 .tool = json_string_value(value_of(json, "tool")),
-                                 .calls = (enum hzp_reply_calls)calls,
-                                 .one_call = one,
-                                 .free = any,
-                                 .reasoning = reasoning,
-                                 .inside = inside,
-                                 .channels = channels};
-    int r = hzp_structures_get(s, &what, ret, reterr);
-    json_decref(json);
+    *ret = (struct hzp_structure){.object = object,
+                                  .schema = value_of(json, "schema"),
+                                  .choice = value_of(json, "choice"),
+                                  .regex = json_string_value(value_of(json, "regex")),
+                                  .gbnf = json_string_value(value_of(json, "gbnf")),
+                                  .tools = value_of(json, "tools"),
+                                  .tool = json_string_value(value_of(json, "tool")),
+                                  .calls = (enum hzp_reply_calls)calls,
+                                  .one_call = one,
+                                  .free = any,
+                                  .reasoning = reasoning,
+                                  .inside = inside,
+                                  .channels = channels};
+    *ret_json = json;
+    return HZP_OK;
+}
+
+int hzp_structures_make(struct hzp_structures *s, const char *asked, enum hzp_structure_size size,
+                        bool (*abandoned)(void *ctx), void *ctx, struct hzp_grammar **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_structure what;
+    json_t *json = NULL;
+    *ret = hzp_structures_kept(s, asked);
+    if (*ret)
+        return HZP_OK;
+    lexicon(s);
+    if (!has_room(s))
+        return hzp_fail(reterr, HZP_EBUSY,
+                        "the grammars of requests in progress take more than %lld bytes; try again",
+                        (long long)s->in_use_max);
+    if (size == HZP_STRUCTURE_HUGE && !begin_huge(s, true))
+        return hzp_fail(reterr, HZP_EBUSY,
+                        "it takes more than %lld bytes of memory while it is made, and another "
+                        "such one is being made; try again",
+                        (long long)HZP_STRUCTURE_SMALL);
+    int r = read_asked(asked, &what, &json, reterr);
+    if (r == HZP_OK) {
+        r = make_bounded(s, &what, size, abandoned, ctx, ret, reterr);
+        json_decref(json);
+    }
+    if (size == HZP_STRUCTURE_HUGE)
+        begin_huge(s, false);
+    if (r == HZP_OK)
+        keep(s, asked, *ret);
     return r;
+}
+
+/* By this thread, however large it is. */
+static int get(struct hzp_structures *s, const char *asked, struct hzp_grammar **ret,
+               struct hzp_err_text *reterr)
+{
+    int r = 1;
+    for (int size = HZP_STRUCTURE_LONG; size < HZP_STRUCTURE_SIZES && r > 0; size++)
+        r = hzp_structures_make(s, asked, (enum hzp_structure_size)size, NULL, NULL, ret, reterr);
+    return r;
+}
+
+int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
+                       struct hzp_grammar **ret, struct hzp_err_text *reterr)
+{
+    char *asked;
+    HZP_TRY(hzp_structures_ask(what, &asked, reterr));
+    int r = get(s, asked, ret, reterr);
+    free(asked);
+    return r;
+}
+
+char *hzp_structures_write(struct hzp_structures *s, const char *asked)
+{
+    enum { DIGITS = 16 };
+    lexicon(s);
+    size_t size = strlen(asked) + DIGITS + 2;
+    char *ret = hzp_xmalloc(size);
+    snprintf(ret, size, "%016" PRIx64 " %s", s->words, asked);
+    return ret;
+}
+
+int hzp_structures_get_written(struct hzp_structures *s, const char *written,
+                               struct hzp_grammar **ret, struct hzp_err_text *reterr)
+{
+    char *asked = NULL;
+    lexicon(s);
+    if (strtoull(written, &asked, 16) != s->words)
+        return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
+    return get(s, asked + (*asked == ' '), ret, reterr);
 }

@@ -5,13 +5,16 @@
  * A grammar is made by the thread that asks, which may take seconds at the bounds of
  * text/grammar/grammar.h, and kept by what was asked; the least recently used ones are dropped
  * above HZP_STRUCTURES_BYTES or HZP_STRUCTURES_MAX.  While the grammars in use (kept, or owned by a
- * request) take more than a bound, no further one is made.  While it is made a grammar takes
- * HZP_STRUCTURE_SMALL bytes of languages at most, but for one at a time that takes
- * HZP_STRUCTURE_LARGE.  The lexicon is made with the first grammar.
+ * request) take more than a bound, no further one is made.  The lexicon is made with the first
+ * grammar, and no thread that only looks for a kept one waits for that.
+ *
+ * How much work and memory a grammar will take is not known before it is made.  So it is tried by
+ * sizes (enum hzp_structure_size), each with bounds of its own, until one suffices; who has a
+ * thread or two for each size never lets a small grammar wait for a large one.
  *
  * Invariant: a grammar that was handed out stays valid as long as it has an owner and the
  * structures are open.
- * Thread: open and close the owner's; get: any but the engine's.
+ * Thread: open and close the owner's; everything else any but the engine's.
  */
 #ifndef HZP_TEXT_CHAT_STRUCTURE_H
 #define HZP_TEXT_CHAT_STRUCTURE_H
@@ -24,8 +27,17 @@ struct hzp_structures;
 
 #define HZP_STRUCTURES_BYTES  ((int64_t)256 << 20)
 #define HZP_STRUCTURES_IN_USE ((int64_t)1 << 30)
-#define HZP_STRUCTURE_SMALL   ((int64_t)16 << 20)
-#define HZP_STRUCTURE_LARGE   ((int64_t)640 << 20)
+/* Bytes of languages while a grammar is made: of a small and of a long one; of a large one. */
+#define HZP_STRUCTURE_SMALL ((int64_t)16 << 20)
+#define HZP_STRUCTURE_LARGE ((int64_t)640 << 20)
+
+enum hzp_structure_size {
+    HZP_STRUCTURE_QUICK, /* little work: a few hundredths of a second */
+    HZP_STRUCTURE_LONG,  /* all the work that the bounds of grammars allow */
+    HZP_STRUCTURE_HUGE,  /* that, and HZP_STRUCTURE_LARGE bytes: one at a time */
+    HZP_STRUCTURE_SIZES,
+};
+
 enum {
     HZP_STRUCTURES_MAX = 64,
     HZP_STRUCTURE_CALLS_MAX = 16,       /* in one answer */
@@ -65,15 +77,36 @@ void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_us
                          struct hzp_structures **ret);
 void hzp_structures_close(struct hzp_structures *s); /* all grammars are let go; NULL: no effect */
 
-/* *ret: the caller becomes one more owner (hzp_grammar_unref).  HZP_EINVAL: it cannot be honoured;
- * HZP_EBUSY: the grammars in use take too much memory, or this one would while another large one is
- * made; reterr says what. */
+/* What is asked as text; owned by the caller.  HZP_EINVAL: it is too long, or cannot be written. */
+int hzp_structures_ask(const struct hzp_structure *what, char **ret, struct hzp_err_text *reterr);
+
+/* The grammar of what hzp_structures_ask() wrote, if it is kept: the caller becomes one more owner
+ * (hzp_grammar_unref).  NULL: it is not. */
+struct hzp_grammar *hzp_structures_kept(struct hzp_structures *s, const char *asked);
+
+/* The same, made if it is not kept, within the bounds of a size.  abandoned: whether the grammar is
+ * no longer wanted, asked while it is made; NULL: it is.  Returns 1: it takes more than this size
+ * has, try the next one.  HZP_EINVAL: it cannot be honoured; HZP_EBUSY: the grammars in use take
+ * too much memory, or another huge one is being made; HZP_ECANCELED: it was abandoned. */
+int hzp_structures_make(struct hzp_structures *s, const char *asked, enum hzp_structure_size size,
+                        bool (*abandoned)(void *ctx), void *ctx, struct hzp_grammar **ret,
+                        struct hzp_err_text *reterr);
+
+/* All of this at once, by the calling thread. */
 int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
                        struct hzp_grammar **ret, struct hzp_err_text *reterr);
 
-/* What is asked as text, of which another process with the same vocabulary makes the same grammar;
- * owned by the caller.  NULL: no memory. */
-char *hzp_structures_write(struct hzp_structures *s, const struct hzp_structure *what);
+/* Grammars made so far, and of what is kept now: how many, and their bytes. */
+struct hzp_structures_stats {
+    uint64_t made;
+    int32_t kept;
+    int64_t bytes;
+};
+void hzp_structures_read_stats(struct hzp_structures *s, struct hzp_structures_stats *ret);
+
+/* What was asked, for another process: with the same vocabulary it makes the same grammar of it;
+ * owned by the caller.  Waits for the lexicon. */
+char *hzp_structures_write(struct hzp_structures *s, const char *asked);
 /* The same as hzp_structures_get of what was written.  Also HZP_EFORMAT: it is something else;
  * HZP_EUNSUP: it is of another vocabulary. */
 int hzp_structures_get_written(struct hzp_structures *s, const char *written,

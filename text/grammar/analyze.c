@@ -17,7 +17,7 @@ static int32_t *next_of(const struct hzp_grammar *g, int32_t state)
 static bool pass(struct hzp_grammar *g, int64_t each)
 {
     g->work += each * g->states + g->calls;
-    return g->work <= HZP_GRAMMAR_WORK_MAX;
+    return !hzp_grammar_over(g);
 }
 
 /* ---- what leads nowhere ---- */
@@ -207,7 +207,7 @@ int hzp_grammar_analyze(struct hzp_grammar *g, const struct hzp_rules *rules,
                         struct hzp_err_text *reterr)
 {
     remove_dead(g);
-    if (g->work > HZP_GRAMMAR_WORK_MAX)
+    if (hzp_grammar_over(g))
         return too_large(reterr);
     int32_t first = g->rule[g->root].first;
     if (!g->state[first].final && !g->state[first].calls && !takes_bytes(g, first))
@@ -216,5 +216,5 @@ int hzp_grammar_analyze(struct hzp_grammar *g, const struct hzp_rules *rules,
     find_ends(g);
     HZP_TRY(check_left(g, rules, reterr));
     find_after(g);
-    return g->work > HZP_GRAMMAR_WORK_MAX ? too_large(reterr) : HZP_OK;
+    return hzp_grammar_over(g) ? too_large(reterr) : HZP_OK;
 }

@@ -10,6 +10,7 @@
 #ifndef HZP_TEXT_GRAMMAR_AUTOMATON_H
 #define HZP_TEXT_GRAMMAR_AUTOMATON_H
 
+#include "text/grammar/effort.h"
 #include "text/grammar/grammar.h"
 #include "text/grammar/trie.h"
 
@@ -80,6 +81,12 @@ struct hzp_grammar {
     int64_t bytes, work;
     int64_t counted; /* bytes added to the lexicon's in_use */
 };
+
+/* Whether making it takes more steps than it may, or nobody waits for it. */
+static inline bool hzp_grammar_over(const struct hzp_grammar *g)
+{
+    return hzp_effort_over(g->work, HZP_GRAMMAR_WORK_MAX);
+}
 
 /* A state and what is to be done behind its rule. */
 struct hzp_config {

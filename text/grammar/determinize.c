@@ -87,7 +87,7 @@ static void set_close(struct job *j)
                 set_add(j, j->rules->edge[e].to);
     qsort(j->set, (size_t)j->count, sizeof(*j->set), by_number);
     j->g->work += j->count;
-    j->full |= j->g->work > HZP_GRAMMAR_WORK_MAX;
+    j->full |= hzp_grammar_over(j->g);
 }
 
 static int32_t new_state(struct job *j, int32_t rule)

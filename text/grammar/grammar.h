@@ -36,7 +36,7 @@ enum {
     HZP_GRAMMAR_TABLE_MAX = 1 << 22,  /* entries: states times classes of bytes */
     HZP_GRAMMAR_WORK_MAX = 1 << 29,   /* nodes of the trie visited, and the like: a few seconds */
     HZP_GRAMMAR_MASKS_MAX = 96 << 20, /* bytes */
-    HZP_GRAMMAR_MASK_WORK_MAX = 1 << 26, /* comparisons for one mask of a run */
+    HZP_GRAMMAR_MASK_WORK_MAX = 1 << 22, /* comparisons for one mask of a run: some milliseconds */
 };
 
 /* ---- the vocabulary ---- */

@@ -129,7 +129,7 @@ static uint64_t *looks_make(struct hzp_grammar *g, int32_t depth)
         next = swap;
         g->work += (int64_t)g->states * g->classes / 4;
         int32_t kinds_now = different(now, g->states, scratch);
-        if (kinds_now == kinds || g->work > HZP_GRAMMAR_WORK_MAX)
+        if (kinds_now == kinds || hzp_grammar_over(g))
             break;
         kinds = kinds_now;
     }
@@ -235,7 +235,7 @@ static int fill_masks(struct hzp_grammar *g, int length, const struct kind *kind
         g->work +=
             hzp_grammar_walk(run, &g->lexicon->trie[length], &g->rule[state->rule].after, seen, &m);
         mask_make(g, &m, &g->mask[length][mask]);
-        if (g->work > HZP_GRAMMAR_WORK_MAX || run->work > run->work_max ||
+        if (hzp_grammar_over(g) || hzp_effort_over(run->work, run->work_max) ||
             g->bytes > HZP_GRAMMAR_MASKS_MAX)
             r = hzp_fail(reterr, HZP_EINVAL,
                          "the grammar is too large: its masks need more than %d steps or %d MiB",

@@ -2,6 +2,7 @@
 #include "text/grammar/regular.h"
 
 #include "base/arena.h"
+#include "text/grammar/effort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,34 +17,10 @@ struct hzp_regular {
     int32_t states, room;
 };
 
-/* What hzp_regular_begin gave this thread and it has not spent; whether memory did not suffice. */
-static _Thread_local int64_t steps_left = INT64_MAX, bytes_left = INT64_MAX;
-static _Thread_local bool over;
-
-void hzp_regular_begin(int64_t bytes)
+/* Steps of the languages of one grammar. */
+static bool spend(int64_t steps)
 {
-    steps_left = HZP_REGULAR_TOTAL_MAX;
-    bytes_left = bytes;
-    over = false;
-}
-
-bool hzp_regular_over(void)
-{
-    return over;
-}
-
-static bool take_bytes(size_t bytes)
-{
-    bool fits = (int64_t)bytes <= bytes_left;
-    bytes_left -= fits ? (int64_t)bytes : 0;
-    over |= !fits;
-    return fits;
-}
-
-static void give_bytes(size_t bytes)
-{
-    if (bytes_left <= INT64_MAX - (int64_t)bytes)
-        bytes_left += (int64_t)bytes;
+    return hzp_effort_spend(steps, HZP_REGULAR_TOTAL_MAX);
 }
 
 static int32_t add_state(struct hzp_regular *a)
@@ -52,7 +29,7 @@ static int32_t add_state(struct hzp_regular *a)
         return -1;
     if (a->states == a->room) {
         int32_t room = HZP_MIN(HZP_MAX(2 * a->room, 16), HZP_REGULAR_STATES_MAX);
-        if (!take_bytes((size_t)(room - a->room) * sizeof(*a->state)))
+        if (!hzp_effort_take((room - a->room) * (int64_t)sizeof(*a->state)))
             return -1;
         a->room = room;
         a->state = hzp_xrealloc(a->state, (size_t)a->room * sizeof(*a->state));
@@ -66,19 +43,21 @@ void hzp_regular_destroy(struct hzp_regular *a)
 {
     if (!a)
         return;
-    give_bytes((size_t)a->room * sizeof(*a->state));
+    hzp_effort_give(a->room * (int64_t)sizeof(*a->state));
     free(a->state);
     free(a);
 }
 
-/* Marks the states from which a final one is reached, by the edges turned round. */
-static bool *live_states(const struct hzp_regular *a)
+/* Marks the states from which a final one is reached, by the edges turned round.  *ret_whole false:
+ * no steps are left. */
+static bool *live_states(const struct hzp_regular *a, bool *ret_whole)
 {
     size_t n = (size_t)a->states;
     bool *live = hzp_xcalloc(n + 1, sizeof(*live));
-    for (bool more = true; more && steps_left > 0;) {
+    *ret_whole = true;
+    for (bool more = true; more && *ret_whole;) {
         more = false;
-        steps_left -= 16 * (int64_t)n;
+        *ret_whole = spend(16 * (int64_t)n);
         for (size_t s = n; s-- > 0;) {
             bool good = a->state[s].final;
             for (int b = 0; b < 256 && !good && !live[s]; b++)
@@ -94,8 +73,8 @@ static bool *live_states(const struct hzp_regular *a)
  * steps are left. */
 static struct hzp_regular *trim(struct hzp_regular *a)
 {
-    bool *live = live_states(a);
-    if (steps_left <= 0) {
+    bool whole, *live = live_states(a, &whole);
+    if (!whole) {
         free(live);
         hzp_regular_destroy(a);
         return NULL;
@@ -141,7 +120,7 @@ struct job {
     int32_t *pool;
     int32_t used, pool_room, subsets_room;
     int32_t chain[CHAINS];
-    int64_t work;
+    int64_t work, spent;
 };
 
 static void set_add(struct job *j, int32_t node)
@@ -185,7 +164,7 @@ static int32_t state_of(struct job *j)
     int32_t pool_room = j->used + j->count > j->pool_room
                             ? HZP_MAX(2 * j->pool_room, j->used + j->count + 256)
                             : j->pool_room;
-    if (!take_bytes((size_t)(pool_room - j->pool_room) * sizeof(*j->pool)))
+    if (!hzp_effort_take((pool_room - j->pool_room) * (int64_t)sizeof(*j->pool)))
         return -1;
     if (pool_room > j->pool_room)
         j->pool = hzp_xrealloc(j->pool, (size_t)pool_room * sizeof(*j->pool));
@@ -237,7 +216,9 @@ static bool make_edges(struct job *j, int32_t state)
                         set_add(j, edge->to);
                 }
             to = j->count ? state_of(j) : -1;
-            if ((to < 0 && j->count) || j->work > HZP_REGULAR_WORK_MAX)
+            int64_t work = j->work - j->spent;
+            j->spent = j->work;
+            if ((to < 0 && j->count) || !spend(work) || j->work > HZP_REGULAR_WORK_MAX)
                 return false;
         }
         j->made->state[state].next[b] = (int16_t)to;
@@ -248,7 +229,7 @@ static bool make_edges(struct job *j, int32_t state)
 struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t from, int32_t to)
 {
     struct job j = {.rules = rules, .to = to};
-    bool fits = !rules->full && steps_left > 0;
+    bool fits = !rules->full && spend(0);
     j.made = hzp_xcalloc(1, sizeof(*j.made));
     j.mark = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.mark));
     j.set = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.set));
@@ -260,11 +241,10 @@ struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t fr
     }
     for (int32_t s = 0; s < j.made->states && fits; s++)
         fits = make_edges(&j, s);
-    steps_left -= j.work;
     free(j.mark);
     free(j.set);
     free(j.subset);
-    give_bytes((size_t)j.pool_room * sizeof(*j.pool));
+    hzp_effort_give(j.pool_room * (int64_t)sizeof(*j.pool));
     free(j.pool);
     if (fits)
         return trim(j.made);
@@ -314,23 +294,24 @@ static struct hzp_regular *combine(const struct hzp_regular *a, const struct hzp
                                    bool without)
 {
     struct product p = {.a = a, .b = b, .without = without};
-    bool fits = steps_left > 0;
+    bool fits = spend(0);
     p.made = hzp_xcalloc(1, sizeof(*p.made));
     memset(p.chain, 0xFF, sizeof(p.chain));
     if (fits && a->states && (b->states || without))
         fits = pair_of(&p, 0, b->states ? 0 : -1) >= 0;
     for (int32_t s = 0; s < p.made->states && fits; s++) {
-        steps_left -= 16;
+        int64_t steps = 16;
         for (int k = 0; k < 256 && fits; k++) {
             int16_t to = a->state[p.pair[s].a].next[k];
             int16_t other = (int16_t)(p.pair[s].b >= 0 ? b->state[p.pair[s].b].next[k] : -1);
             if (to < 0 || (other < 0 && !without))
                 continue;
             int32_t state = pair_of(&p, to, other);
-            steps_left--;
-            fits = state >= 0 && steps_left > 0;
+            steps++;
+            fits = state >= 0;
             p.made->state[s].next[k] = (int16_t)state;
         }
+        fits = fits && spend(steps);
     }
     free(p.pair);
     if (fits)

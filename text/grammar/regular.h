@@ -13,20 +13,15 @@
 enum {
     HZP_REGULAR_STATES_MAX = 1 << 14,
     HZP_REGULAR_WORK_MAX = 1 << 27,
-    HZP_REGULAR_TOTAL_MAX = 1 << 30, /* steps of all languages of one grammar: some seconds */
+    /* Steps of all languages of one grammar: some seconds.  What one grammar's languages may take
+     * is counted by effort.h. */
+    HZP_REGULAR_TOTAL_MAX = 1 << 30,
 };
 
 struct hzp_regular;
 
-/* From here on this thread spends HZP_REGULAR_TOTAL_MAX steps at most, and its languages take so
- * many bytes at a time; then all languages are too large.  A thread that never calls it has no such
- * bounds. */
-void hzp_regular_begin(int64_t bytes);
-/* Whether a language was too large for these bytes since. */
-bool hzp_regular_over(void);
-
 /* What the nodes between `from` and `to` take, which call no rules.  NULL: it is too large: more
- * than HZP_REGULAR_STATES_MAX states, or HZP_REGULAR_WORK_MAX steps. */
+ * than HZP_REGULAR_STATES_MAX states, HZP_REGULAR_WORK_MAX steps, or what effort.h has left. */
 struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t from, int32_t to);
 void hzp_regular_destroy(struct hzp_regular *a); /* NULL: no effect */
 

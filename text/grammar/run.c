@@ -10,6 +10,8 @@ enum {
     FRAMES_TIDY = 1 << 12,
     CHAINS = 1 << 10,
     NODE_WORK = 8, /* cost of a trie's node, in comparisons */
+    LOOK_EVERY =
+        256, /* nodes, at which a grammar in the making looks whether it is still to be made */
 };
 
 static struct hzp_config_set set_create(void)
@@ -169,6 +171,8 @@ int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *tri
     level_of(run, trie->depth);
     beyond[0] = false;
     for (int32_t i = 0; i < trie->nodes && run->work <= run->work_max; visited++) {
+        if (after && visited % LOOK_EVERY == 0 && hzp_effort_over(run->work, run->work_max))
+            break; /* while the grammar is made */
         run->work += NODE_WORK;
         const struct hzp_trie_node *node = &trie->node[i];
         int32_t depth = node->depth;
@@ -334,13 +338,19 @@ static bool constraint_mask(struct hzp_constraint_run *run, uint32_t *mask)
     return hzp_grammar_run_mask((struct hzp_grammar_run *)run, mask);
 }
 
+static int64_t constraint_work(const struct hzp_constraint_run *run)
+{
+    return ((const struct hzp_grammar_run *)run)->work;
+}
+
 const struct hzp_constraint_ops hzp_grammar_ops = {.unref = constraint_unref,
                                                    .begin = constraint_begin,
                                                    .end = constraint_end,
                                                    .token = constraint_token,
                                                    .may_end = constraint_may_end,
                                                    .may_go_on = constraint_may_go_on,
-                                                   .mask = constraint_mask};
+                                                   .mask = constraint_mask,
+                                                   .work = constraint_work};
 
 struct hzp_constraint *hzp_grammar_constraint(struct hzp_grammar *grammar)
 {

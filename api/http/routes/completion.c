@@ -158,6 +158,40 @@ static int check_size(const struct hzp_engine *engine, const struct hzp_completi
     return HZP_OK;
 }
 
+size_t hzp_completion_bytes(const struct hzp_completion_params *p)
+{
+    enum { TOKENS = 4096, CHOICE = 4096 };
+    size_t tops = (size_t)HZP_MAX(HZP_MAX(p->logprobs, p->prompt_logprobs), 0) * 8, sum = CHOICE;
+    size_t token = sizeof(struct hzp_output) + sizeof(int32_t);
+    bool told = (p->echo && p->logprobs >= 0) || p->prompt_logprobs >= 0;
+    size_t tokens = (size_t)(tops ? p->max_tokens : HZP_MIN(p->max_tokens, TOKENS));
+    for (int32_t i = 0; i < p->prompts; i++) {
+        size_t each = p->prompt[i].n * (sizeof(int32_t) + (told ? token + tops : 0));
+        sum += p->prompt_text[i].cap + p->prompt[i].cap * sizeof(int32_t);
+        sum += (size_t)p->n * (CHOICE + each + tokens * (token + tops));
+    }
+    return sum + (p->structure ? strlen(p->structure) : 0);
+}
+
+size_t hzp_completion_answer_bytes(const struct hzp_completion *c)
+{
+    enum { TEXT_TIMES = 8, LOGPROB = 768, ID = 64, NUMBER = 64, CHOICE = 8192 };
+    const struct hzp_completion_params *p = &c->params;
+    size_t sum = 0;
+    for (int32_t i = 0; i < c->choices; i++) {
+        const struct hzp_choice *choice = &c->choice[i];
+        size_t prompt = p->prompt[choice->prompt].n, shown = (size_t)choice->seen;
+        size_t whole = shown + (p->echo ? prompt : 0);
+        sum += CHOICE + TEXT_TIMES * choice->text.bytes;
+        sum += p->echo ? TEXT_TIMES * p->prompt_text[choice->prompt].bytes : 0;
+        sum += p->logprobs >= 0 ? whole * (size_t)(1 + p->logprobs) * LOGPROB : 0;
+        sum += p->prompt_logprobs >= 0 ? prompt * (size_t)(1 + p->prompt_logprobs) * LOGPROB : 0;
+        sum += p->return_ids ? (prompt + shown) * ID : 0;
+        sum += (size_t)choice->rq->hidden_cols * NUMBER;
+    }
+    return sum;
+}
+
 int hzp_completion_make(struct hzp_engine *engine, struct hzp_completion_params *params,
                         const struct hzp_listener *listener, struct hzp_completion **ret,
                         struct hzp_err_text *reterr)

@@ -23,6 +23,7 @@
 #include "base/thread.h"
 #include "serve/request.h"
 #include "text/chat/reply.h"
+#include "text/chat/structure.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/stop.h"
 
@@ -85,12 +86,21 @@ struct hzp_completion_params {
     float bias[HZP_BIASES_MAX];
     bool limited;                  /* `tokens` says which tokens may be generated: */
     struct hzp_token_rules tokens; /* its arrays, grammar and source are owned */
+    char *structure;               /* owned: a grammar that is asked for, and that the field asks */
+    const char *structure_field;   /* for (structure.h); NULL: none */
     char *stop[HZP_STOPS_MAX];     /* owned */
     size_t stop_bytes[HZP_STOPS_MAX];
     int32_t stops;
     bool echo, ignore_eos, include_stop, skip_special, return_ids, add_special;
     bool stream, include_usage, continuous_usage;
 };
+
+/* About how many bytes a completion of these takes from now until it ends, without its answer.  Of
+ * what its tokens will take, so much as some thousands need: what is generated beyond takes far
+ * less than the keys and values of the same tokens, of which there is a fixed number. */
+size_t hzp_completion_bytes(const struct hzp_completion_params *params);
+/* About how many bytes the answer to a completion takes while it is made as a tree and written. */
+size_t hzp_completion_answer_bytes(const struct hzp_completion *c);
 
 /* The defaults of the HTTP interface. */
 void hzp_completion_defaults(struct hzp_completion_params *params);
@@ -113,10 +123,18 @@ int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *eng
 /* Fields that say what the answer may be: allowed_token_ids, bad_words, response_format,
  * structured_outputs and its relatives.  chat: NULL, or what is known of a chat's answer;
  * must_call: its tools have to be called; else they only may be, where a field asks for a
- * structure.  Errors as above. */
+ * structure.  A grammar is only asked for, so that what else is wrong is found before it is made.
+ * Errors as above. */
 int hzp_structure_parse(const json_t *body, const struct hzp_engine *engine,
                         const struct hzp_structure *chat, bool must_call,
                         struct hzp_completion_params *params, struct hzp_err_text *reterr);
+/* After hzp_structure_parse(): the grammar that is asked for becomes a part of params->tokens, if
+ * it is kept.  False: it has yet to be made. */
+bool hzp_structure_find(struct hzp_completion_params *params, const struct hzp_engine *engine);
+/* Makes it; sizes, `abandoned` and returns as hzp_structures_make(); an error names the field. */
+int hzp_structure_make(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                       enum hzp_structure_size size, bool (*abandoned)(void *ctx), void *ctx,
+                       struct hzp_err_text *reterr);
 void hzp_structure_params_fini(struct hzp_completion_params *params);
 /* n, min_tokens; max_tokens is checked against min_tokens later. */
 int hzp_completion_check_choices(const struct hzp_completion_params *params,

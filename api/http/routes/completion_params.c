@@ -5,6 +5,7 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 #include "base/json.h"
+#include "text/chars/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -89,25 +90,68 @@ static int check_length(struct hzp_completion_params *params, const struct hzp_e
     return HZP_OK;
 }
 
+static int too_long(int32_t context, int32_t max_tokens, struct hzp_err_text *reterr)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
+                          "This model's maximum context length is %d tokens. However, you "
+                          "requested more than %lld tokens (more than %d in the prompt, %d to "
+                          "generate)",
+                          context, (long long)context + max_tokens, context, max_tokens);
+}
+
+/* Whether a text surely has more tokens than the context, without the work of all of them: its
+ * beginning has.  Where the beginning ends within a token, it may have some more than in the text.
+ */
+static bool begins_too_long(struct hzp_tokenizer *tok, const char *text, size_t bytes,
+                            unsigned flags, int32_t context)
+{
+    enum { TOKEN_BYTES = 16, SLACK = 64 };
+    size_t most = ((size_t)context + SLACK) * TOKEN_BYTES;
+    struct hzp_tokens tokens = {0};
+    if (bytes <= 2 * most)
+        return false;
+    while (most && ((unsigned char)text[most] & 0xC0) == 0x80)
+        most--;
+    int r = hzp_tokenizer_encode(tok, text, most, flags, INT32_MAX, &tokens, NULL);
+    bool is = r == HZP_OK && tokens.n > (size_t)context + SLACK;
+    hzp_tokens_fini(&tokens);
+    return is;
+}
+
+/* A prompt that may not be truncated is tokenised as far as the context reaches. */
+static int encode_prompt(const struct hzp_completion_params *params,
+                         const struct hzp_engine *engine, const char *text, size_t bytes,
+                         struct hzp_tokens *prompt, struct hzp_err_text *reterr)
+{
+    struct hzp_tokenizer *tok = engine->parts.tok;
+    int32_t context = engine->parts.plan.positions;
+    unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
+    if (params->add_special)
+        flags |= HZP_TOKENIZER_ADD_SPECIAL;
+    if (params->truncate) /* no tokenizer makes more tokens than bytes */
+        return hzp_tokenizer_encode(tok, text, bytes, flags, INT32_MAX, prompt, reterr);
+    if (begins_too_long(tok, text, bytes, flags, context))
+        return too_long(context, params->max_tokens, reterr);
+    int r = hzp_tokenizer_encode(tok, text, bytes, flags, context, prompt, reterr);
+    bool is_text = bytes <= HZP_TOKENIZER_TEXT_MAX && hzp_utf8_valid(text, bytes) == bytes;
+    return r == HZP_EINVAL && is_text ? too_long(context, params->max_tokens, reterr) : r;
+}
+
 int hzp_completion_add_text(struct hzp_completion_params *params, const struct hzp_engine *engine,
                             const char *text, size_t bytes, struct hzp_err_text *reterr)
 {
     HZP_TRY(new_prompt(params, reterr));
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
     struct hzp_textbuf *copy = &params->prompt_text[params->prompts - 1];
-    if (hzp_textbuf_append(copy, text, bytes) < 0 || hzp_textbuf_append(copy, "", 1) < 0)
-        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
-    copy->bytes = bytes; /* an empty text is a text too */
-    unsigned flags = HZP_TOKENIZER_PARSE_SPECIAL;
-    if (params->add_special)
-        flags |= HZP_TOKENIZER_ADD_SPECIAL;
-    /* No tokenizer makes more tokens than bytes, so the bound on the body bounds this memory. */
-    int r = hzp_tokenizer_encode(engine->parts.tok, text, bytes, flags, INT32_MAX, prompt, reterr);
+    int r = encode_prompt(params, engine, text, bytes, prompt, reterr);
     if (r < 0) {
         if (reterr)
             snprintf(reterr->param, sizeof(reterr->param), "prompt");
         return r;
     }
+    if (hzp_textbuf_append(copy, text, bytes) < 0 || hzp_textbuf_append(copy, "", 1) < 0)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for the prompt now");
+    copy->bytes = bytes; /* an empty text is a text too */
     return check_length(params, engine, prompt, reterr);
 }
 

@@ -8,6 +8,7 @@
 #include "api/http/routes/journal.h"
 #include "api/http/routes/metrics.h"
 #include "api/http/routes/routes.h"
+#include "api/http/routes/structure_wait.h"
 #include "api/http/wire/fields.h"
 #include "api/learn/fingerprint.h"
 #include "base/arena.h"
@@ -78,7 +79,7 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
         const struct hzp_request *rq = a->c->choice[i].rq;
         if (atomic_load(&rq->state) != HZP_REQUEST_UNMET)
             continue;
-        *ret_status = MHD_HTTP_CONFLICT;
+        *ret_status = rq->unmet == HZP_UNMET_FULL ? MHD_HTTP_TOO_MANY_REQUESTS : MHD_HTTP_CONFLICT;
         json_t *json = hzp_unmet_json(rq);
         json_object_set_new(json_object_get(json, "error"), "request_id",
                             json_string(a->x->info.id));
@@ -135,6 +136,8 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].finish == HZP_FINISH_FAILED)
             return reply_failed(a);
+    if (!hzp_exchange_make(x, hzp_completion_answer_bytes(c)))
+        return hzp_reply_no_memory(x);
     if (c->params.form->answer) {
         x->version = hzp_choice_version(c, &c->choice[0]);
         x->staleness = hzp_completion_staleness(c);
@@ -190,12 +193,6 @@ static void news_of_whole(void *ctx)
     hzp_pool_post(a->x->server->pool, &a->task);
 }
 
-/* Only its answer wakes it. */
-static bool resume_whole(struct hzp_exchange *x)
-{
-    return true;
-}
-
 /* ---- streams, before their first event ---- */
 
 static void news_of_stream(void *ctx)
@@ -217,9 +214,8 @@ static void leave_stream(struct hzp_exchange *x)
     hzp_answer_end(x->later);
 }
 
-static bool resume_stream(struct hzp_exchange *x)
+static bool resume_stream(struct hzp_answer *a)
 {
-    struct hzp_answer *a = x->later;
     hzp_completion_pump(a->c, 1);
     if (atomic_load(&a->c->left))
         return false;
@@ -230,6 +226,13 @@ static bool resume_stream(struct hzp_exchange *x)
     if (first->finish == HZP_FINISH_FAILED && !first->seen)
         return reply_failed(a) == MHD_YES;
     return hzp_stream_begin(a) == MHD_YES;
+}
+
+/* Whole answers are woken by their end only; what still waits for its grammar, by nothing. */
+static bool resume(struct hzp_exchange *x)
+{
+    struct hzp_answer *a = x->later;
+    return !a || !a->c->params.stream || resume_stream(a);
 }
 
 /* ---- the route ---- */
@@ -255,7 +258,9 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     hzp_metrics_params(server->metrics, n, max_tokens);
     x->later = a;
     x->leave = stream ? leave_stream : NULL;
-    x->resume = stream ? resume_stream : resume_whole;
+    bool waited = x->resume != NULL;
+    if (!waited)
+        x->resume = resume;
     x->logged = true;
     int r = hzp_journal_begin(a, reterr);
     if (r == HZP_OK) {
@@ -263,13 +268,26 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
         r = hzp_completion_submit(a->c, reterr);
     }
     if (r < 0) {
-        x->resume = NULL;
+        if (!waited)
+            x->resume = NULL;
+        x->later = NULL;
         x->leave = NULL;
         x->logged = false;
         a->counted = true;
         hzp_answer_end(a);
     }
     return r;
+}
+
+/* A lane: the grammar has been made. */
+static void go_on(struct hzp_exchange *x, struct hzp_completion_params *params)
+{
+    struct hzp_err_text err = {0};
+    int r = start(x, params, &err);
+    if (r == HZP_OK)
+        return;
+    x->closing = hzp_reply_fail(x, r, &err) == MHD_NO;
+    hzp_exchange_wake(x);
 }
 
 typedef int (*parse_fn)(const json_t *body, const struct hzp_engine *engine,
@@ -328,6 +346,15 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
     }
     if (refused)
         return r;
+    if (code == HZP_OK && !hzp_exchange_keep(x, hzp_completion_bytes(&params))) {
+        hzp_completion_params_fini(&params);
+        return hzp_reply_no_memory(x);
+    }
+    if (code == HZP_OK && !hzp_structure_find(&params, x->server->engine)) {
+        x->resume = resume;
+        hzp_structure_wait(x, &params, go_on);
+        return MHD_YES;
+    }
     if (code == HZP_OK)
         code = start(x, &params, &err);
     return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;

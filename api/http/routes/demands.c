@@ -222,6 +222,10 @@ json_t *hzp_unmet_json(const struct hzp_request *rq)
     char text[256], what[96] = "";
     if (rq->unmet == HZP_UNMET_UNLEARNED)
         return failed_json(d->min_sequence);
+    if (rq->unmet == HZP_UNMET_FULL)
+        return hzp_error_json(MHD_HTTP_TOO_MANY_REQUESTS,
+                              "the queue is full: too many requests wait for weights", NULL,
+                              "rate_limit_exceeded");
     if (rq->unmet == HZP_UNMET_LOST)
         snprintf(text, sizeof(text),
                  "weights of an earlier state were put back: they are not those asked for");

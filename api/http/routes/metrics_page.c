@@ -710,7 +710,7 @@ static void connections(struct page *p, struct hzp_server *server)
     counter(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted,
             "Times that connections waited for a descriptor.");
     gauge(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies),
-          "Memory of bodies, and of what is read of them.");
+          "Memory of requests: bodies, what is read of them, and answers.");
     counter(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields),
             "Fields of requests that were not known and ignored.");
     counter(p, "hzpserve_http_cpu_seconds_total", http_seconds(),
@@ -719,6 +719,20 @@ static void connections(struct page *p, struct hzp_server *server)
           "How long a stream's next token waits at most for further ones.");
     counter(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined),
             "Tokens of streams written together with an earlier one of their stream.");
+}
+
+static void grammars(struct page *p, struct hzp_server *server)
+{
+    struct hzp_structures_stats s;
+    int in_work = 0;
+    hzp_structures_read_stats(server->engine->parts.structures, &s);
+    for (int i = 0; i < HZP_SERVER_LANES; i++)
+        in_work += hzp_pool_load(server->lane[i]);
+    gauge(p, "hzpserve_grammars_in_work", in_work,
+          "Requests whose grammar is being made, or waits for its turn.");
+    gauge(p, "hzpserve_grammars_kept", s.kept, "Grammars that are kept for further requests.");
+    gauge(p, "hzpserve_grammars_kept_bytes", (double)s.bytes, "Their memory.");
+    counter(p, "hzpserve_grammars_made_total", (double)s.made, "Grammars made.");
 }
 
 char *hzp_metrics_page(struct hzp_server *server)
@@ -732,6 +746,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     snprintf(page.labels, sizeof(page.labels), "model_name=\"%s\",engine=\"0\"", name);
     serving(&page, server);
     connections(&page, server);
+    grammars(&page, server);
     loop(&page, server);
     split(&page, server);
     versions(&page, server);

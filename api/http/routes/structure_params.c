@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BAD_WORDS_MAX = 256 };
+enum { BAD_WORDS_MAX = 256, WORD_MAX = 1 << 14 /* bytes */ };
 
 void hzp_structure_params_fini(struct hzp_completion_params *params)
 {
@@ -18,6 +18,8 @@ void hzp_structure_params_fini(struct hzp_completion_params *params)
     free((void *)params->tokens.bad);
     free((void *)params->tokens.bad_at);
     free((void *)params->tokens.source);
+    free(params->structure);
+    params->structure = NULL;
     memset(&params->tokens, 0, sizeof(params->tokens));
     params->limited = false;
 }
@@ -65,6 +67,9 @@ static int add_bad(const struct hzp_engine *engine, const char *prefix, const ch
     struct hzp_token_rules *tokens = &params->tokens;
     int32_t *at = (int32_t *)tokens->bad_at;
     size_t before = ids->n, size = strlen(prefix) + strlen(word) + 1;
+    if (size > WORD_MAX)
+        return hzp_fail(reterr, HZP_EINVAL, "bad_words: \"%.32s...\" has more than %d bytes", word,
+                        WORD_MAX);
     char *text = hzp_xmalloc(size);
     snprintf(text, size, "%s%s", prefix, word);
     int r = hzp_tokenizer_encode(engine->parts.tok, text, size - 1, 0, INT32_MAX, ids, reterr);
@@ -270,17 +275,50 @@ static int read_asked(const json_t *body, const struct hzp_engine *engine, bool 
         a->structure.free = false; /* the answer is that, or a call */
     if (!must_call && !a->field && !a->structure.free)
         return HZP_OK;
-    const char *field = must_call ? "tool_choice" : a->field ? a->field : "tools";
     struct hzp_err_text err = {0};
-    struct hzp_grammar *grammar = NULL;
-    int r = hzp_structures_get(engine->parts.structures, &a->structure, &grammar, &err);
-    params->tokens.constraint = hzp_grammar_constraint(grammar);
+    params->structure_field = must_call ? "tool_choice" : a->field ? a->field : "tools";
+    int r = hzp_structures_ask(&a->structure, &params->structure, &err);
     if (r < 0)
-        return hzp_fail_param(reterr, r, field, "%s: %.400s", field, err.text);
-    if (engine->front)
-        params->tokens.source = hzp_structures_write(engine->parts.structures, &a->structure);
+        return hzp_fail_param(reterr, r, params->structure_field, "%s: %.400s",
+                              params->structure_field, err.text);
     params->limited = true;
     return HZP_OK;
+}
+
+static void take_grammar(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                         struct hzp_grammar *grammar)
+{
+    params->tokens.constraint = hzp_grammar_constraint(grammar);
+    if (engine->front)
+        params->tokens.source = hzp_structures_write(engine->parts.structures, params->structure);
+    free(params->structure);
+    params->structure = NULL;
+}
+
+bool hzp_structure_find(struct hzp_completion_params *params, const struct hzp_engine *engine)
+{
+    if (!params->structure)
+        return true;
+    struct hzp_grammar *grammar = hzp_structures_kept(engine->parts.structures, params->structure);
+    if (grammar)
+        take_grammar(params, engine, grammar);
+    return grammar != NULL;
+}
+
+int hzp_structure_make(struct hzp_completion_params *params, const struct hzp_engine *engine,
+                       enum hzp_structure_size size, bool (*abandoned)(void *ctx), void *ctx,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_grammar *grammar;
+    struct hzp_err_text err = {0};
+    int r = hzp_structures_make(engine->parts.structures, params->structure, size, abandoned, ctx,
+                                &grammar, &err);
+    if (r == HZP_OK)
+        take_grammar(params, engine, grammar);
+    if (r >= 0 || r == HZP_ECANCELED)
+        return r;
+    return hzp_fail_param(reterr, r, params->structure_field, "%s: %.400s", params->structure_field,
+                          err.text);
 }
 
 int hzp_structure_parse(const json_t *body, const struct hzp_engine *engine,

@@ -9,9 +9,15 @@
 #include "base/json.h"
 #include "weights/json_file.h"
 
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { INFO_BYTES_MAX = 16 << 20 };
+enum {
+    INFO_BYTES_MAX = 16 << 20,
+    WORK_TIMES =
+        16, /* of a text's bytes while it is tokenised: pieces, and as many tokens at most */
+};
 
 /* The text to tokenize: a prompt, or messages. */
 static int read_text(const json_t *body, const struct hzp_engine *engine, struct hzp_textbuf *ret,
@@ -28,93 +34,196 @@ static int read_text(const json_t *body, const struct hzp_engine *engine, struct
     return hzp_textbuf_append(ret, json_string_value(prompt), json_string_length(prompt));
 }
 
-static json_t *tokens_json(const struct hzp_engine *engine, const struct hzp_tokens *tokens,
-                           bool strings)
+/* ---- answers, written as text: a tree of so many values would take a multiple of it ---- */
+
+struct writer {
+    struct hzp_exchange *x;
+    struct hzp_textbuf text;
+    size_t work; /* bytes that the exchange accounts for beside */
+    int r;
+};
+
+/* Makes room, doubling, for which old and new memory count. */
+static bool reserve(struct writer *w, size_t bytes)
 {
-    json_t *ids = json_array(), *texts = strings ? json_array() : json_null();
-    for (size_t i = 0; i < tokens->n; i++) {
-        size_t bytes = 0;
-        const char *text = hzp_tokenizer_spelling(engine->parts.tok, tokens->ids[i], &bytes);
-        json_array_append_new(ids, json_integer(tokens->ids[i]));
-        if (strings)
-            json_array_append_new(texts, hzp_text_json(text ? text : "", text ? bytes : 0));
-    }
-    return json_pack("{s:I, s:i, s:o, s:o}", "count", (json_int_t)tokens->n, "max_model_len",
-                     engine->parts.plan.positions, "tokens", ids, "token_strs", texts);
+    size_t cap = w->text.cap;
+    while (cap < w->text.bytes + bytes)
+        cap = HZP_MAX(2 * cap, (size_t)4096);
+    if (w->r == HZP_OK && cap > w->text.cap &&
+        !hzp_exchange_charge_beside(w->x, w->work + w->text.cap + cap))
+        w->r = HZP_ENOMEM;
+    return w->r == HZP_OK;
 }
 
-static int tokenize(const json_t *body, const struct hzp_engine *engine, json_t **ret,
-                    struct hzp_err_text *reterr)
+static void put(struct writer *w, const char *text, size_t bytes)
 {
+    if (reserve(w, bytes))
+        w->r = hzp_textbuf_append(&w->text, text, bytes);
+}
+
+static void HZP_PRINTF(2, 3) put_format(struct writer *w, const char *format, ...)
+{
+    char text[128];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    put(w, text, (size_t)n);
+}
+
+/* Adds a value of JSON and lets it go; a list without its brackets. */
+static void put_json(struct writer *w, json_t *value)
+{
+    char *text = value ? hzp_json_dumps(value, HZP_JSON_FORM | JSON_ENCODE_ANY) : NULL;
+    size_t cut = json_is_array(value) ? 1 : 0;
+    if (text)
+        put(w, text + cut, strlen(text) - 2 * cut);
+    else
+        w->r = HZP_ENOMEM;
+    free(text);
+    json_decref(value);
+}
+
+static void put_spellings(struct writer *w, const struct hzp_tokenizer *tok,
+                          const struct hzp_tokens *tokens)
+{
+    enum { AT_ONCE = 1024 };
+    for (size_t from = 0; from < tokens->n && w->r == HZP_OK; from += AT_ONCE) {
+        json_t *some = json_array();
+        for (size_t i = from; i < HZP_MIN(from + AT_ONCE, tokens->n); i++) {
+            size_t bytes = 0;
+            const char *text = hzp_tokenizer_spelling(tok, tokens->ids[i], &bytes);
+            json_array_append_new(some, hzp_text_json(text ? text : "", text ? bytes : 0));
+        }
+        put(w, ",", from ? 1 : 0);
+        put_json(w, some);
+    }
+}
+
+static void put_tokens(struct writer *w, const struct hzp_tokens *tokens, bool strings)
+{
+    const struct hzp_assembly *parts = &w->x->server->engine->parts;
+    put_format(w, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", tokens->n,
+               parts->plan.positions);
+    for (size_t i = 0; i < tokens->n && w->r == HZP_OK; i++)
+        put_format(w, i ? ",%d" : "%d", tokens->ids[i]);
+    put_format(w, strings ? "],\"token_strs\":[" : "],\"token_strs\":null}");
+    if (strings) {
+        put_spellings(w, parts->tok, tokens);
+        put_format(w, "]}");
+    }
+}
+
+static int tokenize(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
+{
+    const struct hzp_engine *engine = w->x->server->engine;
     struct hzp_textbuf text = {0};
     struct hzp_tokens tokens = {0};
     bool special, strings = false;
     hzp_given_bool(body, "return_token_strs", &strings);
     int r = read_text(body, engine, &text, &special, reterr);
+    w->work = WORK_TIMES * text.bytes;
+    if (r == HZP_OK && !hzp_exchange_charge_beside(w->x, w->work))
+        r = HZP_ENOMEM;
     if (r == HZP_OK)
         r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
                                  HZP_TOKENIZER_PARSE_SPECIAL |
                                      (special ? HZP_TOKENIZER_ADD_SPECIAL : 0),
                                  INT32_MAX, &tokens, reterr);
+    w->work = text.cap + tokens.cap * sizeof(*tokens.ids);
     if (r == HZP_OK)
-        *ret = tokens_json(engine, &tokens, strings);
+        put_tokens(w, &tokens, strings);
     hzp_textbuf_fini(&text);
     hzp_tokens_fini(&tokens);
-    return r;
+    return r < 0 ? r : w->r;
 }
 
-static int detokenize(const json_t *body, const struct hzp_engine *engine, json_t **ret,
-                      struct hzp_err_text *reterr)
+/* The ids of the list, and how many bytes their texts have at most. */
+static int read_tokens(const json_t *list, const struct hzp_engine *engine, struct hzp_tokens *ret,
+                       size_t *ret_bytes, struct hzp_err_text *reterr)
 {
-    const json_t *list = json_object_get(body, "tokens"), *value;
-    struct hzp_tokens tokens = {0};
-    struct hzp_textbuf text = {0};
+    const json_t *value;
     size_t i;
-    int r = HZP_OK;
-    if (!json_is_array(list))
-        return hzp_fail_param(reterr, HZP_EINVAL, "tokens", "tokens must be a list of tokens");
     json_array_foreach(list, i, value)
     {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         int32_t token = (int32_t)id;
+        size_t bytes = 0;
         if (id < 0 || id >= engine->parts.config.vocab)
-            r = hzp_fail_param(reterr, HZP_EINVAL, "tokens",
-                               "tokens: item %zu is not an integer from 0 to %d", i,
-                               engine->parts.config.vocab - 1);
-        else
-            r = hzp_tokens_append(&tokens, &token, 1);
-        if (r < 0)
-            break;
+            return hzp_fail_param(reterr, HZP_EINVAL, "tokens",
+                                  "tokens: item %zu is not an integer from 0 to %d", i,
+                                  engine->parts.config.vocab - 1);
+        HZP_TRY(hzp_tokens_append(ret, &token, 1));
+        if (hzp_tokenizer_spelling(engine->parts.tok, token, &bytes))
+            *ret_bytes += bytes;
     }
+    return HZP_OK;
+}
+
+static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
+{
+    enum { TEXT_TIMES = 12 }; /* of a text's bytes: itself, as a value, escaped, each doubling */
+    const struct hzp_engine *engine = w->x->server->engine;
+    const json_t *list = json_object_get(body, "tokens");
+    struct hzp_tokens tokens = {0};
+    struct hzp_textbuf text = {0};
+    size_t bytes = 0;
+    if (!json_is_array(list))
+        return hzp_fail_param(reterr, HZP_EINVAL, "tokens", "tokens must be a list of tokens");
+    int r = read_tokens(list, engine, &tokens, &bytes, reterr);
+    w->work = tokens.cap * sizeof(*tokens.ids) + TEXT_TIMES * bytes;
+    if (r == HZP_OK && !hzp_exchange_charge_beside(w->x, w->work))
+        r = HZP_ENOMEM;
     if (r == HZP_OK)
         r = hzp_tokenizer_decode(engine->parts.tok, tokens.ids, tokens.n, false, &text);
-    if (r == HZP_OK)
-        *ret = json_pack("{s:o}", "prompt", hzp_text_json(text.bytes ? text.data : "", text.bytes));
+    if (r == HZP_OK) {
+        put_format(w, "{\"prompt\":");
+        put_json(w, hzp_text_json(text.bytes ? text.data : "", text.bytes));
+        put_format(w, "}");
+    }
     hzp_tokens_fini(&tokens);
     hzp_textbuf_fini(&text);
-    return r;
+    return r < 0 ? r : w->r;
+}
+
+static int count_tokens(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
+{
+    json_t *count = NULL;
+    if (!hzp_exchange_charge_beside(w->x, WORK_TIMES * w->x->bytes))
+        return HZP_ENOMEM;
+    HZP_TRY(hzp_messages_count(body, w->x->server->engine, &count, reterr));
+    put_json(w, count);
+    return w->r;
 }
 
 static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set *fields,
-                             int (*answer)(const json_t *, const struct hzp_engine *, json_t **,
-                                           struct hzp_err_text *))
+                             int (*answer)(const json_t *, struct writer *, struct hzp_err_text *))
 {
     enum MHD_Result r;
-    json_t *body = hzp_exchange_json(x, &r), *ret = NULL, *ignored = NULL;
+    json_t *body = hzp_exchange_json(x, &r), *ignored = NULL;
     struct hzp_err_text err = {.text = ""};
+    struct writer w = {.x = x};
     if (!body)
         return r;
     int code = hzp_fields_check(fields, body, &ignored, &err);
     if (code == HZP_OK)
-        code = answer(body, x->server->engine, &ret, &err);
+        code = answer(body, &w, &err);
     json_decref(ignored);
     json_decref(body);
-    return code < 0 ? hzp_reply_fail(x, code, &err) : hzp_reply_json(x, MHD_HTTP_OK, ret);
+    if (code == HZP_OK) {
+        put(&w, "", 1);
+        code = w.r;
+    }
+    char *text = code == HZP_OK ? realloc(w.text.data, w.text.bytes) : NULL;
+    if (text)
+        return hzp_reply_text(x, MHD_HTTP_OK, "application/json", text);
+    hzp_textbuf_fini(&w.text);
+    return hzp_reply_fail(x, code == HZP_OK ? (int)HZP_ENOMEM : code, &err);
 }
 
 enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x)
 {
-    return route(x, &hzp_fields_count_tokens, hzp_messages_count);
+    return route(x, &hzp_fields_count_tokens, count_tokens);
 }
 
 enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x)

@@ -223,6 +223,7 @@ static void look(void *ctx)
     if (known && !ended(&job) && !left && hzp_now_ns() < w->end_ns &&
         hzp_engine_running(server->engine))
         return;
+    hzp_state_hold_job(server->engine->state, w->job, false);
     hzp_notify_unpoll(server->notify, &w->note);
     hzp_hangup_forget(server->hangup, x->fd);
     if (left || reply_job(x, &job) == MHD_NO)
@@ -255,6 +256,7 @@ enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job
         json_decref(what);
         return hzp_reply_conflict(x, r, &err);
     }
+    hzp_state_hold_job(x->server->engine->state, id, true);
     json_object_set_new(what, "job", json_integer((json_int_t)id));
     audit(x, action, what);
     struct waiter *w = hzp_xcalloc(1, sizeof(*w));

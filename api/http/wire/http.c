@@ -23,6 +23,8 @@ enum {
     IO_THREADS_MAX = 8,
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
+    LONG_BYTES = 256 << 10, /* from here on a body is long */
+    SLOW_THREADS = 2,
     BODY_ROOM = 1024,
     FEED_BYTES = 64 << 10,  /* piece of a long body that is given to the route at a time */
     HEADER_ROOM = 32 << 10, /* a connection's, for its request's header and its answer's */
@@ -290,24 +292,6 @@ static enum MHD_Result open_exchange(struct hzp_exchange *x, struct MHD_Connecti
 
 /* ---- bodies ---- */
 
-bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes)
-{
-    struct hzp_server *server = x->server;
-    int64_t more = (int64_t)(x->room + bytes) - atomic_load(&x->charged);
-    int64_t all = atomic_fetch_add(&server->bodies, more) + more;
-    if (more > 0 && all > server->settings->body_memory) {
-        atomic_fetch_sub(&server->bodies, more);
-        return false;
-    }
-    atomic_fetch_add(&x->charged, more);
-    return true;
-}
-
-static void uncharge(struct hzp_exchange *x)
-{
-    atomic_fetch_sub(&x->server->bodies, atomic_exchange(&x->charged, 0));
-}
-
 /* Makes room for more of the body.  False: there is no memory, which is the answer then. */
 static bool grow_body(struct hzp_exchange *x, size_t bytes)
 {
@@ -427,7 +411,8 @@ void hzp_exchange_release(struct hzp_exchange *x)
     struct hzp_server *server = x->server;
     if (atomic_fetch_sub(&x->holds, 1) > 1)
         return;
-    uncharge(x);
+    hzp_exchange_uncharge(x);
+    atomic_fetch_sub(&server->bodies, atomic_exchange(&x->kept, 0));
     if (x->response)
         MHD_destroy_response(x->response);
     free(x->body);
@@ -447,7 +432,7 @@ static bool run_route(void *ctx)
     free(x->body); /* an answer that comes later does not use it */
     x->body = NULL;
     x->room = 0;
-    uncharge(x);
+    hzp_exchange_uncharge(x);
     /* With resume, the handler answers later, or has done so: from then on its exchange is used by
      * another thread. */
     if (!x->resume || r == MHD_NO) {
@@ -490,10 +475,11 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     if (!x->route->pooled)
         return x->route->answer(x);
     x->task = (struct hzp_pool_task){.run = run_route, .ctx = x};
+    bool is_long = x->received >= LONG_BYTES;
     /* Parks first: the task may end before this thread goes on. */
     if (!hzp_exchange_park(x))
         return MHD_NO;
-    hzp_pool_post(x->server->pool, &x->task);
+    hzp_pool_post(is_long ? x->server->slow : x->server->pool, &x->task);
     return MHD_YES;
 }
 
@@ -660,12 +646,23 @@ static void name_model(struct hzp_server *s)
     free(path);
 }
 
+/* A lane is given to what the one before it did not finish: the later ones have the longer work. */
+static int start_pools(struct hzp_server *s)
+{
+    static const int threads[HZP_SERVER_LANES] = {2, 2, 1};
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
+    HZP_TRY(hzp_pool_create(workers, false, &s->pool));
+    HZP_TRY(hzp_pool_create(SLOW_THREADS, true, &s->slow));
+    for (int i = 0; i < HZP_SERVER_LANES; i++)
+        HZP_TRY(hzp_pool_create(threads[i], i > 0, &s->lane[i]));
+    return HZP_OK;
+}
+
 /* Starts all but what needs the engine.  After an error the server is freed. */
 static int start(struct hzp_server *s, struct hzp_port *port, struct hzp_err_text *reterr)
 {
     const struct hzp_http_settings *settings = s->settings;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int workers = (int)HZP_MIN(HZP_MAX(cores, POOL_THREADS_MIN), POOL_THREADS_MAX);
     s->created = time(NULL);
     s->relayed = port->relayed;
     hzp_lock_init(&s->policy_lock, HZP_LOCK_POLICY);
@@ -676,9 +673,8 @@ static int start(struct hzp_server *s, struct hzp_port *port, struct hzp_err_tex
     struct hzp_join join = {.processors = processors(),
                             .threads = io_threads(),
                             .bound_ns = (uint64_t)settings->join_ms * 1000000u};
-    if (r == HZP_OK &&
-        (hzp_hangup_create(&s->hangup) < 0 || hzp_notify_create(&join, &s->notify) < 0 ||
-         hzp_pool_create(workers, &s->pool) < 0))
+    if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 ||
+                        hzp_notify_create(&join, &s->notify) < 0 || start_pools(s) < 0))
         r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     if (r == HZP_OK)
         r = start_daemon(s, reterr);
@@ -737,6 +733,9 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
             usleep(1000);
     }
     hzp_pool_destroy(server->pool);
+    hzp_pool_destroy(server->slow);
+    for (int i = 0; i < HZP_SERVER_LANES; i++)
+        hzp_pool_destroy(server->lane[i]);
     hzp_notify_destroy(server->notify);
     hzp_hangup_destroy(server->hangup);
     hzp_door_destroy(server->door);

@@ -6,7 +6,9 @@
  *
  *     api/http/wire/door.h     accepts connections, bounds their number, ends slow ones
  *     I/O threads         headers, bodies, sockets; a route that takes no time is answered here
- *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled)
+ *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled);
+ *                         those with long bodies in a pool of their own, so that no number of them
+ *                         keeps a short one waiting, and what takes seconds in others (lanes)
  *     api/http/wire/notify.h   is told by the engine thread which requests have new tokens, and
  *                              wakes
  *                         the I/O thread of each
@@ -44,6 +46,8 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
+enum { HZP_SERVER_LANES = 3 };
+
 enum hzp_server_state { HZP_SERVER_UP, HZP_SERVER_DRAINING, HZP_SERVER_FAILED };
 
 struct hzp_exchange;
@@ -78,6 +82,8 @@ struct hzp_server {
     struct hzp_door *door;
     struct hzp_notify *notify;
     struct hzp_pool *pool;
+    struct hzp_pool *slow;                   /* for long bodies */
+    struct hzp_pool *lane[HZP_SERVER_LANES]; /* for what a route does that may take seconds */
     struct MHD_Daemon *daemon;
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
@@ -90,7 +96,8 @@ struct hzp_server {
     _Atomic int active;          /* requests being answered */
     _Atomic int parked;          /* those that are suspended */
     _Atomic int held;            /* exchanges whose memory is in use */
-    _Atomic int64_t bodies;      /* bytes of memory that bodies and what is read of them take */
+    _Atomic int64_t bodies;      /* bytes of memory of requests: bodies, what is read of them, what
+                                  * waits and runs, answers */
     _Atomic int64_t joined;      /* tokens of streams written together with an earlier one */
     _Atomic bool closing;        /* nothing is parked any more */
 };
@@ -106,7 +113,10 @@ struct hzp_exchange {
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, also those that were fed already */
-    _Atomic int64_t charged;    /* part of hzp_server.bodies */
+    _Atomic int64_t charged;    /* part of hzp_server.bodies: the body, and what is read of it */
+    _Atomic int64_t kept;       /* another part: until the exchange ends */
+    int64_t making;             /* of `kept`: an answer that is being made */
+    size_t tree;                /* of `charged`: the body as a tree of values */
     size_t thrown_away;         /* bytes read of an oversized body */
     size_t journal;             /* bytes of the body in front of its JSON (journal.h) */
     bool resumed;               /* a stream that another rank 0 has begun; journal may be 0 */
@@ -192,12 +202,24 @@ void hzp_exchange_wake(struct hzp_exchange *x);
 void hzp_exchange_hold(struct hzp_exchange *x);
 void hzp_exchange_release(struct hzp_exchange *x);
 
-/* ---- memory ---- */
+/* ---- memory ----
+ *
+ * All exchanges together account for `memory` of --max-body at most.  Where a function returns
+ * false there is not so much, and hzp_reply_no_memory() is the answer. */
 
-/* From now on the exchange accounts for so many bytes of memory beside x->body, of `memory` of
- * --max-body over all exchanges.  False: there is not so much; hzp_reply_no_memory() is the
- * answer. */
+/* From now on the exchange accounts for so many bytes beside x->body, until its handler returns. */
 bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes);
+/* The same beside the tree that hzp_exchange_json() has made. */
+bool hzp_exchange_charge_beside(struct hzp_exchange *x, size_t bytes);
+/* The handler has returned: its body, and what it read of it, are gone. */
+void hzp_exchange_uncharge(struct hzp_exchange *x);
+/* So many more bytes are kept until the exchange ends, answered or not.  One thread at a time. */
+bool hzp_exchange_keep(struct hzp_exchange *x, size_t bytes);
+/* An answer is being made that takes so many bytes at most; from when it is replied on its text
+ * counts.  Answers of some 64 KiB need no such call. */
+bool hzp_exchange_make(struct hzp_exchange *x, size_t bytes);
+/* The answer's text is made, and takes so many bytes.  False: it has to be thrown away. */
+bool hzp_exchange_made(struct hzp_exchange *x, size_t bytes);
 /* 503, code "overloaded". */
 enum MHD_Result hzp_reply_no_memory(struct hzp_exchange *x);
 

@@ -84,6 +84,10 @@ enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *t
 {
     if (!text)
         return MHD_NO;
+    if (!hzp_exchange_made(x, strlen(text))) {
+        free(text);
+        return hzp_reply_no_memory(x);
+    }
     struct MHD_Response *response =
         MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (response)
@@ -103,6 +107,10 @@ enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *
     json_decref(json);
     if (!text)
         return MHD_NO;
+    if (!hzp_exchange_made(x, strlen(text))) {
+        free(text);
+        return hzp_reply_no_memory(x);
+    }
     struct MHD_Response *response =
         MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (!response) {
@@ -185,7 +193,8 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-/* About how much memory a JSON text takes as a tree of values. */
+/* About how much memory a JSON text takes as a tree of values, and what is made of its texts while
+ * it is read: copies, a rendered prompt, tokens. */
 static size_t tree_bytes(const char *text, size_t bytes)
 {
     size_t objects = 0, arrays = 0, values = 1;
@@ -194,7 +203,7 @@ static size_t tree_bytes(const char *text, size_t bytes)
         arrays += text[i] == '[';
         values += text[i] == ',' || text[i] == ':';
     }
-    return bytes + objects * 256 + arrays * 128 + values * 64;
+    return 2 * bytes + objects * 256 + arrays * 128 + values * 64;
 }
 
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
@@ -204,10 +213,11 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
     size_t bytes = x->bytes - x->journal, need = tree_bytes(text, bytes);
     if (need > (size_t)x->server->settings->body_memory / 2) {
         *ret_answered = hzp_reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE, NULL, NULL,
-                                        "the body has too many values");
+                                        "the body has too many values, or is too long");
         return NULL;
     }
-    if (!hzp_exchange_charge(x, need)) {
+    x->tree = need;
+    if (!hzp_exchange_charge_beside(x, 0)) {
         *ret_answered = hzp_reply_no_memory(x);
         return NULL;
     }

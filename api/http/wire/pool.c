@@ -12,6 +12,9 @@ struct hzp_pool {
     /* under lock */
     struct hzp_pool_task *first, *last;
     bool stop;
+    int load; /* tasks that are queued or run */
+
+    bool background;
     int threads;
     pthread_t thread[];
 };
@@ -21,6 +24,7 @@ static void append(struct hzp_pool *pool, struct hzp_pool_task *task)
 {
     task->queued = true;
     task->next = NULL;
+    pool->load++;
     if (pool->last)
         pool->last->next = task;
     else
@@ -41,6 +45,7 @@ static void run_first(struct hzp_pool *pool)
     hzp_lock_release(&pool->lock);
     bool over = task->run(task->ctx);
     hzp_lock_take(&pool->lock);
+    pool->load--;
     if (over)
         return;
     task->running = false;
@@ -54,6 +59,8 @@ static void *pool_main(void *arg)
 {
     struct hzp_pool *pool = arg;
     hzp_thread_yielding(true);
+    if (pool->background)
+        hzp_thread_background();
     hzp_lock_take(&pool->lock);
     for (;;) {
         while (!pool->first && !pool->stop)
@@ -66,10 +73,11 @@ static void *pool_main(void *arg)
     return NULL;
 }
 
-int hzp_pool_create(int threads, struct hzp_pool **ret)
+int hzp_pool_create(int threads, bool background, struct hzp_pool **ret)
 {
     struct hzp_pool *pool =
         hzp_xcalloc(1, sizeof(*pool) + (size_t)threads * sizeof(pool->thread[0]));
+    pool->background = background;
     hzp_lock_init(&pool->lock, HZP_LOCK_POOL);
     pthread_cond_init(&pool->cond, NULL);
     for (int i = 0; i < threads; i++) {
@@ -98,12 +106,45 @@ void hzp_pool_destroy(struct hzp_pool *pool)
     free(pool);
 }
 
-void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task)
+bool hzp_pool_post_unless(struct hzp_pool *pool, struct hzp_pool_task *task,
+                          const _Atomic bool *left)
 {
     hzp_lock_take(&pool->lock);
-    if (task->running)
+    bool post = !left || !atomic_load(left);
+    if (post && task->running)
         task->again = true;
-    else if (!task->queued)
+    else if (post && !task->queued)
         append(pool, task);
     hzp_lock_release(&pool->lock);
+    return post;
+}
+
+void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task)
+{
+    hzp_pool_post_unless(pool, task, NULL);
+}
+
+bool hzp_pool_take_back(struct hzp_pool *pool, struct hzp_pool_task *task)
+{
+    hzp_lock_take(&pool->lock);
+    struct hzp_pool_task *before = NULL, *at = pool->first;
+    for (; at && at != task; at = at->next)
+        before = at;
+    if (at) {
+        *(before ? &before->next : &pool->first) = task->next;
+        if (pool->last == task)
+            pool->last = before;
+        task->queued = false;
+        pool->load--;
+    }
+    hzp_lock_release(&pool->lock);
+    return at != NULL;
+}
+
+int hzp_pool_load(struct hzp_pool *pool)
+{
+    hzp_lock_take(&pool->lock);
+    int load = pool->load;
+    hzp_lock_release(&pool->lock);
+    return load;
 }

@@ -15,6 +15,8 @@
 
 #include "base/err.h"
 
+#include <stdatomic.h>
+
 struct hzp_pool;
 
 struct hzp_pool_task {
@@ -26,12 +28,24 @@ struct hzp_pool_task {
     bool queued, running, again;
 };
 
-/* HZP_ENOMEM: no thread is left. */
-int hzp_pool_create(int threads, struct hzp_pool **ret);
+/* background: its threads give way to all others (base/thread.h).  HZP_ENOMEM: no thread is left.
+ */
+int hzp_pool_create(int threads, bool background, struct hzp_pool **ret);
 /* Runs what is queued, then ends the threads.  NULL: no effect. */
 void hzp_pool_destroy(struct hzp_pool *pool);
 
 /* The task runs soon on a thread of the pool; its memory is the caller's until it has run. */
 void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task);
+
+/* The same, unless nobody waits for the task any more.  False: *left is set, and the task is not in
+ * the queue. */
+bool hzp_pool_post_unless(struct hzp_pool *pool, struct hzp_pool_task *task,
+                          const _Atomic bool *left);
+/* Takes a task out of the queue.  False: it is not there: it runs, has run, or was not posted.
+ * After *left was set, of two threads that post unless and take back one has the task. */
+bool hzp_pool_take_back(struct hzp_pool *pool, struct hzp_pool_task *task);
+
+/* Tasks in the queue now, and those that run. */
+int hzp_pool_load(struct hzp_pool *pool);
 
 #endif
