@@ -238,6 +238,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
     examples.chat = run->parts.chat;
     examples.fields = o->fields;
+    examples.too_long = (enum hzp_too_long)(1 + o->too_long);
     int r =
         hzp_examples_load_option(&examples, o->data, "--data", &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)

@@ -105,6 +105,10 @@ static const struct hzp_option queue_parts[] = {
     INT("", engine.learning.queue_samples, NULL, 1, BIG, 0, NULL),
     INT("tokens", engine.learning.queue_tokens, NULL, 1, BIG, 0, NULL),
 };
+static const struct hzp_option eval_parts[] = {
+    INT("", train.eval_every, NULL, 0, BIG, 0, NULL),
+    INT("patience", train.patience, NULL, 0, BIG, 0, NULL),
+};
 static const struct hzp_option throttle_parts[] = {
     SIZE("", engine.ranks.link_rate, NULL, 0, 1e15, 0, NULL),
     NUM("latency", engine.ranks.link_latency_ms, NULL, 0, 1e5, 0, NULL),
@@ -335,7 +339,8 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--keep", engine.learning.keep, "last=2,hourly=24", "POLICY", SERVE | TRAIN,
          "checkpoints that stay on disk, such as last=5,every=100,tagged: the newest N (last=N), "
          "the newest of each of the last N hours (hourly=N), the oldest of each N versions "
-         "(every=N); "
+         "(every=N), train: that of the lowest loss on --eval (best), which also becomes the "
+         "result; "
          "those with a name or a file named keep stay in any case"),
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples, and with --from-scratch of the weights: another one is "
@@ -404,17 +409,23 @@ const struct hzp_option hzp_option_table[] = {
 
     HEADING("data", "Data"),
     TEXT("--data", train.data, NULL, "FILE", EVAL | TRAIN,
-         "JSONL examples (prompt and completion, text, messages, ShareGPT, alpaca); plain text if "
-         "named .txt"),
+         "JSONL examples (prompt and completion, text, messages, ShareGPT, alpaca, input and "
+         "output); a table if named .csv or .tsv; plain text if named .txt"),
+    CHOICE("--too-long", train.too_long, "fail", "cut|skip|fail", EVAL | TRAIN,
+           "examples of more tokens than --micro-rows, or the context, allows: cut: from the left "
+           "of the prompt, never of the answer; skip: leave them out; fail: count them and stop. "
+           "Plain text is split in any case"),
     TEXT("--prompt-field", train.fields.prompt, NULL, "NAME", EVAL | TRAIN,
-         "field of the prompt in examples that name it otherwise; default: prompt"),
+         "field, or column, of the prompt in examples that name it otherwise; default: prompt"),
     TEXT("--completion-field", train.fields.completion, NULL, "NAME", EVAL | TRAIN,
-         "field of the completion in examples that name it otherwise; default: completion"),
+         "field, or column, of the completion, likewise; default: completion"),
     TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
     TEXT("--eval", train.eval_data, NULL, "FILE", TRAIN,
          "examples that are not trained on, to evaluate the loss on"),
-    INT("--eval-every", train.eval_every, "0", 0, BIG, TRAIN,
-        "updates between evaluations; 0: only at start and end"),
+    PARTS(
+        "--eval-every", eval_parts, "0,patience=0", "N[,patience=N]", TRAIN,
+        "updates between evaluations; 0: only at start and end; patience: stop early when so many "
+        "evaluations in a row have not lowered the loss; 0: never"),
     INT("--epochs", train.epochs, "1", 1, 1e9, TRAIN,
         "passes over the examples; epochs times examples is at most 300 million"),
     FLAG("--resume", train.resume, TRAIN, "continue from the newest checkpoint in --out"),

@@ -58,7 +58,8 @@ struct hzp_serve_settings {
 struct hzp_train_settings {
     struct hzp_example_fields fields; /* eval has these and the data, too */
     const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir;
-    int64_t epochs, eval_every, resume;
+    int64_t epochs, eval_every, patience, resume;
+    int64_t too_long; /* 1 +: enum hzp_too_long; eval has it, too */
 };
 
 struct hzp_complete_settings { /* chat has the temperature, too */

@@ -174,6 +174,9 @@ def test_forms():
                  "alpaca": {"instruction": "Begin.", "input": "", "output": "Once upon a time"},
                  "messages": {"messages": [{"role": "user", "content": "Begin."},
                                            {"role": "assistant", "content": "Once upon a time"}]},
+                 "io": {"input": "Once", "output": " upon a time", "label": 3},
+                 "trl": {"prompt": [{"role": "user", "content": "Begin."}],
+                         "completion": [{"role": "assistant", "content": "Once upon a time"}]},
                  "sharegpt": {"conversations": [{"from": "human", "value": "Begin."},
                                                 {"from": "gpt", "value": "Once upon a time"}]}}
         got = {}
@@ -183,8 +186,21 @@ def test_forms():
             got[name] = run("eval", MODEL, "--data", str(where / f"{name}.jsonl"), *fields).stdout
             run("train", MODEL, "--data", str(where / f"{name}.jsonl"), "--out", str(where / name), *fields)
             assert (where / name / "train.jsonl").exists()
-        assert got["named"] == got["pair"] and got["messages"] == got["sharegpt"] != got["alpaca"]
-        fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question"])
+        assert got["named"] == got["pair"] == got["io"]
+        assert got["messages"] == got["sharegpt"] == got["trl"] != got["alpaca"]
+        (where / "t.csv").write_text("id,question,answer\n7,Once,\" upon a time\"\n")
+        fields = ["--prompt-field", "question", "--completion-field", "answer"]
+        assert run("eval", MODEL, "--data", str(where / "t.csv"), *fields).stdout == got["pair"]
+        fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question", "--prompt-field"])
+        (where / "long.jsonl").write_text("".join(json.dumps({"prompt": "word " * n, "completion": " end"}) + "\n"
+                                                  for n in (3, 90, 4)))
+        command = ["train", MODEL, "--data", str(where / "long.jsonl"), "--out", str(where / "cut"), "--micro-rows",
+                   "32"]
+        err = run(*command, status=1).stderr
+        assert "1 of 3 examples" in err and "(line 2)" in err and "--too-long" in err, err
+        for word, samples in (("cut", 3), ("skip", 2)):
+            err = run(*command[:-3], str(where / word), *command[-2:], "--too-long", word).stderr
+            assert f"samples={samples} " in err and "(line 2)" in err and f"--too-long {word}" in err, err
         (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
         fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
 
