@@ -205,6 +205,31 @@ def test_forms():
         fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
 
 
+def test_best():
+    """The checkpoint of the lowest evaluation loss is kept and becomes the result; a run that gets worse ends."""
+    with tempfile.TemporaryDirectory() as there:
+        where = pathlib.Path(there)
+        out, log = where / "out", where / "out" / "train.jsonl"
+        (where / "data.jsonl").write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n" for i in range(4)))
+        (where / "held.jsonl").write_text(json.dumps({"text": "The little girl was very happy and went home."}) + "\n")
+        command = ["train", MODEL, "--data", str(where / "data.jsonl"), "--out", str(out), "--epochs", "400",
+                   "--update-tokens", "12", "--lr", "5e-3", "--eval", str(where / "held.jsonl")]
+        for options, word in ((["--keep", "best", "--eval-every", "2,patience=3"], ""),
+                              (["--eval-every", "0,patience=3"], "--eval-every"), (["--eval-every", "x"], "--eval-every")):
+            err = run(*command, *options, status=2 if word else 0).stderr
+            assert word in err, err
+        fails("serve", MODEL, "--state", str(where / "state"), "--keep", "best", status=2, says=["--keep", "train"])
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        evals = [(line["eval_loss"], line["step"]) for line in lines if "eval_loss" in line and line["step"]]
+        best, last = min(evals), evals[-1][1]
+        assert [step for _, step in evals] == list(range(2, last + 1, 2)) and last == best[1] + 6 < 400, evals
+        err = run(*command, "--keep", "best", "--eval-every", "2,patience=3", "--resume").stderr
+        assert (out / f"checkpoint-{best[1]}").is_dir() and f"after update {best[1]}," in err, err
+        assert len(list(out.glob("checkpoint-*"))) == 2  # and the newest
+        got = json.loads(run("eval", str(out), "--data", str(where / "held.jsonl"), "--json").stdout)
+        assert abs(got["mean_nll"] - best[0]) < 1e-4, (got, best)
+
+
 def test_file_limit():
     """Under a limit on file sizes: an error that names the file, not a signal."""
     def limited():
