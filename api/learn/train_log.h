@@ -28,7 +28,7 @@ void hzp_train_log_close(struct hzp_train_log *log); /* NULL: no effect */
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report);
 void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens);
 
-/* The evaluation with the lowest loss after an update, also of the runs that this one continues, and
+/* The evaluation with the lowest loss after an update, also of runs that this one continues, and
  * how many came after it.  step 0: there is none. */
 struct hzp_train_best {
     int64_t step, since;
