@@ -439,7 +439,7 @@ const struct hzp_option hzp_option_table[] = {
         "maximum tokens generated"),
     INT("--min-tokens", complete.min_tokens, "0", 0, 1 << 24, COMPLETE,
         "minimum tokens generated: an earlier end is not drawn"),
-    NUM("--temperature", complete.temperature, "1", 0, 100, COMPLETE | CHAT,
+    NUM("--temperature", complete.temperature, "1", 0, 100, COMPLETE,
         "sampling temperature; 0: greedy decoding"),
     NUM("--top-p", complete.top_p, "1", 0, 1, COMPLETE,
         "nucleus sampling: the likeliest tokens up to this cumulative probability"),
@@ -467,6 +467,9 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--raw", complete.raw, COMPLETE, "add no special tokens to the prompt, which has its own"),
 
     HEADING("chat", "Chat"),
+    NUM("--temperature", chat.temperature, "-1", -1, 100, CHAT,
+        "sampling temperature; 0: greedy decoding; -1: that of the model's generation_config.json, "
+        "or 1"),
     TEXT("--system", chat.system, NULL, "TEXT", CHAT, "system message"),
     INT("--max-tokens", chat.max_tokens, "0", 0, 1 << 24, CHAT,
         "maximum tokens of an answer; 0: as many as the context has room for"),

@@ -62,7 +62,7 @@ struct hzp_train_settings {
     int64_t too_long; /* 1 +: enum hzp_too_long; eval has it, too */
 };
 
-struct hzp_complete_settings { /* chat has the temperature, too */
+struct hzp_complete_settings {
     double temperature, top_p, min_p, repetition, presence, frequency;
     int64_t top_k, max_tokens, min_tokens, seed, choices;
     int64_t ignore_eos, echo, raw;
@@ -77,6 +77,7 @@ struct hzp_client_settings {
 
 struct hzp_chat_settings {
     const char *system;
+    double temperature; /* -1: the model's */
     int64_t max_tokens; /* 0: the server's default */
 };
 

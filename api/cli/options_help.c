@@ -180,6 +180,7 @@ static const struct topic {
      "  MODEL/serve.options     its own settings for serve: one option a line, # a comment;\n"
      "                          environment and command line override them\n"
      "  ~/.local/share/hzpserve state of servers (or below $XDG_DATA_HOME; --state)\n"
+     "  ~/.local/state/hzpserve the history of chat (or below $XDG_STATE_HOME)\n"
      "  ~/.cache/hzpserve       plans of search (or below $XDG_CACHE_HOME; --plans)\n"},
     {"environment", "environment variables",
      "  HZP_API_KEY             as --api-key\n"
