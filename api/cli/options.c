@@ -13,24 +13,25 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The commands whose word names a model. */
+enum {
+    WITH_MODEL = HZP_COMMAND_SERVE | HZP_COMMAND_COMPLETE | HZP_COMMAND_EVAL | HZP_COMMAND_TRAIN |
+                 HZP_COMMAND_BENCH | HZP_COMMAND_PLAN | HZP_COMMAND_SEARCH | HZP_COMMAND_CHAT
+};
+
 int64_t hzp_size_parse(const char *text)
 {
+    static const char units[] = "KkMmGgTt";
     double value;
     const char *end = hzp_decimal(text, &value);
     if (!end || value < 0)
         return -1;
-    if (*end == 'K' || *end == 'k')
-        value *= 1024, end++;
-    else if (*end == 'M' || *end == 'm')
-        value *= 1024 * 1024, end++;
-    else if (*end == 'G' || *end == 'g')
-        value *= 1024.0 * 1024 * 1024, end++;
-    else if (*end == 'T' || *end == 't')
-        value *= 1024.0 * 1024 * 1024 * 1024, end++;
-    if (end[0] == 'i' && end[1] == 'B')
-        end += 2;
-    else if (*end == 'B')
-        end++;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    bool decimal = unit && end[1] == 'B';
+    for (int64_t i = 0; unit && i <= (unit - units) / 2; i++)
+        value *= decimal ? 1000 : 1024;
+    end += unit != NULL;
+    end += !strncmp(end, "iB", 2) && unit ? 2 : *end == 'B';
     return *end || value > 9e18 ? -1 : (int64_t)value;
 }
 
@@ -213,6 +214,15 @@ static int read_environment(struct hzp_options *options, struct hzp_err_text *re
     return HZP_OK;
 }
 
+/* What to write here instead of another program's option; NULL: it is not known. */
+static const char *elsewhere(const char *word)
+{
+    for (int i = 0; i < hzp_options_elsewhere; i++)
+        if (!strcmp(hzp_option_elsewhere[i].was, word))
+            return hzp_option_elsewhere[i].name;
+    return NULL;
+}
+
 /* No command has an option of this name. */
 static int no_option(const char *name, size_t length, enum hzp_command command,
                      struct hzp_err_text *reterr)
@@ -223,6 +233,12 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
         if (!strcmp(hzp_option_gone[i].was, word))
             return hzp_fail_param(reterr, HZP_EINVAL, word, "%s no longer exists: %s", word,
                                   hzp_option_gone[i].name);
+    for (char *at = word; (at = strchr(at, '_'));) /* as in fields of configurations */
+        *at = '-';
+    const char *here = elsewhere(word);
+    if (here)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s; use %s", (int)length,
+                              name, here);
     struct hzp_nearest near = hzp_nearest(word);
     for (int i = 0; i < hzp_option_count; i++)
         if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
@@ -402,6 +418,8 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
             options->help = options->help_all = true;
         } else if (!only_words && (!strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-o"))) {
             HZP_TRY(read_option(argc, argv, &i, options, reterr));
+        } else if (!only_words && elsewhere(argv[i])) {
+            return no_option(argv[i], strlen(argv[i]), options->command, reterr);
         } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
             return hzp_fail(reterr, HZP_EINVAL, "too many arguments: \"%s\"", argv[i]);
         } else {
@@ -493,6 +511,8 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     if (only_reads(ret))
         model = 1; /* no word names one */
     const char *dir = ret->words > model ? ret->word[model] : bundled(ret);
+    if (dir && (command->command & WITH_MODEL))
+        HZP_TRY(hzp_model_check(dir, reterr));
     if (ret->command == HZP_COMMAND_SERVE && dir) {
         /* The model is known now: start again with its settings, which the others override. */
         hzp_options_defaults(HZP_COMMAND_SERVE, ret);

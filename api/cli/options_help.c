@@ -412,10 +412,14 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
         bench_help(out, bench);
         return;
     }
-    fprintf(out, "hzpserve %s%s%s [OPTIONS]\n\n%s\n\nExamples\n%s", info->name,
-            *info->words ? " " : "", info->words, info->help, info->examples);
     struct filter filter = {.commands = command};
-    if (all || print_options(NULL, &filter) <= FEW_OPTIONS) {
+    bool few = all || print_options(NULL, &filter) <= FEW_OPTIONS;
+    fprintf(out, "hzpserve %s%s%s [OPTIONS]\n\n%s\n", info->name, *info->words ? " " : "",
+            info->words, info->help);
+    if (!few)
+        fprintf(out, "(all options: hzpserve %s --help-all)\n", info->name);
+    fprintf(out, "\nExamples\n%s", info->examples);
+    if (few) {
         print_options(out, &filter);
         return;
     }
@@ -429,7 +433,6 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
     }
     fprintf(out, "\nFurther options: hzpserve help TOPIC\n");
     print_topics(out, command);
-    fprintf(out, "\nAll options: hzpserve %s --help-all\n", info->name);
 }
 
 void hzp_options_help(FILE *out, const struct hzp_options *options)
@@ -442,15 +445,15 @@ void hzp_options_help(FILE *out, const struct hzp_options *options)
         hzp_options_command_help(out, options->command, options->help_all, options->bench.what);
         return;
     }
-    fprintf(
-        out,
-        "hzpserve %s: serves a language model over HTTP while fine-tuning the same weights.\n\n",
-        HZP_VERSION_TEXT);
+    fprintf(out,
+            "hzpserve %s: serves a language model over HTTP while fine-tuning the same weights.\n\n"
+            "  hzpserve COMMAND --help          a command: examples and the options most used\n"
+            "  hzpserve COMMAND --help-all      all its options\n"
+            "  hzpserve help TOPIC              a group of options\n\nCommands\n",
+            HZP_VERSION_TEXT);
     for (int i = 0; i < hzp_command_count; i++)
         fprintf(out, "  hzpserve %-8s %-28s %s\n", hzp_commands[i].name, hzp_commands[i].words,
                 hzp_commands[i].help);
-    fprintf(out, "\n  hzpserve COMMAND --help          the command, with examples\n"
-                 "  hzpserve help TOPIC              a group of options\n"
-                 "  hzpserve --version\n\nTopics\n");
+    fprintf(out, "\n  hzpserve --version\n\nTopics\n");
     print_topics(out, 0);
 }
