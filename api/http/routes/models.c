@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/models, GET /v1/models/{id}, GET /version. */
+/* GET /v1/models, GET /v1/models/{id}, GET /version, GET /. */
 #include "api/http/routes/routes.h"
+#include "base/arena.h"
 #include "base/version.h"
 #include "weights/json_file.h"
 
@@ -57,4 +58,14 @@ enum MHD_Result hzp_route_model(struct hzp_exchange *x)
 enum MHD_Result hzp_route_version(struct hzp_exchange *x)
 {
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "version", HZP_VERSION_TEXT));
+}
+
+/* For whoever follows the URL that the start prints. */
+enum MHD_Result hzp_route_root(struct hzp_exchange *x)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "text/plain",
+                          hzp_xstrdup("hzpserve " HZP_VERSION_TEXT
+                                      ": POST /v1/chat/completions answers, POST "
+                                      "/v1/fine_tuning/examples teaches, GET /openapi.json lists "
+                                      "every route\n"));
 }
