@@ -289,6 +289,8 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
 /* Values from the model's settings file; settings point to them until the process ends. */
 static struct kept_text {
     struct kept_text *next;
+    const struct hzp_option *file; /* names a file that has to be there; NULL: not so */
+    int line;                      /* where it stands */
     char text[];
 } * kept_texts;
 
@@ -296,9 +298,42 @@ static char *keep(const char *text)
 {
     struct kept_text *kept = hzp_xmalloc(sizeof(*kept) + strlen(text) + 1);
     strcpy(kept->text, text);
+    kept->file = NULL;
     kept->next = kept_texts;
     kept_texts = kept;
     return kept->text;
+}
+
+/* The file that a setting names: a name without a directory is first looked up beside the settings,
+ * and so is the last part of one that is not there, because the model was moved with its files. */
+static char *keep_file(const char *dir, const char *value, const struct hzp_option *s, int line)
+{
+    char beside[2048];
+    const char *last = strrchr(value, '/');
+    const char *name = *value != '/' ? value : access(value, R_OK) ? last + 1 : "";
+    snprintf(beside, sizeof(beside), "%s/%s", dir, name);
+    char *kept = keep(*name && access(beside, R_OK) == 0 ? beside : value);
+    if (s->field != offsetof(struct hzp_options, serve.try_examples)) { /* that is only shown */
+        kept_texts->file = s;
+        kept_texts->line = line;
+    }
+    return kept;
+}
+
+/* Files of the settings are there, unless the command line has replaced them. */
+static int check_files(const char *dir, struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    for (const struct kept_text *kept = kept_texts; kept; kept = kept->next) {
+        const struct hzp_option *s = kept->file;
+        if (s && *(const char **)((char *)options + s->field) == kept->text &&
+            access(kept->text, R_OK) < 0)
+            return hzp_fail_param(
+                reterr, HZP_EFORMAT, s->name,
+                "%s/serve.options:%d: %s %s: %s; write another name there, or give "
+                "%s on the command line",
+                dir, kept->line, s->name, kept->text, strerror(errno), s->name);
+    }
+    return HZP_OK;
 }
 
 /* Reads one line of the model's settings file. */
@@ -319,13 +354,8 @@ static int read_line(const char *dir, const char *path, int number, char *line,
     if (!(s->commands & options->command) || s->kind == HZP_OPTION_LIST)
         return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %.*s is not an option of hzpserve %s", path,
                         number, (int)length, line, command_name(options->command));
-    char *kept = keep(s->kind == HZP_OPTION_FLAG ? "1" : value);
-    if (s->kind == HZP_OPTION_FILE && *value != '/') {
-        char beside[2048];
-        snprintf(beside, sizeof(beside), "%s/%s", dir, value);
-        if (access(beside, R_OK) == 0)
-            kept = keep(beside);
-    }
+    char *kept = s->kind == HZP_OPTION_FILE ? keep_file(dir, value, s, number)
+                                            : keep(s->kind == HZP_OPTION_FLAG ? "1" : value);
     int r = set(s, kept, options, &err);
     return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
 }
@@ -519,6 +549,7 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
         HZP_TRY(read_model_settings(dir, ret, reterr));
         HZP_TRY(read_environment(ret, reterr));
         HZP_TRY(read_words(argc, argv, ret, reterr));
+        HZP_TRY(check_files(dir, ret, reterr));
     }
     if (ret->command == HZP_COMMAND_BENCH && ret->words)
         ret->bench.what = ret->word[0];

@@ -3,8 +3,8 @@
  *
  * Every option is defined in option_table.c.  `serve` first reads the model's own settings from
  * MODEL/serve.options, if it exists (one option per line, as on the command line; `#` begins a
- * comment; relative file names are first looked up in MODEL), then the environment variables of the
- * table; the command line takes precedence over both.
+ * comment; file names that are relative or not there are looked up in MODEL), then the environment
+ * variables of the table; the command line takes precedence over both.
  *
  * Invariant: after hzp_options_parse() every field is in the range that its help text states;
  * fields of options that the command does not have contain their defaults.

@@ -251,6 +251,16 @@ static void a_model_has_settings_of_its_own(void **state)
     assert_string_equal(copy, expected);
     free(copy);
 
+    /* A file that is gone is named with the line, unless another is given; one that came along with
+       the model is found. */
+    write_settings(dir, "--lr 0.5\n--replay /absent/replay.jsonl\n--try-examples absent\n");
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "serve.options:2: --replay /absent/replay.jsonl: No such"));
+    assert_int_equal(parse("serve", dir, "--replay", "/dev/null", NULL), HZP_OK);
+    write_settings(dir, "--replay /absent/serve.options\n");
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+    assert_string_equal(options.engine.learning.replay, path);
+
     static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n",
                                       "--beta1 0.9\n"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
