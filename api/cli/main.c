@@ -19,6 +19,7 @@ static const struct {
     {HZP_COMMAND_CHAT, hzp_cmd_chat},         {HZP_COMMAND_PLAN, hzp_cmd_plan},
     {HZP_COMMAND_SEARCH, hzp_cmd_search},     {HZP_COMMAND_STATE, hzp_cmd_state},
     {HZP_COMMAND_TIMELINE, hzp_cmd_timeline}, {HZP_COMMAND_WEIGHTS, hzp_cmd_weights},
+    {HZP_COMMAND_STATUS, hzp_cmd_status},     {HZP_COMMAND_TOP, hzp_cmd_status},
     {HZP_COMMAND_PULL, hzp_cmd_pull},         {HZP_COMMAND_PUSH, hzp_cmd_push},
 };
 

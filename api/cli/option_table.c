@@ -17,6 +17,8 @@
 #define WEIGHTS  HZP_COMMAND_WEIGHTS
 #define PULL     HZP_COMMAND_PULL
 #define PUSH     HZP_COMMAND_PUSH
+#define STATUS   HZP_COMMAND_STATUS
+#define TOP      HZP_COMMAND_TOP
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -492,6 +494,8 @@ const struct hzp_option hzp_option_table[] = {
            "activate: the optimizer's state of then comes back, or begins at zero"),
 
     HEADING("client", "The server that a command talks to"),
+    NUM("--seconds", timeline.seconds, "1", 0.01, 3600, STATUS | TOP,
+        "seconds between two looks, from which rates are computed"),
     TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS, "URL of the server"),
     {.name = "--api-key",
      .kind = HZP_OPTION_TEXT,
@@ -624,7 +628,7 @@ const struct hzp_option hzp_option_table[] = {
            "json: each line of the log is one JSON object, for programs that read it"),
 
     HEADING("output", "Output"),
-    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS, "print JSON, for programs"),
+    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | STATUS, "print JSON, for programs"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions: sooner and less exact"),
 };
 

@@ -37,6 +37,8 @@ enum hzp_command {
     HZP_COMMAND_WEIGHTS = 2048,
     HZP_COMMAND_PULL = 4096,
     HZP_COMMAND_PUSH = 8192,
+    HZP_COMMAND_STATUS = 16384,
+    HZP_COMMAND_TOP = 32768,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -81,7 +83,7 @@ struct hzp_chat_settings {
     int64_t max_tokens; /* 0: the server's default */
 };
 
-struct hzp_timeline_settings {
+struct hzp_timeline_settings { /* status and top have the seconds, too */
     const char *out;
     double seconds;
 };

@@ -44,6 +44,12 @@ const struct hzp_command_info hzp_commands[] = {
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]", "measure this device; find the best plans for it",
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
+    {HZP_COMMAND_STATUS, 1, "status", "[URL]",
+     "what a server serves, learns and waits for; its rates",
+     "  hzpserve status                                    of the server on port 8000\n"
+     "  hzpserve status http://127.0.0.1:9000 --json\n"},
+    {HZP_COMMAND_TOP, 1, "top", "[URL]", "the same, again and again, until Ctrl-C",
+     "  hzpserve top --seconds 5\n"},
     {HZP_COMMAND_TIMELINE, 1, "timeline", "[URL] -o FILE",
      "a running server's last seconds, as a Chrome trace",
      "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
@@ -159,7 +165,7 @@ static const struct topic {
      "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
      "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --url http://10.0.0.5:8000\n"},
-    {"client", "the server that bench, chat, timeline, weights, pull and push talk to",
+    {"client", "the server that bench, chat, status, weights, pull and push talk to",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned\n"
      "  hzpserve push http://10.0.0.6:8000 tuned\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
@@ -188,7 +194,7 @@ static const struct topic {
      "  HZP_LOG                 as --log-level\n"
      "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512, avx512_bf16\n"
      "                          or amx\n"},
-    {"status", "exit status",
+    {"exit", "exit status",
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"

@@ -14,6 +14,7 @@ import pathlib
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -667,6 +668,43 @@ def test_terminal():
             on.says("> ")
             on.ends()
             assert (pathlib.Path(home) / ".local/state/hzpserve/chat_history").stat().st_mode & 0o77 == 0
+
+
+def test_status(server):
+    """status and top show the figures of /metrics and /health."""
+    def status(*arguments, code=0):
+        done = subprocess.run([base.BINARY, *arguments], capture_output=True, text=True, timeout=base.HANG)
+        assert done.returncode == code, done
+        return done
+    before = json.loads(status("status", server.url, "--json", "--seconds", "0.01").stdout)
+    assert before["model"] == server.model and before["health"] == "ok" and before["weights_version"] == 1
+    assert before["requests_running"] == 0 and before["tokens_per_second"] == 0
+    assert before["held_back_by"] is None and before["loss"] is None  # --no-train
+    out = status("status", server.url, "--seconds", "0.01").stdout.splitlines()
+    assert out[0] == f"{server.model} at {server.url}: ok" and "version 1 " in out[1], out
+    assert any("--no-train" in line for line in out) and len(out) < 24, out
+    top = subprocess.Popen([base.BINARY, "top", server.url, "--seconds", "0.05"], stdout=subprocess.PIPE, text=True)
+    rates = []
+    while not rates or rates[-1] == 0:  # requests run meanwhile
+        chat(server, max_tokens=40)
+        rates += [float(line.split()[1]) for line in iter(top.stdout.readline, "\n") if line.startswith("rates")]
+    top.send_signal(signal.SIGINT)
+    top.communicate(timeout=base.HANG)
+    assert top.returncode == 0
+    assert "no server at" in status("status", "http://127.0.0.1:1", code=1).stderr
+
+
+def test_status_of_learning():
+    """What waits, and that it is learned."""
+    with Server("--update-tokens", "64") as server:
+        seen, end = [], time.monotonic() + base.HANG
+        while not seen or seen[-1]["examples_waiting"] or not any(s["trained_tokens_per_second"] for s in seen):
+            assert time.monotonic() < end, seen[-1]
+            if not any(s["examples_waiting"] for s in seen):
+                server.post("/v1/fine_tuning/examples", [{"text": f"Zorin lives in Tarn {i}"} for i in range(40)])
+            seen.append(json.loads(subprocess.run(
+                [base.BINARY, "status", server.url, "--json", "--seconds", "0.05"], capture_output=True, check=True).stdout))
+        assert seen[-1]["optimizer_step"] > 0 and seen[-1]["loss"] > 0, seen[-1]
 
 
 def test_temperature(server):

@@ -34,8 +34,8 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 /* The state of an exchange.  NEWS: woken while it runs. */
 enum park { RUNNING, PARKED, NEWS };
 
-/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it, "/"
- * only itself. */
+/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it;
+ * "/" only itself. */
 static bool leads_to(const struct hzp_route *route, const char *path)
 {
     size_t n = strlen(route->path);
