@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool hzp_bundled_model(char *ret_dir, size_t size)
@@ -34,4 +35,34 @@ bool hzp_bundled_model(char *ret_dir, size_t size)
         return fits;
     }
     return false;
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n > k && !strcmp(name + n - k, end);
+}
+
+int hzp_model_check(const char *name, struct hzp_err_text *reterr)
+{
+    struct stat st;
+    const char *slash = strchr(name, '/');
+    bool there = stat(name, &st) == 0, url = strstr(name, "://") != NULL;
+    if (ends_in(name, ".gguf"))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: GGUF files are not read; name the directory of the model that it was "
+                        "made of: config.json, tokenizer.json and *.safetensors",
+                        name);
+    if (there && S_ISREG(st.st_mode))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: is a file; name the directory that holds config.json, tokenizer.json "
+                        "and *.safetensors",
+                        name);
+    if (there || url || !slash || slash == name || strchr(slash + 1, '/') || strchr(".~", name[0]))
+        return HZP_OK;
+    return hzp_fail(
+        reterr, HZP_EINVAL,
+        "%s: there is no such directory; a model of Hugging Face is downloaded first: hf "
+        "download %s --local-dir %s",
+        name, name, slash + 1);
 }

@@ -18,7 +18,7 @@ enum { PATIENCE_S = 600 };
 
 struct chat {
     const struct hzp_chat_settings *settings;
-    double temperature;
+    json_t *sampling; /* fields of each request */
     struct hzp_load_server server;
     json_t *messages;
     int64_t version; /* that made the last answer; -1: none */
@@ -167,8 +167,8 @@ static void answer(struct chat *chat)
     struct answer a = {.version = -1};
     struct hzp_http_stream in;
     struct hzp_err_text err = {.text = ""};
-    json_t *body = json_pack("{s:O, s:b, s:f}", "messages", chat->messages, "stream", 1,
-                             "temperature", chat->temperature);
+    json_t *body = json_pack("{s:O, s:b}", "messages", chat->messages, "stream", 1);
+    json_object_update(body, chat->sampling);
     if (chat->settings->max_tokens)
         json_object_set_new(body, "max_tokens",
                             json_integer((json_int_t)chat->settings->max_tokens));
@@ -239,7 +239,38 @@ static void undo(struct chat *chat)
     }
 }
 
-/* Teaches an answer to the last question: the given one, else the one that the model gave. */
+/* The last question as a conversation of its own, behind the system message if there is one. */
+static json_t *fresh(const struct chat *chat, bool answered)
+{
+    json_t *messages = json_array(), *first = json_array_get(chat->messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    if (role && !strcmp(role, "system"))
+        json_array_append(messages, first);
+    json_array_append(
+        messages, json_array_get(chat->messages, json_array_size(chat->messages) - 1 - answered));
+    return messages;
+}
+
+/* Prints the likeliest answer to the messages. */
+static void show_answer(struct chat *chat, const char *when, json_t *messages)
+{
+    json_t *body = json_pack("{s:O, s:i}", "messages", messages, "temperature", 0);
+    if (chat->settings->max_tokens)
+        json_object_set_new(body, "max_tokens",
+                            json_integer((json_int_t)chat->settings->max_tokens));
+    json_t *answer = ask(chat, "POST", "/v1/chat/completions", body);
+    const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
+    const char *text =
+        json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+    if (answer)
+        printf("%s%s\n", when, text ? text + strspn(text, " ") : "");
+    fflush(stdout);
+    json_decref(answer);
+    json_decref(body);
+}
+
+/* Teaches an answer to the last question: the given one, else the one that the model gave.  What
+ * was said before that is no part of the lesson: asked anew, the model answers so. */
 static void teach(struct chat *chat, const char *text)
 {
     bool answered = !strcmp(role_of(chat, 0), "assistant");
@@ -247,28 +278,26 @@ static void teach(struct chat *chat, const char *text)
         printf("ask something first, then /teach the answer\n");
         return;
     }
+    json_t *question = fresh(chat, answered), *lesson = json_copy(question);
     if (*text) {
         if (answered)
             drop_last(chat);
         json_array_append_new(chat->messages,
                               json_pack("{s:s, s:s}", "role", "assistant", "content", text));
     }
-    json_t *lesson = hzp_json_copy(chat->messages), *message, *body, *done;
-    size_t i, n = json_array_size(lesson);
-    json_array_foreach(lesson, i, message)
-    {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        if (role && !strcmp(role, "assistant"))
-            json_object_set_new(message, "weight", json_integer(i + 1 == n));
-    }
-    body = json_pack("{s:o}", "messages", lesson);
-    done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300", body);
+    json_array_append(lesson, json_array_get(chat->messages, json_array_size(chat->messages) - 1));
+    show_answer(chat, "before: ", question);
+    json_t *body = json_pack("{s:o}", "messages", lesson);
+    json_t *done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300", body);
+    bool served = json_is_true(json_object_get(done, "served"));
     if (done)
-        printf("%s: version %lld\n",
-               json_is_true(json_object_get(done, "served")) ? "learned" : "not learned yet",
+        printf("%s: version %lld\n", served ? "learned" : "not learned yet",
                (long long)json_integer_value(json_object_get(done, "weights_version")));
+    if (served)
+        show_answer(chat, "after:  ", question);
     json_decref(body);
     json_decref(done);
+    json_decref(question);
 }
 
 static void show_version(struct chat *chat)
@@ -323,7 +352,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     else if ((n == 5 && !memcmp(line, "/quit", n)) || (n == 5 && !memcmp(line, "/exit", n)))
         *ret_quit = true;
     else
-        printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question\n"
+        printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;\n"
+               "                  shows what the model answers to it before and after\n"
                "/undo             take back the last question and its answer\n"
                "/again            another answer to the last question\n"
                "/system [TEXT]    begin anew with this system message\n"
@@ -333,10 +363,34 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     return true;
 }
 
+/* The temperature that was asked for, else what the model's generation_config.json says. */
+static json_t *choose_sampling(struct chat *chat)
+{
+    static const char *const fields[] = {"temperature", "top_p", "top_k"};
+    json_t *sampling = json_object();
+    if (chat->settings->temperature >= 0) {
+        json_object_set_new(sampling, "temperature", json_real(chat->settings->temperature));
+        return sampling;
+    }
+    json_t *models = ask(chat, "GET", "/v1/models", NULL);
+    const json_t *config =
+        json_object_get(json_array_get(json_object_get(models, "data"), 0), "generation_config");
+    for (int i = 0; i < HZP_COUNT(fields); i++)
+        if (json_is_number(json_object_get(config, fields[i])))
+            json_object_set(sampling, fields[i], json_object_get(config, fields[i]));
+    if (json_is_false(json_object_get(config, "do_sample")))
+        json_object_set_new(sampling, "temperature", json_integer(0));
+    json_decref(models);
+    return sampling;
+}
+
 static void talk(struct chat *chat)
 {
+    static const char *const words[] = {"/teach ",  "/undo", "/again", "/system ", "/clear",
+                                        "/version", "/help", "/quit",  "/exit",    NULL};
     bool quit = false;
     char *line;
+    hzp_line_begin(words);
     while (!quit && (line = hzp_line_read("> "))) {
         if (line[strspn(line, " \t")] && !command(chat, line, &quit)) {
             json_t *said = json_pack("{s:s, s:s}", "role", "user", "content", line);
@@ -349,12 +403,12 @@ static void talk(struct chat *chat)
         }
         free(line);
     }
+    hzp_line_end();
 }
 
 int hzp_cmd_chat(const struct hzp_options *options)
 {
-    struct chat chat = {
-        .settings = &options->chat, .temperature = options->complete.temperature, .version = -1};
+    struct chat chat = {.settings = &options->chat, .version = -1};
     struct hzp_err_text err = {.text = ""};
     const struct sigaction action = {.sa_handler = on_interrupt}; /* without SA_RESTART */
     char url[512];
@@ -369,6 +423,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
         r = hzp_load_connect(url, options->client.api_key, NULL, &chat.server, &err);
     if (r == HZP_OK) {
         chat.messages = json_array();
+        chat.sampling = choose_sampling(&chat);
         clear(&chat, options->chat.system);
         fprintf(stderr, "%s at %s; /help lists commands\n", chat.server.model, url);
         talk(&chat);
@@ -377,5 +432,6 @@ int hzp_cmd_chat(const struct hzp_options *options)
     }
     end_server(&chat);
     json_decref(chat.messages);
+    json_decref(chat.sampling);
     return r < 0;
 }

@@ -28,6 +28,7 @@ static const uint64_t FILE_BYTES_MAX = 1u << 30;
 struct eval {
     const char *data;
     const struct hzp_example_fields *fields;
+    enum hzp_too_long too_long;
     struct hzp_assembly parts;
     struct hzp_micro *micro;
     struct hzp_train_space *space;
@@ -192,6 +193,7 @@ static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
     examples.split = true;
     examples.chat = e->parts.chat;
     examples.fields = *e->fields;
+    examples.too_long = e->too_long;
     int r = hzp_examples_load(&examples, e->data, &sample, &count, reterr);
     for (int32_t i = 0; i < count && r == HZP_OK; i++)
         r = add(e, sample[i]->token, sample[i]->learn, sample[i]->weight, sample[i]->count);
@@ -221,7 +223,9 @@ int hzp_cmd_eval(const struct hzp_options *options)
         fprintf(stderr, "hzpserve: usage: hzpserve eval MODEL --data FILE\n");
         return 2;
     }
-    struct eval e = {.data = options->train.data, .fields = &options->train.fields};
+    struct eval e = {.data = options->train.data,
+                     .fields = &options->train.fields,
+                     .too_long = (enum hzp_too_long)(1 + options->train.too_long)};
     struct hzp_err_text err = {0};
     hzp_plan_init(&e.plan);
     int r = evaluate(&e, &options->engine, &err), status = 0;

@@ -60,6 +60,7 @@ struct run {
     struct hzp_retention keep;
     bool updated;
     bool stopped; /* by a signal, before the last update */
+    bool early;   /* stopped since evaluations do not get better */
 };
 
 static volatile sig_atomic_t stop_asked;
@@ -131,10 +132,25 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
     return HZP_OK;
 }
 
+static int check_eval(const struct run *run, struct hzp_err_text *reterr)
+{
+    const struct hzp_train_settings *o = run->settings;
+    if (run->keep.best && !o->eval_data)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--keep",
+                              "--keep best needs --eval FILE, whose loss says which is best");
+    if (o->patience && (!o->eval_data || !o->eval_every))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--eval-every",
+                              "--eval-every patience needs --eval FILE and evaluations every N "
+                              "updates: --eval-every N,patience=%" PRId64,
+                              o->patience);
+    return HZP_OK;
+}
+
 static int choose_source(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_learning_settings *learning = &run->engine->learning;
     HZP_TRY(hzp_retention_parse(learning->keep, &run->keep, reterr));
+    HZP_TRY(check_eval(run, reterr));
     static const char *const configuration[] = {"config.json", "generation_config.json"};
     static const char *const tokenizer[] = {"tokenizer.json",          "tokenizer_config.json",
                                             "special_tokens_map.json", "added_tokens.json",
@@ -238,6 +254,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
     examples.chat = run->parts.chat;
     examples.fields = o->fields;
+    examples.too_long = (enum hzp_too_long)(1 + o->too_long);
     int r =
         hzp_examples_load_option(&examples, o->data, "--data", &data.sample, &data.count, reterr);
     if (r >= 0 && o->eval_data)
@@ -473,7 +490,10 @@ static int save(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
                                  run->parts.trainer, hzp_weights_current(run->parts.weights),
                                  run->source_dir, run->options, run->note, reterr));
-    hzp_checkpoint_prune(run->settings->out, &run->keep, NULL, 0);
+    char best[64];
+    const char *needed = best;
+    snprintf(best, sizeof(best), "checkpoint-%" PRId64, hzp_train_log_best(run->log).step);
+    hzp_checkpoint_prune(run->settings->out, &run->keep, &needed, run->keep.best);
     run->saved_step = run->step;
     return HZP_OK;
 }
@@ -490,7 +510,9 @@ static int evaluate(struct run *run, struct hzp_err_text *reterr)
         return hzp_fail(reterr, r, "evaluation failed: %s", hzp_err_name(r));
     run->eval_step = run->step;
     hzp_train_log_eval(run->log, run->step, loss, tokens);
-    return HZP_OK;
+    struct hzp_train_best best = hzp_train_log_best(run->log);
+    run->early = run->settings->patience && best.since >= run->settings->patience;
+    return run->keep.best && run->step && best.step == run->step ? save(run, reterr) : HZP_OK;
 }
 
 static int after_update(struct run *run, struct hzp_err_text *reterr)
@@ -527,13 +549,13 @@ static int train(struct run *run, struct hzp_err_text *reterr)
         HZP_TRY(evaluate(run, reterr));
     }
     int r = 1;
-    while (run->step < run->total && r > 0 && !stop_asked) {
+    while (run->step < run->total && r > 0 && !stop_asked && !run->early) {
         r = turn(run, reterr);
         HZP_TRY(r);
         if (run->updated)
             HZP_TRY(after_update(run, reterr));
     }
-    while (stop_asked && !hzp_trainer_idle(run->parts.trainer)) {
+    while ((stop_asked || run->early) && !hzp_trainer_idle(run->parts.trainer)) {
         r = turn(run, reterr); /* lets an update that has begun finish */
         HZP_TRY(r);
         if (run->updated)
@@ -542,10 +564,25 @@ static int train(struct run *run, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Makes the checkpoint of the lowest evaluation loss the result. */
+static int take_best(struct run *run, struct hzp_err_text *reterr)
+{
+    char dir[PATH_MAX];
+    struct hzp_train_best best = hzp_train_log_best(run->log);
+    if (!run->keep.best || !best.step)
+        return HZP_OK;
+    snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRId64, run->settings->out, best.step);
+    if (best.step != run->step)
+        HZP_TRY(hzp_checkpoint_copy_weights(dir, run->settings->out, reterr));
+    fprintf(stderr, "best: eval_loss=%.4f after update %" PRId64 ", whose weights are the result\n",
+            best.loss, best.step);
+    return HZP_OK;
+}
+
 static int finish(struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = run->settings;
-    bool stopped = run->stopped = stop_asked && run->step < run->total;
+    bool stopped = run->stopped = stop_asked && run->step < run->total && !run->early;
     if (!stopped)
         HZP_TRY(evaluate(run, reterr));
     hzp_train_log_line(run->log);
@@ -565,6 +602,11 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model, run->parts.trainer,
                                       hzp_weights_current(run->parts.weights), run->source_dir,
                                       run->options, reterr));
+    if (run->early)
+        fprintf(stderr,
+                "stopped early: %" PRId64 " evaluations in a row have not lowered the loss\n",
+                hzp_train_log_best(run->log).since);
+    HZP_TRY(take_best(run, reterr));
     fprintf(stderr, "done: %" PRId64 " updates, the model is in %s\n", run->step, o->out);
     return HZP_OK;
 }

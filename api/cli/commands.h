@@ -31,6 +31,7 @@ int hzp_cmd_push(const struct hzp_options *options);
 int hzp_cmd_devices(const struct hzp_options *options);
 int hzp_cmd_plan(const struct hzp_options *options);
 int hzp_cmd_timeline(const struct hzp_options *options);
+int hzp_cmd_status(const struct hzp_options *options); /* top, too */
 int hzp_cmd_search(const struct hzp_options *options);
 
 /* For commands that run on several ranks; errors are printed.  start: where --ranks says so and no

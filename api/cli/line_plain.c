@@ -6,6 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
+void hzp_line_begin(const char *const *words)
+{
+}
+
+void hzp_line_end(void)
+{
+}
+
 char *hzp_line_read(const char *prompt)
 {
     char *line = NULL;

@@ -18,6 +18,8 @@
 #define LESSONS  (HZP_COMMAND_LESSONS | HZP_COMMAND_UNDO)
 #define PULL     HZP_COMMAND_PULL
 #define PUSH     HZP_COMMAND_PUSH
+#define STATUS   HZP_COMMAND_STATUS
+#define TOP      HZP_COMMAND_TOP
 #define ALL      (SERVE | COMPLETE | EVAL | TRAIN | BENCH | DEVICES | PLAN | SEARCH)
 
 #define AT(name) offsetof(struct hzp_options, name)
@@ -105,6 +107,10 @@ static const struct hzp_option canary_parts[] = {
 static const struct hzp_option queue_parts[] = {
     INT("", engine.learning.queue_samples, NULL, 1, BIG, 0, NULL),
     INT("tokens", engine.learning.queue_tokens, NULL, 1, BIG, 0, NULL),
+};
+static const struct hzp_option eval_parts[] = {
+    INT("", train.eval_every, NULL, 0, BIG, 0, NULL),
+    INT("patience", train.patience, NULL, 0, BIG, 0, NULL),
 };
 static const struct hzp_option throttle_parts[] = {
     SIZE("", engine.ranks.link_rate, NULL, 0, 1e15, 0, NULL),
@@ -336,7 +342,8 @@ const struct hzp_option hzp_option_table[] = {
     TEXT("--keep", engine.learning.keep, "last=2,hourly=24", "POLICY", SERVE | TRAIN,
          "checkpoints that stay on disk, such as last=5,every=100,tagged: the newest N (last=N), "
          "the newest of each of the last N hours (hourly=N), the oldest of each N versions "
-         "(every=N); "
+         "(every=N), train: that of the lowest loss on --eval (best), which also becomes the "
+         "result; "
          "those with a name or a file named keep stay in any case"),
     INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
         "seed of the order of the examples, and with --from-scratch of the weights: another one is "
@@ -405,17 +412,23 @@ const struct hzp_option hzp_option_table[] = {
 
     HEADING("data", "Data"),
     TEXT("--data", train.data, NULL, "FILE", EVAL | TRAIN,
-         "JSONL examples (prompt and completion, text, messages, ShareGPT, alpaca); plain text if "
-         "named .txt"),
+         "JSONL examples (prompt and completion, text, messages, ShareGPT, alpaca, input and "
+         "output); a table if named .csv or .tsv; plain text if named .txt"),
+    CHOICE("--too-long", train.too_long, "fail", "cut|skip|fail", EVAL | TRAIN,
+           "examples of more tokens than --micro-rows, or the context, allows: cut: from the left "
+           "of the prompt, never of the answer; skip: leave them out; fail: count them and stop. "
+           "Plain text is split in any case"),
     TEXT("--prompt-field", train.fields.prompt, NULL, "NAME", EVAL | TRAIN,
-         "field of the prompt in examples that name it otherwise; default: prompt"),
+         "field, or column, of the prompt in examples that name it otherwise; default: prompt"),
     TEXT("--completion-field", train.fields.completion, NULL, "NAME", EVAL | TRAIN,
-         "field of the completion in examples that name it otherwise; default: completion"),
+         "field, or column, of the completion, likewise; default: completion"),
     TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
     TEXT("--eval", train.eval_data, NULL, "FILE", TRAIN,
          "examples that are not trained on, to evaluate the loss on"),
-    INT("--eval-every", train.eval_every, "0", 0, BIG, TRAIN,
-        "updates between evaluations; 0: only at start and end"),
+    PARTS(
+        "--eval-every", eval_parts, "0,patience=0", "N[,patience=N]", TRAIN,
+        "updates between evaluations; 0: only at start and end; patience: stop early when so many "
+        "evaluations in a row have not lowered the loss; 0: never"),
     INT("--epochs", train.epochs, "1", 1, 1e9, TRAIN,
         "passes over the examples; epochs times examples is at most 300 million"),
     FLAG("--resume", train.resume, TRAIN, "continue from the newest checkpoint in --out"),
@@ -429,7 +442,7 @@ const struct hzp_option hzp_option_table[] = {
         "maximum tokens generated"),
     INT("--min-tokens", complete.min_tokens, "0", 0, 1 << 24, COMPLETE,
         "minimum tokens generated: an earlier end is not drawn"),
-    NUM("--temperature", complete.temperature, "1", 0, 100, COMPLETE | CHAT,
+    NUM("--temperature", complete.temperature, "1", 0, 100, COMPLETE,
         "sampling temperature; 0: greedy decoding"),
     NUM("--top-p", complete.top_p, "1", 0, 1, COMPLETE,
         "nucleus sampling: the likeliest tokens up to this cumulative probability"),
@@ -457,6 +470,9 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--raw", complete.raw, COMPLETE, "add no special tokens to the prompt, which has its own"),
 
     HEADING("chat", "Chat"),
+    NUM("--temperature", chat.temperature, "-1", -1, 100, CHAT,
+        "sampling temperature; 0: greedy decoding; -1: that of the model's generation_config.json, "
+        "or 1"),
     TEXT("--system", chat.system, NULL, "TEXT", CHAT, "system message"),
     INT("--max-tokens", chat.max_tokens, "0", 0, 1 << 24, CHAT,
         "maximum tokens of an answer; 0: as many as the context has room for"),
@@ -479,6 +495,8 @@ const struct hzp_option hzp_option_table[] = {
            "activate: the optimizer's state of then comes back, or begins at zero"),
 
     HEADING("client", "The server that a command talks to"),
+    NUM("--seconds", timeline.seconds, "1", 0.01, 3600, STATUS | TOP,
+        "seconds between two looks, from which rates are computed"),
     TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS | LESSONS,
          "URL of the server"),
     {.name = "--api-key",
@@ -612,7 +630,8 @@ const struct hzp_option hzp_option_table[] = {
            "json: each line of the log is one JSON object, for programs that read it"),
 
     HEADING("output", "Output"),
-    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | LESSONS, "print JSON, for programs"),
+    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | LESSONS | STATUS,
+         "print JSON, for programs"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions: sooner and less exact"),
 };
 
@@ -664,3 +683,59 @@ const struct hzp_option_alias hzp_option_gone[] = {
     {"--vocab", "prompts have tokens of the server's vocabulary"},
 };
 const int hzp_options_gone = HZP_COUNT(hzp_option_gone);
+
+/* What vLLM, Hugging Face's trainers and llama.cpp call what this program calls otherwise. */
+const struct hzp_option_alias hzp_option_elsewhere[] = {
+    {"--tensor-parallel-size", "--ranks N --tensor N"},
+    {"-tp", "--ranks N --tensor N"},
+    {"--data-parallel-size", "--ranks N --replicas"},
+    {"-dp", "--ranks N --replicas"},
+    {"--pipeline-parallel-size", "--ranks N --tensor N: there are no stages of a pipeline"},
+    {"--gpu-memory-utilization",
+     "--kv-memory SIZE: the rest takes what the model needs, and the plan is printed at the start"},
+    {"--max-model-len", "--context N"},
+    {"--max-num-seqs", "--max-running N"},
+    {"--max-num-batched-tokens", "--step-rows N"},
+    {"--block-size", "--page-rows N"},
+    {"--enable-prefix-caching",
+     "nothing: the prefix cache is on, and --no-prefix-cache turns it off"},
+    {"--no-enable-prefix-caching", "--no-prefix-cache"},
+    {"--enable-chunked-prefill",
+     "nothing: prompts are read in pieces, of --prefill-rows N tokens or adaptive ones"},
+    {"--enable-auto-tool-choice", "nothing: calls are recognised by the model's chat template"},
+    {"--tool-call-parser", "nothing: calls are recognised by the model's chat template"},
+    {"--reasoning-parser", "nothing: reasoning is recognised by the model's chat template"},
+    {"--trust-remote-code", "nothing: code that comes with a model is never run"},
+    {"--model", "the model's directory behind the command's name"},
+    {"--uvicorn-log-level", "--log-level LEVELS"},
+    {"--disable-log-requests", "--log-level info,http=error"},
+    {"--generation-config", "fields of a request, such as temperature; chat takes the model's own"},
+    {"--enforce-eager", "--plans off: steps in sequence"},
+    {"--learning-rate", "--lr X"},
+    {"--num-train-epochs", "--epochs N"},
+    {"--max-steps", "--total-steps N"},
+    {"--per-device-train-batch-size",
+     "--update-tokens N: an update is so many tokens, in passes of --micro-rows"},
+    {"--gradient-accumulation-steps",
+     "--update-tokens N: an update is so many tokens, in passes of --micro-rows"},
+    {"--max-seq-length", "--micro-rows N, and --too-long for what is longer"},
+    {"--max-length", "--micro-rows N, and --too-long for what is longer"},
+    {"--warmup-ratio", "--warmup-steps N"},
+    {"--lr-scheduler-type", "--schedule cosine or constant"},
+    {"--max-grad-norm", "--clip X"},
+    {"--output-dir", "--out DIR"},
+    {"--save-steps", "--checkpoint-every N"},
+    {"--save-total-limit", "--keep last=N"},
+    {"--eval-steps", "--eval-every N"},
+    {"--load-best-model-at-end", "--keep best"},
+    {"--early-stopping-patience", "--eval-every N,patience=K"},
+    {"--bf16", "--dtype bf16"},
+    {"--fp16", "--dtype bf16"},
+    {"--ctx-size", "--context N"},
+    {"--n-predict", "--max-tokens N"},
+    {"--n-gpu-layers", "--device cuda, for the whole model"},
+    {"-ngl", "--device cuda, for the whole model"},
+    {"--parallel", "--max-running N"},
+    {"--hf-repo", "the model's directory, as the hf command downloads it"},
+};
+const int hzp_options_elsewhere = HZP_COUNT(hzp_option_elsewhere);

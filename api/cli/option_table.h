@@ -52,6 +52,9 @@ struct hzp_option_alias {
 };
 extern const struct hzp_option_alias hzp_option_alias[], hzp_option_gone[];
 extern const int hzp_option_aliases, hzp_options_gone;
+/* Names that other programs have for what is called otherwise here, with what to write. */
+extern const struct hzp_option_alias hzp_option_elsewhere[];
+extern const int hzp_options_elsewhere;
 
 struct hzp_command_info {
     enum hzp_command command;

@@ -13,24 +13,25 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The commands whose word names a model. */
+enum {
+    WITH_MODEL = HZP_COMMAND_SERVE | HZP_COMMAND_COMPLETE | HZP_COMMAND_EVAL | HZP_COMMAND_TRAIN |
+                 HZP_COMMAND_BENCH | HZP_COMMAND_PLAN | HZP_COMMAND_SEARCH | HZP_COMMAND_CHAT
+};
+
 int64_t hzp_size_parse(const char *text)
 {
+    static const char units[] = "KkMmGgTt";
     double value;
     const char *end = hzp_decimal(text, &value);
     if (!end || value < 0)
         return -1;
-    if (*end == 'K' || *end == 'k')
-        value *= 1024, end++;
-    else if (*end == 'M' || *end == 'm')
-        value *= 1024 * 1024, end++;
-    else if (*end == 'G' || *end == 'g')
-        value *= 1024.0 * 1024 * 1024, end++;
-    else if (*end == 'T' || *end == 't')
-        value *= 1024.0 * 1024 * 1024 * 1024, end++;
-    if (end[0] == 'i' && end[1] == 'B')
-        end += 2;
-    else if (*end == 'B')
-        end++;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    bool decimal = unit && end[1] == 'B';
+    for (int64_t i = 0; unit && i <= (unit - units) / 2; i++)
+        value *= decimal ? 1000 : 1024;
+    end += unit != NULL;
+    end += !strncmp(end, "iB", 2) && unit ? 2 : *end == 'B';
     return *end || value > 9e18 ? -1 : (int64_t)value;
 }
 
@@ -213,6 +214,15 @@ static int read_environment(struct hzp_options *options, struct hzp_err_text *re
     return HZP_OK;
 }
 
+/* What to write here instead of another program's option; NULL: it is not known. */
+static const char *elsewhere(const char *word)
+{
+    for (int i = 0; i < hzp_options_elsewhere; i++)
+        if (!strcmp(hzp_option_elsewhere[i].was, word))
+            return hzp_option_elsewhere[i].name;
+    return NULL;
+}
+
 /* No command has an option of this name. */
 static int no_option(const char *name, size_t length, enum hzp_command command,
                      struct hzp_err_text *reterr)
@@ -223,6 +233,12 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
         if (!strcmp(hzp_option_gone[i].was, word))
             return hzp_fail_param(reterr, HZP_EINVAL, word, "%s no longer exists: %s", word,
                                   hzp_option_gone[i].name);
+    for (char *at = word; (at = strchr(at, '_'));) /* as in fields of configurations */
+        *at = '-';
+    const char *here = elsewhere(word);
+    if (here)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s; use %s", (int)length,
+                              name, here);
     struct hzp_nearest near = hzp_nearest(word);
     for (int i = 0; i < hzp_option_count; i++)
         if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
@@ -273,6 +289,8 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
 /* Values from the model's settings file; settings point to them until the process ends. */
 static struct kept_text {
     struct kept_text *next;
+    const struct hzp_option *file; /* names a file that has to be there; NULL: not so */
+    int line;                      /* where it stands */
     char text[];
 } * kept_texts;
 
@@ -280,9 +298,42 @@ static char *keep(const char *text)
 {
     struct kept_text *kept = hzp_xmalloc(sizeof(*kept) + strlen(text) + 1);
     strcpy(kept->text, text);
+    kept->file = NULL;
     kept->next = kept_texts;
     kept_texts = kept;
     return kept->text;
+}
+
+/* The file that a setting names: a name without a directory is first looked up beside the settings,
+ * and so is the last part of one that is not there, because the model was moved with its files. */
+static char *keep_file(const char *dir, const char *value, const struct hzp_option *s, int line)
+{
+    char beside[2048];
+    const char *last = strrchr(value, '/');
+    const char *name = *value != '/' ? value : access(value, R_OK) ? last + 1 : "";
+    snprintf(beside, sizeof(beside), "%s/%s", dir, name);
+    char *kept = keep(*name && access(beside, R_OK) == 0 ? beside : value);
+    if (s->field != offsetof(struct hzp_options, serve.try_examples)) { /* that is only shown */
+        kept_texts->file = s;
+        kept_texts->line = line;
+    }
+    return kept;
+}
+
+/* Files of the settings are there, unless the command line has replaced them. */
+static int check_files(const char *dir, struct hzp_options *options, struct hzp_err_text *reterr)
+{
+    for (const struct kept_text *kept = kept_texts; kept; kept = kept->next) {
+        const struct hzp_option *s = kept->file;
+        if (s && *(const char **)((char *)options + s->field) == kept->text &&
+            access(kept->text, R_OK) < 0)
+            return hzp_fail_param(
+                reterr, HZP_EFORMAT, s->name,
+                "%s/serve.options:%d: %s %s: %s; write another name there, or give "
+                "%s on the command line",
+                dir, kept->line, s->name, kept->text, strerror(errno), s->name);
+    }
+    return HZP_OK;
 }
 
 /* Reads one line of the model's settings file. */
@@ -303,13 +354,8 @@ static int read_line(const char *dir, const char *path, int number, char *line,
     if (!(s->commands & options->command) || s->kind == HZP_OPTION_LIST)
         return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %.*s is not an option of hzpserve %s", path,
                         number, (int)length, line, command_name(options->command));
-    char *kept = keep(s->kind == HZP_OPTION_FLAG ? "1" : value);
-    if (s->kind == HZP_OPTION_FILE && *value != '/') {
-        char beside[2048];
-        snprintf(beside, sizeof(beside), "%s/%s", dir, value);
-        if (access(beside, R_OK) == 0)
-            kept = keep(beside);
-    }
+    char *kept = s->kind == HZP_OPTION_FILE ? keep_file(dir, value, s, number)
+                                            : keep(s->kind == HZP_OPTION_FLAG ? "1" : value);
     int r = set(s, kept, options, &err);
     return r < 0 ? hzp_fail(reterr, HZP_EFORMAT, "%s:%d: %s", path, number, err.text) : HZP_OK;
 }
@@ -402,6 +448,8 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
             options->help = options->help_all = true;
         } else if (!only_words && (!strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-o"))) {
             HZP_TRY(read_option(argc, argv, &i, options, reterr));
+        } else if (!only_words && elsewhere(argv[i])) {
+            return no_option(argv[i], strlen(argv[i]), options->command, reterr);
         } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
             return hzp_fail(reterr, HZP_EINVAL, "too many arguments: \"%s\"", argv[i]);
         } else {
@@ -493,12 +541,15 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     if (only_reads(ret))
         model = 1; /* no word names one */
     const char *dir = ret->words > model ? ret->word[model] : bundled(ret);
+    if (dir && (command->command & WITH_MODEL))
+        HZP_TRY(hzp_model_check(dir, reterr));
     if (ret->command == HZP_COMMAND_SERVE && dir) {
         /* The model is known now: start again with its settings, which the others override. */
         hzp_options_defaults(HZP_COMMAND_SERVE, ret);
         HZP_TRY(read_model_settings(dir, ret, reterr));
         HZP_TRY(read_environment(ret, reterr));
         HZP_TRY(read_words(argc, argv, ret, reterr));
+        HZP_TRY(check_files(dir, ret, reterr));
     }
     if (ret->command == HZP_COMMAND_BENCH && ret->words)
         ret->bench.what = ret->word[0];

@@ -3,8 +3,8 @@
  *
  * Every option is defined in option_table.c.  `serve` first reads the model's own settings from
  * MODEL/serve.options, if it exists (one option per line, as on the command line; `#` begins a
- * comment; relative file names are first looked up in MODEL), then the environment variables of the
- * table; the command line takes precedence over both.
+ * comment; file names that are relative or not there are looked up in MODEL), then the environment
+ * variables of the table; the command line takes precedence over both.
  *
  * Invariant: after hzp_options_parse() every field is in the range that its help text states;
  * fields of options that the command does not have contain their defaults.
@@ -37,8 +37,10 @@ enum hzp_command {
     HZP_COMMAND_WEIGHTS = 2048,
     HZP_COMMAND_PULL = 4096,
     HZP_COMMAND_PUSH = 8192,
-    HZP_COMMAND_LESSONS = 1 << 20,
-    HZP_COMMAND_UNDO = 1 << 21,
+    HZP_COMMAND_STATUS = 16384,
+    HZP_COMMAND_TOP = 32768,
+    HZP_COMMAND_LESSONS = 65536,
+    HZP_COMMAND_UNDO = 131072,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -60,10 +62,11 @@ struct hzp_serve_settings {
 struct hzp_train_settings {
     struct hzp_example_fields fields; /* eval has these and the data, too */
     const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir;
-    int64_t epochs, eval_every, resume;
+    int64_t epochs, eval_every, patience, resume;
+    int64_t too_long; /* 1 +: enum hzp_too_long; eval has it, too */
 };
 
-struct hzp_complete_settings { /* chat has the temperature, too */
+struct hzp_complete_settings {
     double temperature, top_p, min_p, repetition, presence, frequency;
     int64_t top_k, max_tokens, min_tokens, seed, choices;
     int64_t ignore_eos, echo, raw;
@@ -78,10 +81,11 @@ struct hzp_client_settings {
 
 struct hzp_chat_settings {
     const char *system;
+    double temperature; /* -1: the model's */
     int64_t max_tokens; /* 0: the server's default */
 };
 
-struct hzp_timeline_settings {
+struct hzp_timeline_settings { /* status and top have the seconds, too */
     const char *out;
     double seconds;
 };
@@ -156,7 +160,8 @@ const char *hzp_options_unknown(void);
 /* HZP_OK if there is a benchmark of that name; else HZP_EINVAL with the nearest name. */
 int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
 
-/* Parses sizes like 512M, 2G, 1.5G, 4096 into bytes. -1: the text is not a size. */
+/* Parses sizes like 512M, 1.5G, 2GiB (powers of 1024), 2GB (of 1000) and 4096 into bytes.  -1: the
+ * text is not a size. */
 int64_t hzp_size_parse(const char *text);
 
 #endif

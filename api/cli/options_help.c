@@ -44,6 +44,12 @@ const struct hzp_command_info hzp_commands[] = {
     {HZP_COMMAND_SEARCH, 1, "search", "[MODEL]", "measure this device; find the best plans for it",
      "  hzpserve search DIR\n"
      "  hzpserve search DIR --show\n"},
+    {HZP_COMMAND_STATUS, 1, "status", "[URL]",
+     "what a server serves, learns and waits for; its rates",
+     "  hzpserve status                                    of the server on port 8000\n"
+     "  hzpserve status http://127.0.0.1:9000 --json\n"},
+    {HZP_COMMAND_TOP, 1, "top", "[URL]", "the same, again and again, until Ctrl-C",
+     "  hzpserve top --seconds 5\n"},
     {HZP_COMMAND_TIMELINE, 1, "timeline", "[URL] -o FILE",
      "a running server's last seconds, as a Chrome trace",
      "  hzpserve timeline -o trace.json                    of the server on port 8000\n"
@@ -165,7 +171,7 @@ static const struct topic {
      "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
      "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --url http://10.0.0.5:8000\n"},
-    {"client", "the server that bench, chat, timeline, weights, pull and push talk to",
+    {"client", "the server that bench, chat, status, weights, pull and push talk to",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned\n"
      "  hzpserve push http://10.0.0.6:8000 tuned\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
@@ -186,6 +192,7 @@ static const struct topic {
      "  MODEL/serve.options     its own settings for serve: one option a line, # a comment;\n"
      "                          environment and command line override them\n"
      "  ~/.local/share/hzpserve state of servers (or below $XDG_DATA_HOME; --state)\n"
+     "  ~/.local/state/hzpserve the history of chat (or below $XDG_STATE_HOME)\n"
      "  ~/.cache/hzpserve       plans of search (or below $XDG_CACHE_HOME; --plans)\n"},
     {"environment", "environment variables",
      "  HZP_API_KEY             as --api-key\n"
@@ -193,7 +200,7 @@ static const struct topic {
      "  HZP_LOG                 as --log-level\n"
      "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512, avx512_bf16\n"
      "                          or amx\n"},
-    {"status", "exit status",
+    {"exit", "exit status",
      "  0    it worked; of serve: it was asked to stop\n"
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
@@ -417,10 +424,14 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
         bench_help(out, bench);
         return;
     }
-    fprintf(out, "hzpserve %s%s%s [OPTIONS]\n\n%s\n\nExamples\n%s", info->name,
-            *info->words ? " " : "", info->words, info->help, info->examples);
     struct filter filter = {.commands = command};
-    if (all || print_options(NULL, &filter) <= FEW_OPTIONS) {
+    bool few = all || print_options(NULL, &filter) <= FEW_OPTIONS;
+    fprintf(out, "hzpserve %s%s%s [OPTIONS]\n\n%s\n", info->name, *info->words ? " " : "",
+            info->words, info->help);
+    if (!few)
+        fprintf(out, "(all options: hzpserve %s --help-all)\n", info->name);
+    fprintf(out, "\nExamples\n%s", info->examples);
+    if (few) {
         print_options(out, &filter);
         return;
     }
@@ -434,7 +445,6 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
     }
     fprintf(out, "\nFurther options: hzpserve help TOPIC\n");
     print_topics(out, command);
-    fprintf(out, "\nAll options: hzpserve %s --help-all\n", info->name);
 }
 
 void hzp_options_help(FILE *out, const struct hzp_options *options)
@@ -447,15 +457,15 @@ void hzp_options_help(FILE *out, const struct hzp_options *options)
         hzp_options_command_help(out, options->command, options->help_all, options->bench.what);
         return;
     }
-    fprintf(
-        out,
-        "hzpserve %s: serves a language model over HTTP while fine-tuning the same weights.\n\n",
-        HZP_VERSION_TEXT);
+    fprintf(out,
+            "hzpserve %s: serves a language model over HTTP while fine-tuning the same weights.\n\n"
+            "  hzpserve COMMAND --help          a command: examples and the options most used\n"
+            "  hzpserve COMMAND --help-all      all its options\n"
+            "  hzpserve help TOPIC              a group of options\n\nCommands\n",
+            HZP_VERSION_TEXT);
     for (int i = 0; i < hzp_command_count; i++)
         fprintf(out, "  hzpserve %-8s %-28s %s\n", hzp_commands[i].name, hzp_commands[i].words,
                 hzp_commands[i].help);
-    fprintf(out, "\n  hzpserve COMMAND --help          the command, with examples\n"
-                 "  hzpserve help TOPIC              a group of options\n"
-                 "  hzpserve --version\n\nTopics\n");
+    fprintf(out, "\n  hzpserve --version\n\nTopics\n");
     print_topics(out, 0);
 }

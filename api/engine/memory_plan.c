@@ -21,10 +21,10 @@ enum { PART_SIZE = 40 };
 const char *hzp_size_text(size_t bytes, char *text)
 {
     static const char unit[] = "KMGT";
-    double value = (double)bytes / 1024;
+    double value = (double)bytes / 1000;
     int u = 0;
     while (value >= 1000 && u < 3) {
-        value /= 1024;
+        value /= 1000;
         u++;
     }
     snprintf(text, 16, "%.*f %cB", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit[u]);
@@ -300,24 +300,47 @@ static const char *too_large(const struct hzp_memory_request *q, const struct hz
     return NULL;
 }
 
+/* What the command can do about it, what costs least first; text is for the next option. */
+static void advise(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
+                   char *text, size_t size)
+{
+    const struct {
+        bool helps;
+        const char *option;
+    } advice[] = {
+        {plan->trains && plan->recipe.moment_type != HZP_BF16, "--moments bf16"},
+        {plan->dtype != HZP_BF16, "--dtype bf16"},
+        {plan->serves, "a smaller --kv-memory"},
+        {plan->serves && q->slots > 2, "fewer --slots"},
+        {plan->trains, "smaller --micro-rows"},
+        {plan->serves, "smaller --step-rows"},
+        {plan->serves && plan->trains, "--no-train"},
+    };
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < HZP_COUNT(advice) && n < size; i++)
+        if (advice[i].helps)
+            n +=
+                (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "; use ", advice[i].option);
+}
+
 /* "weights 248 MB + KV cache 1.00 GB + ... = 9.10 GB, but only 8.00 GB are available; ..." */
 static int refuse(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
                   struct hzp_err_text *reterr)
 {
     const char *option = too_large(q, plan);
-    char sum[320] = "", size[16], total[16], limit[16];
+    char sum[320] = "", size[16], total[16], limit[16], advice[160];
     size_t at = 0;
     for (int i = 0; i < plan->lines; i++)
         at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
                                i ? " + " : "", plan->line[i].what,
                                hzp_size_text(plan->line[i].bytes, size));
-    return hzp_fail_param(
-        reterr, option ? HZP_EINVAL : HZP_ENOMEM, option ? option : "",
-        "%s%snot enough memory: %s = %s, but only %s are available; lower --kv-memory, --slots, "
-        "--micro-rows or --step-rows%s",
-        option ? option : "", option ? ": " : "", sum, hzp_size_text(plan->total, total),
-        hzp_size_text(plan->limit, limit),
-        plan->trains && plan->serves ? ", or serve with --no-train" : "");
+    advise(q, plan, advice, sizeof(advice));
+    return hzp_fail_param(reterr, option ? HZP_EINVAL : HZP_ENOMEM, option ? option : "",
+                          "%s%snot enough memory: %s = %s, but only %s are available%s",
+                          option ? option : "", option ? ": " : "", sum,
+                          hzp_size_text(plan->total, total), hzp_size_text(plan->limit, limit),
+                          advice);
 }
 
 int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,

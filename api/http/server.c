@@ -60,6 +60,7 @@ static const struct hzp_route routes[] = {
     {"GET", "/tokenizer_info", HZP_RIGHT_COMPLETE, true, HZP_ANSWER_SOON, hzp_route_tokenizer_info,
      NULL},
     {"GET", "/debug/timeline", HZP_RIGHT_TEACH, true, HZP_ANSWER_SOON, hzp_route_timeline, NULL},
+    {"GET", "/", HZP_RIGHT_NONE, false, HZP_ANSWER_SOON, hzp_route_root, NULL},
     {"GET", "/load", HZP_RIGHT_COMPLETE, false, HZP_ANSWER_SOON, hzp_route_load, NULL},
     {"GET", "/health", HZP_RIGHT_NONE, false, HZP_ANSWER_SOON, hzp_route_health, NULL},
     {"GET", "/ping", HZP_RIGHT_NONE, false, HZP_ANSWER_SOON, hzp_route_health, NULL},

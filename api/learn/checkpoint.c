@@ -290,6 +290,28 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
     return r;
 }
 
+int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr)
+{
+    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
+    DIR *dir = opendir(from);
+    if (!dir)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
+    int r = HZP_OK;
+    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, "model", 5))
+            continue;
+        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
+        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
+        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
+        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
+            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
+    }
+    closedir(dir);
+    if (r >= 0 && hzp_file_sync_dir(to) < 0)
+        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
+    return r;
+}
+
 /* --- Whole or damaged ------------------------------------------------------------------------- */
 
 /* Opens the file as safetensors. */

@@ -56,6 +56,10 @@ int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
 int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
                         int32_t count, struct hzp_err_text *reterr);
 
+/* Copies the weights' files of directory `from` to `to`, where they replace those of that name.
+ * HZP_EIO. */
+int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr);
+
 /* Renames directory `from` to `to`, which it replaces, and syncs both `from` and `parent`, which
  * holds them, so that it is on disk.  HZP_EIO. */
 int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,

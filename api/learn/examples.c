@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/learn/examples.h"
+#include "api/learn/examples_parts.h"
 
 #include "api/learn/fingerprint.h"
-
 #include "api/learn/splitter.h"
 #include "base/arena.h"
 #include "base/json.h"
@@ -51,26 +50,8 @@ void hzp_examples_free(struct hzp_sample **sample, int32_t count)
     free(sample);
 }
 
-/* The state of parsing one body into samples. */
-struct parse {
-    const struct hzp_examples *ex;
-    struct hzp_sample **sample;
-    int32_t count, room;
-    size_t held;  /* bytes of the samples */
-    int64_t line; /* current line, from 1; in an array: the element */
-    struct hzp_tokens tokens, both;
-    const struct hzp_example_fields *fields;
-    struct hzp_form form;
-    uint8_t *learn;
-    float *weight; /* weights of a conversation in plain lines */
-    size_t learn_room, weight_room;
-    struct hzp_err_text *reterr;
-};
-
-static int bad(struct parse *p, const char *field, const char *format, ...) HZP_PRINTF(3, 4);
-
 /* Reports an error: the text is "line 3: completion: ...", the param "lines[3].completion". */
-static int bad(struct parse *p, const char *field, const char *format, ...)
+int hzp_parse_bad(struct hzp_parse *p, const char *field, const char *format, ...)
 {
     char text[400], param[64];
     va_list args;
@@ -85,117 +66,235 @@ static int bad(struct parse *p, const char *field, const char *format, ...)
 
 /* --- Tokens to samples ------------------------------------------------------------------------ */
 
-static int no_memory(struct parse *p)
+int hzp_parse_no_memory(struct hzp_parse *p)
 {
     return hzp_fail(p->reterr, HZP_ENOMEM, "line %lld: out of memory", (long long)p->line);
 }
 
-/* weight NULL: each token counts once. */
-static int push_sample(struct parse *p, const int32_t *token, const uint8_t *learn,
-                       const float *weight, int32_t count)
+static int encode(struct hzp_parse *p, const char *field, const char *text, size_t bytes,
+                  unsigned flags, struct hzp_tokens *out);
+
+static int too_long(struct hzp_parse *p, const char *field, size_t n)
 {
+    return hzp_parse_bad(p, field, "the example has at least %zu tokens, the maximum is %d", n,
+                         p->ex->tokens_max);
+}
+
+/* Of an example that has become too long while it is made: files are told how long it is. */
+static bool beyond(const struct hzp_parse *p, size_t n)
+{
+    return n > (size_t)p->ex->tokens_max && !p->found;
+}
+
+void hzp_lines_note(struct hzp_lines *lines, int64_t line)
+{
+    if (lines->count < HZP_LINES_SHOWN)
+        lines->first[lines->count] = line;
+    lines->count++;
+}
+
+/* Cuts tokens off behind those that every text begins with, so that tokens_max are left; what is
+ * learned stays, and something before it.  False: that is not possible. */
+static bool cut_left(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
+                     int32_t count)
+{
+    int32_t cut = count - p->ex->tokens_max, begin = 0, first = 1;
+    struct hzp_tokens empty = {0};
+    if (p->ex->tok && encode(p, "", "", 0, as_request, &empty) == HZP_OK)
+        while (begin < (int32_t)empty.n && begin < count && token[begin] == empty.ids[begin])
+            begin++;
+    hzp_tokens_fini(&empty);
+    while (first < count && !learn[first])
+        first++;
+    if (begin + cut > first - (begin == 0))
+        return false;
+    size_t left = (size_t)(p->ex->tokens_max - begin);
+    memmove(token + begin, token + begin + cut, left * sizeof(*token));
+    memmove(learn + begin, learn + begin + cut, left);
+    if (weight)
+        memmove(weight + begin, weight + begin + cut, left * sizeof(*weight));
+    return true;
+}
+
+/* An example of a file that is too long.  1: it was cut and is used. */
+static int fit(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight, int32_t count)
+{
+    hzp_lines_note(&p->found->too_long, p->line);
+    p->found->longest = HZP_MAX(p->found->longest, (int64_t)count);
+    if (p->ex->too_long != HZP_TOO_LONG_CUT)
+        return 0;
+    if (cut_left(p, token, learn, weight, count))
+        return 1;
+    hzp_lines_note(&p->found->answer_long, p->line);
+    return 0;
+}
+
+/* weight NULL: each token counts once.  All three may be changed. */
+static int push_sample(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
+                       int32_t count)
+{
+    if (count > p->ex->tokens_max && p->found) {
+        if (!fit(p, token, learn, weight, count))
+            return HZP_OK;
+        count = p->ex->tokens_max;
+    }
     if (p->ex->samples_max && p->count >= p->ex->samples_max)
-        return bad(p, "", "more than %d examples in one body; send them in several",
-                   p->ex->samples_max);
+        return hzp_parse_bad(p, "", "more than %d examples in one body; send them in several",
+                             p->ex->samples_max);
     if (p->count == INT_MAX / 2)
-        return bad(p, "", "too many examples");
+        return hzp_parse_bad(p, "", "too many examples");
     if (p->count == p->room) {
         int32_t room = HZP_MAX(64, 2 * p->room);
         struct hzp_sample **sample = realloc(p->sample, (size_t)room * sizeof(*sample));
         if (!sample)
-            return no_memory(p);
+            return hzp_parse_no_memory(p);
         p->sample = sample;
         p->room = room;
     }
     struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, count);
     if (!sample)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     p->sample[p->count++] = sample;
     size_t each = sizeof(*token) + sizeof(*learn) + (sample->weight ? sizeof(*weight) : 0);
     p->held += sizeof(*sample) + (size_t)count * each;
     return HZP_OK;
 }
 
-static int too_long(struct parse *p, const char *field, size_t n)
+static int nothing(struct hzp_parse *p, const char *field)
 {
-    return bad(p, field, "the example has at least %zu tokens, the maximum is %d", n,
-               p->ex->tokens_max);
+    return hzp_parse_bad(p, field, "has no tokens to learn");
 }
 
-static int nothing(struct parse *p, const char *field)
+static int grow_learn(struct hzp_parse *p, size_t n)
 {
-    return bad(p, field, "has no tokens to learn");
+    bool grown =
+        hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) >= 0 &&
+        hzp_text_grow((void **)&p->weight, &p->weight_room, HZP_MAX(n, 1), sizeof(float)) >= 0;
+    return grown ? HZP_OK : hzp_parse_no_memory(p);
 }
 
-/* Makes samples of p->tokens, of which those from `from` on are learned: one sample, or several
- * if the examples are to be split; each further sample begins with the last token of the one
- * before.  weight: of each learned token. */
-static int push_tokens(struct parse *p, const char *field, int32_t from, float weight)
+/* Makes a sample of p->tokens, of which those from `from` on are learned with this weight. */
+static int push_learned(struct hzp_parse *p, const char *field, int32_t from, float weight)
+{
+    size_t n = p->tokens.n;
+    if (n < 2 || (size_t)from >= n)
+        return nothing(p, field);
+    HZP_TRY(grow_learn(p, n));
+    for (size_t i = 0; i < n; i++) {
+        p->learn[i] = i >= (size_t)HZP_MAX(from, 1);
+        p->weight[i] = weight;
+    }
+    return push_sample(p, p->tokens.ids, p->learn, p->weight, (int32_t)n);
+}
+
+/* Makes samples of a text, p->tokens: one, or several if they are to be split; each further one
+ * begins with the last token of the one before. */
+static int push_text(struct hzp_parse *p, const char *field)
 {
     size_t n = p->tokens.n, max = (size_t)p->ex->tokens_max;
     if (n > max && !p->ex->split)
         return too_long(p, field, n);
-    if (n < 2 || (size_t)from >= n)
+    if (n < 2)
         return nothing(p, field);
-    size_t piece = HZP_MIN(n, max);
-    if (hzp_text_grow((void **)&p->learn, &p->learn_room, piece, 1) < 0 ||
-        hzp_text_grow((void **)&p->weight, &p->weight_room, piece, sizeof(*p->weight)) < 0)
-        return no_memory(p);
-    for (size_t i = 0; i < piece; i++)
-        p->weight[i] = weight;
+    HZP_TRY(grow_learn(p, HZP_MIN(n, max)));
+    memset(p->learn, 1, HZP_MIN(n, max));
     for (size_t at = 0; at + 1 < n; at += max - 1) {
-        size_t count = HZP_MIN(max, n - at);
-        for (size_t i = 0; i < count; i++)
-            p->learn[i] = at + i >= (size_t)HZP_MAX(from, 1);
-        HZP_TRY(push_sample(p, p->tokens.ids + at, p->learn, p->weight, (int32_t)count));
+        p->learn[0] = 0;
+        HZP_TRY(push_sample(p, p->tokens.ids + at, p->learn, NULL, (int32_t)HZP_MIN(max, n - at)));
     }
     return HZP_OK;
 }
 
 /* --- Texts to tokens -------------------------------------------------------------------------- */
 
-static int encode(struct parse *p, const char *field, const char *text, size_t bytes,
+static int encode(struct hzp_parse *p, const char *field, const char *text, size_t bytes,
                   unsigned flags, struct hzp_tokens *out)
 {
     struct hzp_err_text err = {{0}, {0}};
     int32_t max = p->ex->split ? INT_MAX : p->ex->tokens_max;
     int r = hzp_tokenizer_encode(p->ex->tok, text, bytes, flags, max, out, &err);
     if (r == HZP_ENOMEM)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     if (r < 0)
-        return bad(p, field, "%s", err.text);
+        return hzp_parse_bad(p, field, "%s", err.text);
     for (size_t i = 0; i < out->n; i++)
         if (out->ids[i] < 0 || out->ids[i] >= p->ex->vocab)
-            return bad(p, field, "token %d is beyond the model's vocabulary of %d", out->ids[i],
-                       p->ex->vocab);
+            return hzp_parse_bad(p, field, "token %d is beyond the model's vocabulary of %d",
+                                 out->ids[i], p->ex->vocab);
     return HZP_OK;
 }
 
-static int append_eos(struct parse *p)
+static int append_eos(struct hzp_parse *p)
 {
     const struct hzp_examples *ex = p->ex;
     if (ex->eos < 0 || (p->tokens.n && p->tokens.ids[p->tokens.n - 1] == ex->eos))
         return HZP_OK;
-    return hzp_tokens_append(&p->tokens, &ex->eos, 1) < 0 ? no_memory(p) : HZP_OK;
+    return hzp_tokens_append(&p->tokens, &ex->eos, 1) < 0 ? hzp_parse_no_memory(p) : HZP_OK;
 }
 
-static int get_text(struct parse *p, const json_t *object, const char *field, const char **ret,
+/* The names of what is there, separated by commas. */
+static void list_fields(const json_t *object, char *ret, size_t size)
+{
+    size_t n = 0;
+    const char *name;
+    json_t *value;
+    ret[0] = 0;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        int more = snprintf(ret + n, size - n, "%s%.40s", n ? ", " : "", name);
+        n = HZP_MIN(n + (size_t)HZP_MAX(more, 0), size - 1);
+    }
+}
+
+/* Where other names of prompt and completion are given; which: one of them, or "both". */
+static const char *other_names(const struct hzp_parse *p, const char *which)
+{
+    bool option = p->ex->too_long != HZP_TOO_LONG_REFUSED, file = p->ex->split;
+    if (file && !option)
+        return "";
+    if (!strcmp(which, "prompt"))
+        return file ? " (--prompt-field names it)" : " (?prompt_field= names it)";
+    if (!strcmp(which, "completion"))
+        return file ? " (--completion-field names it)" : " (?completion_field= names it)";
+    return file ? " (--prompt-field and --completion-field give other names)"
+                : " (?prompt_field= and ?completion_field= give other names)";
+}
+
+/* Which of the two a field was named as, or is; NULL: neither. */
+static const char *named(const struct hzp_parse *p, const char *field)
+{
+    const struct hzp_example_fields *fields = p->fields ? p->fields : &p->ex->fields;
+    return !strcmp(field, fields->prompt ? fields->prompt : "prompt")               ? "prompt"
+           : !strcmp(field, fields->completion ? fields->completion : "completion") ? "completion"
+                                                                                    : NULL;
+}
+
+static int missing(struct hzp_parse *p, const json_t *object, const char *field)
+{
+    char found[160];
+    const char *which = named(p, field);
+    list_fields(object, found, sizeof(found));
+    return hzp_parse_bad(p, field, "is missing%s; the fields are %s",
+                         which ? other_names(p, which) : "", found);
+}
+
+static int get_text(struct hzp_parse *p, const json_t *object, const char *field, const char **ret,
                     size_t *ret_bytes)
 {
     const json_t *value = json_object_get(object, field);
     if (!value)
-        return bad(p, field, "is missing");
+        return missing(p, object, field);
     if (!json_is_string(value))
-        return bad(p, field, "must be a string");
+        return hzp_parse_bad(p, field, "must be a string");
     if (!p->ex->tok)
-        return bad(p, field, "this model has no tokenizer: send tokens");
+        return hzp_parse_bad(p, field, "this model has no tokenizer: send tokens");
     *ret = json_string_value(value);
     *ret_bytes = json_string_length(value);
     return HZP_OK;
 }
 
 /* text: prompt_bytes of the prompt, then the completion. */
-static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, size_t bytes,
+static int push_pair(struct hzp_parse *p, const char *text, size_t prompt_bytes, size_t bytes,
                      float weight)
 {
     if (bytes == prompt_bytes)
@@ -212,17 +311,17 @@ static int push_pair(struct parse *p, const char *text, size_t prompt_bytes, siz
         r = encode(p, "completion", text + prompt_bytes, bytes - prompt_bytes,
                    HZP_TOKENIZER_PARSE_SPECIAL, &p->tokens);
     if (r == HZP_ENOMEM)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     HZP_TRY(r);
     if (p->tokens.n == boundary)
         return nothing(p, "completion");
     HZP_TRY(append_eos(p));
-    if (p->tokens.n > (size_t)p->ex->tokens_max)
-        return too_long(p, "completion", p->tokens.n); /* splitting would cut off the prompt */
-    return push_tokens(p, "completion", (int32_t)boundary, weight);
+    if (beyond(p, p->tokens.n))
+        return too_long(p, "completion", p->tokens.n);
+    return push_learned(p, "completion", (int32_t)boundary, weight);
 }
 
-static int parse_pair(struct parse *p, const json_t *object)
+static int parse_pair(struct hzp_parse *p, const json_t *object)
 {
     const char *prompt, *completion;
     size_t prompt_bytes, completion_bytes;
@@ -231,12 +330,12 @@ static int parse_pair(struct parse *p, const json_t *object)
     p->form.text.bytes = 0;
     if (hzp_textbuf_append(&p->form.text, prompt, prompt_bytes) < 0 ||
         hzp_textbuf_append(&p->form.text, completion, completion_bytes) < 0)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     return push_pair(p, p->form.text.data, prompt_bytes, p->form.text.bytes, 1);
 }
 
 /* A conversation with several answers: part by part, each answer with an end token. */
-static int push_parts(struct parse *p)
+static int push_parts(struct hzp_parse *p)
 {
     const struct hzp_form *form = &p->form;
     for (size_t i = 0, from = 0; i < form->parts; from = form->part[i++].end) {
@@ -245,12 +344,9 @@ static int push_parts(struct parse *p)
                        i ? HZP_TOKENIZER_PARSE_SPECIAL : as_request, &p->tokens));
         if (form->part[i].weight > 0)
             HZP_TRY(append_eos(p));
-        if (p->tokens.n > (size_t)p->ex->tokens_max)
+        if (beyond(p, p->tokens.n))
             return too_long(p, "", p->tokens.n);
-        size_t n = HZP_MAX(p->tokens.n, 1);
-        if (hzp_text_grow((void **)&p->learn, &p->learn_room, n, 1) < 0 ||
-            hzp_text_grow((void **)&p->weight, &p->weight_room, n, sizeof(*p->weight)) < 0)
-            return no_memory(p);
+        HZP_TRY(grow_learn(p, p->tokens.n));
         for (size_t k = before; k < p->tokens.n; k++) {
             p->learn[k] = form->part[i].weight > 0 && k > 0;
             p->weight[k] = form->part[i].weight;
@@ -260,7 +356,7 @@ static int push_parts(struct parse *p)
 }
 
 /* Files of others have columns beside those that are learned from; a body has no reason to. */
-static bool two_shapes(const struct parse *p, const json_t *object)
+static bool two_shapes(const struct hzp_parse *p, const json_t *object)
 {
     static const char *const own[] = {"prompt", "completion", "text", "tokens", "learn"};
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
@@ -275,19 +371,22 @@ static bool two_shapes(const struct parse *p, const json_t *object)
 }
 
 /* True: the object has one of the forms of forms.h, and *ret is the result. */
-static bool parse_form(struct parse *p, const json_t *object, int *ret)
+static bool parse_form(struct hzp_parse *p, const json_t *object, int *ret)
 {
     struct hzp_err_text err = {{0}, {0}};
     const struct hzp_form *form = &p->form;
     int r = hzp_form_read(object, p->fields ? p->fields : &p->ex->fields, &p->form, &err);
     if (r == 0)
         return false;
-    if (r < 0)
-        *ret = r == HZP_ENOMEM ? no_memory(p) : bad(p, err.param, "%s", err.text);
+    if (r == HZP_EINVAL && named(p, err.param) && !json_object_get(object, err.param))
+        *ret = missing(p, object, err.param);
+    else if (r < 0)
+        *ret =
+            r == HZP_ENOMEM ? hzp_parse_no_memory(p) : hzp_parse_bad(p, err.param, "%s", err.text);
     else if (!p->ex->split && two_shapes(p, object))
-        *ret = bad(p, "", "has the fields of two forms: give one");
+        *ret = hzp_parse_bad(p, "", "has the fields of two forms: give one");
     else if (!p->ex->tok)
-        *ret = bad(p, "", "this model has no tokenizer: send tokens");
+        *ret = hzp_parse_bad(p, "", "this model has no tokenizer: send tokens");
     else if (form->parts == 2 && form->part[0].weight == 0)
         *ret = push_pair(p, form->text.data, form->part[0].end, form->text.bytes,
                          form->part[1].weight);
@@ -296,7 +395,7 @@ static bool parse_form(struct parse *p, const json_t *object, int *ret)
     return true;
 }
 
-static int parse_text(struct parse *p, const json_t *object)
+static int parse_text(struct hzp_parse *p, const json_t *object)
 {
     const char *text;
     size_t bytes;
@@ -309,38 +408,47 @@ static int parse_text(struct parse *p, const json_t *object)
     if (!bytes || p->tokens.n <= p->both.n)
         return nothing(p, "text");
     HZP_TRY(append_eos(p));
-    return push_tokens(p, "text", 1, 1);
+    return push_text(p, "text");
 }
 
-static int parse_tokens(struct parse *p, const json_t *object)
+int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes)
+{
+    p->tokens.n = 0;
+    HZP_TRY(encode(p, "", text, bytes, HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
+    HZP_TRY(append_eos(p));
+    return push_text(p, "");
+}
+
+static int parse_tokens(struct hzp_parse *p, const json_t *object)
 {
     const json_t *tokens = json_object_get(object, "tokens");
     const json_t *learn = json_object_get(object, "learn");
     if (!json_is_array(tokens))
-        return bad(p, "tokens", "must be an array of token ids");
+        return hzp_parse_bad(p, "tokens", "must be an array of token ids");
     size_t n = json_array_size(tokens);
-    if (n > (size_t)p->ex->tokens_max)
+    if (beyond(p, n))
         return too_long(p, "tokens", n);
     if (learn && !json_is_array(learn))
-        return bad(p, "learn", "must be an array of 0 and 1");
+        return hzp_parse_bad(p, "learn", "must be an array of 0 and 1");
     if (learn && json_array_size(learn) != n)
-        return bad(p, "learn", "has %zu entries, tokens has %zu", json_array_size(learn), n);
+        return hzp_parse_bad(p, "learn", "has %zu entries, tokens has %zu", json_array_size(learn),
+                             n);
     if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(tokens, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= p->ex->vocab)
-            return bad(p, "tokens", "entry %zu is not a token id from 0 to %d", i,
-                       p->ex->vocab - 1);
+            return hzp_parse_bad(p, "tokens", "entry %zu is not a token id from 0 to %d", i,
+                                 p->ex->vocab - 1);
         const json_t *flag = learn ? json_array_get(learn, i) : NULL;
         bool number = json_is_integer(flag) && (json_integer_value(flag) | 1) == 1;
         if (flag && !number && !json_is_boolean(flag))
-            return bad(p, "learn", "entry %zu is neither 0 nor 1", i);
+            return hzp_parse_bad(p, "learn", "entry %zu is neither 0 nor 1", i);
         int32_t token = (int32_t)json_integer_value(id);
         if (hzp_tokens_append(&p->tokens, &token, 1) < 0)
-            return no_memory(p);
+            return hzp_parse_no_memory(p);
         p->learn[i] = flag ? json_is_true(flag) || json_integer_value(flag) == 1 : 1;
         any = any || (i && p->learn[i]);
     }
@@ -349,16 +457,16 @@ static int parse_tokens(struct parse *p, const json_t *object)
     return push_sample(p, p->tokens.ids, p->learn, NULL, (int32_t)n);
 }
 
-static int push_lesson(struct parse *p, const struct hzp_lesson *lesson)
+static int push_lesson(struct hzp_parse *p, const struct hzp_lesson *lesson)
 {
     size_t n = lesson->tokens.n;
     bool any = false;
     if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
-        return no_memory(p);
+        return hzp_parse_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         if (lesson->tokens.ids[i] < 0 || lesson->tokens.ids[i] >= p->ex->vocab)
-            return bad(p, "messages", "token %d is beyond the model's vocabulary of %d",
-                       lesson->tokens.ids[i], p->ex->vocab);
+            return hzp_parse_bad(p, "messages", "token %d is beyond the model's vocabulary of %d",
+                                 lesson->tokens.ids[i], p->ex->vocab);
         p->learn[i] = lesson->weight[i] != 0;
         any = any || (i && p->learn[i]);
     }
@@ -385,21 +493,31 @@ static void renumber(struct hzp_err_text *err)
     }
 }
 
+/* The text without the name of the field that it may begin with. */
+static const char *without_name(const struct hzp_err_text *err)
+{
+    size_t n = strlen(err->param);
+    return n && !strncmp(err->text, err->param, n) && !strncmp(err->text + n, ": ", 2)
+               ? err->text + n + 2
+               : err->text;
+}
+
 /* Messages or ShareGPT's conversations, by the model's chat template. */
-static int parse_messages(struct parse *p, const json_t *object)
+static int parse_messages(struct hzp_parse *p, const json_t *object)
 {
     struct hzp_lessons lessons = {0};
     struct hzp_err_text err = {{0}, {0}};
     json_t *whole = NULL;
     int r = hzp_form_messages(object, &whole, &err);
     if (r == HZP_OK)
-        r = hzp_lessons_add(p->ex->chat, p->ex->tok, whole, p->ex->tokens_max, &lessons, &err);
+        r = hzp_lessons_add(p->ex->chat, p->ex->tok, whole,
+                            p->found ? INT32_MAX : p->ex->tokens_max, &lessons, &err);
     if (r < 0 && whole && hzp_form_has(object, "system"))
         renumber(&err);
     if (r == HZP_ENOMEM)
-        r = no_memory(p);
+        r = hzp_parse_no_memory(p);
     else if (r < 0)
-        r = bad(p, err.param[0] ? err.param : "messages", "%s", err.text);
+        r = hzp_parse_bad(p, err.param[0] ? err.param : "messages", "%s", without_name(&err));
     for (size_t i = 0; i < lessons.n && r >= 0; i++)
         r = push_lesson(p, &lessons.lesson[i]);
     hzp_lessons_fini(&lessons);
@@ -408,41 +526,33 @@ static int parse_messages(struct parse *p, const json_t *object)
 }
 
 /* Whether conversations go through the model's template; without one they are plain lines. */
-static bool chats(const struct parse *p)
+static bool chats(const struct hzp_parse *p)
 {
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
     return p->ex->chat && p->ex->tok && !named->prompt && !named->completion;
 }
 
-static int parse_share(struct parse *p, const json_t *object)
+static int parse_share(struct hzp_parse *p, const json_t *object)
 {
     if (!p->ex->split && two_shapes(p, object))
-        return bad(p, "", "has the fields of two forms: give one");
+        return hzp_parse_bad(p, "", "has the fields of two forms: give one");
     return parse_messages(p, object);
 }
 
-/* Names what is there, since it is probably called something else. */
-static int no_form(struct parse *p, const json_t *object)
+/* Says what is there, since it is probably called something else. */
+static int no_form(struct hzp_parse *p, const json_t *object)
 {
-    char found[160] = "";
-    size_t n = 0;
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)object, name, value)
-    {
-        int more = snprintf(found + n, sizeof(found) - n, "%s%.40s", n ? ", " : "", name);
-        n = HZP_MIN(n + (size_t)HZP_MAX(more, 0), sizeof(found) - 1);
-    }
-    return bad(
-        p, "",
-        "has %s%s, and nothing of: prompt and completion (which may be named otherwise), text, "
-        "messages, conversations, instruction and output, tokens",
-        n ? "the fields " : "no fields", found);
+    char found[160];
+    list_fields(object, found, sizeof(found));
+    return hzp_parse_bad(p, "",
+                         "has %s%s, and nothing of: prompt and completion%s, text, messages, "
+                         "conversations, instruction and output, input and output, tokens",
+                         found[0] ? "the fields " : "no fields", found, other_names(p, "both"));
 }
 
 /* A field that is not known could mean anything: "reward": -1 must not be learned as if it were
  * praise.  Files of others have columns of their own; in them such fields are ignored. */
-static int check_fields(struct parse *p, json_t *object)
+static int check_fields(struct hzp_parse *p, json_t *object)
 {
     static const char *const known[] = {
         "prompt", "completion",    "text",      "tokens",
@@ -468,21 +578,24 @@ static int check_fields(struct parse *p, json_t *object)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);
-        return bad(p, field,
-                   "is not a field of an example: messages, prompt and completion, text, "
-                   "tokens and learn are, and a few forms of other tools");
+        return hzp_parse_bad(p, field,
+                             "is not a field of an example: messages, prompt and completion, text, "
+                             "tokens and learn are, and a few forms of other tools%s",
+                             other_names(p, "both"));
     }
     return HZP_OK;
 }
 
-static int parse_object(struct parse *p, json_t *object)
+static int parse_object(struct hzp_parse *p, json_t *object)
 {
     p->tokens.n = 0;
     if (!json_is_object(object) || hzp_json_spelling(object))
-        return bad(p, "", "must be an object");
+        return hzp_parse_bad(p, "", "must be an object");
     HZP_TRY(check_fields(p, object));
     int r;
     bool messages = chats(p) && json_object_get(object, "messages");
+    if (chats(p) && !messages && hzp_form_is_pair(object))
+        return parse_messages(p, object);
     if (chats(p) && json_object_get(object, "conversations"))
         return parse_share(p, object);
     if (messages && p->ex->split) /* whatever other columns a file has */
@@ -493,13 +606,14 @@ static int parse_object(struct parse *p, json_t *object)
     bool text = json_object_get(object, "text") != NULL;
     bool tokens = json_object_get(object, "tokens") || json_object_get(object, "learn");
     if (pair + text + tokens + messages > 1)
-        return bad(p, "", "give either messages, or prompt and completion, or text, or tokens");
+        return hzp_parse_bad(p, "",
+                             "give either messages, or prompt and completion, or text, or tokens");
     if (messages)
         return parse_messages(p, object);
     struct hzp_err_text err = {{0}, {0}};
     if ((pair || text || tokens) &&
         hzp_form_unused(object, "", "beside prompt and completion, text or tokens", &err) < 0)
-        return bad(p, err.param, "%s", err.text);
+        return hzp_parse_bad(p, err.param, "%s", err.text);
     if (pair)
         return parse_pair(p, object);
     if (text)
@@ -509,278 +623,31 @@ static int parse_object(struct parse *p, json_t *object)
     return no_form(p, object);
 }
 
-/* --- Bodies ----------------------------------------------------------------------------------- */
-
-static bool is_space(char c)
+int hzp_parse_look_on(struct hzp_parse *p, int r)
 {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    struct hzp_parse_found *found = p->found;
+    char line[32];
+    int i = 0;
+    if (found)
+        found->examples++;
+    if (!found || r != HZP_EINVAL)
+        return r;
+    const char *text = p->reterr->text;
+    size_t n = (size_t)snprintf(line, sizeof(line), "line %lld: ", (long long)p->line);
+    text += strncmp(text, line, n) ? 0 : n;
+    while (i < HZP_REASONS_SHOWN && found->reason[i].lines.count &&
+           strncmp(found->reason[i].text, text, sizeof(found->reason[i].text) - 1))
+        i++;
+    if (i < HZP_REASONS_SHOWN) {
+        snprintf(found->reason[i].text, sizeof(found->reason[i].text), "%.255s", text);
+        hzp_lines_note(&found->reason[i].lines, p->line);
+    }
+    found->wrong++;
+    return HZP_OK;
 }
 
-/* One example's text. */
-static int parse_example(void *ctx, int64_t line, const char *text, size_t bytes)
+int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object)
 {
-    struct parse *p = ctx;
-    struct hzp_json_error error;
-    /* Python writes files, with columns of NaN. */
-    const int flags = HZP_JSON_UNIQUE | HZP_JSON_ANY | (p->ex->split ? HZP_JSON_PYTHON : 0);
     p->line = line;
-    json_t *object = hzp_json_load(text, bytes, flags, NULL, &error);
-    if (!object && error.no_memory)
-        return no_memory(p);
-    if (!object)
-        return bad(p, "", "not JSON: %s", error.text);
-    int r = parse_object(p, object);
-    json_decref(object);
-    return r;
-}
-
-/* Texts longer than this cannot be examples: no token is longer than its share of them. */
-static size_t example_bytes_max(const struct hzp_examples *ex)
-{
-    return ex->split ? 0 : HZP_MAX((size_t)256 << 10, (size_t)ex->tokens_max * 128);
-}
-
-/* A kind of file that people have and this program does not read. */
-static int unread_body(struct parse *p, const char *unread)
-{
-    return hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "%s%s", p->ex->split ? "" : "the body ",
-                          unread);
-}
-
-static int feed(struct parse *p, struct hzp_splitter *split, const char *data, size_t bytes,
-                bool last)
-{
-    struct hzp_err_text err = {{0}, {0}};
-    int r = hzp_splitter_feed(split, data, bytes, last, &err);
-    p->line = split->line;
-    if (r == HZP_EINVAL && err.text[0]) /* the splitter's own */
-        return bad(p, "", "%s", err.text);
-    return r < 0 && err.text[0] ? no_memory(p) : r;
-}
-
-static int parse_body(struct parse *p, const char *body, size_t bytes, const char *content_type)
-{
-    const char *unread = hzp_form_unread(body, bytes);
-    if (unread)
-        return unread_body(p, unread);
-    struct hzp_splitter split;
-    hzp_splitter_init(&split, content_type, example_bytes_max(p->ex), parse_example, p);
-    int r = feed(p, &split, body, bytes, true);
-    hzp_splitter_fini(&split);
-    return r;
-}
-
-static int take(struct parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
-{
-    hzp_tokens_fini(&p->tokens);
-    hzp_tokens_fini(&p->both);
-    hzp_form_fini(&p->form);
-    free(p->learn);
-    free(p->weight);
-    if (r >= 0 && !p->count)
-        r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
-    if (r < 0) {
-        hzp_examples_free(p->sample, p->count);
-        return r;
-    }
-    *ret = p->sample;
-    *ret_count = p->count;
-    return HZP_OK;
-}
-
-int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t bytes,
-                       const char *content_type, struct hzp_sample ***ret, int32_t *ret_count,
-                       struct hzp_err_text *reterr)
-{
-    struct parse p = {.ex = ex, .reterr = reterr};
-    int r = parse_body(&p, body, bytes, content_type);
-    return take(&p, r, ret, ret_count);
-}
-
-/* --- Bodies that arrive in pieces ------------------------------------------------------------- */
-
-struct hzp_example_reader {
-    struct parse p;
-    struct hzp_example_fields fields;
-    struct hzp_splitter split;
-    bool begun;      /* a piece was fed */
-    uint64_t digest; /* all pieces, behind the names of fields that were given */
-};
-
-struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
-                                                     const char *content_type)
-{
-    struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
-    reader->p.ex = ex;
-    reader->digest = HZP_FNV;
-    hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
-                      &reader->p);
-    return reader;
-}
-
-void hzp_example_reader_fields(struct hzp_example_reader *reader,
-                               const struct hzp_example_fields *fields)
-{
-    const char *const name[] = {fields->prompt, fields->completion};
-    reader->fields = *fields;
-    reader->p.fields = &reader->fields;
-    for (int i = 0; i < HZP_COUNT(name); i++)
-        if (name[i]) {
-            reader->digest = hzp_fnv(reader->digest, i ? "c" : "p", 1);
-            reader->digest = hzp_fnv(reader->digest, name[i], strlen(name[i]) + 1);
-        }
-}
-
-void hzp_example_reader_destroy(struct hzp_example_reader *reader)
-{
-    if (!reader)
-        return;
-    hzp_splitter_fini(&reader->split);
-    hzp_tokens_fini(&reader->p.tokens);
-    hzp_tokens_fini(&reader->p.both);
-    hzp_form_fini(&reader->p.form);
-    free(reader->p.learn);
-    free(reader->p.weight);
-    hzp_examples_free(reader->p.sample, reader->p.count);
-    free(reader);
-}
-
-int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
-                            bool last, struct hzp_err_text *reterr)
-{
-    reader->p.reterr = reterr;
-    const char *unread = reader->begun ? NULL : hzp_form_unread(data, bytes);
-    reader->digest = hzp_fnv(reader->digest, data, bytes);
-    reader->begun = true;
-    if (unread)
-        return unread_body(&reader->p, unread);
-    return feed(&reader->p, &reader->split, data, bytes, last);
-}
-
-size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
-{
-    return reader->split.rest.cap + reader->p.held +
-           (size_t)reader->p.room * sizeof(*reader->p.sample);
-}
-
-int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
-{
-    return reader->p.count;
-}
-
-/* --- Acceptance ------------------------------------------------------------------------------- */
-
-int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t bytes,
-                             const char *content_type, const struct hzp_body_key *key,
-                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
-{
-    struct hzp_sample **sample;
-    int32_t count;
-    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
-    return hzp_examples_commit(ex, sample, count, key, ret_first, ret_last, reterr);
-}
-
-int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
-                             const char *key, const char *session, int64_t *ret_first,
-                             int64_t *ret_last, struct hzp_err_text *reterr)
-{
-    struct hzp_body_key once = {.key = key, .digest = reader->digest, .session = session};
-    struct hzp_sample **sample = reader->p.sample;
-    int32_t count = reader->p.count;
-    if (!count)
-        return hzp_fail_param(reterr, HZP_EINVAL, "lines", "contains no examples");
-    reader->p.sample = NULL;
-    reader->p.count = reader->p.room = 0;
-    return hzp_examples_commit(ex, sample, count, &once, ret_first, ret_last, reterr);
-}
-
-/* --- Files ------------------------------------------------------------------------------------ */
-
-/* Documents are the texts between these marks, stripped of white space at both ends. */
-static const char separator[] = "<|endoftext|>";
-
-static int load_text(struct parse *p, const char *body, size_t bytes)
-{
-    const char *end = body + bytes;
-    while (body < end) {
-        const char *mark = memmem(body, (size_t)(end - body), separator, sizeof(separator) - 1);
-        const char *stop = mark ? mark : end, *last = stop;
-        p->line++; /* counts documents */
-        while (body < last && is_space(*body))
-            body++;
-        while (body < last && is_space(last[-1]))
-            last--;
-        p->tokens.n = 0;
-        if (body < last) {
-            HZP_TRY(
-                encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
-            HZP_TRY(append_eos(p));
-            HZP_TRY(push_tokens(p, "", 1, 1));
-        }
-        body = stop + sizeof(separator) - 1;
-        if (!mark)
-            break;
-    }
-    return HZP_OK;
-}
-
-/* Reads a file of this size; the caller frees *ret. */
-static int read_file(int fd, const char *path, uint64_t size, char **ret,
-                     struct hzp_err_text *reterr)
-{
-    if (!size)
-        return hzp_fail(reterr, HZP_EINVAL, "%s: is empty", path);
-    char *body = size < SIZE_MAX ? malloc((size_t)size) : NULL;
-    if (!body)
-        return hzp_fail(reterr, HZP_ENOMEM, "%s: not enough memory for its %llu bytes", path,
-                        (unsigned long long)size);
-    for (size_t at = 0; at < size;) {
-        ssize_t n = read(fd, body + at, HZP_MIN((size_t)size - at, (size_t)1 << 30));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            free(body);
-            return hzp_fail(reterr, HZP_EIO, "%s: %s", path,
-                            n ? strerror(errno) : "has become shorter while it was read");
-        }
-        at += (size_t)n;
-    }
-    *ret = body;
-    return HZP_OK;
-}
-
-int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
-                      int32_t *ret_count, struct hzp_err_text *reterr)
-{
-    uint64_t size;
-    struct hzp_err_text err = {{0}, {0}};
-    int fd = hzp_open_regular(path, &size, reterr);
-    if (fd < 0)
-        return fd;
-    char *body = NULL;
-    int r = read_file(fd, path, size, &body, reterr);
-    close(fd);
-    if (r < 0)
-        return r;
-
-    struct hzp_examples loose = *ex;
-    loose.split = true;
-    struct parse p = {.ex = &loose, .reterr = &err};
-    size_t length = strlen(path);
-    bool text = length > 4 && !strcmp(path + length - 4, ".txt");
-    r = text ? load_text(&p, body, (size_t)size)
-             : parse_body(&p, body, (size_t)size, "application/x-ndjson");
-    r = take(&p, r, ret, ret_count);
-    free(body);
-    return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : HZP_OK;
-}
-
-int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, const char *option,
-                             struct hzp_sample ***ret, int32_t *ret_count,
-                             struct hzp_err_text *reterr)
-{
-    int r = hzp_examples_load(ex, path, ret, ret_count, reterr);
-    return r == HZP_ENOENT ? hzp_fail_param(reterr, HZP_EINVAL, option,
-                                            "%s %s: there is no such file", option, path)
-                           : r;
+    return hzp_parse_look_on(p, parse_object(p, object));
 }

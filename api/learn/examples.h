@@ -33,6 +33,10 @@
 #include "text/tokenizer/tokenizer.h"
 #include "train/table/sample_queue.h"
 
+/* What becomes of an example of a file that is longer than tokens_max (--too-long); 0: refused, by
+ * a command that has no option for it.  Texts are split in any case. */
+enum hzp_too_long { HZP_TOO_LONG_REFUSED, HZP_TOO_LONG_CUT, HZP_TOO_LONG_SKIP, HZP_TOO_LONG_FAIL };
+
 struct hzp_examples {
     const struct hzp_chat *chat;      /* borrowed, set after init; NULL: messages as plain lines */
     struct hzp_tokenizer *tok;        /* borrowed; NULL: only {"tokens"} are accepted */
@@ -43,6 +47,7 @@ struct hzp_examples {
     int32_t tokens_max;               /* in one sample: rows of a micro-batch + 1 */
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
+    enum hzp_too_long too_long;       /* of files */
     struct hzp_example_fields fields; /* names of prompt and completion, of files */
     struct hzp_lock lock;             /* keeps commits and pushes in the same order */
 };
@@ -93,9 +98,12 @@ int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t b
                              int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 
 /* Reads a file. *.txt: plain text documents separated by <|endoftext|> (without it the whole file
- * is one document), each treated like {"text"}; any other file is a body as above.  Longer texts
- * are cut into samples of tokens_max tokens, each beginning with the last token of the one before,
- * so that every token is predicted once.  Errors name the file. */
+ * is one document), each treated like {"text"}; *.csv, *.tsv: lines below a line of names
+ * (api/learn/csv.h); any other file is a body as above.  Longer texts are split into samples of
+ * tokens_max tokens, each beginning with the last token of the one before, so that every token is
+ * predicted once; other examples that are too long are treated as too_long says, and logged: cut
+ * on the left, but never what is learned.  The whole file is read: an error names it, how many of
+ * its examples are wrong, and the first of them. */
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr);
 

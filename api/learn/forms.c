@@ -146,6 +146,18 @@ static int append_history(const json_t *history, struct hzp_form *ret, struct hz
     return HZP_OK;
 }
 
+/* {"input", "output"} without an instruction: a prompt and its completion. */
+static int read_pair(const json_t *object, struct hzp_form *ret, struct hzp_err_text *reterr)
+{
+    const json_t *input, *output;
+    HZP_TRY(
+        hzp_form_unused(object, "", "beside input and output: write it into the input", reterr));
+    HZP_TRY(get_string(object, "input", &input, reterr));
+    HZP_TRY(get_string(object, "output", &output, reterr));
+    HZP_TRY(append_json(ret, input, 0));
+    return append_json(ret, output, 1);
+}
+
 static int read_alpaca(const json_t *object, struct hzp_form *ret, struct hzp_err_text *reterr)
 {
     const json_t *instruction, *output, *input = NULL, *system = NULL,
@@ -247,7 +259,7 @@ static int get_role(const struct talk *t, const json_t *message, const char **re
     if (!*ret)
         return bad(t, t->who,
                    "\"%.40s\" is not a role that can be learned from: system, user and "
-                   "assistant are",
+                   "assistant are; calls and their results are, by a model with a chat template",
                    name);
     return HZP_OK;
 }
@@ -299,6 +311,51 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
         ret->text.bytes = ret->part[ret->parts - 1].end;
     }
     return HZP_OK;
+}
+
+/* ---- prompt and completion as messages ---- */
+
+bool hzp_form_is_pair(const json_t *object)
+{
+    return json_is_array(json_object_get(object, "prompt")) ||
+           json_is_array(json_object_get(object, "completion"));
+}
+
+/* Appends both lists to the messages: what the assistant says in the prompt is not learned. */
+static int pair_messages(const json_t *object, json_t *messages, struct hzp_err_text *reterr)
+{
+    json_t *prompt = json_object_get(object, "prompt"), *one;
+    json_t *completion = json_object_get(object, "completion");
+    size_t i;
+    if (!json_is_array(prompt) || !json_is_array(completion))
+        return hzp_fail_param(reterr, HZP_EINVAL, json_is_array(prompt) ? "prompt" : "completion",
+                              "must be a string, or both prompt and completion lists of messages");
+    json_array_foreach(prompt, i, one)
+    {
+        const char *role = json_string_value(json_object_get(one, "role"));
+        one = json_copy(one);
+        if (role && !strcmp(role, "assistant"))
+            json_object_set_new(one, "weight", json_integer(0));
+        json_array_append_new(messages, one);
+    }
+    json_array_extend(messages, completion);
+    return json_array_size(completion)
+               ? HZP_OK
+               : hzp_fail_param(reterr, HZP_EINVAL, "completion", "has no answer to learn");
+}
+
+/* Without a chat template. */
+static int read_messages_pair(const json_t *object, struct hzp_form *ret,
+                              struct hzp_err_text *reterr)
+{
+    struct talk t = {"messages", "role", "content", reterr, 0};
+    json_t *copy = json_copy((json_t *)object), *messages = json_array();
+    json_object_set_new(copy, "messages", messages);
+    int r = pair_messages(object, messages, reterr);
+    if (r == HZP_OK)
+        r = read_talk(&t, copy, ret);
+    json_decref(copy);
+    return r;
 }
 
 /* ---- ShareGPT's as messages ---- */
@@ -415,14 +472,17 @@ int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *r
 {
     json_t *to = json_copy((json_t *)object), *messages = json_array();
     const json_t *system = json_object_get(object, "system");
-    bool share = json_object_get(object, "messages") == NULL;
+    bool pair = hzp_form_is_pair(object);
+    bool share = !pair && json_object_get(object, "messages") == NULL;
     int r = hzp_form_unused(object, "system tools functions documents chat_template_kwargs",
                             "beside messages: write it as messages", reterr);
-    if (r == HZP_OK && share)
+    if (r == HZP_OK && pair)
+        r = pair_messages(object, messages, reterr);
+    else if (r == HZP_OK && share)
         r = share_messages(object, messages, reterr);
     else
         json_array_extend(messages, json_object_get(object, "messages"));
-    if (r == HZP_OK && (share || json_is_array(json_object_get(object, "messages"))))
+    if (r == HZP_OK && (pair || share || json_is_array(json_object_get(object, "messages"))))
         json_object_set(to, "messages", messages);
     if (r == HZP_OK && hzp_form_has(object, "system")) {
         r = json_is_string(system)
@@ -455,6 +515,11 @@ int hzp_form_read(const json_t *object, const struct hzp_example_fields *fields,
         r = read_talk(&messages, object, ret);
     else if (json_object_get(object, "conversations"))
         r = read_talk(&share, object, ret);
+    else if (hzp_form_is_pair(object))
+        r = read_messages_pair(object, ret, reterr);
+    else if (json_object_get(object, "input") && json_object_get(object, "output") &&
+             !json_object_get(object, "instruction"))
+        r = read_pair(object, ret, reterr);
     else if (json_object_get(object, "instruction") || json_object_get(object, "output"))
         r = read_alpaca(object, ret, reterr);
     else

@@ -5,7 +5,10 @@
  *     fields        {"question": "...", "answer": "..."}, named by the caller
  *     alpaca        {"instruction": "...", "input": "...", "output": "..."}, in alpaca's own words;
  *                  a `system` stands in place of their first paragraph, `history` is earlier turns
+ *     input, output {"input": "...", "output": "..."}: a prompt and its completion
  *     messages      {"messages": [{"role": "user", "content": "..."}, ...]}, as for chat
+ *     pairs         {"prompt": [MESSAGE...], "completion": [MESSAGE...]}, as TRL has them: one
+ *                   conversation, of which the answers of the completion are learned
  *     ShareGPT      {"conversations": [{"from": "human", "value": "..."}, ...]}
  *
  * With a chat template conversations go through that (text/chat/lesson.h), ShareGPT's as messages.
@@ -54,9 +57,13 @@ void hzp_form_fini(struct hzp_form *form);
 int hzp_form_read(const json_t *object, const struct hzp_example_fields *fields,
                   struct hzp_form *ret, struct hzp_err_text *reterr);
 
-/* Makes of an object with messages or conversations one whose messages begin with its column
- * system, and whose tools are its column tools (or its JSON as a text) or functions.  ShareGPT's
- * function_call becomes a call, observation a tool's answer.  Errors as hzp_form_read. */
+/* Whether prompt or completion is a list of messages. */
+bool hzp_form_is_pair(const json_t *object);
+
+/* Makes of an object with messages, a pair of lists of them or conversations one whose messages
+ * begin with its column system, and whose tools are its column tools (or its JSON as a text) or
+ * functions.  ShareGPT's function_call becomes a call, observation a tool's answer.  Errors as
+ * hzp_form_read. */
 int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr);
 
 /* Whether the object has the column, and something in it. */

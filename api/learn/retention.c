@@ -9,10 +9,11 @@ static const int64_t most = 1000000000;
 
 static int bad_part(const char *part, int bytes, struct hzp_err_text *reterr)
 {
-    return hzp_fail_param(reterr, HZP_EINVAL, "--keep",
-                          "--keep: \"%.*s\" is none of last=N, hourly=N, every=N and tagged, with "
-                          "N from 1 to %lld",
-                          bytes, part, (long long)most);
+    return hzp_fail_param(
+        reterr, HZP_EINVAL, "--keep",
+        "--keep: \"%.*s\" is none of last=N, hourly=N, every=N, best and tagged, with "
+        "N from 1 to %lld",
+        bytes, part, (long long)most);
 }
 
 static int read_part(const char *part, int bytes, struct hzp_retention *ret,
@@ -24,6 +25,10 @@ static int read_part(const char *part, int bytes, struct hzp_retention *ret,
     } known[] = {{"last=", &ret->last}, {"hourly=", &ret->hourly}, {"every=", &ret->every}};
     if (bytes == 6 && !strncmp(part, "tagged", 6))
         return HZP_OK;
+    if (bytes == 4 && !strncmp(part, "best", 4)) {
+        ret->best = true;
+        return HZP_OK;
+    }
     for (int i = 0; i < HZP_COUNT(known); i++) {
         size_t n = strlen(known[i].name);
         if (strncmp(part, known[i].name, n) || part[n] < '0' || part[n] > '9')

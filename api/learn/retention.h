@@ -4,6 +4,7 @@
  *     last=N      the N newest, at least 1
  *     hourly=N    the newest of each of the last N hours (of the clock, UTC) that has one
  *     every=N     the oldest of each N version ids: 1 .. N, N + 1 .. 2 N, and so on
+ *     best        of train: that of the lowest evaluation loss, which the caller names
  *     tagged      those with a name or a file named keep, which stay in any case
  *
  * A checkpoint stays if one of them keeps it.
@@ -19,6 +20,7 @@
 
 struct hzp_retention {
     int64_t last, hourly, every; /* 0: keeps none */
+    bool best;
 };
 
 /* Reads "last=5,every=100,tagged".  What is not named keeps none, but for last, which is at least

@@ -394,6 +394,9 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     hzp_wake_init(&s->rejoin_ended);
     hzp_lock_init(&s->lock, HZP_LOCK_STATE);
     int r = hzp_retention_parse(config->keep, &s->keep, reterr);
+    if (r >= 0 && s->keep.best)
+        r = hzp_fail_param(reterr, HZP_EINVAL, "--keep",
+                           "--keep: best is of hzpserve train; a server checks versions by --gate");
     if (r >= 0)
         r = open_all(s, reterr);
     if (r < 0) {

@@ -27,18 +27,34 @@ struct hzp_train_log {
     uint64_t begin_ns, shown_ns;
     double rows, seconds; /* decaying sums over about the last twenty updates */
     double eval_loss;     /* NaN: none yet */
+    struct hzp_train_best best;
 };
 
+/* Counts an evaluation. */
+static void note_eval(struct hzp_train_best *best, int64_t step, double loss)
+{
+    if (step < 1)
+        return;
+    best->since++;
+    if (isfinite(loss) && (!best->step || loss < best->loss))
+        *best = (struct hzp_train_best){.step = step, .loss = loss};
+}
+
 /* Copies the lines of steps up to `step`; false: a read or write failed. */
-static bool copy_lines(FILE *from, FILE *to, int64_t step)
+static bool copy_lines(FILE *from, FILE *to, int64_t step, struct hzp_train_best *best)
 {
     char *line = NULL;
     size_t room = 0;
     while (getline(&line, &room, from) > 0) {
         json_t *object = hzp_json_load(line, strlen(line), HZP_JSON_PYTHON, NULL, NULL);
         json_t *number = object ? json_object_get(object, "step") : NULL;
-        if (json_is_integer(number) && json_integer_value(number) <= step)
+        json_t *loss = json_object_get(object, "eval_loss");
+        bool kept = json_is_integer(number) && json_integer_value(number) <= step;
+        if (kept)
             fputs(line, to);
+        if (kept && loss)
+            note_eval(best, json_integer_value(number),
+                      json_is_number(loss) ? json_number_value(loss) : NAN);
         json_decref(object);
     }
     free(line);
@@ -47,7 +63,8 @@ static bool copy_lines(FILE *from, FILE *to, int64_t step)
 
 /* Replaces the file, following links, by one with only the lines that are kept.  A terminal, a pipe
  * or /dev/null keeps no lines and must not be replaced. */
-static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text *reterr)
+static int drop_later_lines(const char *path, int64_t step, struct hzp_train_best *best,
+                            struct hzp_err_text *reterr)
 {
     char real[PATH_MAX], temporary[PATH_MAX + 8];
     struct stat st;
@@ -58,7 +75,7 @@ static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text 
         return HZP_OK;
     snprintf(temporary, sizeof(temporary), "%s.tmp", real);
     FILE *from = fopen(real, "r"), *to = from ? fopen(temporary, "w") : NULL;
-    bool done = to && copy_lines(from, to, step);
+    bool done = to && copy_lines(from, to, step, best);
     done = to && fclose(to) == 0 && done && rename(temporary, real) == 0;
     int error = errno;
     if (from)
@@ -72,7 +89,8 @@ static int drop_later_lines(const char *path, int64_t step, struct hzp_err_text 
 int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp_train_log **ret,
                        struct hzp_err_text *reterr)
 {
-    HZP_TRY(drop_later_lines(path, step, reterr));
+    struct hzp_train_best best = {0};
+    HZP_TRY(drop_later_lines(path, step, &best, reterr));
     FILE *file = fopen(path, "a");
     if (!file)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
@@ -83,6 +101,7 @@ int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp
     log->total = total;
     log->begin_ns = hzp_now_ns();
     log->eval_loss = NAN;
+    log->best = best;
     *ret = log;
     return HZP_OK;
 }
@@ -186,19 +205,26 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
 
 void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens)
 {
+    char number[32] = "null";
     log->eval_loss = loss;
-    if (!isfinite(loss)) {
-        hzp_train_log_line(log);
-        fprintf(stderr, "step=%" PRId64 " eval_loss is not finite\n", step);
-        return;
-    }
+    note_eval(&log->best, step, loss);
+    if (isfinite(loss))
+        snprintf(number, sizeof(number), "%.17g", loss);
     fprintf(log->file,
-            "{\"step\":%" PRId64 ",\"eval_loss\":%.17g,\"eval_tokens\":%" PRId64
-            ",\"time\":%.3f}\n",
-            step, loss, tokens, unix_seconds());
+            "{\"step\":%" PRId64 ",\"eval_loss\":%s,\"eval_tokens\":%" PRId64 ",\"time\":%.3f}\n",
+            step, number, tokens, unix_seconds());
     fflush(log->file);
-    if (!log->terminal)
-        fprintf(stderr, "step=%" PRId64 " eval_loss=%.4f\n", step, loss);
+    hzp_train_log_line(log);
+    if (isfinite(loss))
+        fprintf(stderr, "step=%" PRId64 " eval_loss=%.4f%s\n", step, loss,
+                step && log->best.step == step ? " best" : "");
+    else
+        fprintf(stderr, "step=%" PRId64 " eval_loss is not finite\n", step);
+}
+
+struct hzp_train_best hzp_train_log_best(const struct hzp_train_log *log)
+{
+    return log->best;
 }
 
 void hzp_train_log_line(struct hzp_train_log *log)

@@ -23,9 +23,18 @@ int hzp_train_log_open(const char *path, int64_t step, int64_t total, struct hzp
                        struct hzp_err_text *reterr);
 void hzp_train_log_close(struct hzp_train_log *log); /* NULL: no effect */
 
-/* A line for an update, and one for an evaluation: the mean loss over so many tokens. */
+/* A line for an update, and one for an evaluation: the mean loss over so many tokens, null if it is
+ * not finite. */
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report);
 void hzp_train_log_eval(struct hzp_train_log *log, int64_t step, double loss, int64_t tokens);
+
+/* The evaluation with the lowest loss after an update, also of runs that this one continues, and
+ * how many came after it.  step 0: there is none. */
+struct hzp_train_best {
+    int64_t step, since;
+    double loss;
+};
+struct hzp_train_best hzp_train_log_best(const struct hzp_train_log *log);
 
 /* Ends the progress bar's line, so that other output can be printed. */
 void hzp_train_log_line(struct hzp_train_log *log);

@@ -403,6 +403,7 @@ def test_models_and_health(server):
     assert server.client.models.retrieve(server.model).id == server.model
     raises(openai.NotFoundError, lambda: server.client.models.retrieve("gpt"))
     assert json.loads(server.get("/health"))["status"] == "ok"
+    assert server.get("/").startswith("hzpserve ") and server.get("/").count("\n") == 1
     weights = json.loads(server.get("/v1/weights"))
     assert weights["staleness"] == 0 and weights["data"][0]["state"] == "current"
     assert weights["max_staleness"] == 1  # the setting, also without training

@@ -11,11 +11,15 @@ import io
 import json
 import os
 import pathlib
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 
 import test_api as base
 from check_dialects import *  # noqa: F401,F403
@@ -243,7 +247,7 @@ def check_examples(server):
     curls = [textwrap.dedent(block) for block in blocks if block.startswith("    curl ")]
     pythons = [textwrap.dedent(block) for block in blocks if block.startswith("    import ")]
     assert len(rows) > 25 and len(curls) > 3 and len(pythons) > 3, (len(rows), len(curls), len(pythons))
-    shown = set(re.findall(r"/[^\s`,]+", " ".join(name for name, _, _ in rows)))
+    shown = set(re.findall(r"/[^\s`,]*", " ".join(name for name, _, _ in rows)))
     missing = set(json.loads(server.get("/openapi.json"))["paths"]) - shown
     others = ("/v1/replication", "/v1/ranks")  # among servers; with --replicas only
     missing = {path for path in missing if not path.startswith(others)}
@@ -571,7 +575,7 @@ def test_command(server):
     assert done.returncode == 0 and out[0] == said.removeprefix(" "), done
     assert out[1:6] == ["version 1 serves, 0 updates behind", "the last answer is of version 1",
                         "taken back", "there is nothing to take back",
-                        "/teach [ANSWER]   learn ANSWER (or the answer given) to the last question"]
+                        "/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;"]
     assert "ask something first, then /teach the answer" in out
     assert "maximum context length" in done.stderr and "not read" not in done.stdout
     failed = run_chat("http://127.0.0.1:1", lines=["x"])
@@ -583,11 +587,135 @@ def test_command_teaches():
     options = [] if (pathlib.Path(base.MODEL) / "chat_template.jinja").exists() else [
         "--chat-template", TEMPLATE_FILE]
     done = run_chat(base.MODEL, "--state", "none", "--temperature", "0", "--max-tokens", "20",
-                    *options, lines=[HELLO[0]["content"], "/teach Zorin lives in Tarn.",
-                                     "/again", "/version"])
+                    *options, lines=["Who are you?", HELLO[0]["content"], "/teach Zorin lives in Tarn.",
+                                     "/again", "/version", "/clear", HELLO[0]["content"]])
     out = done.stdout.splitlines()
-    assert done.returncode == 0 and out[1].startswith("learned: version "), done
-    assert f"version {out[1].split()[-1]} serves" in out[3], done
+    assert done.returncode == 0 and out[2].startswith("before: ") and out[3].startswith("learned: version "), done
+    assert f"version {out[3].split()[-1]} serves" in out[6], done
+    # a lesson is the last turn alone: asked in a new conversation the model answers so
+    assert out[4] == "after:  Zorin lives in Tarn." and out[-1] == "Zorin lives in Tarn.", done
+
+
+class Terminal:
+    """hzpserve chat on a terminal; says() waits for a text on its screen."""
+
+    def __init__(self, *arguments, home, lang="C"):
+        env = {**os.environ, "TERM": "xterm", "LC_ALL": lang, "HOME": home, "XDG_STATE_HOME": ""}
+        self.seen = b""
+        self.child, self.fd = pty.fork()
+        if not self.child:
+            os.execve(base.BINARY, [base.BINARY, "chat", *arguments], env)
+        self.says("/help lists commands")
+        self.says("> ")
+
+    def says(self, text):
+        end = time.monotonic() + base.HANG
+        while text.encode() not in self.seen:
+            assert time.monotonic() < end, (text, self.seen)
+            if select.select([self.fd], [], [], 1)[0]:
+                try:
+                    self.seen += os.read(self.fd, 4096)
+                except OSError as e:  # it has ended
+                    raise AssertionError((text, self.seen)) from e
+        self.seen = self.seen[self.seen.index(text.encode()) + len(text.encode()):]
+
+    def types(self, text):
+        os.write(self.fd, text.encode())
+
+    def ends(self):
+        self.types("/quit\r")
+        with contextlib.suppress(OSError):
+            while os.read(self.fd, 4096):
+                pass
+        os.close(self.fd)
+        status = os.waitpid(self.child, 0)[1]
+        assert status == 0, status
+
+
+def test_terminal():
+    """On a terminal what is typed arrives whole, Ctrl-C clears the line, a pasted text is one, commands are completed,
+    and the next run has the history."""
+    if b"libedit" not in pathlib.Path(base.BINARY).read_bytes():
+        return print("built without libedit: not tried")
+    with tempfile.TemporaryDirectory() as home, tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        # The server answers with what it was asked.
+        file.write("{% if messages[-1].content != '.' %}{{ raise_exception('asked <' ~ messages[-1].content | tojson"
+                   " ~ '>') }}{% endif %}")
+        file.flush()
+        with Server("--no-train", "--chat-template", file.name) as server:
+            for lang in ("C", "C.UTF-8"):
+                on = Terminal(server.url, home=home, lang=lang)
+                on.types("Köln, 東京 – ist's weit?\r")
+                on.says('asked <"Köln, 東京 – ist')
+                on.says("> ")
+                on.types("not this\x03")
+                on.says("> ")
+                on.types("but this\r")
+                on.says('asked <"but this">')
+                on.says("> ")
+                on.types("\033[200~one\rtwo\nthree\033[201~ and four\r")
+                on.says('asked <"one\\ntwo\\nthree and four">')
+                on.says("> ")
+                on.types("/ver\t\r")
+                on.says("version 1 serves")
+                on.says("> ")
+                on.ends()
+            on = Terminal(server.url, home=home)
+            for _ in range(4):  # /quit, /version, the pasted text, "but this"
+                on.types("\033[A")
+            on.types("!\r")
+            on.says('asked <"but this!">')
+            on.says("> ")
+            on.ends()
+            assert (pathlib.Path(home) / ".local/state/hzpserve/chat_history").stat().st_mode & 0o77 == 0
+
+
+def test_status(server):
+    """status and top show the figures of /metrics and /health."""
+    def status(*arguments, code=0):
+        done = subprocess.run([base.BINARY, *arguments], capture_output=True, text=True, timeout=base.HANG)
+        assert done.returncode == code, done
+        return done
+    before = json.loads(status("status", server.url, "--json", "--seconds", "0.01").stdout)
+    assert before["model"] == server.model and before["health"] == "ok" and before["weights_version"] == 1
+    assert before["requests_running"] == 0 and before["tokens_per_second"] == 0
+    assert before["held_back_by"] is None and before["loss"] is None  # --no-train
+    out = status("status", server.url, "--seconds", "0.01").stdout.splitlines()
+    assert out[0] == f"{server.model} at {server.url}: ok" and "version 1 " in out[1], out
+    assert any("--no-train" in line for line in out) and len(out) < 24, out
+    top = subprocess.Popen([base.BINARY, "top", server.url, "--seconds", "0.05"], stdout=subprocess.PIPE, text=True)
+    rates = []
+    while not rates or rates[-1] == 0:  # requests run meanwhile
+        chat(server, max_tokens=40)
+        rates += [float(line.split()[1]) for line in iter(top.stdout.readline, "\n") if line.startswith("rates")]
+    top.send_signal(signal.SIGINT)
+    top.communicate(timeout=base.HANG)
+    assert top.returncode == 0
+    assert "no server at" in status("status", "http://127.0.0.1:1", code=1).stderr
+
+
+def test_status_of_learning():
+    """What waits, and that it is learned."""
+    with Server("--update-tokens", "64") as server:
+        seen, end = [], time.monotonic() + base.HANG
+        while not seen or seen[-1]["examples_waiting"] or not any(s["trained_tokens_per_second"] for s in seen):
+            assert time.monotonic() < end, seen[-1]
+            if not any(s["examples_waiting"] for s in seen):
+                server.post("/v1/fine_tuning/examples", [{"text": f"Zorin lives in Tarn {i}"} for i in range(40)])
+            seen.append(json.loads(subprocess.run(
+                [base.BINARY, "status", server.url, "--json", "--seconds", "0.05"], capture_output=True, check=True).stdout))
+        assert seen[-1]["optimizer_step"] > 0 and seen[-1]["loss"] > 0, seen[-1]
+
+
+def test_temperature(server):
+    """What generation_config.json says is the default of chat, and what /v1/models tells."""
+    config = json.loads((pathlib.Path(base.MODEL) / "generation_config.json").read_text())
+    told = json.loads(server.get("/v1/models"))["data"][0]["generation_config"]
+    assert told == {name: config[name] for name in told} and ("do_sample" in told) == ("do_sample" in config)
+    if told.get("do_sample") is False:
+        said = [run_chat(server.url, "--max-tokens", "8", lines=[HELLO[0]["content"]]).stdout for _ in range(2)]
+        greedy = run_chat(server.url, "--max-tokens", "8", "--temperature", "0", lines=[HELLO[0]["content"]])
+        assert said == [greedy.stdout] * 2, (said, greedy)
 
 
 def test_fill_middle():

@@ -174,6 +174,9 @@ def test_forms():
                  "alpaca": {"instruction": "Begin.", "input": "", "output": "Once upon a time"},
                  "messages": {"messages": [{"role": "user", "content": "Begin."},
                                            {"role": "assistant", "content": "Once upon a time"}]},
+                 "io": {"input": "Once", "output": " upon a time", "label": 3},
+                 "trl": {"prompt": [{"role": "user", "content": "Begin."}],
+                         "completion": [{"role": "assistant", "content": "Once upon a time"}]},
                  "sharegpt": {"conversations": [{"from": "human", "value": "Begin."},
                                                 {"from": "gpt", "value": "Once upon a time"}]}}
         got = {}
@@ -183,10 +186,48 @@ def test_forms():
             got[name] = run("eval", MODEL, "--data", str(where / f"{name}.jsonl"), *fields).stdout
             run("train", MODEL, "--data", str(where / f"{name}.jsonl"), "--out", str(where / name), *fields)
             assert (where / name / "train.jsonl").exists()
-        assert got["named"] == got["pair"] and got["messages"] == got["sharegpt"] != got["alpaca"]
-        fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question"])
+        assert got["named"] == got["pair"] == got["io"]
+        assert got["messages"] == got["sharegpt"] == got["trl"] != got["alpaca"]
+        (where / "t.csv").write_text("id,question,answer\n7,Once,\" upon a time\"\n")
+        fields = ["--prompt-field", "question", "--completion-field", "answer"]
+        assert run("eval", MODEL, "--data", str(where / "t.csv"), *fields).stdout == got["pair"]
+        fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question", "--prompt-field"])
+        (where / "long.jsonl").write_text("".join(json.dumps({"prompt": "word " * n, "completion": " end"}) + "\n"
+                                                  for n in (3, 90, 4)))
+        command = ["train", MODEL, "--data", str(where / "long.jsonl"), "--out", str(where / "cut"), "--micro-rows",
+                   "32"]
+        err = run(*command, status=1).stderr
+        assert "1 of 3 examples" in err and "(line 2)" in err and "--too-long" in err, err
+        for word, samples in (("cut", 3), ("skip", 2)):
+            err = run(*command[:-3], str(where / word), *command[-2:], "--too-long", word).stderr
+            assert f"samples={samples} " in err and "(line 2)" in err and f"--too-long {word}" in err, err
         (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
         fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
+
+
+def test_best():
+    """The checkpoint of the lowest evaluation loss is kept and becomes the result; a run that gets worse ends."""
+    with tempfile.TemporaryDirectory() as there:
+        where = pathlib.Path(there)
+        out, log = where / "out", where / "out" / "train.jsonl"
+        (where / "data.jsonl").write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n" for i in range(4)))
+        (where / "held.jsonl").write_text(json.dumps({"text": "The little girl was very happy and went home."}) + "\n")
+        command = ["train", MODEL, "--data", str(where / "data.jsonl"), "--out", str(out), "--epochs", "400",
+                   "--update-tokens", "12", "--lr", "5e-3", "--eval", str(where / "held.jsonl")]
+        for options, word in ((["--keep", "best", "--eval-every", "2,patience=3"], ""),
+                              (["--eval-every", "0,patience=3"], "--eval-every"), (["--eval-every", "x"], "--eval-every")):
+            err = run(*command, *options, status=2 if word else 0).stderr
+            assert word in err, err
+        fails("serve", MODEL, "--state", str(where / "state"), "--keep", "best", status=2, says=["--keep", "train"])
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        evals = [(line["eval_loss"], line["step"]) for line in lines if "eval_loss" in line and line["step"]]
+        best, last = min(evals), evals[-1][1]
+        assert [step for _, step in evals] == list(range(2, last + 1, 2)) and last == best[1] + 6 < 400, evals
+        err = run(*command, "--keep", "best", "--eval-every", "2,patience=3", "--resume").stderr
+        assert (out / f"checkpoint-{best[1]}").is_dir() and f"after update {best[1]}," in err, err
+        assert len(list(out.glob("checkpoint-*"))) == 2  # and the newest
+        got = json.loads(run("eval", str(out), "--data", str(where / "held.jsonl"), "--json").stdout)
+        assert abs(got["mean_nll"] - best[0]) < 1e-4, (got, best)
 
 
 def test_file_limit():

@@ -52,7 +52,7 @@ def page_bytes(server):
     """Of one page in all layers, in KB, by the memory plan in the log."""
     found = re.search(r"KV cache .*?, ([\d.]+) (K|M)B each", server.log.read_text())
     assert found, server.log.read_text()
-    return float(found[1]) * (1024 if found[2] == "M" else 1)
+    return float(found[1]) * (1000 if found[2] == "M" else 1)
 
 
 def check_refusals(program, model):

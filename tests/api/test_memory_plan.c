@@ -211,7 +211,7 @@ static void lanes_are_counted(void **state)
     assert_true(less < kv && plan.total <= limit);
     lanes = limit;
     assert_int_equal(make(limit), HZP_ENOMEM);
-    assert_non_null(strstr(err.text, "lanes 24.0 MB"));
+    assert_non_null(strstr(err.text, "lanes 25.2 MB"));
     lanes = 0;
     options.engine.no_train = 0;
 }
@@ -331,7 +331,7 @@ static void little_memory_is_no_short_context(void **state)
         rest += strcmp(plan.line[i].what, "KV cache") ? plan.line[i].bytes : 0;
     size_t page = hzp_kvpool_bytes(&config, HZP_BF16, 1, 16);
     assert_int_equal(make(rest + 4 * page - 1), HZP_ENOMEM);
-    assert_non_null(strstr(err.text, "KV cache 32.0 KB"));
+    assert_non_null(strstr(err.text, "KV cache 32.8 KB"));
     assert_int_equal(make(rest + 4 * page), HZP_OK);
     assert_int_equal(plan.positions, 64);
     options.engine.model.context = 200;
@@ -346,7 +346,7 @@ static void too_much_is_refused(void **state)
     assert_int_equal(make((size_t)1 << 30), HZP_EINVAL); /* the option alone is too much */
     assert_string_equal(err.param, "--kv-tokens");
     assert_non_null(strstr(err.text, "KV cache"));
-    assert_non_null(strstr(err.text, "only 1.00 GB"));
+    assert_non_null(strstr(err.text, "only 1.07 GB"));
     assert_non_null(strstr(err.text, "--no-train"));
     options.engine.serving.kv_tokens = 0;
     options.engine.serving.kv_memory = 10;
@@ -356,6 +356,30 @@ static void too_much_is_refused(void **state)
     options.engine.model.context = 1001;
     assert_int_equal(make((size_t)1 << 30), HZP_EINVAL);
     assert_string_equal(err.param, "--context");
+}
+
+/* The advice is what the command can do, and what costs nothing of the service comes first. */
+static void advice_is_of_the_command(void **state)
+{
+    struct hzp_engine_settings *e = &options.engine;
+    assert_int_equal(make(1 << 16), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "available; use --moments bf16, a smaller --kv-memory, "
+                                     "smaller --micro-rows, smaller --step-rows, --no-train"));
+    e->training.moment_type = 1;
+    e->serving.slots = 3;
+    assert_int_equal(make(1 << 16), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "available; use a smaller --kv-memory, fewer --slots, "));
+    e->training.moment_type = 0;
+    e->serving.slots = 2;
+    struct hzp_memory_request train = {
+        .model = &e->model, .training = &e->training, .slots = 1, .limit = 1 << 16};
+    assert_int_equal(hzp_memory_plan(&train, &layout, &plan, &err), HZP_ENOMEM);
+    assert_non_null(strstr(err.text, "available; use --moments bf16, smaller --micro-rows"));
+    assert_null(strstr(err.text, "--kv-memory"));
+    e->no_train = true;
+    assert_int_equal(make(1 << 16), HZP_ENOMEM);
+    assert_null(strstr(err.text, "--moments"));
+    e->no_train = false;
 }
 
 static size_t training_bytes(void)
@@ -411,6 +435,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(little_memory_is_no_short_context, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(advice_is_of_the_command, set_up, tear_down),
         cmocka_unit_test_setup_teardown(logits_are_bounded, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,6 +81,50 @@ static void earlier_names(void **state)
                 assert_string_not_equal(hzp_option_table[k].name, hzp_option_gone[i].was);
 }
 
+static bool is_option(const char *word, size_t n)
+{
+    for (int i = 0; i < hzp_option_count; i++)
+        if (hzp_option_table[i].name && strlen(hzp_option_table[i].name) == n &&
+            !memcmp(hzp_option_table[i].name, word, n))
+            return true;
+    return false;
+}
+
+/* What other programs call otherwise is answered with what to write here, which exists. */
+static void words_of_other_programs(void **state)
+{
+    assert_int_equal(parse("serve", "dir", "--tensor-parallel-size", "2", NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "use --ranks N --tensor N"));
+    assert_int_equal(parse("serve", "dir", "--max-model-len=8", NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "use --context N"));
+    assert_int_equal(parse("serve", "dir", "-tp", "2", NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "use --ranks N --tensor N"));
+    assert_int_equal(parse("train", "dir", "--learning_rate", "1", NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "unknown option --learning_rate; use --lr X"));
+    for (int i = 0; i < hzp_options_elsewhere; i++) {
+        const char *was = hzp_option_elsewhere[i].was;
+        const char *at = hzp_option_elsewhere[i].name;
+        assert_false(is_option(was, strlen(was)));
+        for (; (at = strstr(at, "--")); at += 2)
+            if (!is_option(at, strcspn(at, " ,:")))
+                fail_msg("%s: %s is no option", was, at);
+    }
+}
+
+/* What is no model directory is said at once, with the way to one. */
+static void what_is_no_model(void **state)
+{
+    assert_int_equal(parse("serve", "meta-llama/Llama-3.2-1B", NULL, NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "hf download meta-llama/Llama-3.2-1B --local-dir Llama"));
+    assert_int_equal(parse("chat", "x/model.Q4_K_M.gguf", NULL, NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "GGUF"));
+    assert_int_equal(parse("complete", "/proc/self/exe", "x", NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "is a file"));
+    assert_int_equal(parse("serve", "./absent", NULL, NULL, NULL), HZP_OK);
+    assert_int_equal(parse("chat", "http://127.0.0.1:1", NULL, NULL, NULL), HZP_OK);
+    assert_int_equal(parse("weights", "list", NULL, NULL, NULL), HZP_OK);
+}
+
 /* Parts are set one by one: those that a value does not name stay as they are. */
 static void options_have_parts(void **state)
 {
@@ -206,6 +250,16 @@ static void a_model_has_settings_of_its_own(void **state)
     snprintf(expected, sizeof(expected), "--served-model-name %s\n", strrchr(dir, '/') + 1);
     assert_string_equal(copy, expected);
     free(copy);
+
+    /* A file that is gone is named with the line, unless another is given; one that came along with
+       the model is found. */
+    write_settings(dir, "--lr 0.5\n--replay /absent/replay.jsonl\n--try-examples absent\n");
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EFORMAT);
+    assert_non_null(strstr(err.text, "serve.options:2: --replay /absent/replay.jsonl: No such"));
+    assert_int_equal(parse("serve", dir, "--replay", "/dev/null", NULL), HZP_OK);
+    write_settings(dir, "--replay /absent/serve.options\n");
+    assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+    assert_string_equal(options.engine.learning.replay, path);
 
     static const char *const bad[] = {"--nope 1\n", "lr 1\n", "--lr x\n", "--temperature 1\n",
                                       "--beta1 0.9\n"};
@@ -370,6 +424,10 @@ static void sizes(void **state)
     assert_int_equal(hzp_size_parse("1.5K"), 1536);
     assert_int_equal(hzp_size_parse("2M"), 2 << 20);
     assert_int_equal(hzp_size_parse("3GiB"), 3ll << 30);
+    assert_int_equal(hzp_size_parse("3GB"), 3000000000ll);
+    assert_int_equal(hzp_size_parse("1.5kB"), 1500);
+    assert_int_equal(hzp_size_parse("7B"), 7);
+    assert_int_equal(hzp_size_parse("7iB"), -1);
     assert_int_equal(hzp_size_parse("1.5T"), 3ll << 39);
     assert_int_equal(hzp_size_parse("M"), -1);
     assert_int_equal(hzp_size_parse("1MM"), -1);
@@ -383,6 +441,8 @@ int main(void)
         cmocka_unit_test(defaults_are_in_range),
         cmocka_unit_test(words_and_values),
         cmocka_unit_test(earlier_names),
+        cmocka_unit_test(words_of_other_programs),
+        cmocka_unit_test(what_is_no_model),
         cmocka_unit_test(options_have_parts),
         cmocka_unit_test(options_are_few),
         cmocka_unit_test(errors_name_the_option),

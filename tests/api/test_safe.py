@@ -389,11 +389,12 @@ def test_targets():
             return int(got.split()[1]) if got else 0
 
         own = b"http://localhost:%d" % server.port
-        for path, status in ((b"/v1/models", 200), (b"/v1/models?a=b", 200), (b"/v1/none", 404), (b"/", 404)):
+        for path, status in ((b"/v1/models", 200), (b"/v1/models?a=b", 200), (b"/v1/none", 404), (b"/", 200),
+                             (b"//", 404), (b"/x", 404)):
             for form in (path, own + path, own.upper() + path, own.replace(b"http", b"https") + path,
                          b"http://a" + path):
                 assert get(form) == status, (form, get(form))
-        assert get(own) == get(own + b"?a") == 404
+        assert get(own) == get(own + b"?a") == 200
         mine = get(b"/v1/replication")
         assert mine != 403 and get(own + b"/v1/replication", b"evil.example") == mine
         assert get(b"http://evil.example/v1/replication") == 403

@@ -12,6 +12,7 @@
 #include "tests/weights/scratch.h"
 
 #include <fcntl.h>
+#include <math.h>
 
 static int begin(const char *path, int64_t step)
 {
@@ -43,6 +44,35 @@ static void test_later_lines(void **state)
     check_lines(path, "{\"step\":1}\n{\"step\":2}\n");
     assert_int_not_equal(access(scratch_path("train.jsonl.tmp"), F_OK), 0);
     assert_int_equal(begin(scratch_path("absent/train.jsonl"), 2), HZP_EIO);
+}
+
+/* Each evaluation is a line, and the lowest loss is known, also to the run that goes on. */
+static void test_best(void **state)
+{
+    const char *path = scratch_path("train.jsonl");
+    struct hzp_train_log *log = NULL;
+    struct hzp_err_text text = {{0}, {0}};
+    static const double loss[] = {1, 3, 2, 2.5, NAN};
+    assert_int_equal(hzp_train_log_open(path, 0, 100, &log, &text), HZP_OK);
+    assert_int_equal(hzp_train_log_best(log).step, 0);
+    for (int i = 0; i < HZP_COUNT(loss); i++)
+        hzp_train_log_eval(log, i * 10, loss[i], 5);
+    assert_int_equal(hzp_train_log_best(log).step, 20); /* 0 is the model as it was given */
+    assert_int_equal(hzp_train_log_best(log).since, 2);
+    hzp_train_log_close(log);
+    int64_t lines = 0;
+    char line[200];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file))
+        lines += strstr(line, lines == 4 ? "\"eval_loss\":null" : "\"eval_loss\":") != NULL;
+    fclose(file);
+    assert_int_equal(lines, HZP_COUNT(loss));
+    assert_int_equal(hzp_train_log_open(path, 30, 100, &log, &text), HZP_OK);
+    assert_int_equal(hzp_train_log_best(log).step, 20);
+    assert_int_equal(hzp_train_log_best(log).since, 1);
+    assert_true(hzp_train_log_best(log).loss == 2);
+    hzp_train_log_close(log);
 }
 
 /* A path that is not a regular file has no lines to drop, and must not be replaced: that would
@@ -84,6 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_later_lines, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_no_file, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_best, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_link, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests_name("train_log", tests, NULL, NULL);

@@ -124,7 +124,7 @@ def planned(command, fake):
     parts = {}
     for part in told[1].split(" + "):
         name, number, unit = part.rsplit(" ", 2)
-        parts[name] = float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[unit[0]]
+        parts[name] = float(number) * {"K": 1e3, "M": 1e6, "G": 1e9}[unit[0]]
     # bench swap has two versions, a server that does not train one.
     return sum(parts.values()) + (parts["weights"] if command[2] == "swap" else 0)
 

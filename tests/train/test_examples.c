@@ -371,6 +371,156 @@ static void test_files(void **state)
     assert_int_equal(hzp_examples_load(&ex, scratch_dir, &sample, &count, &err), HZP_EIO);
 }
 
+/* Loads a file; the result, and the error's text. */
+static int load(const char *name, const char *text, struct hzp_sample ***ret, int32_t *ret_count,
+                struct hzp_err_text *err)
+{
+    memset(err, 0, sizeof(*err));
+    scratch_write_text(scratch_path(name), text);
+    return hzp_examples_load(&ex, scratch_path(name), ret, ret_count, err);
+}
+
+static void expect_text(const struct hzp_err_text *err, const char *word)
+{
+    if (!strstr(err->text, word))
+        fail_msg("\"%s\" does not say \"%s\"", err->text, word);
+}
+
+/* All errors of a file are counted, and the first are shown. */
+static void test_all_errors(void **state)
+{
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err;
+    int32_t count = 0;
+    ex.too_long = HZP_TOO_LONG_FAIL;
+    assert_int_equal(load("e.jsonl",
+                          "{\"text\": 5}\n{\"text\": \"ab\"}\nnot\n{\"prompt\": \"a\"}\n"
+                          "{\"question\": \"a\", \"answer\": \"b\"}\n{\"text\": \"\"}\n",
+                          &sample, &count, &err),
+                     HZP_EINVAL);
+    expect_text(&err,
+                "5 of 6 examples are wrong: line 1: text: must be a string; line 3: not JSON");
+    expect_text(&err, "line 4: completion: is missing (--completion-field names it)");
+    expect_text(&err, "and 2 more");
+    assert_int_equal(load("e.jsonl", "{\"text\": 5}\n{\"text\": 6}\n", &sample, &count, &err),
+                     HZP_EINVAL);
+    expect_text(&err, "2 of 2 examples are wrong: lines 1, 2: text: must be a string");
+    assert_int_equal(
+        load("e.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n", &sample, &count, &err),
+        HZP_EINVAL);
+    expect_text(&err, "has the fields question, answer");
+    expect_text(&err, "--prompt-field");
+    ex.fields.prompt = "ask";
+    assert_int_equal(
+        load("e.jsonl", "{\"question\": \"a\", \"answer\": \"b\"}\n", &sample, &count, &err),
+        HZP_EINVAL);
+    expect_text(&err, "ask: is missing (--prompt-field names it)");
+    expect_text(&err, "question, answer");
+    ex.fields.prompt = NULL;
+    refuse("{\"question\": \"a\", \"answer\": \"b\"}", "lines[1]", "?prompt_field=");
+}
+
+static const char long_pair[] = "{\"prompt\": \"0123456789abcdefghijABCDEFGHIJ\", "
+                                "\"completion\": \"xyzxyz\"}\n"
+                                "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
+                                "{\"prompt\": \"a\", \"completion\": "
+                                "\"0123456789abcdefghijABCDEFGHIJKLMNOP\"}\n";
+
+/* A prompt is cut on the left, an answer never. */
+static void test_too_long(void **state)
+{
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err;
+    int32_t count = 0;
+    ex.too_long = HZP_TOO_LONG_FAIL;
+    assert_int_equal(load("l.jsonl", long_pair, &sample, &count, &err), HZP_EINVAL);
+    expect_text(&err, "2 of 3 examples have more than the 33 tokens");
+    expect_text(&err, "(lines 1, 3)");
+    expect_text(&err, "--too-long");
+    ex.too_long = HZP_TOO_LONG_SKIP;
+    assert_int_equal(load("l.jsonl", long_pair, &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(sample[0]->count, 3);
+    hzp_examples_free(sample, count);
+    ex.too_long = HZP_TOO_LONG_CUT;
+    assert_int_equal(load("l.jsonl", long_pair, &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(sample[0]->count, 33);
+    /* 30 of the prompt, 6 of the answer and the end token: the first four go */
+    assert_int_equal(sample[0]->token[0], '4');
+    for (int32_t i = 0; i < 33; i++)
+        assert_int_equal(sample[0]->learn[i], i >= 33 - 7);
+    assert_int_equal(sample[0]->token[32], 264);
+    hzp_examples_free(sample, count);
+    assert_int_equal(load("l.jsonl", strchr(long_pair, '\n') + 1, &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 1);
+    hzp_examples_free(sample, count);
+}
+
+/* With a token that every text begins with, that stays. */
+static void test_too_long_pieces(void **state)
+{
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err;
+    int32_t count = 0;
+    ex.too_long = HZP_TOO_LONG_CUT;
+    ex.tokens_max = 1000;
+    assert_int_equal(load("l.jsonl", long_pair, &sample, &count, &err), HZP_OK);
+    int32_t begin = sample[0]->token[0], whole = sample[0]->count, last[4];
+    memcpy(last, sample[0]->token + whole - 4, sizeof(last));
+    hzp_examples_free(sample, count);
+    ex.tokens_max = whole - 3;
+    assert_int_equal(load("l.jsonl", long_pair, &sample, &count, &err), HZP_OK);
+    assert_int_equal(sample[0]->count, whole - 3);
+    assert_int_equal(sample[0]->token[0], begin);
+    assert_false(sample[0]->learn[0] || sample[0]->learn[1]);
+    assert_memory_equal(sample[0]->token + whole - 7, last, sizeof(last));
+    hzp_examples_free(sample, count);
+}
+
+/* Tables, by a mapping of their columns or with names that are known. */
+static void test_csv(void **state)
+{
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err;
+    int32_t count = 0;
+    ex.too_long = HZP_TOO_LONG_FAIL;
+    ex.fields = (struct hzp_example_fields){"question", "answer"};
+    assert_int_equal(load("t.csv",
+                          "\xef\xbb\xbfid,question,answer\r\n1,a,b\r\n\r\n"
+                          "2,\"c,\"\"d\ne\",f\r\n",
+                          &sample, &count, &err),
+                     HZP_OK);
+    assert_int_equal(count, 2);
+    const int32_t want[] = {'c', ',', '"', 'd', '\n', 'e', 'f', 264};
+    assert_int_equal(sample[1]->count, 8);
+    assert_memory_equal(sample[1]->token, want, sizeof(want));
+    assert_true(sample[1]->learn[6] && !sample[1]->learn[5]);
+    hzp_examples_free(sample, count);
+    ex.fields = (struct hzp_example_fields){NULL, NULL};
+    assert_int_equal(load("t.TSV", "prompt\tcompletion\na,b\tc", &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(sample[0]->count, 5);
+    hzp_examples_free(sample, count);
+    assert_int_equal(load("t.csv", "prompt,completion\na,b\na,b,c\n", &sample, &count, &err),
+                     HZP_EINVAL);
+    expect_text(&err, "line 3: has 3 values, the first line 2 names");
+    assert_int_equal(load("t.csv", "prompt,completion\na,\"b\n", &sample, &count, &err),
+                     HZP_EINVAL);
+    expect_text(&err, "line 2: a quote has no end");
+    assert_int_equal(load("t.csv", "prompt,completion\na,\"b\"c\n", &sample, &count, &err),
+                     HZP_EINVAL);
+    expect_text(&err, "line 2");
+    assert_int_equal(load("t.csv", "text,text\na,b\n", &sample, &count, &err), HZP_EINVAL);
+    expect_text(&err, "same name");
+    assert_int_equal(load("t.csv", "ask,answer\na,b\n", &sample, &count, &err), HZP_EINVAL);
+    expect_text(&err, "--prompt-field");
+    assert_int_equal(
+        load("t.csv", "prompt,completion,system\na,b,\na,b,s\n", &sample, &count, &err),
+        HZP_EINVAL);
+    expect_text(&err, "line 3: system");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +535,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bound, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_accept, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_files, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_all_errors, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_too_long, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_too_long_pieces, open_pieces, close_all),
+        cmocka_unit_test_setup_teardown(test_csv, open_bytes, close_all),
     };
     return cmocka_run_group_tests_name("examples", tests, NULL, NULL);
 }

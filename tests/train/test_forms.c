@@ -106,6 +106,30 @@ static void test_alpaca(void **state)
     refuse("{\"instruction\": 3, \"output\": \"x\"}", "instruction", "string");
 }
 
+/* What Hugging Face's data sets call prompt and completion. */
+static void test_input_output(void **state)
+{
+    expect("{\"ID\": 3, \"input\": \"Hi.\", \"output\": \" Yes.\"}", NULL, "Hi.< Yes.>");
+    refuse("{\"input\": \"Hi.\", \"output\": \"Yes.\", \"system\": \"S\"}", "system", "not used");
+    refuse("{\"input\": [\"Hi.\"], \"output\": \"Yes.\"}", "input", "string");
+}
+
+/* TRL's: a prompt and a completion that are lists of messages; only the latter is learned. */
+static void test_pairs(void **state)
+{
+    expect("{\"prompt\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+           "\"content\": \"2\"}, {\"role\": \"user\", \"content\": \"3\"}], \"completion\": "
+           "[{\"role\": \"assistant\", \"content\": \"4\"}]}",
+           NULL, "user: 1\nassistant: 2\nuser: 3\nassistant:< 4>");
+    refuse("{\"prompt\": [{\"role\": \"user\", \"content\": \"1\"}], \"completion\": []}",
+           "completion", "no answer");
+    refuse("{\"prompt\": [{\"role\": \"user\", \"content\": \"1\"}], \"completion\": \"x\"}",
+           "prompt", "both");
+    refuse("{\"prompt\": [{\"role\": \"user\", \"content\": \"1\"}], \"completion\": [{\"role\": "
+           "\"assistant\", \"content\": \"4\"}], \"history\": [[\"a\", \"b\"]]}",
+           "history", "not used");
+}
+
 static void test_conversations(void **state)
 {
     expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
@@ -157,6 +181,8 @@ static void test_conversations(void **state)
     }
     refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"thinking\": \"y\"}]}",
            "messages[0].thinking", "chat template");
+    refuse("{\"conversations\": [{\"from\": \"function_call\", \"value\": \"{}\"}]}",
+           "conversations[0].from", "chat template");
     refuse("{\"conversations\": [{\"from\": \"tool\", \"value\": \"x\"}]}", "conversations[0].from",
            "tool");
 }
@@ -218,6 +244,13 @@ static void test_messages(void **state)
                     "[{\"name\": \"f\"}], \"system\": \"\", \"history\": null}",
                     "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], \"tools\": "
                     "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}");
+    expect_messages("{\"prompt\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": "
+                    "\"assistant\", \"content\": \"2\"}], \"completion\": [{\"role\": "
+                    "\"assistant\", \"content\": \"3\"}], \"tools\": [{\"name\": \"f\"}]}",
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": "
+                    "\"assistant\", \"content\": \"2\", \"weight\": 0}, {\"role\": \"assistant\", "
+                    "\"content\": \"3\"}], \"tools\": [{\"type\": \"function\", \"function\": "
+                    "{\"name\": \"f\"}}]}");
     refuse_messages("{" SHARE GPT ", \"history\": [[\"a\", \"b\"]]}", "history");
     refuse_messages("{" SHARE GPT ", \"system\": 5}", "system");
     refuse_messages("{" SHARE GPT ", \"tools\": \"none\"}", "tools");
@@ -241,7 +274,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_named_fields),  cmocka_unit_test(test_alpaca),
         cmocka_unit_test(test_conversations), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_unread),        cmocka_unit_test(test_input_output),
+        cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

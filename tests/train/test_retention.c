@@ -25,6 +25,9 @@ static void test_parse(void **state)
     assert_int_equal(hzp_retention_parse("hourly=24", &r, &text), HZP_OK);
     assert_int_equal(r.last, 1);
     assert_int_equal(r.hourly, 24);
+    assert_false(r.best);
+    assert_int_equal(hzp_retention_parse("best,last=2", &r, &text), HZP_OK);
+    assert_true(r.best);
     static const char *const bad[] = {"",        "last",    "last=",   "last=0",
                                       "last=-1", "last=5,", "every=x", "tagged=1",
                                       "last=5x", ",",       "daily=5", "last=99999999999999999999"};

@@ -593,6 +593,7 @@ static const struct hzp_route_fields rows[] = {
     {.method = "GET", .path = "/ping", .summary = "As /health"},
     {.method = "POST", .path = "/ping", .summary = "As /health"},
     {.method = "GET", .path = "/version", .summary = "The program's version"},
+    {.method = "GET", .path = "/", .summary = "A line of text", .type = "text/plain"},
     {.method = "GET",
      .path = "/metrics",
      .summary = "Figures for Prometheus",

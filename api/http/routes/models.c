@@ -1,17 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/models, GET /v1/models/{id}, GET /version. */
+/* GET /v1/models, GET /v1/models/{id}, GET /version, GET /. */
 #include "api/http/routes/routes.h"
+#include "base/arena.h"
 #include "base/version.h"
+#include "weights/json_file.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+
+enum { GENERATION_BYTES_MAX = 1 << 20 };
+
+/* How the model's authors draw its tokens: what of its generation_config.json requests have fields
+ * for; null: there is none.  Requests that do not say are drawn at temperature 1. */
+static json_t *generation_json(const struct hzp_server *server)
+{
+    static const char *const used[] = {"do_sample", "temperature", "top_p",
+                                       "top_k",     "min_p",       "repetition_penalty"};
+    char path[PATH_MAX];
+    json_t *config = NULL, *ret = json_object();
+    const char *dir = server->engine->parts.source_dir;
+    snprintf(path, sizeof(path), "%s/generation_config.json", dir ? dir : "");
+    if (!dir || hzp_json_read(path, GENERATION_BYTES_MAX, &config, NULL) < 0) {
+        json_decref(ret);
+        return json_null();
+    }
+    for (int i = 0; i < HZP_COUNT(used); i++)
+        json_object_set(ret, used[i], json_object_get(config, used[i]));
+    json_decref(config);
+    return ret;
+}
 
 static json_t *model_json(const struct hzp_server *server)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i}", "id", server->model, "object",
-                     "model", "created", (json_int_t)server->created, "owned_by", "hzpserve",
-                     "root", server->model, "parent", "max_model_len",
-                     server->engine->parts.plan.positions, "vocab_size",
-                     server->engine->parts.config.vocab);
+    return json_pack(
+        "{s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i, s:o}", "id", server->model, "object", "model",
+        "created", (json_int_t)server->created, "owned_by", "hzpserve", "root", server->model,
+        "parent", "max_model_len", server->engine->parts.plan.positions, "vocab_size",
+        server->engine->parts.config.vocab, "generation_config", generation_json(server));
 }
 
 enum MHD_Result hzp_route_models(struct hzp_exchange *x)
@@ -32,4 +58,14 @@ enum MHD_Result hzp_route_model(struct hzp_exchange *x)
 enum MHD_Result hzp_route_version(struct hzp_exchange *x)
 {
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "version", HZP_VERSION_TEXT));
+}
+
+/* For whoever follows the URL that the start prints. */
+enum MHD_Result hzp_route_root(struct hzp_exchange *x)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "text/plain",
+                          hzp_xstrdup("hzpserve " HZP_VERSION_TEXT
+                                      ": POST /v1/chat/completions answers, POST "
+                                      "/v1/fine_tuning/examples teaches, GET /openapi.json lists "
+                                      "every route\n"));
 }

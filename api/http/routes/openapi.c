@@ -130,7 +130,7 @@ static json_t *answers_json(const struct hzp_route_fields *fields)
 
 static json_t *route_json(const struct hzp_route *route, const struct hzp_route_fields *fields)
 {
-    bool tail = route->path[strlen(route->path) - 1] == '/';
+    bool tail = route->path[1] && route->path[strlen(route->path) - 1] == '/';
     json_t *json = json_pack("{s:s, s:o}", "summary", fields ? fields->summary : "", "responses",
                              answers_json(fields));
     json_t *parameters = parameters_json(fields, tail);
@@ -149,7 +149,8 @@ static void add_route(const struct hzp_route *route, json_t *paths, json_t *sche
     const struct hzp_route_fields *fields = hzp_route_fields(route->method, route->path);
     char path[128], method[16];
     size_t n = strlen(route->path);
-    snprintf(path, sizeof(path), "%s%s", route->path, route->path[n - 1] == '/' ? "{id}" : "");
+    snprintf(path, sizeof(path), "%s%s", route->path,
+             n > 1 && route->path[n - 1] == '/' ? "{id}" : "");
     size_t i = 0;
     for (; route->method[i] && i + 1 < sizeof(method); i++)
         method[i] = (char)(route->method[i] | 0x20);

@@ -25,6 +25,7 @@ enum MHD_Result hzp_route_model(struct hzp_exchange *x);
 enum MHD_Result hzp_route_timeline(struct hzp_exchange *x);
 enum MHD_Result hzp_route_health(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version(struct hzp_exchange *x);
+enum MHD_Result hzp_route_root(struct hzp_exchange *x);
 enum MHD_Result hzp_route_openapi(struct hzp_exchange *x);
 enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x);

@@ -36,12 +36,13 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 /* The state of an exchange.  NEWS: woken while it runs. */
 enum park { RUNNING, PARKED, NEWS };
 
-/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it. */
+/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it;
+ * "/" only itself. */
 static bool leads_to(const struct hzp_route *route, const char *path)
 {
     size_t n = strlen(route->path);
-    return route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
-                                     : !strcmp(path, route->path);
+    return n > 1 && route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
+                                              : !strcmp(path, route->path);
 }
 
 /* The length of the longest route path that leads there: of two, the more specific one counts. */

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/examples_body.c - bodies of examples, whole or in pieces: parsed, and accepted. */
+#include "api/learn/examples_parts.h"
+#include "api/learn/fingerprint.h"
+#include "api/learn/splitter.h"
+#include "base/arena.h"
+#include "base/json.h"
+#include "weights/json_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- Whole bodies ----------------------------------------------------------------------------- */
+
+/* One example's text. */
+static int parse_example(void *ctx, int64_t line, const char *text, size_t bytes)
+{
+    struct hzp_parse *p = ctx;
+    struct hzp_json_error error;
+    /* Python writes files, with columns of NaN. */
+    const int flags = HZP_JSON_UNIQUE | HZP_JSON_ANY | (p->ex->split ? HZP_JSON_PYTHON : 0);
+    p->line = line;
+    json_t *object = hzp_json_load(text, bytes, flags, NULL, &error);
+    if (!object && error.no_memory)
+        return hzp_parse_no_memory(p);
+    if (!object)
+        return hzp_parse_look_on(p, hzp_parse_bad(p, "", "not JSON: %s", error.text));
+    int r = hzp_parse_object(p, line, object);
+    json_decref(object);
+    return r;
+}
+
+/* Texts longer than this cannot be examples: no token is longer than its share of them. */
+static size_t example_bytes_max(const struct hzp_examples *ex)
+{
+    return ex->split ? 0 : HZP_MAX((size_t)256 << 10, (size_t)ex->tokens_max * 128);
+}
+
+/* A kind of file that people have and this program does not read. */
+static int unread_body(struct hzp_parse *p, const char *unread)
+{
+    return hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "%s%s", p->ex->split ? "" : "the body ",
+                          unread);
+}
+
+static int feed(struct hzp_parse *p, struct hzp_splitter *split, const char *data, size_t bytes,
+                bool last)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    int r = hzp_splitter_feed(split, data, bytes, last, &err);
+    p->line = split->line;
+    if (r == HZP_EINVAL && err.text[0]) /* the splitter's own */
+        return hzp_parse_bad(p, "", "%s", err.text);
+    return r < 0 && err.text[0] ? hzp_parse_no_memory(p) : r;
+}
+
+int hzp_parse_body(struct hzp_parse *p, const char *body, size_t bytes, const char *content_type)
+{
+    const char *unread = hzp_form_unread(body, bytes);
+    if (unread)
+        return unread_body(p, unread);
+    struct hzp_splitter split;
+    hzp_splitter_init(&split, content_type, example_bytes_max(p->ex), parse_example, p);
+    int r = feed(p, &split, body, bytes, true);
+    hzp_splitter_fini(&split);
+    return r;
+}
+
+int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
+{
+    hzp_tokens_fini(&p->tokens);
+    hzp_tokens_fini(&p->both);
+    hzp_form_fini(&p->form);
+    free(p->learn);
+    free(p->weight);
+    if (r >= 0 && !p->count)
+        r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
+    if (r < 0) {
+        hzp_examples_free(p->sample, p->count);
+        return r;
+    }
+    *ret = p->sample;
+    *ret_count = p->count;
+    return HZP_OK;
+}
+
+int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t bytes,
+                       const char *content_type, struct hzp_sample ***ret, int32_t *ret_count,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_parse p = {.ex = ex, .reterr = reterr};
+    int r = hzp_parse_body(&p, body, bytes, content_type);
+    return hzp_parse_take(&p, r, ret, ret_count);
+}
+
+/* --- Bodies that arrive in pieces ------------------------------------------------------------- */
+
+struct hzp_example_reader {
+    struct hzp_parse p;
+    struct hzp_example_fields fields;
+    struct hzp_splitter split;
+    bool begun;      /* a piece was fed */
+    uint64_t digest; /* all pieces, behind the names of fields that were given */
+};
+
+struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
+                                                     const char *content_type)
+{
+    struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
+    reader->p.ex = ex;
+    reader->digest = HZP_FNV;
+    hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
+                      &reader->p);
+    return reader;
+}
+
+void hzp_example_reader_fields(struct hzp_example_reader *reader,
+                               const struct hzp_example_fields *fields)
+{
+    const char *const name[] = {fields->prompt, fields->completion};
+    reader->fields = *fields;
+    reader->p.fields = &reader->fields;
+    for (int i = 0; i < HZP_COUNT(name); i++)
+        if (name[i]) {
+            reader->digest = hzp_fnv(reader->digest, i ? "c" : "p", 1);
+            reader->digest = hzp_fnv(reader->digest, name[i], strlen(name[i]) + 1);
+        }
+}
+
+void hzp_example_reader_destroy(struct hzp_example_reader *reader)
+{
+    if (!reader)
+        return;
+    hzp_splitter_fini(&reader->split);
+    hzp_tokens_fini(&reader->p.tokens);
+    hzp_tokens_fini(&reader->p.both);
+    hzp_form_fini(&reader->p.form);
+    free(reader->p.learn);
+    free(reader->p.weight);
+    hzp_examples_free(reader->p.sample, reader->p.count);
+    free(reader);
+}
+
+int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
+                            bool last, struct hzp_err_text *reterr)
+{
+    reader->p.reterr = reterr;
+    const char *unread = reader->begun ? NULL : hzp_form_unread(data, bytes);
+    reader->digest = hzp_fnv(reader->digest, data, bytes);
+    reader->begun = true;
+    if (unread)
+        return unread_body(&reader->p, unread);
+    return feed(&reader->p, &reader->split, data, bytes, last);
+}
+
+size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
+{
+    return reader->split.rest.cap + reader->p.held +
+           (size_t)reader->p.room * sizeof(*reader->p.sample);
+}
+
+int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
+{
+    return reader->p.count;
+}
+
+/* --- Acceptance ------------------------------------------------------------------------------- */
+
+int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t bytes,
+                             const char *content_type, const struct hzp_body_key *key,
+                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    struct hzp_sample **sample;
+    int32_t count;
+    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
+    return hzp_examples_commit(ex, sample, count, key, ret_first, ret_last, reterr);
+}
+
+int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
+                             const char *key, const char *session, int64_t *ret_first,
+                             int64_t *ret_last, struct hzp_err_text *reterr)
+{
+    struct hzp_body_key once = {.key = key, .digest = reader->digest, .session = session};
+    struct hzp_sample **sample = reader->p.sample;
+    int32_t count = reader->p.count;
+    if (!count)
+        return hzp_fail_param(reterr, HZP_EINVAL, "lines", "contains no examples");
+    reader->p.sample = NULL;
+    reader->p.count = reader->p.room = 0;
+    return hzp_examples_commit(ex, sample, count, &once, ret_first, ret_last, reterr);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/learn/examples_parts.h - what a body or a file of examples is while it is parsed.
+ *
+ * Thread: the owner's.
+ */
+#ifndef HZP_API_LEARN_EXAMPLES_PARTS_H
+#define HZP_API_LEARN_EXAMPLES_PARTS_H
+
+#include "api/learn/examples.h"
+
+/* Lines that have something in common: how many there are, and the first of them. */
+enum { HZP_LINES_SHOWN = 5 };
+struct hzp_lines {
+    int64_t count, first[HZP_LINES_SHOWN];
+};
+
+/* What was found in a file: all of it is read, whatever single examples are like. */
+enum { HZP_REASONS_SHOWN = 3 };
+struct hzp_parse_found {
+    int64_t examples, wrong; /* wrong: those that were refused */
+    struct {
+        char text[256];
+        struct hzp_lines lines;
+    } reason[HZP_REASONS_SHOWN];  /* the first that differ */
+    struct hzp_lines too_long;    /* in tokens: refused, cut or skipped */
+    struct hzp_lines answer_long; /* could not be cut: what is learned is too long itself */
+    int64_t longest;              /* tokens */
+};
+void hzp_lines_note(struct hzp_lines *lines, int64_t line);
+
+/* The state of parsing one body into samples. */
+struct hzp_parse {
+    const struct hzp_examples *ex;
+    struct hzp_sample **sample;
+    int32_t count, room;
+    size_t held;  /* bytes of the samples */
+    int64_t line; /* current line, from 1; in an array: the element */
+    struct hzp_tokens tokens, both;
+    const struct hzp_example_fields *fields; /* NULL: those of ex */
+    struct hzp_form form;
+    uint8_t *learn;
+    float *weight; /* weights of a conversation in plain lines */
+    size_t learn_room, weight_room;
+    struct hzp_parse_found *found; /* of a file; NULL: the first error ends the parsing */
+    struct hzp_err_text *reterr;
+};
+
+/* Reports an error: the text is "line 3: completion: ...", the param "lines[3].completion". */
+int hzp_parse_bad(struct hzp_parse *p, const char *field, const char *format, ...) HZP_PRINTF(3, 4);
+int hzp_parse_no_memory(struct hzp_parse *p);
+
+/* One example on line `line`. */
+int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
+/* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
+int hzp_parse_look_on(struct hzp_parse *p, int r);
+/* One plain text. */
+int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);
+/* A body as of a request. */
+int hzp_parse_body(struct hzp_parse *p, const char *body, size_t bytes, const char *content_type);
+/* Ends the parsing, whose result is r: hands the samples over, or frees them. */
+int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count);
+
+#endif
