@@ -383,7 +383,8 @@ static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *dr
     if (o->resume) {
         snprintf(dir, sizeof(dir), "%s/checkpoint-%" PRIu64, o->out, hzp_checkpoint_newest(o->out));
         HZP_TRY(hzp_fill_load(a->weights, draft, dir, reterr));
-        return hzp_learner_by_link_load(a->by_link, draft, dir, true, reterr);
+        /* Rank 0 compares the recipe, whose last step it alone knows. */
+        return hzp_learner_by_link_load(a->by_link, draft, dir, false, reterr);
     }
     if (!o->from_scratch)
         return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);

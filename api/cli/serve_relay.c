@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "mesh/launch/launch.h"
+#include "mesh/launch/life.h"
 
 #include <sys/resource.h>
 
@@ -65,6 +66,7 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     struct hzp_server *server = NULL;
     struct hzp_err_text err = {0};
     int kept = hzp_launch_kept();
+    hzp_life_begin(HZP_LIFE_RELAY);
     hzp_signals_take(&signals);
     signals.terminal = false; /* a SIGHUP is the launcher's (mesh/launch/relay_process.h) */
     bound_connections(&http);

@@ -3,6 +3,7 @@
 
 #include "api/http/routes/feedback.h"
 #include "api/http/routes/routes.h"
+#include "api/http/routes/operator.h"
 #include "api/http/routes/taught.h"
 #include "api/learn/fingerprint.h"
 #include "base/arena.h"
@@ -98,6 +99,7 @@ int hzp_http_start(const struct hzp_http_settings *settings, struct hzp_port *po
                    struct hzp_engine *engine, struct hzp_metrics *metrics, struct hzp_server **ret,
                    struct hzp_err_text *reterr)
 {
+    hzp_operator_restore(engine);
     struct hzp_taught *taught = open_taught(engine);
     struct hzp_feedback *feedback = hzp_feedback_create(engine->trials);
     int r = hzp_server_start(&(struct hzp_server_config){.settings = settings,

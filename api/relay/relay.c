@@ -15,6 +15,7 @@
 #include <time.h>
 
 enum { BLOCK_BYTES = 16 << 10 };
+static const uint64_t HEALTH_NS = 900000000u; /* less than a second, which probes often wait */
 
 void hzp_call_release(struct hzp_relay_call *c)
 {
@@ -205,6 +206,20 @@ static enum MHD_Result fail(struct hzp_exchange *x, enum hzp_call_end end)
                            "known");
 }
 
+/* How the server is, while rank 0 does not say it. */
+static enum MHD_Result answer_itself(struct hzp_exchange *x, enum hzp_call_end end)
+{
+    x->logged = false; /* rank 0 has not logged it */
+    if (end == HZP_CALL_MUTE)
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "starting",
+                               "rank 0 has not answered yet");
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", 0,
+                                    "reason",
+                                    "rank 0 does not answer: it hangs, or is being replaced; "
+                                    "requests wait for it"));
+}
+
 /* I/O thread: there is news. */
 static bool resume(struct hzp_exchange *x)
 {
@@ -221,6 +236,8 @@ static bool resume(struct hzp_exchange *x)
     hzp_lock_release(&c->lock);
     if (response)
         return hzp_reply(x, status, response) == MHD_YES;
+    if (end == HZP_CALL_QUIET || end == HZP_CALL_MUTE)
+        return answer_itself(x, end) == MHD_YES;
     if (end == HZP_CALL_GONE || end == HZP_CALL_LOST)
         return fail(x, end) == MHD_YES;
     return !news; /* without memory for the answer the connection is closed */
@@ -266,6 +283,12 @@ static bool takes_long(const struct hzp_exchange *x)
     return x->route->kind != HZP_ANSWER_SOON || (teaches(x) && hzp_exchange_query(x, "wait"));
 }
 
+/* Whoever asks how the server is wants to know it now. */
+static bool asks_health(const struct hzp_exchange *x)
+{
+    return !strcmp(x->route->path, "/health") || !strcmp(x->route->path, "/ping");
+}
+
 /* The body is held until the answer ends: without the room that it did not need. */
 static void trim_body(struct hzp_exchange *x)
 {
@@ -287,6 +310,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     c->holds = 1;
     c->repeats = repeats(x);
     c->patient = !takes_long(x);
+    c->answer_by_ns = asks_health(x) ? hzp_now_ns() + HEALTH_NS : 0;
     c->named_events =
         !strcmp(x->route->path, "/v1/responses") || !strcmp(x->route->path, "/v1/messages");
     trim_body(x);

@@ -21,6 +21,9 @@
  * A request that was sent again and finds no room (429, 503) is sent again for a minute: it had
  * been accepted.
  *
+ * GET /health is answered here where rank 0 does not within a second, because it hangs or is being
+ * replaced: "degraded", or 503 where none has ever answered.
+ *
  * A client that has closed its side, and so sends no more, still gets an answer that comes within
  * three seconds, but for completions, embeddings and waiting for examples: those end then, as they
  * do without a relay.

@@ -23,6 +23,8 @@ enum hzp_call_end {
     HZP_CALL_WHOLE, /* all of the answer is there */
     HZP_CALL_GONE,  /* there is no rank 0, and will be none */
     HZP_CALL_LOST,  /* rank 0 was lost, and the request is not sent again */
+    HZP_CALL_QUIET, /* rank 0 has not answered in time, but has answered others before */
+    HZP_CALL_MUTE,  /* rank 0 has not answered in time, and never before */
 };
 
 struct hzp_relay_call {
@@ -30,6 +32,7 @@ struct hzp_relay_call {
     struct hzp_exchange *x; /* held */
     _Atomic int holds;
     bool repeats;                  /* may be sent again */
+    uint64_t answer_by_ns;         /* when the relay answers in rank 0's place; 0: it waits */
     bool named_events;             /* its stream has event names: an error has one, too */
     struct hzp_textbuf head, body; /* the request's; constant */
 

@@ -26,6 +26,7 @@ struct hzp_relay {
     int epoll, poke; /* poke: an eventfd */
     pthread_t thread;
     _Atomic bool stopping;
+    bool answered; /* rank 0, one or another, has answered a request; the thread's */
     /* only the thread uses what follows */
     struct hzp_relay_call *first; /* list of all calls */
     uint64_t due_ns;              /* when one of them is to be looked at again; UINT64_MAX: none */
@@ -237,6 +238,7 @@ static void read_some(struct hzp_relay *relay, struct hzp_relay_call *c)
     if (news && c->reply.part != HZP_INCOMING_WHOLE)
         hzp_exchange_wake(c->x);
     if (c->reply.part == HZP_INCOMING_WHOLE) {
+        relay->answered = true;
         if (comes_back(c))
             begin_again(relay, c, BUSY_NS);
         else
@@ -288,6 +290,12 @@ static void look_at_all(struct hzp_relay *relay)
             end_call(relay, c, HZP_CALL_GONE);
             continue;
         }
+        if (c->answer_by_ns && now >= c->answer_by_ns) {
+            end_call(relay, c, relay->answered ? HZP_CALL_QUIET : HZP_CALL_MUTE);
+            continue;
+        }
+        if (c->answer_by_ns)
+            relay->due_ns = HZP_MIN(relay->due_ns, c->answer_by_ns);
         if (c->due_ns && c->due_ns <= now) {
             open_call(relay, c);
             continue; /* it may have ended */

@@ -2,6 +2,7 @@
 #include "mesh/launch/launch.h"
 
 #include "base/arena.h"
+#include "mesh/launch/life.h"
 #include "mesh/link.h"
 
 #include <errno.h>
@@ -21,6 +22,7 @@ struct source {
 
 /* The file that rank 0 reports to (hzp_launch_report). */
 static const char status_variable[] = "HZP_RANK_STATUS";
+static const uint64_t second_ns = 1000000000u;
 
 static const struct source sources[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -217,22 +219,39 @@ HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
     _exit(NOT_INSTALLED);
 }
 
+/* Ranks that give no sign of life are lost, although they have not ended. */
+static void kill_silent(struct hzp_life *life)
+{
+    pid_t pid;
+    hzp_life_look(life);
+    for (int r = 0; r < HZP_LINK_RANKS_MAX; r++) {
+        char who[32];
+        snprintf(who, sizeof(who), "rank=%d", r);
+        if (hzp_life_hangs(life, r, who, &pid))
+            hzp_life_kill(life, r);
+    }
+}
+
 /* Waits for the launcher, passes signals on.  A launcher that outlives rank 0 for long waits for a
  * rank that hangs: it is told to end. */
 static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, const char *path,
-                             bool *ret_asked)
+                             struct hzp_life *life, bool *ret_asked)
 {
     enum { LONG_S = 30 };
-    struct timespec second = {.tv_sec = 1};
-    int status = 0, after = 0;
+    uint64_t turn_ns = HZP_MIN(hzp_life_turn_ns(life), second_ns - 1), after_ns = 0;
+    struct timespec turn = {.tv_nsec = (long)turn_ns};
+    int status = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
-        int number = sigtimedwait(set, NULL, &second);
+        kill_silent(life);
+        int number = sigtimedwait(set, NULL, &turn);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         *ret_asked |= ends;
         if (ends)
             kill(child, SIGUSR1);
-        else if (number < 0 && reported(path) >= 0 && ++after == LONG_S)
+        else if (number < 0 && reported(path) >= 0 && (after_ns += turn_ns) > LONG_S * second_ns) {
             kill(child, SIGTERM);
+            after_ns = 0;
+        }
     }
     return status;
 }
@@ -240,13 +259,20 @@ static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, co
 static void set_environment(const char *path)
 {
     /* Open MPI reads these; other launchers do not need them.  What a user has set stays.  Without
-     * "isolated" mpirun looks for ssh, even to start processes on this machine only. */
+     * "isolated" mpirun looks for ssh, even to start processes on this machine only.  Ranks on one
+     * machine exchange through its memory: by default each also listens on every address, without
+     * asking who connects. */
     static const char *const always[][2] = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                             {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                             {"OMPI_MCA_hwloc_base_binding_policy", "none"},
                                             {"OMPI_MCA_orte_enable_recovery", "1"},
-                                            {"OMPI_MCA_plm", "isolated"}};
+                                            {"OMPI_MCA_plm", "isolated"},
+                                            {"OMPI_MCA_pml", "ob1"},
+                                            {"OMPI_MCA_btl", "self,vader"},
+                                            {"OMPI_MCA_btl_tcp_if_include", "lo"},
+                                            {"OMPI_MCA_oob_tcp_if_include", "lo"},
+                                            {"OMPI_MCA_oob_tcp_disable_ipv6_family", "1"}};
     for (int i = 0; i < HZP_COUNT(always); i++)
         setenv(always[i][0], always[i][1], 0);
     setenv(status_variable, path, 1);
@@ -282,27 +308,7 @@ void hzp_launch_block_signals(sigset_t *set, sigset_t *before, bool *ret_termina
     sigprocmask(SIG_BLOCK, set, before);
 }
 
-/* Whether a program of this name is in a folder of PATH. */
-static bool installed(const char *name)
-{
-    const char *path = getenv("PATH");
-    while (path && *path) {
-        char file[4096];
-        size_t n = strcspn(path, ":");
-        snprintf(file, sizeof(file), "%.*s/%s", (int)n, path, name);
-        if (access(file, X_OK) == 0)
-            return true;
-        path += n + (path[n] != 0);
-    }
-    return false;
-}
-
-bool hzp_launch_installed(void)
-{
-    return installed(launchers[0]) || installed(launchers[1]);
-}
-
-int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
+int hzp_launch_local(int ranks, char **argv, struct hzp_life *life, int *status, bool *ret_asked,
                      struct hzp_err_text *reterr)
 {
     char program[4096], count[16], path[] = "/tmp/hzpserve-status-XXXXXX";
@@ -322,7 +328,7 @@ int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
     pid_t child = fork();
     if (child == 0)
         become_launcher(command, &before);
-    int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path, ret_asked) : 0;
+    int ended = child > 0 ? wait_for_launcher(child, &set, terminal, path, life, ret_asked) : 0;
     int r = HZP_OK;
     if (child < 0)
         r = hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));

@@ -11,6 +11,8 @@
 
 #include <signal.h>
 
+struct hzp_life;
+
 /* Opens what the launcher keeps: a socket that is bound, and does not listen yet; and under which
  * URL clients reach it. */
 struct hzp_launch_keep {
@@ -45,12 +47,10 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
  * the others.  SIGTERM and SIGINT, and SIGHUP of a terminal that closes, reach the ranks as
  * SIGUSR1, because a launcher that gets them kills its ranks a second later.  *status: what rank 0
  * reported (hzp_launch_report); HZP_LAUNCH_LOST: it ended without a report, so it was killed.
- * *ret_asked: such a signal was passed on.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+ * *ret_asked: such a signal was passed on.  life: as of hzp_launch_processes.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
 enum { HZP_LAUNCH_LOST = 3 }; /* exit status: a rank was lost */
-int hzp_launch_local(int ranks, char **argv, int *status, bool *ret_asked,
+int hzp_launch_local(int ranks, char **argv, struct hzp_life *life, int *status, bool *ret_asked,
                      struct hzp_err_text *reterr);
-
-bool hzp_launch_installed(void); /* whether such a launcher is */
 
 /* The same without a launcher and without MPI: the ranks are this process's children.  They find
  * torchrun's variables in the environment and meet in a folder that is removed at the end
@@ -60,6 +60,7 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * ends with another status is not, because it would end so again; the log names it.
  * together: no rank goes on without each of the others.  One that still runs half a minute after
  * another was lost hangs: it is killed, and so started again, too.
+ * life: a rank, or the relay, that gives no sign of life there for too long is killed.
  * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
  * a rank 0, so once one has listened, connections that come while there is none wait for the next.
  * With restarts a relay has this socket, and rank 0 finds a Unix socket to which the relay forwards
@@ -67,7 +68,7 @@ bool hzp_launch_installed(void); /* whether such a launcher is */
  * also reads the keys again when rank 0 is started again.
  * NULL: nothing is kept. */
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
-                         const struct hzp_launch_keep *keep, int *status,
+                         struct hzp_life *life, const struct hzp_launch_keep *keep, int *status,
                          struct hzp_err_text *reterr);
 
 /* Rank 0: the socket that its launcher keeps for it, now this process's to close; -1: none.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh/launch/processes.c - starts ranks on this machine as its own children, without MPI. */
 #include "mesh/launch/launch.h"
+#include "mesh/launch/life.h"
 #include "mesh/launch/relay_process.h"
 #include "mesh/launch/rendezvous.h"
 
@@ -39,7 +40,9 @@ struct team {
     bool asked;         /* to end */
     int kept;           /* rank 0's socket; -1: none */
     struct hzp_relay_process relay;
+    struct hzp_life *life;
     int status;     /* rank 0's */
+    int own_error;  /* the first status by which another rank ended that was not lost; 0: none */
     sigset_t mask;  /* before the launcher's */
     sigset_t first; /* that rank 0 begins with: SIGHUP to reload waits until it takes it */
 };
@@ -181,10 +184,17 @@ static void ended(struct team *team, int rank, int status)
     team->pid[rank] = 0;
     if (rank == 0)
         team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
+    if (!lost && rank && !team->own_error && !team->asked)
+        team->own_error = WEXITSTATUS(status);
     if (!lost && status && needed && !team->asked)
         hzp_log(HZP_LOG_ERROR, "ranks",
                 "rank=%d has ended by an error of its own, status %d, and is not started again",
                 rank, WEXITSTATUS(status));
+    if (WIFSIGNALED(status) && needed && !team->asked && team->left[rank] <= 0)
+        hzp_log(HZP_LOG_ERROR, "ranks",
+                "rank=%d was lost, ended by signal %d, and is not started again: no --restart is "
+                "left",
+                rank, WTERMSIG(status));
     if (!lost || !needed || team->asked || team->left[rank] <= 0)
         return;
     uint64_t now = hzp_now_ns(), pause_ns = pause_of(team, rank, now);
@@ -231,6 +241,21 @@ static void kill_hanging(const struct team *team)
         }
 }
 
+/* Those that give no sign of life are lost, although they have not ended. */
+static void kill_silent(struct team *team)
+{
+    pid_t pid;
+    hzp_life_look(team->life);
+    for (int r = 0; r < team->ranks; r++) {
+        char who[32];
+        snprintf(who, sizeof(who), "rank=%d", r);
+        if (hzp_life_hangs(team->life, r, who, &pid) && pid == team->pid[r])
+            kill(pid, SIGKILL);
+    }
+    if (hzp_life_hangs(team->life, HZP_LIFE_RELAY, "the relay", &pid) && pid == team->relay.pid)
+        kill(pid, SIGKILL);
+}
+
 /* Those that answer clients read the keys again. */
 static void reload(const struct team *team)
 {
@@ -244,16 +269,17 @@ static void reload(const struct team *team)
 static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
 {
     enum { LONG_S = 30, ASKED_S = 5 };
-    struct timespec second = {.tv_sec = 1};
+    struct timespec turn = {.tv_nsec = (long)HZP_MIN(hzp_life_turn_ns(team->life), second_ns - 1)};
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
         if (team->asked || !(team->pid[0] || team->due_ns[0]))
             let_go(team);
         start_due(team);
         kill_hanging(team);
+        kill_silent(team);
         if (!team->asked)
             hzp_relay_process_tend(&team->relay);
-        int number = sigtimedwait(set, NULL, &second);
+        int number = sigtimedwait(set, NULL, &turn);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
         if (ends)
@@ -273,11 +299,12 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
 }
 
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
-                         const struct hzp_launch_keep *keep, int *status,
+                         struct hzp_life *life, const struct hzp_launch_keep *keep, int *status,
                          struct hzp_err_text *reterr)
 {
     struct team team = {.ranks = ranks,
                         .argv = argv,
+                        .life = life,
                         .together = together,
                         .folder = "/tmp/hzpserve-ranks-XXXXXX",
                         .kept = -1,
@@ -317,6 +344,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     free(team.due_ns);
     free(team.begun_ns);
     free(team.quick);
-    *status = team.status;
+    /* Rank 0 only sees that the other one has gone. */
+    *status = team.status == HZP_LAUNCH_LOST && team.own_error ? team.own_error : team.status;
     return r;
 }

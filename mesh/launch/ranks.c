@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/timeline.h"
+#include "mesh/launch/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +27,16 @@ static bool mpi_usable(struct hzp_link_about *about)
 
 /* Runs the ranks, and again where a rank was lost: the new ranks begin with the newest
  * checkpoint. */
-static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, int *status,
-                     struct hzp_err_text *reterr)
+static int run_ranks(const struct hzp_ranks_settings *settings, char **argv, struct hzp_life *life,
+                     int *status, struct hzp_err_text *reterr)
 {
     int ranks = (int)settings->ranks;
+    hzp_log(HZP_LOG_WARN, "ranks",
+            "--link mpi: mpirun listens on every address of this machine, without authentication, "
+            "and cannot be told otherwise; --link zmq does not");
     for (int64_t left = settings->restarts;; left--) {
         bool asked = false;
-        HZP_TRY(hzp_launch_local(ranks, argv, status, &asked, reterr));
+        HZP_TRY(hzp_launch_local(ranks, argv, life, status, &asked, reterr));
         if (*status != HZP_LAUNCH_LOST || asked || left <= 0)
             return HZP_OK;
         hzp_log(HZP_LOG_WARN, "ranks", "restart ranks=%lld left=%lld: a rank was lost",
@@ -45,23 +49,28 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
                     const struct hzp_launch_keep *keep, int *status, struct hzp_err_text *reterr)
 {
     struct hzp_launch launch;
+    struct hzp_life life;
     if (settings->ranks <= 1)
         return HZP_OK;
     HZP_TRY(hzp_launch_environment(&launch, reterr));
-    if (launch.kind[0])
+    if (launch.kind[0]) {
+        hzp_life_begin(launch.rank);
         return HZP_OK;
+    }
     struct hzp_link_about about;
     char key[HZP_CONTROL_KEY];
-    bool usable = mpi_usable(&about), any = settings->link != HZP_RANKS_ZMQ && !settings->replicas;
-    bool mpi = settings->link == HZP_RANKS_MPI || (any && usable && hzp_launch_installed());
-    if (mpi && !usable)
+    /* Only where it is asked for: mpirun itself listens on every address. */
+    bool mpi = settings->link == HZP_RANKS_MPI;
+    if (mpi && !mpi_usable(&about))
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
     HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
-    HZP_TRY(mpi ? run_ranks(settings, argv, status, reterr)
+    hzp_life_open(&life, settings->silent_s);
+    int r = mpi ? run_ranks(settings, argv, &life, status, reterr)
                 : hzp_launch_processes((int)settings->ranks, argv, settings->restarts,
-                                       settings->tensor > 1, keep, status, reterr));
-    return 1;
+                                       settings->tensor > 1, &life, keep, status, reterr);
+    hzp_life_close(&life);
+    return r < 0 ? r : 1;
 }
 
 static int run(struct hzp_link *link, struct hzp_transfer transfer, struct hzp_err_text *reterr)

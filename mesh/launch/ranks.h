@@ -59,10 +59,10 @@ struct hzp_ranks {
     uint64_t losses, rejoins, generation;
 };
 
-/* With settings->ranks > 1 and no launcher's environment: runs the ranks, by MPI's launcher if
- * there is one (hzp_launch_local), else or with link zmq by itself (hzp_launch_processes); again
- * after a loss (settings->restarts).  keep: of hzp_launch_processes.  It returns 1 with *status,
- * this process's exit status.  HZP_OK: this process is a rank. */
+/* With settings->ranks > 1 and no launcher's environment: runs the ranks, with link mpi by MPI's
+ * launcher (hzp_launch_local), else by itself (hzp_launch_processes); again after a loss
+ * (settings->restarts).  keep: of hzp_launch_processes.  It returns 1 with *status, this process's
+ * exit status.  HZP_OK: this process is a rank, and gives signs of life (life.h). */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
                     const struct hzp_launch_keep *keep, int *status, struct hzp_err_text *reterr);
 

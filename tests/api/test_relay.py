@@ -8,6 +8,7 @@ middle of an answer, when they are slow or send no more, when bodies fill the me
 import concurrent.futures
 import contextlib
 import http.client
+import json
 import os
 import re
 import resource
@@ -172,7 +173,7 @@ def test_half_closed():
     for path in (b"/v1/completions", b"/v1/fine_tuning/examples?wait=served"):
         for _ in range(5):  # again where the test was held up for as long as the relay is patient
             begin = time.monotonic()
-            short = ask(b"GET", b"/health")
+            short = ask(b"GET", b"/version")
             ended(ask(b"POST", path))
             first = not select.select([short[1]], [], [], 0)[0]
             ended(short)
@@ -180,6 +181,40 @@ def test_half_closed():
             if first:
                 break
         assert first, f"{path} was waited for as long as what comes soon"
+    relay.stop()
+
+
+def test_health():
+    """The relay says how the server is where rank 0 does not: it starts, or it answers no more."""
+    relay = Relay()
+
+    def ask(path):
+        c = http.client.HTTPConnection("127.0.0.1", relay.port, timeout=HANG)
+        c.request("GET", path)
+        return c
+
+    def answer(c):
+        got = c.getresponse()
+        text = got.read()
+        c.close()
+        return got.status, json.loads(text)
+
+    c = ask("/health")
+    connection, _, _ = relay.take()
+    status, got = answer(c)
+    assert status == 503 and got["error"]["code"] == "starting", got
+    connection.close()
+    c = ask("/version")
+    connection, _, _ = relay.take()
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    assert answer(c) == (200, {})
+    connection.close()
+    for path in ("/health", "/ping"):
+        c = ask(path)
+        connection, _, _ = relay.take()
+        status, got = answer(c)
+        assert status == 200 and got["status"] == "degraded" and got["lost_rank"] == 0, got
+        connection.close()
     relay.stop()
 
 

@@ -32,19 +32,20 @@ def says(done, *texts):
 def own_launcher():
     """--ranks starts the ranks; every operation is measured, once, by rank 0."""
     for ranks in (2, 4):
-        done = run(serve, "bench", "link", "--ranks", str(ranks), "--quick", "--json")
+        done = run(serve, "bench", "link", "--ranks", str(ranks), "--link", "mpi", "--quick", "--json")
         figures = json.loads(done.stdout)
         names = [f["name"] for f in figures]
         assert len(names) == len(set(names)) == 24, names
         assert all(f["value"] > 0 for f in figures), figures
         says(done, f"met rank=0 ranks={ranks}", f"met rank={ranks - 1} ranks={ranks}",
              "from=OMPI_COMM_WORLD_RANK,OMPI_COMM_WORLD_SIZE")
-    says(run(serve, "bench", "link", "--ranks", "2", "--quick", "--link-throttle", "500M"), "2 ranks, link mpi")
+    says(run(serve, "bench", "link", "--ranks", "2", "--link", "mpi", "--quick",
+             "--link-throttle", "500M"), "2 ranks, link mpi")
 
 
 def link_rate():
     """A link of 50 MB/s takes at least as long as one."""
-    done = run(serve, "bench", "link", "--ranks", "2", "--quick", "--json", "--link-throttle",
+    done = run(serve, "bench", "link", "--ranks", "2", "--link", "mpi", "--quick", "--json", "--link-throttle",
                "200M,latency=3")
     for figure in json.loads(done.stdout):
         if figure["unit"] == "GB/s":
@@ -66,7 +67,7 @@ def no_ssh():
         for program in ("mpirun", "orted"):
             if shutil.which(program):
                 os.symlink(os.path.realpath(shutil.which(program)), f"{folder}/{program}")
-        run(serve, "bench", "link", "--ranks", "2", "--quick", env={"PATH": folder})
+        run(serve, "bench", "link", "--ranks", "2", "--link", "mpi", "--quick", env={"PATH": folder})
 
 
 def disagreements():

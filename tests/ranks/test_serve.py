@@ -275,7 +275,7 @@ def loses(how, link):
         assert server.complete()["choices"]
     server.until(lambda: "lost rank=1" in server.log.read_text())
     if how == signal.SIGSTOP:
-        os.kill(pid, signal.SIGKILL)
+        server.until(lambda: "rank=1 hangs: no sign of life" in server.log.read_text())
     log = server.stop(lost=True)
     silent = re.search(r"ranks: silent rank=1 thread=.* ticket=\d+ seconds=", log)
     assert ended or silent and silent.start() < log.index("lost rank=1"), log

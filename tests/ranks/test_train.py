@@ -33,7 +33,7 @@ def train(out, ranks, *args, status=0):
                "--threads", "1", "--device", "cpu", "--rank-slowness", "0",
                "--rank-timeout", "600", *args]
     if ranks > 1:
-        command += ["--ranks", str(ranks)]
+        command += ["--ranks", str(ranks), "--link", "mpi"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != status:
         sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -5,6 +5,7 @@
  * A PATCH is checked whole before any of it is applied; it takes effect at the engine's next
  * step. */
 #include "api/http/routes/field_table.h"
+#include "api/http/routes/operator.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
@@ -133,7 +134,7 @@ static int read_goal(const json_t *slo, const char *name, uint64_t *ret,
             return hzp_fail_param(reterr, HZP_EINVAL, path,
                                   "%s must be from 0.001 to 3600000 milliseconds, or null", path);
     }
-    *ret = (uint64_t)(ms * 1e6);
+    *ret = (uint64_t)llround(ms * 1e6);
     return HZP_OK;
 }
 
@@ -201,33 +202,56 @@ static void wait_for_bound(struct hzp_engine *e)
     }
 }
 
+json_t *hzp_policy_kept(struct hzp_engine *e)
+{
+    struct hzp_weights_stats weights;
+    struct hzp_policy p;
+    hzp_weights_read_stats(e->parts.weights, &weights);
+    hzp_split_policy(hzp_loop_split(e->parts.loop), &p);
+    json_t *body =
+        json_pack("{s:{s:o, s:o}, s:f, s:f, s:f, s:f}", "slo", "ttft_ms", goal_json(p.ttft_ns),
+                  "itl_ms", goal_json(p.itl_ns), "itl_stretch", p.itl_stretch, "train_share",
+                  p.train_share, "train_max", p.train_max, "train_min", p.train_min);
+    if (!e->front || weights.max_staleness) /* replicas that do not train have none to set */
+        json_object_set_new(body, "max_staleness", json_integer(weights.max_staleness));
+    return body;
+}
+
+int hzp_policy_set(struct hzp_engine *e, const json_t *body, int64_t *ret_staleness,
+                   struct hzp_err_text *reterr)
+{
+    struct hzp_split *split = hzp_loop_split(e->parts.loop);
+    struct hzp_policy policy;
+    *ret_staleness = -1;
+    hzp_split_policy(split, &policy);
+    HZP_TRY(read_policy(body, &policy, ret_staleness, reterr));
+    if (e->front && *ret_staleness == 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "max_staleness",
+                              "max_staleness must be at least 1 with --replicas: each rank takes "
+                              "over a new version at its own next step");
+    hzp_split_set_policy(split, &policy);
+    if (e->front)
+        hzp_front_set_policy(e->front, &policy);
+    if (*ret_staleness >= 0)
+        hzp_weights_set_max_staleness(e->parts.weights, (int32_t)*ret_staleness);
+    hzp_loop_poke(e->parts.loop);
+    return HZP_OK;
+}
+
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
 {
     struct hzp_engine *e = x->server->engine;
-    struct hzp_split *split = hzp_loop_split(e->parts.loop);
     enum MHD_Result answered;
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_policy policy;
-    int64_t staleness = -1;
+    int64_t staleness;
     json_t *body = hzp_exchange_json(x, &answered);
     if (!body)
         return answered;
     /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
     hzp_lock_take(&x->server->policy_lock);
-    hzp_split_policy(split, &policy);
-    int r = read_policy(body, &policy, &staleness, &text);
-    if (r == HZP_OK && e->front && staleness == 0)
-        r = hzp_fail_param(&text, HZP_EINVAL, "max_staleness",
-                           "max_staleness must be at least 1 with --replicas: each rank takes over "
-                           "a new version at its own next step");
-    if (r == HZP_OK) {
-        hzp_split_set_policy(split, &policy);
-        if (e->front)
-            hzp_front_set_policy(e->front, &policy);
-        if (staleness >= 0)
-            hzp_weights_set_max_staleness(e->parts.weights, (int32_t)staleness);
-        hzp_loop_poke(e->parts.loop);
-    }
+    int r = hzp_policy_set(e, body, &staleness, &text);
+    if (r == HZP_OK)
+        hzp_operator_keep(e);
     hzp_lock_release(&x->server->policy_lock);
     if (r == HZP_OK && e->state)
         hzp_audit_write(hzp_state_audit(e->state), x->info.key, x->info.id, "policy",

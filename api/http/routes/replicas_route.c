@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/ranks: ranks that serve.  POST /v1/ranks/{rank}/drain, /resume. */
 #include "api/http/routes/replicas_route.h"
+#include "api/http/routes/operator.h"
 #include "api/http/routes/routes.h"
 
 #include "api/learn/audit.h"
@@ -94,7 +95,12 @@ enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x)
     if (!drain && strcmp(action, "resume"))
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "a rank is drained or resumed: /v1/ranks/RANK/drain, /resume");
-    if (hzp_front_drain(e->front, rank, drain) < 0)
+    hzp_lock_take(&x->server->policy_lock);
+    int r = hzp_front_drain(e->front, rank, drain);
+    if (r == HZP_OK)
+        hzp_operator_keep(e);
+    hzp_lock_release(&x->server->policy_lock);
+    if (r < 0)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "there is no rank \"%.40s\": ranks are 0 to %d", x->tail,
                                hzp_front_ranks(e->front) - 1);
