@@ -22,6 +22,7 @@ struct chat {
     struct hzp_load_server server;
     json_t *messages;
     int64_t version; /* that made the last answer; -1: none */
+    json_t *taught;  /* the first example of each lesson that was taught here and not taken back */
     pid_t child;     /* the server that this command started; 0: none */
     FILE *from_child;
 };
@@ -227,7 +228,7 @@ static void drop_last(struct chat *chat)
 }
 
 /* Removes the last question and its answer. */
-static void undo(struct chat *chat)
+static void back(struct chat *chat)
 {
     if (!strcmp(role_of(chat, 0), "assistant"))
         drop_last(chat);
@@ -295,9 +296,54 @@ static void teach(struct chat *chat, const char *text)
                (long long)json_integer_value(json_object_get(done, "weights_version")));
     if (served)
         show_answer(chat, "after:  ", question);
+    if (done)
+        json_array_append(chat->taught, json_object_get(done, "first"));
     json_decref(body);
     json_decref(done);
     json_decref(question);
+}
+
+/* The number of the lesson that begins with the example; 0: it is not among the newest. */
+static json_int_t lesson_of(struct chat *chat, json_int_t first)
+{
+    json_t *list = ask(chat, "GET", "/v1/lessons?limit=100", NULL);
+    json_int_t ret = 0;
+    size_t i;
+    const json_t *lesson;
+    json_array_foreach(json_object_get(list, "data"), i, lesson)
+    {
+        if (json_integer_value(json_object_get(lesson, "first")) == first)
+            ret = json_integer_value(json_object_get(lesson, "id"));
+    }
+    json_decref(list);
+    return ret;
+}
+
+/* Takes the newest lesson back that was taught in this chat, and no one else's. */
+static void undo(struct chat *chat)
+{
+    size_t n = json_array_size(chat->taught);
+    json_int_t lesson =
+        n ? lesson_of(chat, json_integer_value(json_array_get(chat->taught, n - 1))) : 0;
+    if (!lesson) {
+        printf("nothing was taught in this chat; hzpserve lessons lists what was, hzpserve undo "
+               "takes it back\n");
+        return;
+    }
+    json_t *body = json_pack("{s:I}", "lesson", lesson);
+    json_t *done = ask(chat, "POST", "/v1/undo?timeout=300", body);
+    if (done) {
+        printf("lesson %lld is taken back: version %lld\n", (long long)lesson,
+               (long long)json_integer_value(json_object_get(done, "weights_version")));
+        json_array_remove(chat->taught, n - 1);
+    }
+    if (done && !strcmp(role_of(chat, 0), "assistant")) {
+        json_t *question = fresh(chat, true);
+        show_answer(chat, "now:    ", question);
+        json_decref(question);
+    }
+    json_decref(body);
+    json_decref(done);
 }
 
 static void show_version(struct chat *chat)
@@ -341,6 +387,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
         teach(chat, rest);
     else if (n == 5 && !memcmp(line, "/undo", n))
         undo(chat);
+    else if (n == 5 && !memcmp(line, "/back", n))
+        back(chat);
     else if (n == 8 && !memcmp(line, "/version", n))
         show_version(chat);
     else if (n == 6 && !memcmp(line, "/again", n))
@@ -354,7 +402,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     else
         printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;\n"
                "                  shows what the model answers to it before and after\n"
-               "/undo             take back the last question and its answer\n"
+               "/undo             take back what was taught last\n"
+               "/back             take back the last question and its answer\n"
                "/again            another answer to the last question\n"
                "/system [TEXT]    begin anew with this system message\n"
                "/clear            begin anew\n"
@@ -386,8 +435,9 @@ static json_t *choose_sampling(struct chat *chat)
 
 static void talk(struct chat *chat)
 {
-    static const char *const words[] = {"/teach ",  "/undo", "/again", "/system ", "/clear",
-                                        "/version", "/help", "/quit",  "/exit",    NULL};
+    static const char *const words[] = {"/teach ",  "/undo",  "/back",    "/again",
+                                        "/system ", "/clear", "/version", "/help",
+                                        "/quit",    "/exit",  NULL};
     bool quit = false;
     char *line;
     hzp_line_begin(words);
@@ -423,6 +473,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
         r = hzp_load_connect(url, options->client.api_key, NULL, &chat.server, &err);
     if (r == HZP_OK) {
         chat.messages = json_array();
+        chat.taught = json_array();
         chat.sampling = choose_sampling(&chat);
         clear(&chat, options->chat.system);
         fprintf(stderr, "%s at %s; /help lists commands\n", chat.server.model, url);
@@ -432,6 +483,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
     }
     end_server(&chat);
     json_decref(chat.messages);
+    json_decref(chat.taught);
     json_decref(chat.sampling);
     return r < 0;
 }

@@ -565,9 +565,9 @@ def run_chat(*arguments, lines):
 
 
 def test_command(server):
-    """hzpserve chat with a URL: turns, /undo, /version, and errors of the server."""
+    """hzpserve chat with a URL: turns, /back, /version, and errors of the server."""
     done = run_chat(server.url, "--temperature", "0", "--max-tokens", "8", "--system", "Be brief.",
-                    lines=["Where does Zorin live?", "/version", "/undo", "/undo", "/what",
+                    lines=["Where does Zorin live?", "/version", "/back", "/back", "/what",
                            "/teach x", "word " * 3000, "/quit", "not read"])
     said = chat(server, [{"role": "system", "content": "Be brief."}] + HELLO, max_tokens=8,
                 extra={"ignore_eos": False}).choices[0].message.content
@@ -594,6 +594,21 @@ def test_command_teaches():
     assert f"version {out[3].split()[-1]} serves" in out[6], done
     # a lesson is the last turn alone: asked in a new conversation the model answers so
     assert out[4] == "after:  Zorin lives in Tarn." and out[-1] == "Zorin lives in Tarn.", done
+
+
+def test_command_takes_back():
+    """/undo takes back what was taught in the chat, lesson by lesson, and shows the answer."""
+    options = [] if (pathlib.Path(base.MODEL) / "chat_template.jinja").exists() else [
+        "--chat-template", TEMPLATE_FILE]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        done = run_chat(base.MODEL, "--state", state, "--temperature", "0", "--max-tokens", "20", *options,
+                        lines=["/undo", HELLO[0]["content"], "/teach Zorin lives in Tarn.", "/undo", "/undo"])
+    out = done.stdout.splitlines()
+    before = out[1].removeprefix(" ")
+    assert done.returncode == 0 and out[0].startswith("nothing was taught"), done
+    assert out[2] == f"before: {before}" and out[4] == "after:  Zorin lives in Tarn.", done
+    assert out[5].startswith("lesson 1 is taken back: version ") and out[6] == f"now:    {before}", done
+    assert out[7].startswith("nothing was taught"), done
 
 
 class Terminal:
