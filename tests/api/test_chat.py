@@ -596,21 +596,6 @@ def test_command_teaches():
     assert out[4] == "after:  Zorin lives in Tarn." and out[-1] == "Zorin lives in Tarn.", done
 
 
-def test_command_takes_back():
-    """/undo takes back what was taught in the chat, lesson by lesson, and shows the answer."""
-    options = [] if (pathlib.Path(base.MODEL) / "chat_template.jinja").exists() else [
-        "--chat-template", TEMPLATE_FILE]
-    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
-        done = run_chat(base.MODEL, "--state", state, "--temperature", "0", "--max-tokens", "20", *options,
-                        lines=["/undo", HELLO[0]["content"], "/teach Zorin lives in Tarn.", "/undo", "/undo"])
-    out = done.stdout.splitlines()
-    before = out[1].removeprefix(" ")
-    assert done.returncode == 0 and out[0].startswith("nothing was taught"), done
-    assert out[2] == f"before: {before}" and out[4] == "after:  Zorin lives in Tarn.", done
-    assert out[5].startswith("lesson 1 is taken back: version ") and out[6] == f"now:    {before}", done
-    assert out[7].startswith("nothing was taught"), done
-
-
 class Terminal:
     """hzpserve chat on a terminal; says() waits for a text on its screen."""
 

@@ -133,6 +133,20 @@ def test_errors():
         assert server.post("/v1/weights/current/name", {"name": "original"})[0] == 400
 
 
+def test_in_a_chat():
+    """/undo takes back what was taught in the chat, lesson by lesson, and shows the answer."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        done = subprocess.run([test_api.BINARY, "chat", test_api.MODEL, "--state", state, "--temperature", "0",
+                               "--max-tokens", "20"], text=True, capture_output=True, timeout=test_api.HANG,
+                              input="/undo\nWhere does Zorin live?\n/teach Zorin lives in Tarn.\n/undo\n/undo\n")
+    out = done.stdout.splitlines()
+    assert done.returncode == 0 and out[0].startswith("nothing was taught"), done
+    before = out[1].removeprefix(" ")
+    assert out[2] == f"before: {before}" and out[4] == "after:  Zorin lives in Tarn.", done
+    assert out[5].startswith("lesson 1 is taken back: version ") and out[6] == f"now:    {before}", done
+    assert out[7].startswith("nothing was taught"), done
+
+
 def main():
     test_api.BINARY, test_api.MODEL = sys.argv[1:3]
     chosen = sys.argv[3:]
