@@ -58,6 +58,10 @@ int hzp_model_check(const char *name, struct hzp_err_text *reterr)
                         "%s: is a file; name the directory that holds config.json, tokenizer.json "
                         "and *.safetensors",
                         name);
+    const char *port = strrchr(name, ':');
+    if (!there && !url && !slash && port && port[1] && !port[1 + strspn(port + 1, "0123456789")])
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: there is no such directory; did you mean http://%s?", name, name);
     if (there || url || !slash || slash == name || strchr(slash + 1, '/') || strchr(".~", name[0]))
         return HZP_OK;
     return hzp_fail(

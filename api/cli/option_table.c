@@ -157,9 +157,10 @@ const struct hzp_option hzp_option_table[] = {
      .commands = SERVE,
      .help = "bearer token that the routes under /v1 require; without --admin-key it may do "
              "everything"},
-    FILE_NAME("--api-key-file", http.api_key_file, SERVE,
-              "file whose first line is the --api-key: no other user sees it in the list of "
-              "processes"),
+    FILE_NAME(
+        "--api-key-file", http.api_key_file, SERVE,
+        "file of the --api-key, or of several, a line NAME:KEY each: no other user sees it in the "
+        "list of processes, and the names tell who taught"),
     {.name = "--admin-key",
      .kind = HZP_OPTION_TEXT,
      .field = AT(http.admin_key),
@@ -168,7 +169,7 @@ const struct hzp_option hzp_option_table[] = {
      .commands = SERVE,
      .help = "bearer token that teaching and setting the policy require; it may complete, too"},
     FILE_NAME("--admin-key-file", http.admin_key_file, SERVE,
-              "file whose first line is the --admin-key, likewise"),
+              "file of the --admin-key, or of several, likewise"),
     FLAG("--no-auth", http.no_auth, SERVE,
          "listen beyond this machine without a key: every client may complete and teach"),
     TEXT("--allow-host", http.allow_host, NULL, "NAMES", SERVE,

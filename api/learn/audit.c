@@ -155,3 +155,45 @@ void hzp_audit_write(struct hzp_audit *a, const char *key, const char *request, 
         hzp_log(HZP_LOG_ERROR, "state", "audit: %s", err.text);
     free(line);
 }
+
+static void copy_field(const json_t *line, const char *field, char *ret, size_t size)
+{
+    const char *text = json_string_value(json_object_get(line, field));
+    snprintf(ret, size, "%s", text ? text : "");
+}
+
+/* Looks through one file. */
+static bool find_in(const char *path, int64_t number, struct hzp_audit_taught *ret)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    FILE *file = fopen(path, "re");
+    while (file && getline(&line, &room, file) > 0) {
+        const char *first = strstr(line, "\"first\":"), *last = strstr(line, "\"last\":");
+        if (!first || !last || !strstr(line, "\"action\":\"teach\"") ||
+            strtoll(first + 8, NULL, 10) > number || strtoll(last + 7, NULL, 10) < number)
+            continue;
+        json_t *json = json_loads(line, 0, NULL);
+        found = found || json;
+        copy_field(json, "key", ret->key, sizeof(ret->key));
+        copy_field(json, "time", ret->time, sizeof(ret->time));
+        copy_field(json, "request", ret->request, sizeof(ret->request));
+        json_decref(json);
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+bool hzp_audit_find(const struct hzp_audit *a, int64_t number, struct hzp_audit_taught *ret)
+{
+    char path[PATH_MAX];
+    bool found = false;
+    for (int i = 0; a && !found && i <= HZP_AUDIT_FILES; i++) {
+        snprintf(path, sizeof(path), i ? "%s.%d" : "%s", a->path, i);
+        found = find_in(path, number, ret);
+    }
+    return found;
+}

@@ -5,9 +5,9 @@
  *     {"time": "2026-11-22T17:05:00.123Z", "key": "admin", "request": "9f..", "action": "teach",
  *      "first": 41, "last": 72}
  *
- * key is the name of the key ("api", "admin", "none"), never the key; there are no prompts,
- * examples or answers.  At 16 MB the file is renamed to audit.jsonl.1, that to .2, and so on;
- * the ninth is dropped, so all of them take 144 MB at most.
+ * key is the name of the key ("api" or "admin" if it has none, "none" without), never the key;
+ * there are no prompts, examples or answers.  At 16 MB the file is renamed to audit.jsonl.1, that
+ * to .2, and so on; the ninth is dropped, so all of them take 144 MB at most.
  *
  * Thread: any (one lock inside); it writes to the disk.
  */
@@ -34,6 +34,13 @@ void hzp_audit_remove(const char *dir);
  * effect.  A failure is logged. */
 void hzp_audit_write(struct hzp_audit *audit, const char *key, const char *request,
                      const char *action, json_t *what);
+
+/* Who taught an example, and when: the newest line "teach" that has its number.  False: none has.
+ * It reads the files, at most 144 MB. */
+struct hzp_audit_taught {
+    char key[64], time[48], request[64];
+};
+bool hzp_audit_find(const struct hzp_audit *audit, int64_t number, struct hzp_audit_taught *ret);
 
 /* The same with another bound on the bytes of a file: for tests. */
 void hzp_audit_bound(struct hzp_audit *audit, int64_t bytes);

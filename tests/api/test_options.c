@@ -120,6 +120,8 @@ static void what_is_no_model(void **state)
     assert_non_null(strstr(err.text, "GGUF"));
     assert_int_equal(parse("complete", "/proc/self/exe", "x", NULL, NULL), HZP_EINVAL);
     assert_non_null(strstr(err.text, "is a file"));
+    assert_int_equal(parse("chat", "localhost:8000", NULL, NULL, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "did you mean http://localhost:8000?"));
     assert_int_equal(parse("serve", "./absent", NULL, NULL, NULL), HZP_OK);
     assert_int_equal(parse("chat", "http://127.0.0.1:1", NULL, NULL, NULL), HZP_OK);
     assert_int_equal(parse("weights", "list", NULL, NULL, NULL), HZP_OK);

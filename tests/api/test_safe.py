@@ -228,6 +228,30 @@ def test_permission():
         assert server.ask("OPTIONS", COMPLETE)[0] == 405
 
 
+
+def check_names(file, folder):
+    """Several keys in a file have names, and an example tells whose it is."""
+    file.write_text("ann:first\nbob:second:with colon\n\n")
+    with Server("--admin-key-file", str(file), "--api-key", "reader", "--state", folder + "/named") as server:
+        def ask(key, method, path, body=None):
+            return server.ask(method, path, body, Authorization=f"Bearer {key}")
+        for number, (key, name) in enumerate((("first", "ann"), ("second:with colon", "bob")), 1):
+            status, _, body = ask(key, "POST", "/v1/fine_tuning/examples", {"text": "Zorin lives in Tarn."})
+            assert status == 202 and body["first"] == number, body
+            told = ask("reader", "GET", f"/v1/fine_tuning/examples/{number}")[2]
+            assert told["key"] == name and told["request"] and told["taught"].startswith("20"), told
+        assert ask("ann:first", "GET", POLICY)[0] == ask("second", "GET", POLICY)[0] == 401
+        assert ask("reader", "POST", "/v1/fine_tuning/examples", {"text": "Zorin"})[0] == 403
+        file.write_text("bob:third\n")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: ask("third", "GET", POLICY)[0] == 200)
+        assert ask("first", "GET", POLICY)[0] == 401
+    for text, says in (("a:one\ntwo\n", "line 2 is not NAME:KEY"), ("a:b\nadmin:x\n", "cannot be named admin"),
+                       ("", "empty")):
+        file.write_text(text)
+        start_fails("--api-key-file", str(file), says=says)
+
+
 def test_keys():
     """One key may complete; the other one may also teach and set the policy."""
     with tempfile.TemporaryDirectory() as folder:
@@ -265,6 +289,7 @@ def test_keys():
             server.process.send_signal(signal.SIGHUP)
             until(lambda: "its first line is empty" in server.said())
             assert status("successor", "GET", POLICY) == 200 and status("", "GET", POLICY) == 401
+        check_names(file, folder)
         with Server("--admin-key", "teacher", "--no-train") as server:  # then it guards everything
             assert server.ask("POST", COMPLETE, ASK)[0] == 401
             assert server.ask("POST", COMPLETE, ASK, Authorization="Bearer teacher")[0] == 200

@@ -99,12 +99,38 @@ static void test_audit(void **state)
     assert_int_equal(hzp_audit_open("/nonexistent/x", false, &audit, &text), HZP_EIO);
 }
 
+/* Who taught an example is found in old files, too. */
+static void test_taught(void **state)
+{
+    struct hzp_audit *audit;
+    struct hzp_audit_taught who;
+    struct hzp_err_text text;
+    assert_int_equal(hzp_audit_open(scratch_dir, false, &audit, &text), HZP_OK);
+    hzp_audit_bound(audit, 250); /* two lines */
+    for (int i = 0; i < 5; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "key%d", i);
+        hzp_audit_write(audit, key, "id", "teach",
+                        json_pack("{s:i, s:i}", "first", 10 * i, "last", 10 * i + 8));
+    }
+    hzp_audit_write(audit, "other", "id", "forget",
+                    json_pack("{s:i, s:i}", "first", 0, "last", 99));
+    assert_true(hzp_audit_find(audit, 0, &who));
+    assert_string_equal(who.key, "key0");
+    assert_true(hzp_audit_find(audit, 48, &who));
+    assert_string_equal(who.key, "key4");
+    assert_false(hzp_audit_find(audit, 49, &who));
+    assert_false(hzp_audit_find(NULL, 1, &who));
+    hzp_audit_close(audit);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),
         cmocka_unit_test(test_decide),
         cmocka_unit_test_setup_teardown(test_audit, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_taught, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests_name("retention", tests, NULL, NULL);
 }

@@ -552,10 +552,14 @@ enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
     if (!n)
         return answered;
     hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
+    struct hzp_audit_taught who = {.key = ""};
+    bool known = hzp_audit_find(hzp_state_audit(x->server->engine->state), n, &who);
     return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:I, s:s}", "object", "fine_tuning.example", "number",
-                                    (json_int_t)n, "status",
-                                    example_status(x->server->engine, n, weights.learned_through)));
+                          json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s?}", "object",
+                                    "fine_tuning.example", "number", (json_int_t)n, "status",
+                                    example_status(x->server->engine, n, weights.learned_through),
+                                    "key", known ? who.key : NULL, "request",
+                                    known ? who.request : NULL, "taught", known ? who.time : NULL));
 }
 
 enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)

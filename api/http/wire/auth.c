@@ -15,7 +15,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { KEY_BYTES_MAX = 1024, NAME_BYTES_MAX = 256 };
+enum { KEY_BYTES_MAX = 1024, NAME_BYTES_MAX = 256, KEY_NAME_MAX = 32, KEYS_MAX = 256 };
+
+/* A key and its name. */
+struct key {
+    char *text;
+    const char *name;
+    bool admin;
+};
+struct keys {
+    struct key key[KEYS_MAX];
+    int count;
+};
+
+/* Names of keys, also of those that a reload has dropped: requests still have them. */
+struct name {
+    struct name *next;
+    char text[KEY_NAME_MAX + 1];
+};
 
 struct hzp_auth {
     const struct hzp_http_settings *settings;
@@ -23,7 +40,8 @@ struct hzp_auth {
     char own_name[NAME_BYTES_MAX];
     struct hzp_lock lock;
     /* under lock */
-    char *api_key, *admin_key; /* NULL: none */
+    struct keys keys;
+    struct name *names;
 };
 
 static const char *header(struct MHD_Connection *connection, const char *name)
@@ -44,36 +62,98 @@ static void HZP_PRINTF(4, 5)
 
 /* ---- keys ---- */
 
-/* The first line of a file. */
-static int read_key_file(const char *option, const char *path, char **ret,
-                         struct hzp_err_text *reterr)
+static void free_keys(struct keys *keys)
 {
-    char key[KEY_BYTES_MAX + 2];
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return hzp_fail_param(reterr, HZP_EIO, option, "%s %s: %s", option, path, strerror(errno));
-    char *line = fgets(key, sizeof(key), file);
-    fclose(file);
-    if (line)
-        key[strcspn(key, "\r\n")] = 0;
-    if (!line || !*key)
-        return hzp_fail_param(reterr, HZP_EINVAL, option, "%s %s: its first line is empty", option,
-                              path);
-    *ret = hzp_xstrdup(key);
+    for (int i = 0; i < keys->count; i++)
+        free(keys->key[i].text);
+    keys->count = 0;
+}
+
+/* The name, which lives as long as auth. */
+static const char *intern(struct hzp_auth *auth, const char *text, size_t bytes)
+{
+    hzp_lock_take(&auth->lock);
+    struct name *at = auth->names;
+    while (at && (strlen(at->text) != bytes || memcmp(at->text, text, bytes)))
+        at = at->next;
+    if (!at) {
+        at = hzp_xcalloc(1, sizeof(*at));
+        memcpy(at->text, text, bytes);
+        at->next = auth->names;
+        auth->names = at;
+    }
+    hzp_lock_release(&auth->lock);
+    return at->text;
+}
+
+/* The length of the name before a colon; 0: the line is a key without a name. */
+static size_t name_length(const char *line)
+{
+    size_t n = strspn(line, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return n <= KEY_NAME_MAX && line[n] == ':' && line[n + 1] ? n : 0;
+}
+
+static void add_key(struct keys *keys, const char *text, const char *name, bool admin)
+{
+    keys->key[keys->count++] =
+        (struct key){.text = hzp_xstrdup(text), .name = name, .admin = admin};
+}
+
+/* One line of a file of keys. */
+static int take_line(struct hzp_auth *auth, const char *option, const char *path, int number,
+                     const char *line, bool admin, struct keys *keys, struct hzp_err_text *reterr)
+{
+    static const char *const own[] = {"api", "admin", "none"}; /* of keys without names */
+    size_t n = name_length(line);
+    if (!*line)
+        return number > 1 ? HZP_OK
+                          : hzp_fail_param(reterr, HZP_EINVAL, option,
+                                           "%s %s: its first line is empty", option, path);
+    if (!n && number > 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, option,
+                              "%s %s: line %d is not NAME:KEY, as each of several keys is", option,
+                              path, number);
+    for (int i = 0; n && i < HZP_COUNT(own); i++)
+        if (strlen(own[i]) == n && !memcmp(own[i], line, n))
+            return hzp_fail_param(reterr, HZP_EINVAL, option,
+                                  "%s %s: line %d: a key cannot be named %s", option, path, number,
+                                  own[i]);
+    if (keys->count == KEYS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, option, "%s %s: more than %d keys", option, path,
+                              KEYS_MAX);
+    add_key(keys, n ? line + n + 1 : line, n ? intern(auth, line, n) : own[admin], admin);
     return HZP_OK;
 }
 
-static int take_key(const char *option, const char *variable, const char *key, const char *file,
-                    char **ret, struct hzp_err_text *reterr)
+static int read_key_file(struct hzp_auth *auth, const char *option, const char *path, bool admin,
+                         struct keys *keys, struct hzp_err_text *reterr)
 {
-    const char *set = getenv(variable);
+    char line[KEY_BYTES_MAX + KEY_NAME_MAX + 3] = ""; /* what an empty file has */
+    int r = HZP_OK, number = 1;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return hzp_fail_param(reterr, HZP_EIO, option, "%s %s: %s", option, path, strerror(errno));
+    bool named = true; /* after a key without a name the rest is not looked at */
+    for (; r >= 0 && named && (fgets(line, sizeof(line), file) || number == 1); number++) {
+        line[strcspn(line, "\r\n")] = 0;
+        named = !*line || name_length(line) || number > 1;
+        r = take_line(auth, option, path, number, line, admin, keys, reterr);
+    }
+    fclose(file);
+    return r;
+}
+
+static int take_key(struct hzp_auth *auth, const char *variable, const char *key, const char *file,
+                    bool admin, struct keys *keys, struct hzp_err_text *reterr)
+{
+    const char *set = getenv(variable), *option = admin ? "--admin-key" : "--api-key";
     if (key && file)
         return hzp_fail_param(reterr, HZP_EINVAL, option, "%s and %s-file: give one of them",
                               option, option);
     if (file) {
         char name[32];
         snprintf(name, sizeof(name), "%s-file", option);
-        return read_key_file(name, file, ret, reterr);
+        return read_key_file(auth, name, file, admin, keys, reterr);
     }
     /* An unset variable in a unit file must not open the server. */
     if ((key && !*key) || (!key && set && !*set))
@@ -83,7 +163,8 @@ static int take_key(const char *option, const char *variable, const char *key, c
     if (key && (strlen(key) > KEY_BYTES_MAX || strpbrk(key, "\r\n")))
         return hzp_fail_param(reterr, HZP_EINVAL, option, "%s: one line of at most %d bytes",
                               option, KEY_BYTES_MAX);
-    *ret = key ? hzp_xstrdup(key) : NULL;
+    if (key)
+        add_key(keys, key, admin ? "admin" : "api", admin);
     return HZP_OK;
 }
 
@@ -117,17 +198,24 @@ const char *hzp_auth_check_key(struct hzp_auth *auth, struct MHD_Connection *con
     if (!given) /* Anthropic's clients */
         given = header(connection, "x-api-key");
     given = given ? given : "";
+    bool admin = false;
+    const char *name = NULL;
     hzp_lock_take(&auth->lock);
-    bool api = auth->api_key && same_key(auth->api_key, given);
-    bool admin = auth->admin_key && same_key(auth->admin_key, given);
+    for (int i = 0; i < auth->keys.count; i++) {
+        const struct key *key = &auth->keys.key[i];
+        if (same_key(key->text, given) && !admin) { /* of the same key for both, the admin's */
+            name = key->name;
+            admin = key->admin;
+        }
+    }
     hzp_lock_release(&auth->lock);
-    if (!api && !admin)
+    if (!name)
         refuse(ret, MHD_HTTP_UNAUTHORIZED, "invalid_api_key",
                "Incorrect API key provided: send it as a bearer token");
     else if (right == HZP_RIGHT_TEACH && auth->has_admin && !admin)
         refuse(ret, MHD_HTTP_FORBIDDEN, "insufficient_permissions",
                "this key may complete; teaching and setting the policy require the admin key");
-    return admin ? "admin" : api ? "api" : "none";
+    return name ? name : "none";
 }
 
 /* ---- hosts and origins ---- */
@@ -344,19 +432,18 @@ static bool only_loopback(const char *host)
     return is_loopback(address);
 }
 
-/* Reads both keys from where the settings say; *ret_api and *ret_admin are the caller's. */
-static int take_keys(const struct hzp_http_settings *settings, char **ret_api, char **ret_admin,
-                     struct hzp_err_text *reterr)
+/* Reads all keys from where the settings say; the caller frees them. */
+static int take_keys(struct hzp_auth *auth, struct keys *ret, struct hzp_err_text *reterr)
 {
-    char *api = NULL;
-    HZP_TRY(take_key("--api-key", "HZP_API_KEY", settings->api_key, settings->api_key_file, &api,
-                     reterr));
-    int r = take_key("--admin-key", "HZP_ADMIN_KEY", settings->admin_key, settings->admin_key_file,
-                     ret_admin, reterr);
+    const struct hzp_http_settings *settings = auth->settings;
+    ret->count = 0;
+    int r = take_key(auth, "HZP_API_KEY", settings->api_key, settings->api_key_file, false, ret,
+                     reterr);
+    if (r >= 0)
+        r = take_key(auth, "HZP_ADMIN_KEY", settings->admin_key, settings->admin_key_file, true,
+                     ret, reterr);
     if (r < 0)
-        free(api);
-    else
-        *ret_api = api;
+        free_keys(ret);
     return r;
 }
 
@@ -369,9 +456,11 @@ int hzp_auth_create(const struct hzp_http_settings *settings, struct hzp_auth **
     hzp_lock_init(&auth->lock, HZP_LOCK_AUTH);
     if (gethostname(auth->own_name, sizeof(auth->own_name) - 1))
         auth->own_name[0] = 0;
-    HZP_TRY_GOTO(take_keys(settings, &auth->api_key, &auth->admin_key, reterr));
-    auth->has_api = auth->api_key != NULL;
-    auth->has_admin = auth->admin_key != NULL;
+    HZP_TRY_GOTO(take_keys(auth, &auth->keys, reterr));
+    for (int i = 0; i < auth->keys.count; i++) {
+        auth->has_api |= !auth->keys.key[i].admin;
+        auth->has_admin |= auth->keys.key[i].admin;
+    }
     if (!hzp_auth_has_key(auth) && !settings->no_auth && !only_loopback(settings->host)) {
         r = hzp_fail_param(reterr, HZP_EINVAL, "--host",
                            "--host %s can be reached from other machines: give --api-key, or "
@@ -389,15 +478,13 @@ out:
 int hzp_auth_reload(struct hzp_auth *auth, struct hzp_err_text *reterr)
 {
     const struct hzp_http_settings *settings = auth->settings;
-    char *api = NULL, *admin = NULL;
-    HZP_TRY(take_keys(settings, &api, &admin, reterr));
+    struct keys keys, old;
+    HZP_TRY(take_keys(auth, &keys, reterr));
     hzp_lock_take(&auth->lock);
-    char *old_api = auth->api_key, *old_admin = auth->admin_key;
-    auth->api_key = api;
-    auth->admin_key = admin;
+    old = auth->keys;
+    auth->keys = keys;
     hzp_lock_release(&auth->lock);
-    free(old_api);
-    free(old_admin);
+    free_keys(&old);
     return (settings->api_key_file != NULL) + (settings->admin_key_file != NULL);
 }
 
@@ -406,7 +493,10 @@ void hzp_auth_destroy(struct hzp_auth *auth)
     if (!auth)
         return;
     hzp_lock_fini(&auth->lock);
-    free(auth->api_key);
-    free(auth->admin_key);
+    free_keys(&auth->keys);
+    for (struct name *at = auth->names, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
     free(auth);
 }

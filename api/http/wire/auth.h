@@ -5,6 +5,9 @@
  * of them only, it allows everything.  With none, every client that reaches the port may do
  * everything.
  *
+ * A file of keys has one key, its first line, or several, a line each: NAME:KEY.  Names are for the
+ * logs and for who taught; all keys of a file have the same rights.
+ *
  * Web pages.  A browser sends a page's requests to any address, also to this machine's, so a server
  * without a key is open to every page its user looks at.  What changes something (POST, PATCH,
  * DELETE) is therefore refused unless
@@ -53,8 +56,8 @@ struct hzp_refusal {
     char text[256];
 };
 
-/* Whether the request's key gives the right.  Returns the key's name, for the log: "api", "admin"
- * or "none". */
+/* Whether the request's key gives the right.  Returns the key's name, for the log, which lives as
+ * long as auth: "api" or "admin" for one without a name, "none" for none. */
 const char *hzp_auth_check_key(struct hzp_auth *auth, struct MHD_Connection *connection,
                                enum hzp_right right, struct hzp_refusal *ret);
 
