@@ -113,6 +113,7 @@ def test_texts_that_are_too_long():
         for path, body in (("/v1/completions", {"prompt": LONG}),
                            ("/v1/completions", {"prompt": ["Once", LONG]}),
                            ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+                           ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 100000}),
                            ("/v1/embeddings", {"input": LONG}),
                            ("/v1/completions", {"prompt": "Once", "bad_words": [LONG]})):
             status, got = answer(post(server, path, body))
