@@ -439,10 +439,13 @@ static bool run_route(void *ctx)
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
     enum MHD_Result r = is_for_nobody(x) ? MHD_NO : x->route->answer(x);
-    free(x->body); /* an answer that comes later does not use it */
-    x->body = NULL;
-    x->room = 0;
-    hzp_exchange_uncharge(x);
+    /* An answer that comes later does not use it, but for the journal of a stream that goes on. */
+    if (!x->resume || !x->journal) {
+        free(x->body);
+        x->body = NULL;
+        x->room = 0;
+        hzp_exchange_uncharge(x);
+    }
     /* With resume, the handler answers later, or has done so: from then on its exchange is used by
      * another thread. */
     if (!x->resume || r == MHD_NO) {
