@@ -30,7 +30,7 @@ struct hzp_constraint_ops {
     /* Sets the bits of the tokens that may come next and clears all others; mask: one bit for each
      * token of the vocabulary.  Returns whether there are any. */
     bool (*mask)(struct hzp_constraint_run *run, uint32_t *mask);
-    /* About how many comparisons the newest mask took: HZP_CONSTRAINT_DEAR are some milliseconds. */
+    /* About how many comparisons the newest mask took; HZP_CONSTRAINT_DEAR: some milliseconds. */
     int64_t (*work)(const struct hzp_constraint_run *run);
 };
 

@@ -177,9 +177,10 @@ const struct hzp_option hzp_option_table[] = {
          "all"),
     TEXT("--allow-origin", http.allow_origin, NULL, "ORIGINS", SERVE,
          "origins, such as https://example.org, whose pages may use this server; *: all"),
-    PARTS("--max-body", body_parts, "16M,memory=512M", "SIZE[,memory=SIZE]", SERVE,
-          "maximum size of a request body; memory: what the bodies of all requests, and what is "
-          "read of them, may take; beyond it requests are refused with 503"),
+    PARTS(
+        "--max-body", body_parts, "16M,memory=512M", "SIZE[,memory=SIZE]", SERVE,
+        "maximum size of a request body; memory: what all requests may take, their bodies, what is "
+        "read of them, and their answers; beyond it requests are refused with 503"),
     PARTS("--max-connections", connection_parts, "512,per-address=0", "N[,per-address=N]", SERVE,
           "maximum number of open connections, which bounds the server's memory; beyond it only "
           "/health and /metrics are answered; per-address: from one address that is not this "

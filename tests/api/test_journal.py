@@ -386,6 +386,16 @@ def test_slow(server):
     c.close()
 
 
+def test_grammar_is_made_again(server):
+    """The process that goes on with a stream has to make its grammar first; the journal waits for it."""
+    path, body, _ = CASES["schema"]
+    want = whole(server, path, body)
+    fresh = Server()
+    after = whole(fresh, path, body, joined(want[:3], 1))
+    fresh.stop()
+    assert joined(want[:3] + after, 0) == joined(want, 0), (want, after)
+
+
 def test_port(_):
     """Without a relay the headers have no effect."""
     server = Server(relayed=False)

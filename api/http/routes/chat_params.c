@@ -256,12 +256,19 @@ static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
     }
 }
 
-/* The messages and what the template is given beside them, rendered. */
-static int read_prompt(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
+/* The messages and what the template is given beside them, rendered.  Each message is a token at
+ * least: more of them than the context has are refused before the template works on them. */
+static int read_prompt(const json_t *body, const struct hzp_engine *engine, struct prompt *p,
                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
+    const struct hzp_chat *chat = engine->parts.chat;
     HZP_TRY(read_template_fields(body, chat, p, params, reterr));
     const json_t *messages = json_object_get(body, "messages");
+    if (json_array_size(messages) > (size_t)engine->parts.plan.positions)
+        return hzp_fail_param(reterr, HZP_EINVAL, "messages",
+                              "This model's maximum context length is %d tokens. However, there "
+                              "are %zu messages",
+                              engine->parts.plan.positions, json_array_size(messages));
     HZP_TRY(hzp_chat_messages(chat, messages, &p->messages, NULL, reterr));
     p->request.messages = p->messages;
     HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
@@ -345,7 +352,7 @@ int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct 
     struct hzp_completion_params unused = {0};
     if (!engine->parts.chat)
         return no_template(reterr);
-    int r = read_prompt(body, engine->parts.chat, &p, &unused, reterr);
+    int r = read_prompt(body, engine, &p, &unused, reterr);
     if (r == HZP_OK) {
         *ret = p.text.text;
         memset(&p.text.text, 0, sizeof(p.text.text));
@@ -358,14 +365,13 @@ int hzp_chat_prompt(const json_t *body, const struct hzp_engine *engine, struct 
 static int read_body(const json_t *body, const struct hzp_engine *engine, struct prompt *p,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    const struct hzp_chat *chat = engine->parts.chat;
     int64_t max_tokens = -1;
     HZP_TRY(hzp_fields_check(&hzp_fields_chat, body, &ret->ignored, reterr));
     HZP_TRY(check_output(body, reterr));
     ret->add_special = false; /* the template writes them */
     HZP_TRY(hzp_completion_parse_common(body, engine, ret, reterr));
     HZP_TRY(read_numbers(body, ret, &max_tokens, reterr));
-    HZP_TRY(read_prompt(body, chat, p, ret, reterr));
+    HZP_TRY(read_prompt(body, engine, p, ret, reterr));
     HZP_TRY(read_echo(p, ret, reterr));
     HZP_TRY(read_rules(body, engine, p, ret, reterr));
     HZP_TRY(read_structure(body, engine, p, ret, reterr));

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -424,16 +425,28 @@ void hzp_exchange_release(struct hzp_exchange *x)
 
 /* ---- the library's calls ---- */
 
+/* Whether the client has closed its connection, of a request whose work is for it alone. */
+static bool is_for_nobody(const struct hzp_exchange *x)
+{
+    char byte;
+    bool only = x->route->kind != HZP_ANSWER_SOON ||
+                (x->received >= LONG_BYTES && x->route->right == HZP_RIGHT_COMPLETE);
+    return only && recv(x->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 /* Pool: the answer of a pooled route. */
 static bool run_route(void *ctx)
 {
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
-    enum MHD_Result r = x->route->answer(x);
-    free(x->body); /* an answer that comes later does not use it */
-    x->body = NULL;
-    x->room = 0;
-    hzp_exchange_uncharge(x);
+    enum MHD_Result r = is_for_nobody(x) ? MHD_NO : x->route->answer(x);
+    /* An answer that comes later does not use it, but for the journal of a stream that goes on. */
+    if (!x->resume || !x->journal) {
+        free(x->body);
+        x->body = NULL;
+        x->room = 0;
+        hzp_exchange_uncharge(x);
+    }
     /* With resume, the handler answers later, or has done so: from then on its exchange is used by
      * another thread. */
     if (!x->resume || r == MHD_NO) {

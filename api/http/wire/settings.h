@@ -19,7 +19,8 @@ struct hzp_http_settings {
     int64_t no_auth;                        /* without a key also beyond this machine */
     int64_t port;                           /* 0: any free one */
     int64_t body_max;                       /* bytes of a request's body */
-    int64_t body_memory; /* bytes that all bodies, and what is read of them, may take */
+    int64_t
+        body_memory; /* bytes that all requests may take: bodies, what is read of them, answers */
     int64_t connections_max;
     int64_t per_address;     /* connections from one address; 0: three quarters of all */
     int64_t idle_seconds;    /* a connection may be silent for so long */
