@@ -714,8 +714,10 @@ static int load_text(struct parse *p, const char *body, size_t bytes)
         if (body < last) {
             HZP_TRY(
                 encode(p, "", body, (size_t)(last - body), HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
-            HZP_TRY(append_eos(p));
-            HZP_TRY(push_tokens(p, "", 1, 1));
+            if (!p->ex->endless)
+                HZP_TRY(append_eos(p));
+            if (!p->ex->endless || p->tokens.n > 1) /* a single token has nothing before it */
+                HZP_TRY(push_tokens(p, "", 1, 1));
         }
         body = stop + sizeof(separator) - 1;
         if (!mark)
