@@ -80,13 +80,13 @@ void hzp_life_close(struct hzp_life *life)
 
 uint64_t hzp_life_turn_ns(const struct hzp_life *life)
 {
-    return HZP_MIN(life->limit_ns / 4, second_ns);
+    return HZP_MIN(life->limit_ns / 4, second_ns - 1);
 }
 
 void hzp_life_look(struct hzp_life *life)
 {
-    uint64_t now = hzp_now_ns(), held = now - life->turn_ns;
-    uint64_t passed = HZP_MIN(held, 2 * hzp_life_turn_ns(life)); /* else it was held up itself */
+    uint64_t now = hzp_now_ns(), held = now - life->turn_ns, most = 2 * hzp_life_turn_ns(life);
+    uint64_t passed = HZP_MIN(held, most); /* what is more held up the launcher itself */
     life->turn_ns = now;
     for (int i = 0; i < HZP_LIFE_PLACES && life->memory; i++) {
         pid_t pid = (pid_t)atomic_load(&life->memory->place[i].pid);

@@ -46,7 +46,7 @@ struct hzp_life {
 void hzp_life_open(struct hzp_life *life, double limit_s);
 void hzp_life_close(struct hzp_life *life);
 
-/* Looks at all places; call it at least once in hzp_life_turn_ns. */
+/* Looks at all places; call it at least once in hzp_life_turn_ns, which is less than a second. */
 void hzp_life_look(struct hzp_life *life);
 uint64_t hzp_life_turn_ns(const struct hzp_life *life);
 /* Whether the process in this place has been silent for too long; true once for each process, and

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /health: 200 while requests are taken, else 503.  "degraded": one of several ranks was lost
  * and has not come back, or training has stopped (the weights are not finite), or the disk cannot
- * be written, or a replica is not there: requests are served; or the newest ended because logits are
- * not finite. */
+ * be written, or a replica is not there: requests are served; or the newest ended because logits
+ * are not finite. */
 #include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 
