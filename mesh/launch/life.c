@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -154,6 +155,10 @@ void hzp_life_begin(int place)
         return;
     shared = memory;
     own_place = place;
+    char name[16] = "hzpserve-relay";
+    if (place != HZP_LIFE_RELAY)
+        snprintf(name, sizeof(name), "hzpserve-r%d", place);
+    prctl(PR_SET_NAME, name);
     /* Signals are for the threads that wait for them. */
     sigset_t all, before;
     pthread_t thread;
@@ -166,6 +171,11 @@ void hzp_life_begin(int place)
     pthread_detach(thread);
     atomic_store(&shared->place[place].pid, getpid());
     atexit(leave);
+}
+
+pid_t hzp_life_pid(int place)
+{
+    return shared ? (pid_t)atomic_load(&shared->place[place].pid) : 0;
 }
 
 bool hzp_life_keep(const char *text)

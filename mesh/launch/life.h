@@ -8,7 +8,7 @@
  *
  * Time in which the launcher itself did not run does not count.
  *
- * Thread: main, before other threads start, but for hzp_life_keep and hzp_life_kept.
+ * Thread: main, before other threads start, but for hzp_life_pid, _keep and _kept.
  */
 #ifndef HZP_MESH_LAUNCH_LIFE_H
 #define HZP_MESH_LAUNCH_LIFE_H
@@ -55,9 +55,11 @@ bool hzp_life_hangs(struct hzp_life *life, int place, const char *who, pid_t *re
 /* Kills the process that hangs, which need not be a child. */
 void hzp_life_kill(const struct hzp_life *life, int place);
 
-/* A process that such a launcher has started gives signs of life until it ends.  No effect in
- * others. */
+/* A process that such a launcher has started gives signs of life until it ends, and its name, which
+ * ps shows, says which it is.  No effect in others. */
 void hzp_life_begin(int place);
+/* The process in a place; 0: it is not known here.  Any thread. */
+pid_t hzp_life_pid(int place);
 
 /* Leaves a text (shorter than HZP_LIFE_TEXT) for the next rank 0.  False: there is no such
  * launcher, or it is too long.  One thread at a time. */
