@@ -68,6 +68,10 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     s->now.pins_ended += rq->changed == HZP_CHANGED_PIN;
     s->bounded -= rq->demands.max_staleness >= 0;
     hzp_unpin(s, rq);
+    if (!rq->on_trial && rq->not_finite)
+        s->now.not_finite++;
+    else if (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH)
+        s->now.not_finite = 0;
     if (rq->trial && (rq->not_finite || atomic_load(&rq->out_count)))
         hzp_trials_note_ended(s->config.trials, rq->trial, rq->on_trial,
                               state == HZP_REQUEST_LENGTH, rq->not_finite);

@@ -143,6 +143,7 @@ struct hzp_scheduler_stats {
     uint64_t prompt_restarts;             /* prompts begun again because of a swap */
     uint64_t recomputes;                  /* decoding sequences computed again after a swap */
     uint64_t aborted, pins_ended;         /* requests ended by a swap, by the bound on pins */
+    uint64_t not_finite;                  /* requests in a row that ended for such logits */
     uint64_t prefix_queries, prefix_hits; /* prompt tokens looked for in the cache, found */
     uint64_t found_tokens;                /* part of prompt_tokens: found, not computed */
     uint64_t prefix_stale;                /* part of prefix_hits: computed by an older version */

@@ -12,18 +12,13 @@
 #include "api/engine/assembly.h"
 #include "api/learn/examples.h"
 #include "nanobatch/run/exec.h"
-#include "weights/json_file.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static const char separator[] = "<|endoftext|>";
-enum { ROWS_MAX = 2048 };
-static const uint64_t FILE_BYTES_MAX = 1u << 30;
+enum { ROWS_MAX = 2048, LONGEST = INT32_MAX / 2 /* tokens of a document */ };
 
 struct eval {
     const char *data;
@@ -106,91 +101,15 @@ static int add(struct eval *e, const int32_t *token, const uint8_t *learn, const
     return HZP_OK;
 }
 
-static int add_text(struct eval *e, const char *text, size_t bytes, struct hzp_err_text *reterr)
-{
-    while (bytes && isspace((unsigned char)text[bytes - 1]))
-        bytes--;
-    while (bytes && isspace((unsigned char)*text))
-        text++, bytes--;
-    if (!bytes)
-        return HZP_OK;
-    struct hzp_tokens tokens = {0};
-    struct hzp_err_text err = {{0}, {0}};
-    int r = hzp_tokenizer_encode(e->parts.tok, text, bytes, HZP_TOKENIZER_ADD_SPECIAL, INT32_MAX,
-                                 &tokens, &err);
-    if (r < 0)
-        hzp_fail(reterr, r, "%s: document %lld: %s", e->data, (long long)e->documents + 1,
-                 err.text);
-    for (size_t i = 0; i < tokens.n && r == HZP_OK; i++)
-        if (tokens.ids[i] < 0 || tokens.ids[i] >= e->parts.config.vocab)
-            r = hzp_fail(reterr, HZP_EINVAL,
-                         "%s: document %lld: token %d is beyond the model's vocabulary of %d",
-                         e->data, (long long)e->documents + 1, tokens.ids[i],
-                         e->parts.config.vocab);
-    uint8_t *learn = malloc(tokens.n + 1);
-    if (r == HZP_OK && !learn)
-        r = hzp_fail(reterr, HZP_ENOMEM, "not enough memory for a document of %zu bytes", bytes);
-    if (r == HZP_OK) {
-        memset(learn, 1, tokens.n);
-        r = add(e, tokens.ids, learn, NULL, (int32_t)tokens.n);
-    }
-    free(learn);
-    hzp_tokens_fini(&tokens);
-    return r;
-}
-
-/* Reads the whole file; the text ends with a NUL. */
-static int read_file(const char *path, char **ret, size_t *ret_bytes, struct hzp_err_text *reterr)
-{
-    uint64_t bytes;
-    int fd = hzp_open_regular(path, &bytes, reterr);
-    if (fd < 0)
-        return fd;
-    char *text = bytes <= FILE_BYTES_MAX ? malloc((size_t)bytes + 1) : NULL;
-    size_t got = 0;
-    ssize_t n = 1;
-    while (text && got < bytes && n > 0) { /* a file that shrinks while it is read gives less */
-        n = read(fd, text + got, (size_t)bytes - got);
-        got += n > 0 ? (size_t)n : 0;
-    }
-    int error = errno;
-    close(fd);
-    if (!text)
-        return hzp_fail(reterr, HZP_EINVAL, "%s: %s", path,
-                        bytes > FILE_BYTES_MAX ? "larger than 1 GiB" : "not enough memory");
-    if (n < 0) {
-        free(text);
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error));
-    }
-    text[got] = 0;
-    *ret = text;
-    *ret_bytes = got;
-    return HZP_OK;
-}
-
-static int eval_text(struct eval *e, struct hzp_err_text *reterr)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    HZP_TRY(read_file(e->data, &text, &bytes, reterr));
-    int r = HZP_OK;
-    const char *at = text, *end = text + bytes;
-    while (at < end && r == HZP_OK) {
-        const char *cut = memmem(at, (size_t)(end - at), separator, sizeof(separator) - 1);
-        r = add_text(e, at, (size_t)((cut ? cut : end) - at), reterr);
-        at = cut ? cut + sizeof(separator) - 1 : end;
-    }
-    free(text);
-    return r;
-}
-
-static int eval_examples(struct eval *e, struct hzp_err_text *reterr)
+static int add_all(struct eval *e, struct hzp_err_text *reterr)
 {
     struct hzp_examples examples;
     struct hzp_sample **sample = NULL;
     int32_t count = 0;
-    hzp_examples_init(&examples, e->parts.tok, &e->parts.config, e->rows + 1, 0);
-    examples.split = true;
+    size_t n = strlen(e->data);
+    bool text = n > 4 && !strcmp(e->data + n - 4, ".txt"); /* whose documents are cut by add() */
+    hzp_examples_init(&examples, e->parts.tok, &e->parts.config, text ? LONGEST : e->rows + 1, 0);
+    examples.split = examples.endless = true;
     examples.chat = e->parts.chat;
     examples.fields = *e->fields;
     examples.too_long = e->too_long;
@@ -206,9 +125,7 @@ static int evaluate(struct eval *e, const struct hzp_engine_settings *settings,
                     struct hzp_err_text *reterr)
 {
     HZP_TRY(open_eval(e, settings, reterr));
-    size_t n = strlen(e->data);
-    bool text = n > 4 && !strcmp(e->data + n - 4, ".txt");
-    int r = text ? eval_text(e, reterr) : eval_examples(e, reterr);
+    int r = add_all(e, reterr);
     if (r == HZP_ENOENT)
         return hzp_fail_param(reterr, HZP_EINVAL, "--data", "--data %s: there is no such file",
                               e->data);

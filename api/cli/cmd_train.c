@@ -257,6 +257,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     examples.too_long = (enum hzp_too_long)(1 + o->too_long);
     int r =
         hzp_examples_load_option(&examples, o->data, "--data", &data.sample, &data.count, reterr);
+    examples.endless = true; /* as `hzpserve eval` counts them */
     if (r >= 0 && o->eval_data)
         r = hzp_examples_load_option(&examples, o->eval_data, "--eval", &run->eval.sample,
                                      &run->eval.count, reterr);

@@ -383,8 +383,8 @@ const struct hzp_option hzp_option_table[] = {
     CHOICE(
         "--link", engine.ranks.link, "auto", "auto|mpi|zmq|nccl", SERVE | TRAIN | BENCH | SEARCH,
         "what carries data between ranks: on CPUs MPI, or ZeroMQ; auto: MPI where mpirun or srun "
-        "starts the ranks, and with --ranks where mpirun is installed; between GPUs NCCL, beside "
-        "one of these for small messages"),
+        "starts the ranks, else ZeroMQ; between GPUs NCCL, beside one of these for small "
+        "messages; mpi with --ranks: faster, but mpirun listens on every address"),
     INT("--rank-port", engine.ranks.port, "0", 0, 65535, SERVE | TRAIN | BENCH | SEARCH,
         "with link zmq: the TCP port of rank 0, the same on all ranks, where MASTER_PORT + 1 "
         "is taken or filtered; 0: that one"),
@@ -403,8 +403,8 @@ const struct hzp_option hzp_option_table[] = {
           "maximum bytes a second that a rank sends, and milliseconds added to each transfer, to "
           "try a slower link; 0: unlimited"),
     NUM("--rank-timeout", engine.ranks.silent_s, "4", 1, 86400, SERVE | TRAIN | BENCH | SEARCH,
-        "seconds without a heartbeat after which a rank counts as lost: fewer find a loss "
-        "sooner, more bear a busy machine"),
+        "seconds without a heartbeat after which a rank counts as lost, and a second later is "
+        "killed: fewer find a loss sooner, more bear a busy machine, or a debugger"),
     NUM("--rank-slowness", engine.training.slowness_max, "10", 0, 1e6, SERVE | TRAIN,
         "refuse to start when a rank is X times slower than the others in the self-test of "
         "product, copy and link, which warns from 3 on; 0: never"),

@@ -343,6 +343,10 @@ static bool take_news(struct hzp_front *f, int rank, struct hzp_message_reader *
         rq->changed = (enum hzp_changed)news->changed;
         rq->recomputes = news->recomputes;
         rq->not_finite = news->not_finite;
+        if (news->not_finite)
+            f->place[rank].is.not_finite++;
+        else if (news->state == HZP_REQUEST_STOPPED || news->state == HZP_REQUEST_LENGTH)
+            f->place[rank].is.not_finite = 0;
         hzp_front_end(f, m, (enum hzp_request_state)news->state);
     }
     return true;

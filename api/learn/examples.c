@@ -415,7 +415,10 @@ int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes)
 {
     p->tokens.n = 0;
     HZP_TRY(encode(p, "", text, bytes, HZP_TOKENIZER_ADD_SPECIAL, &p->tokens));
-    HZP_TRY(append_eos(p));
+    if (p->ex->endless && p->tokens.n < 2)
+        return HZP_OK; /* a single token has nothing before it */
+    if (!p->ex->endless)
+        HZP_TRY(append_eos(p));
     return push_text(p, "");
 }
 

@@ -46,6 +46,7 @@ struct hzp_examples {
     int32_t eos;                      /* end token; -1: none */
     int32_t tokens_max;               /* in one sample: rows of a micro-batch + 1 */
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
+    bool endless;                     /* texts of a *.txt file get no end token: for evaluation */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
     enum hzp_too_long too_long;       /* of files */
     struct hzp_example_fields fields; /* names of prompt and completion, of files */

@@ -532,6 +532,10 @@ int hzp_state_count_accepted(struct hzp_state *s, int r, int64_t first, int64_t 
         s->stats.refused++;
     }
     hzp_lock_release(&s->lock);
+    if (r >= 0 || r == HZP_EIO)
+        atomic_store(&s->accept_failed, r < 0);
+    if (r == HZP_EIO)
+        hzp_wake_poke(&s->wake); /* looks whether there is room again */
     if (r < 0)
         return r;
     hzp_log(HZP_LOG_INFO, "train", "accepted examples=%" PRId64 " first=%" PRId64 " last=%" PRId64,
@@ -628,6 +632,17 @@ void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret)
 bool hzp_state_read_only(const struct hzp_state *s)
 {
     return atomic_load(&s->read_only);
+}
+
+const char *hzp_state_unwritten(const struct hzp_state *s)
+{
+    return atomic_load(&s->read_only)       ? "nothing is accepted or learned: the disk cannot be "
+                                              "written"
+           : atomic_load(&s->accept_failed) ? "examples cannot be stored: the log says why"
+           : atomic_load(&s->save_failed)   ? "the newest checkpoint could not be written: the log "
+                                              "says why"
+           : atomic_load(&s->journal_failed) ? "samples.db cannot be written: the log says why"
+                                             : NULL;
 }
 
 int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)

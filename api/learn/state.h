@@ -149,7 +149,11 @@ int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
  * no example is accepted or learned.  Any thread. */
 bool hzp_state_read_only(const struct hzp_state *s);
 
-/* The same for examples that were skipped, deleted or rejected (train/table/sample_log.h). */
+/* What could not be written when that was tried last; NULL: nothing.  Any thread. */
+const char *hzp_state_unwritten(const struct hzp_state *s);
+
+/* The same as hzp_state_failed for examples that were skipped, deleted or rejected
+ * (train/table/sample_log.h). */
 int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t first, int64_t last,
                          int64_t *ret, int32_t max, int64_t *ret_count);
 

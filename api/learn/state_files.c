@@ -12,11 +12,13 @@
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
@@ -181,6 +183,7 @@ void hzp_state_end_checkpoint(struct hzp_state *s, const struct hzp_version_reco
 {
     if (r >= 0)
         r = hzp_sample_log_checkpoint(s->log, record->id, record->learned_through, name, why);
+    atomic_store(&s->save_failed, r < 0);
     if (r >= 0) {
         hzp_state_wrote(s, record, name);
         return;
@@ -337,6 +340,24 @@ static void try_writing(struct hzp_state *s)
     keep_texts(s);
 }
 
+/* Examples could not be stored: looks whether they can be, because nobody may send more until the
+ * server is well again. */
+static void look_for_room(struct hzp_state *s)
+{
+    enum { ROOM = 1 << 20 };
+    char path[PATH_MAX];
+    if (!atomic_load(&s->accept_failed) || !s->dir)
+        return;
+    snprintf(path, sizeof(path), "%s/.room", s->dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    bool room = fd >= 0 && posix_fallocate(fd, 0, ROOM) == 0;
+    if (fd >= 0)
+        close(fd);
+    unlink(path);
+    if (room)
+        atomic_store(&s->accept_failed, false);
+}
+
 /* Keeps the fingerprint of all of the model's bytes, for the next start. */
 static void keep_contents(struct hzp_state *s)
 {
@@ -392,7 +413,7 @@ static bool trial_runs(struct hzp_state *s)
 static void do_chores(struct hzp_state *s, uint64_t most_ns)
 {
     uint64_t sleep_ns = watch_learning(s);
-    bool soon = s->journal_failed || atomic_load(&s->read_only);
+    bool soon = s->journal_failed || atomic_load(&s->read_only) || atomic_load(&s->accept_failed);
     sleep_ns = HZP_MIN(sleep_ns, most_ns);
     hzp_wake_wait(&s->wake, HZP_MIN(sleep_ns, soon ? (uint64_t)SOON_NS : UINT64_MAX));
     write_log(s);
@@ -400,6 +421,7 @@ static void do_chores(struct hzp_state *s, uint64_t most_ns)
         return;
     if (s->contents_due)
         keep_contents(s);
+    look_for_room(s);
     hzp_state_journal(s);
     hzp_state_turn_saver(s, false);
 }

@@ -68,7 +68,7 @@ struct hzp_state {
     int64_t saved_step; /* optimizer step of the newest checkpoint */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns, save_begin_ns;
-    bool journal_failed, starves;
+    bool starves;
     struct hzp_border_call release; /* the newest of hzp_state_release */
     /* the loop is to end, and waits for a last checkpoint; fn NULL: it would not wait */
     struct hzp_border_call finished;
@@ -92,6 +92,9 @@ struct hzp_state {
     struct hzp_wake wake;
     atomic_bool stopping;
     atomic_bool saver_ended;
+    /* What could not be written, and is tried again: marks and versions, examples, a checkpoint.
+     * Each is false again once that works. */
+    atomic_bool journal_failed, accept_failed, save_failed;
     atomic_bool read_only; /* the log cannot be written: nothing is accepted or learned */
     _Atomic uint64_t last_update_ns;
 

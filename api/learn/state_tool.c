@@ -61,13 +61,31 @@ static int look_at(const struct tool *t, const char *name, int64_t *ret_learned_
                                        : verify(path, ret_learned_through, reterr);
 }
 
-static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, bool *ret_whole,
-                      struct hzp_err_text *reterr)
+/* Whether its directory is not there: retention has removed it, and a kill left it in the log
+ * (hzp_state_prune), or it was moved elsewhere. */
+static bool is_gone(const struct tool *t, const struct hzp_logged_checkpoint *c)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", t->dir, c->name);
+    return access(path, F_OK) < 0 && errno == ENOENT;
+}
+
+/* spare: a newer one is whole, so the server does not miss this one.  *ret_left: nothing is done
+ * about it. */
+static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, bool spare,
+                      bool *ret_whole, bool *ret_left, struct hzp_err_text *reterr)
 {
     struct hzp_err_text why;
     int64_t through;
+    *ret_whole = false;
+    *ret_left = spare && is_gone(t, c);
+    if (*ret_left) {
+        fprintf(t->out, "%-24s finished through %" PRId64 "; not on disk\n", c->name,
+                c->learned_through);
+        return HZP_OK;
+    }
     int r = look_at(t, c->name, &through, &why);
-    *ret_whole = r >= 0;
+    *ret_whole = *ret_left = r >= 0;
     fprintf(t->out, "%-24s finished through %" PRId64 "%s%s\n", c->name, c->learned_through,
             r < 0 ? "; damaged: " : "", r < 0 ? why.text : "");
     if (r >= 0)
@@ -82,16 +100,16 @@ static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, boo
 
 static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
 {
-    bool *whole = calloc((size_t)t->count + 1, sizeof(*whole)), any = false;
-    int r = whole ? HZP_OK : HZP_ENOMEM;
+    bool *left = calloc((size_t)t->count + 1, sizeof(*left)), any = false, whole = false;
+    int r = left ? HZP_OK : HZP_ENOMEM;
     for (int32_t i = 0; i < t->count && r >= 0; i++) {
-        r = one_logged(t, &t->logged[i], &whole[i], reterr);
-        any |= r >= 0 && whole[i];
+        r = one_logged(t, &t->logged[i], any, &whole, &left[i], reterr);
+        any |= r >= 0 && whole;
     }
     if (r >= 0 && t->action == HZP_STATE_REPAIR && t->count > 0 && !any)
         fprintf(t->out, "no checkpoint is whole: none is renamed\n");
     for (int32_t i = 0; i < t->count && r >= 0 && any && t->action == HZP_STATE_REPAIR; i++) {
-        if (whole[i])
+        if (left[i])
             continue;
         r = hzp_checkpoint_set_aside(t->dir, t->logged[i].name, reterr);
         if (r >= 0)
@@ -100,7 +118,7 @@ static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
             fprintf(t->out, "%s: renamed to %s.damaged\n", t->logged[i].name, t->logged[i].name);
         t->damaged -= r >= 0;
     }
-    free(whole);
+    free(left);
     return r;
 }
 

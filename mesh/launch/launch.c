@@ -238,7 +238,7 @@ static int wait_for_launcher(pid_t child, const sigset_t *set, bool terminal, co
                              struct hzp_life *life, bool *ret_asked)
 {
     enum { LONG_S = 30 };
-    uint64_t turn_ns = HZP_MIN(hzp_life_turn_ns(life), second_ns - 1), after_ns = 0;
+    uint64_t turn_ns = hzp_life_turn_ns(life), after_ns = 0;
     struct timespec turn = {.tv_nsec = (long)turn_ns};
     int status = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {

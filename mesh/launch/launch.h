@@ -44,10 +44,11 @@ int hzp_launch_environment(struct hzp_launch *ret, struct hzp_err_text *reterr);
 
 /* Starts this program `ranks` times on this machine with the same arguments, by the installed
  * launcher, as root and on fewer cores, too, and waits for the end.  A rank that dies does not end
- * the others.  SIGTERM and SIGINT, and SIGHUP of a terminal that closes, reach the ranks as
- * SIGUSR1, because a launcher that gets them kills its ranks a second later.  *status: what rank 0
- * reported (hzp_launch_report); HZP_LAUNCH_LOST: it ended without a report, so it was killed.
- * *ret_asked: such a signal was passed on.  life: as of hzp_launch_processes.  HZP_EUNSUP: no launcher is installed; HZP_EIO. */
+ * the others; one that gives no sign of life (life) is killed.  SIGTERM and SIGINT, and SIGHUP of a
+ * terminal that closes, reach the ranks as SIGUSR1, because a launcher that gets them kills its
+ * ranks a second later.  *status: what rank 0 reported (hzp_launch_report); HZP_LAUNCH_LOST: it
+ * ended without a report, so it was killed.  *ret_asked: such a signal was passed on.  HZP_EUNSUP:
+ * no launcher is installed; HZP_EIO. */
 enum { HZP_LAUNCH_LOST = 3 }; /* exit status: a rank was lost */
 int hzp_launch_local(int ranks, char **argv, struct hzp_life *life, int *status, bool *ret_asked,
                      struct hzp_err_text *reterr);

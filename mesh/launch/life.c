@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,13 +81,13 @@ void hzp_life_close(struct hzp_life *life)
 
 uint64_t hzp_life_turn_ns(const struct hzp_life *life)
 {
-    return HZP_MIN(life->limit_ns / 4, second_ns);
+    return HZP_MIN(life->limit_ns / 4, second_ns - 1);
 }
 
 void hzp_life_look(struct hzp_life *life)
 {
-    uint64_t now = hzp_now_ns(), held = now - life->turn_ns;
-    uint64_t passed = HZP_MIN(held, 2 * hzp_life_turn_ns(life)); /* else it was held up itself */
+    uint64_t now = hzp_now_ns(), held = now - life->turn_ns, most = 2 * hzp_life_turn_ns(life);
+    uint64_t passed = HZP_MIN(held, most); /* what is more held up the launcher itself */
     life->turn_ns = now;
     for (int i = 0; i < HZP_LIFE_PLACES && life->memory; i++) {
         pid_t pid = (pid_t)atomic_load(&life->memory->place[i].pid);
@@ -154,6 +155,10 @@ void hzp_life_begin(int place)
         return;
     shared = memory;
     own_place = place;
+    char name[16] = "hzpserve-relay";
+    if (place != HZP_LIFE_RELAY)
+        snprintf(name, sizeof(name), "hzpserve-r%d", place);
+    prctl(PR_SET_NAME, name);
     /* Signals are for the threads that wait for them. */
     sigset_t all, before;
     pthread_t thread;
@@ -166,6 +171,11 @@ void hzp_life_begin(int place)
     pthread_detach(thread);
     atomic_store(&shared->place[place].pid, getpid());
     atexit(leave);
+}
+
+pid_t hzp_life_pid(int place)
+{
+    return shared ? (pid_t)atomic_load(&shared->place[place].pid) : 0;
 }
 
 bool hzp_life_keep(const char *text)

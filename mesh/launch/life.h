@@ -8,7 +8,7 @@
  *
  * Time in which the launcher itself did not run does not count.
  *
- * Thread: main, before other threads start, but for hzp_life_keep and hzp_life_kept.
+ * Thread: main, before other threads start, but for hzp_life_pid, _keep and _kept.
  */
 #ifndef HZP_MESH_LAUNCH_LIFE_H
 #define HZP_MESH_LAUNCH_LIFE_H
@@ -46,7 +46,7 @@ struct hzp_life {
 void hzp_life_open(struct hzp_life *life, double limit_s);
 void hzp_life_close(struct hzp_life *life);
 
-/* Looks at all places; call it at least once in hzp_life_turn_ns. */
+/* Looks at all places; call it at least once in hzp_life_turn_ns, which is less than a second. */
 void hzp_life_look(struct hzp_life *life);
 uint64_t hzp_life_turn_ns(const struct hzp_life *life);
 /* Whether the process in this place has been silent for too long; true once for each process, and
@@ -55,9 +55,11 @@ bool hzp_life_hangs(struct hzp_life *life, int place, const char *who, pid_t *re
 /* Kills the process that hangs, which need not be a child. */
 void hzp_life_kill(const struct hzp_life *life, int place);
 
-/* A process that such a launcher has started gives signs of life until it ends.  No effect in
- * others. */
+/* A process that such a launcher has started gives signs of life until it ends, and its name, which
+ * ps shows, says which it is.  No effect in others. */
 void hzp_life_begin(int place);
+/* The process in a place; 0: it is not known here.  Any thread. */
+pid_t hzp_life_pid(int place);
 
 /* Leaves a text (shorter than HZP_LIFE_TEXT) for the next rank 0.  False: there is no such
  * launcher, or it is too long.  One thread at a time. */

@@ -269,7 +269,7 @@ static void reload(const struct team *team)
 static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal)
 {
     enum { LONG_S = 30, ASKED_S = 5 };
-    struct timespec turn = {.tv_nsec = (long)HZP_MIN(hzp_life_turn_ns(team->life), second_ns - 1)};
+    struct timespec turn = {.tv_nsec = (long)hzp_life_turn_ns(team->life)};
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
         if (team->asked || !(team->pid[0] || team->due_ns[0]))

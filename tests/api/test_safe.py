@@ -585,7 +585,8 @@ def test_damaged_weights():
                                {"prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 0}):
                     status, _, answer = server.ask("POST", COMPLETE, {**ASK, **fields})
                     assert status == 500 and answer["error"]["code"] == "not_finite", (fields, answer)
-                assert server.ask("GET", "/health")[0] == 200
+                status, _, health = server.ask("GET", "/health")
+                assert status == 200 and health["status"] == "degraded" and "finite" in health["reason"], health
 
 
 def test_signals():
@@ -633,9 +634,12 @@ def test_privacy():
         status, _, answer = server.ask("POST", TEACH, [{"text": "A dog saw a cat. " * 20}] * 400)
         assert status == 500 and server.state.name not in json.dumps(answer), answer
         assert "samples.db" in server.said()
+        health = server.ask("GET", "/health")[2]
+        assert health["status"] == "degraded" and "stored" in health["reason"], health
         assert server.ask("POST", COMPLETE, ASK)[0] == 200
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE,
                          (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: server.ask("GET", "/health")[2] == {"status": "ok"})
 
 
 def test_full_disk():

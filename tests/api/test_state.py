@@ -213,6 +213,14 @@ def test_state_command(state):
     status, text = tool("list", place)
     assert status == 0 and f"checkpoint-{before}" in text and "examples 1 .. 24, 0 failed" in text, text
     assert tool("check", place)[0] == 0
+    # Retention removes a directory before the log forgets it, and the log keeps some: an old one that is not there
+    # is no damage, the newest one is.
+    for id_, status in ((before, 0), (newest, 1)):
+        away = (place / f"checkpoint-{id_}").rename(state / "away")
+        got, text = tool("check", place)
+        assert got == status and ("damaged" in text) == bool(status) and \
+            ("not on disk" in text) != bool(status), (id_, text)
+        away.rename(place / f"checkpoint-{id_}")
     flip_bit(place / f"checkpoint-{newest}" / "trainer.safetensors", 5000)
     with sqlite3.connect(place / "samples.db") as log:
         log.execute("UPDATE samples SET data = zeroblob(length(data)) WHERE sequence_number = 20")

@@ -149,6 +149,8 @@ def server():
     run.call("/v1/ranks/1/drain", b"", "POST")
     before = run.call("/v1/policy")
     first = pid_of(run.process.pid, 0)
+    assert [r["pid"] for r in run.call("/v1/ranks")["data"]] == [first, pid_of(run.process.pid, 1)]
+    assert {"hzpserve-r0", "hzpserve-r1", "hzpserve-relay"} <= {n for n, _ in processes(run.process.pid).values()}
     os.kill(first, signal.SIGSTOP)
     answers = []
     client = threading.Thread(target=lambda: answers.append(run.call("/v1/completions", {

@@ -7,6 +7,7 @@
 #include "api/learn/audit.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
+#include "mesh/launch/life.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@ static json_t *rank_json(int rank, const struct hzp_front_rank *is)
     json_t *json = json_pack("{s:i, s:b, s:b, s:i, s:I, s:I}", "rank", rank, "up", is->up,
                              "draining", is->draining, "requests", is->requests, "requests_total",
                              (json_int_t)is->sent, "moved_total", (json_int_t)is->moved);
+    if (hzp_life_pid(rank))
+        json_object_set_new(json, "pid", json_integer(hzp_life_pid(rank)));
     if (!is->up) {
         json_object_set_new(json, "reason", json_string(is->why));
         return json;
