@@ -3,7 +3,8 @@
 # One command from a plain Debian 12 machine to a running server, or to passed tests.
 #
 #     ./bootstrap.sh serve [MODEL] [OPTIONS]             build, then serve (options of hzpserve serve)
-#     ./bootstrap.sh test                                build, then run all tests
+#     ./bootstrap.sh test                                build, then run all tests but the suite 'long'
+#     ./bootstrap.sh test OPTION...                      the same with options of meson test (--suite long)
 #     ./bootstrap.sh build                               build only
 #     ./bootstrap.sh packages [ci]                       install packages only: for tests, and what .ci/run adds
 #
@@ -75,6 +76,7 @@ test)
     install_missing $packages $test_packages
     test_client
     build true
+    [ $# -gt 0 ] || set -- --no-suite long
     exec meson test -C build --print-errorlogs "$@"
     ;;
 packages)
