@@ -18,14 +18,13 @@
  * 2 inner * width, vocab * width, 1024 layers of those, fit easily into 63 bits of bytes, and every
  * row count fits into an int32_t. */
 enum {
-    LAYERS_MAX = 1024,
+    LAYERS_MAX = HZP_LAYERS_MAX,
     WIDTH_MAX = 1 << 16,
     INNER_MAX = 1 << 19,
     VOCAB_MAX = 1 << 22,
     HEADS_MAX = 1024,
-    DIM_MAX = 512,
+    DIM_MAX = 2 * HZP_PAIRS_MAX,
     POSITIONS_MAX = 1 << 24,
-    WINDOW_LAYERS = 28, /* max_window_layers where it is absent */
 };
 
 /* The file being read, for error messages. */
