@@ -341,6 +341,18 @@ def global_norm(grads):
     return math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
 
 
+def greedy(config, weights, prompt, count=32):
+    """The likeliest continuation, token by token, without a cache."""
+    tokens, logprobs = list(prompt), []
+    for _ in range(count):
+        logits, _ = forward(config, weights, pack([(tokens, [0] * len(tokens))]))
+        best = torch.log_softmax(logits[-1], dim=-1).max(-1)
+        tokens.append(best.indices.item())
+        logprobs.append(round(best.values.item(), 6))
+    return {"prompt_ids": list(prompt), "greedy_ids": tokens[len(prompt):],
+            "greedy_logprobs": logprobs}
+
+
 # ------------------------------------------------------------------------------------------------
 # The optimizer
 
@@ -523,7 +535,8 @@ def write_model(name, root):
             "clip_norm": CLIP_NORM.get(name, CLIP_NORM_OTHERS), "steps": steps,
             "loss_after": {key: gradients(config, end, batch)["loss"]
                            for key, batch in batches.items()}},
-        "accumulate": accumulated})
+        "accumulate": accumulated,
+        "cases": [greedy(config, weights, batches["a"]["tokens"][:5])]})
 
 
 def write_json(path, value):
