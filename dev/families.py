@@ -53,9 +53,9 @@ def rotation(draw, family, rotated):
 
 
 def configuration(draw, family):
-    kv_heads = draw.choice([1, 2, 3])
-    heads = kv_heads * draw.choice([1, 2, 3])
-    dim = draw.choice([6, 8, 10])
+    # of the size of dev/golden.py's models: test_golden's tolerances are those of float32 for them
+    heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
+    dim = draw.choice([6, 8])
     nested = family in ("qwen3", "ministral3")  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
     layers = draw.choice([2, 3])

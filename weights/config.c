@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert((int)LAYERS_MAX <= (int)HZP_LAYERS_MAX, "struct hzp_model_config has all layers");
+_Static_assert((int)DIM_MAX <= 2 * (int)HZP_PAIRS_MAX, "struct hzp_model_config has all pairs");
+
 /* A config.json is a few kilobytes. */
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 

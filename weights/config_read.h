@@ -9,21 +9,23 @@
 #ifndef HZP_WEIGHTS_CONFIG_READ_H
 #define HZP_WEIGHTS_CONFIG_READ_H
 
-#include "weights/config.h"
+#include "base/err.h"
 #include "weights/families.h"
 
 #include <jansson.h>
+
+struct hzp_model_config;
 
 /* Upper bounds of the numbers.  All sizes that follow from them, (heads + 2 kv_heads) dim * width,
  * 2 inner * width, vocab * width, 1024 layers of those, fit easily into 63 bits of bytes, and every
  * row count fits into an int32_t. */
 enum {
-    LAYERS_MAX = HZP_LAYERS_MAX,
+    LAYERS_MAX = 1024,
     WIDTH_MAX = 1 << 16,
     INNER_MAX = 1 << 19,
     VOCAB_MAX = 1 << 22,
     HEADS_MAX = 1024,
-    DIM_MAX = 2 * HZP_PAIRS_MAX,
+    DIM_MAX = 512,
     POSITIONS_MAX = 1 << 24,
 };
 

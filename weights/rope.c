@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "weights/config.h"
 #include "weights/config_read.h"
 #include "weights/json_file.h"
 
