@@ -274,6 +274,36 @@ static int read_special(const struct hzp_config_source *src, struct hzp_model_co
     return HZP_OK;
 }
 
+/* Names the parts that the file has numbers for and no family here has. */
+static int refuse_family(const struct hzp_config_source *src, const char *type)
+{
+    static const struct {
+        const char *key, *needs;
+    } parts[] = {{"text_config", "a nested text_config"},
+                 {"num_experts", "experts"},
+                 {"num_local_experts", "experts"},
+                 {"n_routed_experts", "experts"},
+                 {"kv_lora_rank", "latent attention"},
+                 {"attn_logit_softcapping", "a cap of scores"},
+                 {"final_logit_softcapping", "a cap of logits"},
+                 {"query_pre_attn_scalar", "a scale of queries"},
+                 {"sliding_window", "windows of attention"},
+                 {"linear_num_key_heads", "linear attention"},
+                 {"mamba_d_state", "state-space layers"},
+                 {"conv_L_cache", "short convolutions"}};
+    char missing[160] = "";
+    for (int i = 0; i < HZP_COUNT(parts); i++) {
+        size_t used = strlen(missing);
+        if (hzp_config_get(src->root, parts[i].key) && !strstr(missing, parts[i].needs))
+            snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "",
+                     parts[i].needs);
+    }
+    return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "model_type",
+                           "%s: model_type \"%.40s\" is not supported%s%s; these are: %s",
+                           src->path, type, missing[0] ? "; it needs " : "", missing,
+                           hzp_family_list());
+}
+
 static int read_all(const struct hzp_config_source *src, struct hzp_model_config *c)
 {
     const char *type;
@@ -283,10 +313,7 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
                                src->path);
     const struct hzp_family *family = hzp_family_find(type);
     if (!family)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "model_type",
-                               "%s: model_type \"%.40s\" is not supported; "
-                               "these are: %s",
-                               src->path, type, hzp_family_list());
+        return refuse_family(src, type);
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
     c->qk_norm = family->qk_norm;
