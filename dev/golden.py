@@ -77,6 +77,34 @@ MODELS = {
         "architectures": ["MistralForCausalLM"], "model_type": "mistral", "rms_norm_eps": 1e-5,
         "rope_theta": 1000.0, "sliding_window": None, "tie_word_embeddings": False, **COMMON,
         **sizes(16, 24, 2, 2, 1, 64)}),
+    "granite": (True, {
+        "architectures": ["GraniteForCausalLM"], "model_type": "granite", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": False,
+        "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.25,
+        "logits_scaling": 5.0, "tie_word_embeddings": True, **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
+    "smollm3": (True, {
+        "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "rms_norm_eps": 1e-6,
+        "rope_theta": 1000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": False,
+        "no_rope_layers": [0, 1, 0], "no_rope_layer_interval": 2, "use_sliding_window": False,
+        "sliding_window": None, "tie_word_embeddings": True, "pad_token_id": 0, **COMMON,
+        **sizes(16, 20, 3, 2, 1, 48)}),
+    # 6 of a head's 8 elements turn; the divisors are numbers that float32 holds.
+    "phi3": (True, {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "partial_rotary_factor": 0.75, "sliding_window": None,
+        "original_max_position_embeddings": 1024, "tie_word_embeddings": False, "pad_token_id": 0,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.25, 1.5],
+                         "long_factor": [1.5, 4.0, 9.0]},
+        **COMMON, **sizes(16, 20, 2, 2, 1, 48), "max_position_embeddings": 4096}),
+    "ministral3": (False, {
+        "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3",
+        "rms_norm_eps": 1e-5, "sliding_window": None, "tie_word_embeddings": False, "head_dim": 12,
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 8.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 64, "max_position_embeddings": 128},
+        **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
 }
 
 BATCHES = {"a": (5, 13, 9), "b": (11, 3, 8)}  # lengths of the packed documents
@@ -90,6 +118,10 @@ CLIP_NORM_OTHERS = 1.0
 
 def head_dim_of(config):
     return config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+
+
+def rotary_dim(config):
+    return int(head_dim_of(config) * config.get("partial_rotary_factor", 1.0))
 
 
 def make_weights(config, bf16_exact, generator):
@@ -108,7 +140,11 @@ def make_weights(config, bf16_exact, generator):
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         draw(layer + "input_layernorm.weight", hidden, deviation=0.2, mean=1.0)
-        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        fused = config["model_type"] == "phi3"
+        if fused:
+            draw(layer + "self_attn.qkv_proj.weight", (heads + 2 * kv_heads) * head_dim, hidden,
+                 deviation=0.3)
+        for name, rows in () if fused else (("q", heads), ("k", kv_heads), ("v", kv_heads)):
             draw(f"{layer}self_attn.{name}_proj.weight", rows * head_dim, hidden, deviation=0.3)
             if config["model_type"] == "qwen2":
                 draw(f"{layer}self_attn.{name}_proj.bias", rows * head_dim, deviation=0.3)
@@ -116,8 +152,11 @@ def make_weights(config, bf16_exact, generator):
                 draw(f"{layer}self_attn.{name}_norm.weight", head_dim, deviation=0.2, mean=1.0)
         draw(layer + "self_attn.o_proj.weight", hidden, heads * head_dim, deviation=0.2)
         draw(layer + "post_attention_layernorm.weight", hidden, deviation=0.2, mean=1.0)
-        draw(layer + "mlp.gate_proj.weight", inner, hidden, deviation=0.2)
-        draw(layer + "mlp.up_proj.weight", inner, hidden, deviation=0.2)
+        if fused:
+            draw(layer + "mlp.gate_up_proj.weight", 2 * inner, hidden, deviation=0.2)
+        else:
+            draw(layer + "mlp.gate_proj.weight", inner, hidden, deviation=0.2)
+            draw(layer + "mlp.up_proj.weight", inner, hidden, deviation=0.2)
         draw(layer + "mlp.down_proj.weight", hidden, inner, deviation=0.2)
     draw("model.norm.weight", hidden, deviation=0.2, mean=1.0)
     if not config["tie_word_embeddings"]:
@@ -151,16 +190,57 @@ def pack(documents):
 # ------------------------------------------------------------------------------------------------
 # The forward
 
+def rope_of(config):
+    """The numbers of the rotation, wherever the file has them."""
+    return config.get("rope_scaling") or config.get("rope_parameters")
+
+
+def yarn_ramp(scaling, dim, theta):
+    """How far each pair's angle is stretched, [dim / 2], 0 to 1."""
+    def pair_of(turns):
+        length = scaling["original_max_position_embeddings"]
+        return dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_of(scaling.get("beta_fast", 32))), 0)
+    high = min(math.ceil(pair_of(scaling.get("beta_slow", 1))), dim - 1)
+    pair = torch.arange(dim // 2, dtype=torch.float64)
+    return ((pair - low) / (high - low if high > low else 0.001)).clamp(0, 1)
+
+
+def amplitude(config):
+    """The factor of cosines and sines."""
+    scaling = rope_of(config) or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor = scaling.get("factor")
+    if kind == "longrope":
+        original = config["original_max_position_embeddings"]
+        factor = config["max_position_embeddings"] / original
+        return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if kind != "yarn":
+        return 1.0
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return ((0.1 * scaling["mscale"] * math.log(factor) + 1)
+                / (0.1 * scaling["mscale_all_dim"] * math.log(factor) + 1))
+    return 0.1 * math.log(factor) + 1
+
+
 def inverse_frequencies(config):
-    """The angle that each pair of a head turns per position, [head_dim / 2], in float64."""
-    head_dim = head_dim_of(config)
-    pair = torch.arange(0, head_dim, 2, dtype=torch.float64)
-    frequency = config["rope_theta"] ** (-pair / head_dim)
-    scaling = config.get("rope_scaling")
+    """The angle that each pair of a head turns per position, [rotary_dim / 2], in float64."""
+    dim = rotary_dim(config)
+    pair = torch.arange(0, dim, 2, dtype=torch.float64)
+    scaling = rope_of(config)
+    theta = config.get("rope_theta") or scaling["rope_theta"]
+    frequency = theta ** (-pair / dim)
     if scaling is None:
         return frequency
-    if scaling.get("rope_type", scaling.get("type")) == "linear":
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "linear":
         return frequency / scaling["factor"]
+    if kind == "longrope":  # the documents here are short
+        return frequency / torch.tensor(scaling["short_factor"], dtype=torch.float64)
+    if kind == "yarn":
+        ramp = yarn_ramp(scaling, dim, theta)
+        return frequency / scaling["factor"] * ramp + frequency * (1 - ramp)
     turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     keep = ((turns - low) / (high - low)).clamp(0.0, 1.0)
@@ -171,11 +251,19 @@ def rms_norm(x, weight, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def rope(x, angle):
-    """x [rows, heads, head_dim], angle [rows, head_dim / 2]: i turns with i + head_dim / 2."""
-    cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+def rope(x, angle, scale):
+    """x [rows, heads, head_dim], angle [rows, dim / 2]: of the first dim elements i turns with
+    i + dim / 2."""
+    cos, sin = angle.cos()[:, None, :] * scale, angle.sin()[:, None, :] * scale
+    turned, rest = x.split((2 * angle.shape[1], x.shape[-1] - 2 * angle.shape[1]), dim=-1)
+    first, second = turned.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+def rotates(config, layer):
+    listed = config.get("no_rope_layers")
+    interval = config.get("no_rope_layer_interval")
+    return listed[layer] if listed else not interval or (layer + 1) % interval != 0
 
 
 def forward(config, weights, batch):
@@ -189,7 +277,10 @@ def forward(config, weights, batch):
     index = torch.arange(rows)
     sees = (document[:, None] == document[None, :]) & (index[None, :] <= index[:, None])
 
-    x = embedding[torch.tensor(batch["tokens"])]
+    added = config.get("residual_multiplier", 1.0)
+    scale = config.get("attention_multiplier", 1 / math.sqrt(head_dim))
+
+    x = embedding[torch.tensor(batch["tokens"])] * config.get("embedding_multiplier", 1.0)
     residual = [x]
     for i in range(config["num_hidden_layers"]):
         layer = {name.split(f"model.layers.{i}.")[1]: value for name, value in weights.items()
@@ -200,22 +291,32 @@ def forward(config, weights, batch):
                             layer.get(f"self_attn.{name}_proj.bias"))
 
         h = rms_norm(x, layer["input_layernorm.weight"], eps)
-        q, k, v = (project(name, h).view(rows, -1, head_dim) for name in "qkv")
+        if "self_attn.qkv_proj.weight" in layer:
+            counts = (config["num_attention_heads"],) + 2 * (config["num_key_value_heads"],)
+            q, k, v = project("qkv", h).view(rows, -1, head_dim).split(counts, dim=1)
+        else:
+            q, k, v = (project(name, h).view(rows, -1, head_dim) for name in "qkv")
         if config["model_type"] == "qwen3":
             q = rms_norm(q, layer["self_attn.q_norm.weight"], eps)
             k = rms_norm(k, layer["self_attn.k_norm.weight"], eps)
-        q, k = rope(q, angle), rope(k, angle)
+        if rotates(config, i):
+            q, k = (rope(part, angle, amplitude(config)) for part in (q, k))
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        score = torch.einsum("ihd,jhd->hij", q, k) / math.sqrt(head_dim)
+        score = torch.einsum("ihd,jhd->hij", q, k) * scale
         weight = torch.softmax(score.masked_fill(~sees, -math.inf), dim=-1)
-        x = x + project("o", torch.einsum("hij,jhd->ihd", weight, v).reshape(rows, -1))
+        attended = torch.einsum("hij,jhd->ihd", weight, v).reshape(rows, -1)
+        x = x + added * project("o", attended)
         h = rms_norm(x, layer["post_attention_layernorm.weight"], eps)
-        gate = F.linear(h, layer["mlp.gate_proj.weight"])
-        up = F.linear(h, layer["mlp.up_proj.weight"])
-        x = x + F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
+        if "mlp.gate_up_proj.weight" in layer:
+            gate, up = F.linear(h, layer["mlp.gate_up_proj.weight"]).chunk(2, dim=-1)
+        else:
+            gate = F.linear(h, layer["mlp.gate_proj.weight"])
+            up = F.linear(h, layer["mlp.up_proj.weight"])
+        x = x + added * F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
         residual.append(x)
     h = rms_norm(x, weights["model.norm.weight"], eps)
-    return F.linear(h, weights.get("lm_head.weight", embedding)), residual
+    logits = F.linear(h, weights.get("lm_head.weight", embedding))
+    return logits / config.get("logits_scaling", 1.0), residual
 
 
 def row_losses(logits, batch):
@@ -238,6 +339,18 @@ def gradients(config, weights, batch, learned=None):
 
 def global_norm(grads):
     return math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+
+
+def greedy(config, weights, prompt, count=32):
+    """The likeliest continuation, token by token, without a cache."""
+    tokens, logprobs = list(prompt), []
+    for _ in range(count):
+        logits, _ = forward(config, weights, pack([(tokens, [0] * len(tokens))]))
+        best = torch.log_softmax(logits[-1], dim=-1).max(-1)
+        tokens.append(best.indices.item())
+        logprobs.append(round(best.values.item(), 6))
+    return {"prompt_ids": list(prompt), "greedy_ids": tokens[len(prompt):],
+            "greedy_logprobs": logprobs}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -422,7 +535,8 @@ def write_model(name, root):
             "clip_norm": CLIP_NORM.get(name, CLIP_NORM_OTHERS), "steps": steps,
             "loss_after": {key: gradients(config, end, batch)["loss"]
                            for key, batch in batches.items()}},
-        "accumulate": accumulated})
+        "accumulate": accumulated,
+        "cases": [greedy(config, weights, batches["a"]["tokens"][:5])]})
 
 
 def write_json(path, value):

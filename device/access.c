@@ -117,13 +117,24 @@ static void of_codes(struct list *l, const struct hzp_codes_args *a)
     array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
 }
 
+/* A table of the rotation; stride 0: its one row. */
+static void rope_table(struct list *l, const struct hzp_mat *m)
+{
+    struct hzp_operand *o = mat(l, "table", m, READ);
+    if (m->stride)
+        return;
+    o->rows = HZP_MIN(o->rows, 1);
+    o->stride = o->width;
+    o->mat = NULL;
+}
+
 static void of_rope(struct list *l, const struct hzp_rope_args *a)
 {
     mat(l, "x", &a->x, READ);
     mat(l, "y", &a->y, WRITE)->may_be = 0;
     mat(l, "q_norm", &a->q_norm, READ | OPTIONAL);
     mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
-    mat(l, "table", &a->table, READ);
+    rope_table(l, &a->table);
     array(l, "pos", a->pos, a->x.rows, sizeof(int32_t), READ);
     if (!a->kv.k && !a->kv.v)
         return;
@@ -235,7 +246,7 @@ static void of_rope_bwd(struct list *l, const struct hzp_rope_bwd_args *a)
     mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
     mat(l, "dq_norm", &a->dq_norm, READ | WRITE | OPTIONAL);
     mat(l, "dk_norm", &a->dk_norm, READ | WRITE | OPTIONAL);
-    mat(l, "table", &a->table, READ);
+    rope_table(l, &a->table);
     array(l, "pos", a->pos, a->dy.rows, sizeof(int32_t), READ);
 }
 
@@ -265,7 +276,7 @@ static void of_colsum(struct list *l, const struct hzp_colsum_args *a)
 static void of_cast(struct list *l, const struct hzp_cast_args *a)
 {
     mat(l, "x", &a->x, READ);
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "y", &a->y, WRITE)->may_be = 0;
 }
 
 static void of_fill(struct list *l, const struct hzp_fill_args *a)

@@ -183,7 +183,7 @@ struct hzp_codes_args {
  *   y[j]       = x[j] c[j] - x[j + dim/2] s[j]
  *   y[j+dim/2] = x[j+dim/2] c[j] + x[j] s[j]      with c, s = table[pos][j], table[pos][dim/2 + j].
  * v is copied.  x, y [rows][(heads + 2 kv_heads) dim] act; y may be x.
- * table [positions][dim] F32: dim/2 cosines, then dim/2 sines.
+ * table [positions][dim] F32: dim/2 cosines, then dim/2 sines; stride 0: one row for all positions.
  * Where kv.k is not NULL, k and v of y's row r are also appended to the layer's pages, at
  * slot[r] = page * page_rows + offset; slot < 0: the row is not kept.  No two rows have one
  * slot.  To E4M3 pages each head of the row goes as a row of `quantize` does. */
@@ -389,9 +389,11 @@ struct hzp_colsum_args {
     struct hzp_mat x, y;
 };
 
-/* y = x in y's type, to nearest even.  F32 and BF16. */
+/* y = x scale in y's type, to nearest even; the product in F32.  scale 0: 1.  F32 and BF16; y may
+ * be x. */
 struct hzp_cast_args {
     struct hzp_mat x, y;
+    float scale;
 };
 
 /* y = value everywhere. */

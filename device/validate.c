@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/validate.c - the rules of device/ops.h that can be checked without reading the device. */
+#include <math.h>
 #include <stdio.h>
 
 #include "device/operand.h"
@@ -330,6 +331,7 @@ static const char *check_cast(const struct hzp_cast_args *a)
 {
     RULE(is_float(&a->x) && is_float(&a->y), "x or y is neither F32 nor BF16");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
+    RULE(isfinite(a->scale), "scale is not finite");
     return NULL;
 }
 

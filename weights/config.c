@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+_Static_assert((int)LAYERS_MAX <= (int)HZP_LAYERS_MAX, "struct hzp_model_config has all layers");
+_Static_assert((int)DIM_MAX <= 2 * (int)HZP_PAIRS_MAX, "struct hzp_model_config has all pairs");
+
 /* A config.json is a few kilobytes. */
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -64,7 +67,67 @@ static int read_sizes(const struct hzp_config_source *src, const struct hzp_fami
      * there. */
     HZP_TRY(hzp_config_real(src, root, "rms_norm_eps", 1e-30, 0.1, 1e-6, &eps));
     c->norm_eps = (float)eps;
-    return hzp_config_bool(src, "tie_word_embeddings", false, &c->tied);
+    return hzp_config_bool(src, "tie_word_embeddings", family->tied, &c->tied);
+}
+
+/* Which layers do not rotate: by a list of 0 and 1, 1 for those that do, or each i-th. */
+static int read_kinds(const struct hzp_config_source *src, const struct hzp_family *family,
+                      struct hzp_model_config *c)
+{
+    enum { ROPE, NO_ROPE };
+    const char *key = "no_rope_layers", *each = "no_rope_layer_interval";
+    const json_t *list = hzp_config_get(src->root, key);
+    int32_t interval, rotates;
+    if (!family->no_rope_interval) {
+        const char *found = list ? key : hzp_config_get(src->root, each) ? each : NULL;
+        return found ? HZP_CONFIG_FAIL(src, HZP_EUNSUP, found,
+                                       "%s: %s is not supported for model_type %s", src->path,
+                                       found, family->model_type)
+                     : HZP_OK;
+    }
+    c->kind[NO_ROPE].no_rope = true;
+    HZP_TRY(
+        hzp_config_int(src, src->root, each, 1, INT32_MAX, family->no_rope_interval, &interval));
+    if (list && (!json_is_array(list) || json_array_size(list) < (size_t)c->layers))
+        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key,
+                               "%s: %s is no list of at least num_hidden_layers %d numbers",
+                               src->path, key, c->layers);
+    for (int32_t i = 0; i < c->layers; i++) {
+        const json_t *item = json_array_get(list, (size_t)i);
+        rotates = (i + 1) % interval != 0;
+        if (list && (!json_is_integer(item) || json_integer_value(item) >> 1))
+            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key, "%s: %s has an entry other than 0 and 1",
+                                   src->path, key);
+        if (list)
+            rotates = (int32_t)json_integer_value(item);
+        c->layer_kind[i] = rotates ? ROPE : NO_ROPE;
+    }
+    return HZP_OK;
+}
+
+/* Granite's scalars; their absence means 1. */
+static int read_scalars(const struct hzp_config_source *src, const struct hzp_family *family,
+                        struct hzp_model_config *c)
+{
+    static const char *const keys[] = {"embedding_multiplier", "residual_multiplier",
+                                       "attention_multiplier", "logits_scaling"};
+    enum { EMBEDDING, RESIDUAL, ATTENTION, LOGITS };
+    double scalar[HZP_COUNT(keys)];
+    for (int i = 0; i < HZP_COUNT(keys); i++) {
+        HZP_TRY(refuse_null(src, keys[i]));
+        HZP_TRY(hzp_config_real(src, src->root, keys[i], 1e-3, 1e3, 1, &scalar[i]));
+        if (!family->scalars && scalar[i] != 1)
+            return HZP_CONFIG_FAIL(src, HZP_EUNSUP, keys[i],
+                                   "%s: %s %g is not supported for model_type %s", src->path,
+                                   keys[i], scalar[i], family->model_type);
+    }
+    if (!family->scalars)
+        return HZP_OK;
+    c->embed_scale = (float)(scalar[EMBEDDING] / scalar[RESIDUAL]);
+    c->norm_eps = (float)((double)c->norm_eps / (scalar[RESIDUAL] * scalar[RESIDUAL]));
+    c->attn_scale = (float)scalar[ATTENTION];
+    c->logits_scale = scalar[LOGITS] == 1 ? 0 : (float)(1 / scalar[LOGITS]);
+    return HZP_OK;
 }
 
 /* Rejects settings that change the arithmetic to something that no op computes. */
@@ -106,13 +169,12 @@ static int read_window(const struct hzp_config_source *src, const struct hzp_fam
         return HZP_OK;
     bool null = hzp_config_null(src, "sliding_window");
     HZP_TRY(hzp_config_int(src, src->root, "sliding_window", 1, INT32_MAX,
-                           null ? 0 : family->window, &window));
+                           null ? 0 : HZP_MAX(family->window, 0), &window));
     HZP_TRY(hzp_config_bool(src, "use_sliding_window", !family->window_switch, &slides));
-    if (!family->window_switch)
-        slides = true;
-    else /* the window is of the layers from this one on */
-        HZP_TRY(hzp_config_int(src, src->root, "max_window_layers", 0, INT32_MAX, WINDOW_LAYERS,
-                               &first));
+    slides = slides || !family->window_switch;
+    if (family->window_layers) /* the window is of the layers from this one on */
+        HZP_TRY(hzp_config_int(src, src->root, "max_window_layers", 0, INT32_MAX,
+                               family->window_layers, &first));
     slides = slides && first < c->layers;
     const json_t *types = hzp_config_get(src->root, "layer_types");
     if (types && !json_is_array(types))
@@ -212,6 +274,36 @@ static int read_special(const struct hzp_config_source *src, struct hzp_model_co
     return HZP_OK;
 }
 
+/* Names the parts that the file has numbers for and no family here has. */
+static int refuse_family(const struct hzp_config_source *src, const char *type)
+{
+    static const struct {
+        const char *key, *needs;
+    } parts[] = {{"text_config", "a nested text_config"},
+                 {"num_experts", "experts"},
+                 {"num_local_experts", "experts"},
+                 {"n_routed_experts", "experts"},
+                 {"kv_lora_rank", "latent attention"},
+                 {"attn_logit_softcapping", "a cap of scores"},
+                 {"final_logit_softcapping", "a cap of logits"},
+                 {"query_pre_attn_scalar", "a scale of queries"},
+                 {"sliding_window", "windows of attention"},
+                 {"linear_num_key_heads", "linear attention"},
+                 {"mamba_d_state", "state-space layers"},
+                 {"conv_L_cache", "short convolutions"}};
+    char missing[160] = "";
+    for (int i = 0; i < HZP_COUNT(parts); i++) {
+        size_t used = strlen(missing);
+        if (hzp_config_get(src->root, parts[i].key) && !strstr(missing, parts[i].needs))
+            snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "",
+                     parts[i].needs);
+    }
+    return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "model_type",
+                           "%s: model_type \"%.40s\" is not supported%s%s; these are: %s",
+                           src->path, type, missing[0] ? "; it needs " : "", missing,
+                           hzp_family_list());
+}
+
 static int read_all(const struct hzp_config_source *src, struct hzp_model_config *c)
 {
     const char *type;
@@ -221,15 +313,14 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
                                src->path);
     const struct hzp_family *family = hzp_family_find(type);
     if (!family)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "model_type",
-                               "%s: model_type \"%.40s\" is not supported; "
-                               "these are: %s",
-                               src->path, type, hzp_family_list());
+        return refuse_family(src, type);
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
     c->qk_norm = family->qk_norm;
     HZP_TRY(refuse_unknown(src, family));
     HZP_TRY(read_sizes(src, family, c));
+    HZP_TRY(read_scalars(src, family, c));
+    HZP_TRY(read_kinds(src, family, c));
     HZP_TRY(hzp_config_read_rope(src, family, c));
     HZP_TRY(read_window(src, family, c));
     HZP_TRY(read_type(src, &c->disk_type));
@@ -266,6 +357,14 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
     HZP_TRY(r);
     *ret = c;
     return HZP_OK;
+}
+
+bool hzp_config_has_no_rope(const struct hzp_model_config *config)
+{
+    for (int32_t l = 0; l < config->layers; l++)
+        if (hzp_config_kind(config, l)->no_rope)
+            return true;
+    return false;
 }
 
 int64_t hzp_config_parameters(const struct hzp_model_config *config)

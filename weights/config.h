@@ -16,7 +16,20 @@
 #include "base/err.h"
 #include "device/ops.h"
 
-enum hzp_rope_scaling { HZP_ROPE_PLAIN, HZP_ROPE_LINEAR, HZP_ROPE_LLAMA3 };
+enum hzp_rope_scaling {
+    HZP_ROPE_PLAIN,
+    HZP_ROPE_LINEAR,
+    HZP_ROPE_LLAMA3,
+    HZP_ROPE_YARN,
+    HZP_ROPE_LONG
+};
+
+enum { HZP_LAYERS_MAX = 1024, HZP_LAYER_KINDS_MAX = 4, HZP_PAIRS_MAX = 256 };
+
+/* What differs between the layers of one model. */
+struct hzp_layer_kind {
+    bool no_rope; /* queries and keys are not rotated (SmolLM3) */
+};
 
 struct hzp_model_config {
     char family[16]; /* config.json's model_type: "llama", "mistral", "qwen2", "qwen3" */
@@ -24,13 +37,25 @@ struct hzp_model_config {
     struct hzp_heads heads;
     int32_t positions; /* the longest sequence of the model */
     float norm_eps;
+    /* Scalars; 0: none, attention's is then 1 / sqrt(dim).  Where a family multiplies what a layer
+     * adds to the residual stream by r, the stream here is 1 / r of that family's: norms divide
+     * what their input is multiplied by, so norm_eps is 1 / r^2 of the file's, embed_scale has the
+     * factor 1 / r, and nothing else changes. */
+    float embed_scale, attn_scale, logits_scale;
     double rope_theta;
     enum hzp_rope_scaling rope_scaling;
     double rope_factor, rope_low_factor, rope_high_factor; /* the last two: llama3 only */
     int32_t rope_original_positions;
-    bool tied;     /* the head is the embedding */
-    bool qkv_bias; /* Qwen2 */
-    bool qk_norm;  /* Qwen3 */
+    int32_t rotary;                        /* elements of a head that turn; 0: all, dim */
+    double rope_amplitude;                 /* factor of cosines and sines (yarn, longrope); 0: 1 */
+    double rope_beta_fast, rope_beta_slow; /* yarn: turns of the first and the last mixed pair */
+    bool rope_untruncated;                 /* yarn: those pairs are not whole numbers */
+    float rope_short[HZP_PAIRS_MAX], rope_long[HZP_PAIRS_MAX]; /* longrope: divisors of angles */
+    bool tied;                                                 /* the head is the embedding */
+    bool qkv_bias;                                             /* Qwen2 */
+    bool qk_norm;                                              /* Qwen3 */
+    struct hzp_layer_kind kind[HZP_LAYER_KINDS_MAX];
+    uint8_t layer_kind[HZP_LAYERS_MAX]; /* index into kind */
     /* torch_dtype; F32 if absent or F16. */
     enum hzp_dtype disk_type;
     /* -1, 0: none; generation_config.json takes precedence; all of them are in the vocabulary */
@@ -40,6 +65,15 @@ struct hzp_model_config {
 /* Reads dir/config.json, and dir/generation_config.json if it is there.
  * HZP_ENOENT, HZP_EFORMAT, HZP_EUNSUP; the text names file and field. */
 int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_err_text *reterr);
+
+static inline const struct hzp_layer_kind *hzp_config_kind(const struct hzp_model_config *config,
+                                                           int32_t layer)
+{
+    return &config->kind[config->layer_kind[layer]];
+}
+
+/* Whether some layer does not rotate. */
+bool hzp_config_has_no_rope(const struct hzp_model_config *config);
 
 /* Fills table [positions][dim] F32 in the rope op's format: dim/2 cosines, then dim/2 sines of pos
  * * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds. */

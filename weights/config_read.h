@@ -9,10 +9,12 @@
 #ifndef HZP_WEIGHTS_CONFIG_READ_H
 #define HZP_WEIGHTS_CONFIG_READ_H
 
-#include "weights/config.h"
+#include "base/err.h"
 #include "weights/families.h"
 
 #include <jansson.h>
+
+struct hzp_model_config;
 
 /* Upper bounds of the numbers.  All sizes that follow from them, (heads + 2 kv_heads) dim * width,
  * 2 inner * width, vocab * width, 1024 layers of those, fit easily into 63 bits of bytes, and every
@@ -25,7 +27,6 @@ enum {
     HEADS_MAX = 1024,
     DIM_MAX = 512,
     POSITIONS_MAX = 1 << 24,
-    WINDOW_LAYERS = 28, /* max_window_layers where it is absent */
 };
 
 /* The file being read, for error messages. */

@@ -38,6 +38,22 @@ static const struct hzp_family_row qwen3_rows[] = {
     {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
 };
 
+/* q, k and v are rows of one tensor; so are gate and up. */
+static const struct hzp_family_row phi3_rows[] = {
+    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},
+    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_Q},
+    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_K},
+    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_V},
+    {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},
+    {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE},
+    {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_UP},
+    {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},
+    {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},
+    {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},
+    {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},
+    {"lm_head.weight", HZP_HEAD, HZP_PART_ALL},
+};
+
 #define ROWS(table) .row = table, .rows = HZP_COUNT(table)
 
 static const struct hzp_family families[] = {
@@ -60,6 +76,7 @@ static const struct hzp_family families[] = {
      .kv_heads = 32,
      .positions = 32768,
      .window = 4096,
+     .window_layers = 28,
      .window_switch = true},
     {.model_type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
@@ -70,7 +87,41 @@ static const struct hzp_family families[] = {
      .dim = 128,
      .positions = 32768,
      .window = 4096,
+     .window_layers = 28,
      .window_switch = true},
+    {.model_type = "granite",
+     .architecture = "GraniteForCausalLM",
+     ROWS(llama_rows),
+     .bias_switch = true,
+     .scalars = true,
+     .positions = 2048},
+    {.model_type = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     ROWS(llama_rows),
+     .bias_switch = true,
+     .kv_heads = 4,
+     .positions = 32768,
+     .window = -1,
+     .window_switch = true,
+     .no_rope_interval = 4,
+     .theta = 2000000,
+     .tied = true},
+    {.model_type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     ROWS(phi3_rows),
+     .partial = true,
+     .fused = true,
+     .positions = 4096,
+     .window = -1,
+     .original = 4096},
+    {.model_type = "ministral3",
+     .architecture = "Ministral3ForCausalLM",
+     ROWS(llama_rows),
+     .query_beta = true,
+     .kv_heads = 8,
+     .dim = 128,
+     .positions = 262144,
+     .window = -1},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)
@@ -83,7 +134,7 @@ const struct hzp_family *hzp_family_find(const char *model_type)
 
 const char *hzp_family_list(void)
 {
-    return "llama, mistral, qwen2, qwen3";
+    return "llama, mistral, qwen2, qwen3, granite, smollm3, phi3, ministral3";
 }
 
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)

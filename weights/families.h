@@ -38,7 +38,17 @@ struct hzp_family {
     bool bias_switch; /* attention_bias adds biases to all projections: unsupported */
     /* What an absent field means in the family's configuration class; 0: kv_heads = heads, dim =
      * width / heads, no window. */
-    int32_t kv_heads, dim, positions, window;
+    int32_t kv_heads, dim, positions;
+    int32_t window;           /* -1: none unless the file has one; 0: the family has no windows */
+    int32_t window_layers;    /* max_window_layers; 0: the family has no such field */
+    int32_t no_rope_interval; /* no_rope_layer_interval; 0: all layers rotate */
+    int32_t original;         /* original_max_position_embeddings; 0: as positions */
+    double theta;             /* rope_theta; 0: 10000 */
+    bool tied;                /* tie_word_embeddings */
+    bool partial;             /* partial_rotary_factor: the first elements of a head turn */
+    bool fused;               /* q, k and v, and gate and up, are one tensor each on disk (Phi-3) */
+    bool query_beta;          /* queries grow with their position (Ministral 3) */
+    bool scalars; /* Granite's: multipliers of embeddings, residuals, attention; logits_scaling */
     bool window_switch; /* the window applies only if use_sliding_window is true */
 };
 

@@ -159,8 +159,23 @@ static void place_slice(const struct hzp_layout *l, struct hzp_disk_tensor *d)
     }
 }
 
+/* Makes runs of one tensor in the file of those with one name: each begins behind the others. */
+static void join_runs(struct hzp_layout *l)
+{
+    for (int32_t first = 0, end; first < l->disks; first = end) {
+        int32_t rows = 0;
+        for (end = first; end == first || hzp_layout_continues(l, end - 1); end++) {
+            l->disk[end].disk_row0 += rows;
+            rows += l->disk[end].disk_rows;
+        }
+        for (int32_t i = first; i < end; i++)
+            l->disk[i].disk_rows = rows;
+    }
+}
+
 static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *family)
 {
+    bool turns = l->config.rotary && l->config.rotary < l->config.heads.dim;
     for (int32_t i = 0; i < l->tensors; i++)
         for (int32_t j = 0; j < family->rows; j++) {
             const struct hzp_family_row *row = &family->row[j];
@@ -171,6 +186,10 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
             d->tensor = i;
             part_rows(&l->config, &l->tensor[i], row->part, d);
             place_slice(l, d);
+            if (turns && (row->part == HZP_PART_Q || row->part == HZP_PART_K)) {
+                d->rotary = l->config.rotary;
+                d->dim = l->config.heads.dim;
+            }
         }
 }
 
@@ -197,6 +216,7 @@ static void make(const struct hzp_model_config *config, const int32_t *inner,
         add_unit(ret, i, inner ? inner[i] : ret->config.inner, layer_roles, HZP_COUNT(layer_roles));
     add_unit(ret, -1, 0, head_roles, HZP_COUNT(head_roles));
     add_disk_tensors(ret, family);
+    join_runs(ret);
 }
 
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret)
@@ -242,6 +262,24 @@ const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum h
     size_t row = of_layer ? (size_t)layer + 1 : 0;
     int32_t at = layout->by_role[row * HZP_ROLE_COUNT + (size_t)role];
     return at < 0 ? NULL : &layout->tensor[at];
+}
+
+int32_t hzp_disk_row(const struct hzp_disk_tensor *d, int32_t row)
+{
+    if (!d->rotary)
+        return row;
+    int32_t half = d->dim / 2, turned = d->rotary / 2, j = row % d->dim, head = row - j;
+    if (j < turned)
+        return row;
+    if (j >= half && j < half + turned)
+        return head + j - half + turned;
+    return head + (j < half ? j + turned : j);
+}
+
+bool hzp_layout_continues(const struct hzp_layout *layout, int32_t disk)
+{
+    return disk + 1 < layout->disks &&
+           !strcmp(layout->disk[disk].name, layout->disk[disk + 1].name);
 }
 
 int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer)

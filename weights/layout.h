@@ -51,16 +51,21 @@ struct hzp_unit {
     int32_t first, tensors; /* its tensors in layout.tensor, ordered by offset */
 };
 
-/* A tensor in a file: its name there and the rows of the layout's tensor that it fills.  Of a
- * slice's layout: the tensor in the file is [disk_rows][disk_cols], and the slice has the rows from
- * disk_row0 and the columns from disk_col0 on. */
+/* A tensor in a file, or a run of its rows: its name there and the rows of the layout's tensor that
+ * it fills.  The tensor in the file is [disk_rows][disk_cols]; this is its rows from disk_row0 and
+ * its columns from disk_col0 on.  It is all of it, unless this is a slice's layout, or the family
+ * stores several matrices as one: then all runs of the tensor follow each other, in its order. */
 struct hzp_disk_tensor {
     char name[96];
     int32_t tensor;               /* index into layout.tensor */
     int32_t row0, rows;           /* rows of a matrix; a vector's elements */
     bool vector;                  /* one dimension on disk */
     int32_t disk_rows, disk_cols; /* a vector's: its elements, 1 */
-    int32_t disk_row0, disk_col0; /* 0, 0: it is the whole tensor, unless it is smaller */
+    int32_t disk_row0, disk_col0;
+    /* Where only the first `rotary` of a head's `dim` rows turn, the rows of each head are stored
+     * so that those which turn together are dim / 2 apart, as the rope op has them
+     * (hzp_disk_row).  0: the rows are in the file's order. */
+    int32_t rotary, dim;
 };
 
 struct hzp_layout {
@@ -95,6 +100,11 @@ void hzp_layout_free(struct hzp_layout *layout);
  * tied model the head is the embedding. */
 const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
                                          int32_t layer);
+
+/* Which row of the run, in the file's order, is row `row` of those that it fills; both from 0. */
+int32_t hzp_disk_row(const struct hzp_disk_tensor *d, int32_t row);
+/* Whether another run of the same tensor follows. */
+bool hzp_layout_continues(const struct hzp_layout *layout, int32_t disk);
 
 /* The inner width of the layer's MLP. */
 int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer);

@@ -155,13 +155,19 @@ static int place(struct hzp_model_reader *load, const char *file, const struct h
             bsearch(&key, load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
         if (at) {
             const struct hzp_disk_tensor *d = *at;
+            int32_t i = (int32_t)(d - l->disk);
             HZP_TRY(check_tensor(load, file, t, d->disk_rows, d->vector ? 0 : d->disk_cols));
-            if (load->found[d - l->disk])
+            if (load->found[i])
                 return hzp_fail(load->reterr, HZP_EFORMAT,
                                 "%s/%s: tensor %s: is in another file too", load->dir, file,
                                 d->name);
-            load->found[d - l->disk] = t;
-            load->in_file[d - l->disk] = file;
+            while (i > 0 && hzp_layout_continues(l, i - 1)) /* the first run of the tensor */
+                i--;
+            for (bool more = true; more; i++) {
+                load->found[i] = t;
+                load->in_file[i] = file;
+                more = hzp_layout_continues(l, i);
+            }
             return HZP_OK;
         }
         hzp_family_name(hzp_family_row_of(hzp_family_find(c->family), HZP_HEAD), -1, wanted.name,
@@ -328,11 +334,12 @@ static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, s
     const struct hzp_disk_tensor *d = &load->layout->disk[i];
     size_t cols = d->vector ? 1 : (size_t)load->layout->tensor[d->tensor].cols;
     size_t disk_cols = (size_t)d->disk_cols, size = hzp_dtype_size(load->type);
-    if (cols == disk_cols)
+    if (cols == disk_cols && !d->rotary)
         return take_run(load, i, (size_t)d->disk_row0 * disk_cols + first, n, to);
     for (size_t at = first, end = first + n; at < end;) {
         size_t row = at / cols, col = at % cols, run = HZP_MIN(cols - col, end - at);
-        size_t on_disk = ((size_t)d->disk_row0 + row) * disk_cols + (size_t)d->disk_col0 + col;
+        row = (size_t)(d->disk_row0 + hzp_disk_row(d, (int32_t)row));
+        size_t on_disk = row * disk_cols + (size_t)d->disk_col0 + col;
         HZP_TRY(take_run(load, i, on_disk, run, to + (at - first) * size));
         at += run;
     }

@@ -146,8 +146,12 @@ static void cut_shards(struct save *save, size_t shard_bytes)
     save->shards = 1;
     save->shard = hzp_xcalloc((size_t)l->disks, sizeof(*save->shard));
     for (int32_t i = 0; i < l->disks; i++) {
-        size_t bytes =
-            (size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) * hzp_dtype_size(save->type);
+        const struct hzp_disk_tensor *d = &l->disk[i];
+        size_t bytes = (size_t)d->disk_rows * disk_cols(l, d) * hzp_dtype_size(save->type);
+        if (i > 0 && hzp_layout_continues(l, i - 1)) {
+            save->shard[i] = save->shards - 1;
+            continue;
+        }
         if (used > 0 && bytes > shard_bytes - HZP_MIN(used, shard_bytes)) {
             save->shards++;
             used = 0;
@@ -171,8 +175,9 @@ static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_
     hzp_st_writer_meta(w, "format", "pt"); /* transformers checks this entry */
     for (int32_t i = 0; i < l->disks; i++) {
         const struct hzp_disk_tensor *d = &l->disk[i];
-        int64_t shape[2] = {d->rows, (int64_t)disk_cols(l, d)};
-        if (save->shard[i] == shard)
+        int64_t shape[2] = {d->disk_rows, (int64_t)disk_cols(l, d)};
+        bool begins = i == 0 || !hzp_layout_continues(l, i - 1);
+        if (save->shard[i] == shard && begins)
             hzp_st_writer_declare(w, d->name, save->type == HZP_BF16 ? HZP_DISK_BF16 : HZP_DISK_F32,
                                   d->vector ? 1 : 2, shape);
     }
@@ -188,6 +193,21 @@ static int read_unit(const struct save *save, int32_t u, const void **ret, void 
     return r < 0 ? hzp_fail(save->reterr, r, "%s: cannot copy a layer to host memory: %s",
                             save->dir, hzp_err_name(r))
                  : HZP_OK;
+}
+
+/* Writes rows that lie in another order than the file's. */
+static int write_turned(const struct save *save, const struct hzp_disk_tensor *d, const char *rows,
+                        size_t row_bytes, struct hzp_st_writer *w)
+{
+    char *sorted = malloc((size_t)d->rows * row_bytes);
+    if (!sorted)
+        return hzp_fail(save->reterr, HZP_ENOMEM, "%s: no memory to write %s", save->dir, d->name);
+    for (int32_t r = 0; r < d->rows; r++)
+        memcpy(sorted + (size_t)hzp_disk_row(d, r) * row_bytes, rows + (size_t)r * row_bytes,
+               row_bytes);
+    int r = hzp_st_writer_data(w, sorted, (size_t)d->rows * row_bytes, save->reterr);
+    free(sorted);
+    return r;
 }
 
 /* Writes the shard's tensors of unit u, which are consecutive in layout->disk, starting at *at. */
@@ -206,9 +226,10 @@ static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t
         const struct hzp_tensor *t = &l->tensor[d->tensor];
         if (t->unit != u || save->shard[*at] != shard)
             break;
-        size_t offset = t->offset + (size_t)d->row0 * disk_cols(l, d);
-        r = hzp_st_writer_data(w, host + offset * size, (size_t)d->rows * disk_cols(l, d) * size,
-                               save->reterr);
+        size_t cols = disk_cols(l, d), offset = t->offset + (size_t)d->row0 * cols;
+        r = d->rotary ? write_turned(save, d, host + offset * size, cols * size, w)
+                      : hzp_st_writer_data(w, host + offset * size, (size_t)d->rows * cols * size,
+                                           save->reterr);
     }
     free(owned);
     return r;

@@ -38,7 +38,8 @@ static void copy(const struct hzp_layout *whole, const struct hzp_layout *slice,
         size_t part_cols = d->vector ? 1 : (size_t)part->cols;
         size_t all_cols = d->vector ? 1 : (size_t)all->cols;
         for (int32_t r = 0; r < d->rows; r++) {
-            size_t row = (size_t)(whole->disk[i].row0 + d->disk_row0 + r);
+            size_t row =
+                (size_t)(whole->disk[i].row0 + d->disk_row0 - whole->disk[i].disk_row0 + r);
             char *w = at_whole + (all->offset + row * all_cols + (size_t)d->disk_col0) * size;
             char *s = at_slice + (part->offset + (size_t)(d->row0 + r) * part_cols) * size;
             memcpy(to_whole ? w : s, to_whole ? s : w, part_cols * size);

@@ -168,9 +168,12 @@ static json_t *tensors_json(const struct hzp_layout *l, int32_t u)
     for (int32_t i = 0; i < l->disks; i++) {
         const struct hzp_disk_tensor *d = &l->disk[i];
         const struct hzp_tensor *t = &l->tensor[d->tensor];
-        if (t->unit != u)
+        if (t->unit != u || (i > 0 && hzp_layout_continues(l, i - 1)))
             continue;
-        json_t *shape = json_pack("[i]", (int)d->rows);
+        int rows = d->rows;
+        for (int32_t j = i; hzp_layout_continues(l, j); j++)
+            rows += l->disk[j + 1].rows;
+        json_t *shape = json_pack("[i]", rows);
         if (!d->vector)
             json_array_append_new(shape, json_integer(t->cols));
         json_array_append_new(list, json_pack("{s:s, s:o}", "name", d->name, "shape", shape));

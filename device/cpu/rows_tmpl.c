@@ -236,6 +236,16 @@ static int cpu_scatter(struct hzp_lane *lane, const void *args)
 /* cast and fill work on pieces of rows: a whole buffer may be passed as one row. */
 enum { PIECE = 16384 };
 
+static void scale_piece(const struct hzp_cast_args *a, int n, const char *x, char *y)
+{
+    bool from = a->x.type == HZP_F32, to = a->y.type == HZP_F32;
+    EACH(c, n,
+         vf v =
+             from ? vload((const float *)x + c, left) : vload_bf16((const uint16_t *)x + c, left);
+         v = vmul(v, vset(a->scale)); if (to) vstore((float *)y + c, v, left);
+         else vstore_bf16((uint16_t *)y + c, v, left););
+}
+
 static void cast_pieces(void *ctx, int begin, int end, int thread)
 {
     const struct hzp_cast_args *a = ctx;
@@ -247,8 +257,10 @@ static void cast_pieces(void *ctx, int begin, int end, int thread)
         char *y = hzp_cpu_row(&a->y, i / across);
         x += (size_t)c0 * (a->x.type == HZP_F32 ? 4 : 2);
         y += (size_t)c0 * (a->y.type == HZP_F32 ? 4 : 2);
-        if (a->x.type == a->y.type)
-            memcpy(y, x, (size_t)n * (a->x.type == HZP_F32 ? 4 : 2));
+        if (a->scale && a->scale != 1)
+            scale_piece(a, n, x, y);
+        else if (a->x.type == a->y.type)
+            memmove(y, x, (size_t)n * (a->x.type == HZP_F32 ? 4 : 2));
         else if (a->x.type == HZP_F32)
             EACH(c, n, vstore_bf16((uint16_t *)y + c, vload((const float *)x + c, left), left););
         else

@@ -382,6 +382,9 @@ template <class T, class U, int N> static __global__ void cast(struct hzp_cast_a
         place p = place_of<N>(i, a.y.cols);
         float v[N];
         load_n(row_of<T>(a.x, p.r) + p.c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] *= a.scale;
         store_n(row_of<U>(a.y, p.r) + p.c, v);
     }
 }
@@ -389,10 +392,12 @@ template <class T, class U, int N> static __global__ void cast(struct hzp_cast_a
 template <class T, class U> static int cast_as(struct hzp_lane *lane, const struct hzp_cast_args *a)
 {
     int64_t count = (int64_t)a->y.rows * a->y.cols;
+    struct hzp_cast_args scaled = *a;
+    scaled.scale = a->scale ? a->scale : 1;
     if (wide(&a->x) && wide(&a->y))
-        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, cast<T, U, 8>, *a);
+        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, cast<T, U, 8>, scaled);
     else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, cast<T, U, 1>, *a);
+        start(lane, grid_for(lane, count, THREADS), THREADS, 0, cast<T, U, 1>, scaled);
     return hzp_cuda_launched(lane, "cast");
 }
 

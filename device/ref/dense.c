@@ -216,9 +216,10 @@ static int ref_scatter(struct hzp_lane *lane, const void *args)
 static int ref_cast(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_cast_args *a = args;
+    float scale = a->scale ? a->scale : 1;
     for (int32_t r = 0; r < a->y.rows; r++)
         for (int32_t c = 0; c < a->y.cols; c++)
-            ref_put(&a->y, r, c, ref_get(&a->x, r, c));
+            ref_put(&a->y, r, c, (float)ref_get(&a->x, r, c) * scale);
     return HZP_OK;
 }
 

@@ -8,7 +8,8 @@
 
 float hzp_attn_scale(const struct hzp_model *model)
 {
-    return 1.0f / sqrtf((float)model->config->heads.dim);
+    const struct hzp_model_config *c = model->config;
+    return c->attn_scale ? c->attn_scale : 1.0f / sqrtf((float)c->heads.dim);
 }
 
 void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -22,6 +23,13 @@ void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
     hzp_normed_product(plan, layer, &qkv, s, s->x_in, s->qkv_bare);
 }
 
+static struct hzp_mat rope_table(const struct hzp_layer *layer)
+{
+    const struct hzp_model *model = layer->model;
+    bool still = hzp_config_kind(model->config, layer->index)->no_rope;
+    return still ? model->no_rope : model->rope;
+}
+
 /* kv NULL: keys and values go to no pages. */
 static void add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s, const int32_t *pos, const int32_t *slot,
@@ -32,7 +40,7 @@ static void add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
                                  .y = s->qkv,
                                  .q_norm = hzp_layer_weight(layer, HZP_Q_NORM),
                                  .k_norm = hzp_layer_weight(layer, HZP_K_NORM),
-                                 .table = model->rope,
+                                 .table = rope_table(layer),
                                  .pos = pos,
                                  .heads = model->config->heads,
                                  .eps = model->config->norm_eps};
@@ -117,7 +125,7 @@ static void add_attention_bwd(struct hzp_plan *plan, const struct hzp_layer *lay
                   .q_norm = hzp_layer_weight(layer, HZP_Q_NORM),
                   .k_norm = hzp_layer_weight(layer, HZP_K_NORM),
                   .dq_norm = hzp_layer_grad(layer, HZP_Q_NORM),
-                  .dk_norm = hzp_layer_grad(layer, HZP_K_NORM), .table = layer->model->rope,
+                  .dk_norm = hzp_layer_grad(layer, HZP_K_NORM), .table = rope_table(layer),
                   .pos = packed->pos, .heads = config->heads, .eps = config->norm_eps);
 }
 

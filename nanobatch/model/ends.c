@@ -3,17 +3,26 @@
 
 #include "nanobatch/model/tensor.h"
 
+/* y times a scalar of the model, in place; 0: none. */
+static void scale_by(struct hzp_plan *plan, struct hzp_mat y, float scale)
+{
+    if (scale && scale != 1)
+        HZP_PLAN_NEXT(plan, cast, .x = y, .y = y, .scale = scale);
+}
+
 void hzp_embed_forward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *id,
                        struct hzp_mat y)
 {
     HZP_PLAN_NEXT(plan, embed, .table = hzp_layer_weight(layer, HZP_EMBED), .y = y, .id = id,
                   .first = hzp_tensor_vocab_first(layer->model));
+    scale_by(plan, y, layer->model->config->embed_scale);
     hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_EMBED, y);
 }
 
 void hzp_embed_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *id,
                         struct hzp_mat dy)
 {
+    scale_by(plan, dy, layer->model->config->embed_scale);
     HZP_PLAN_NEXT(plan, embed_bwd, .dtable = hzp_layer_grad(layer, HZP_EMBED), .dy = dy, .id = id,
                   .first = hzp_tensor_vocab_first(layer->model));
 }
@@ -35,14 +44,24 @@ void hzp_head_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
     struct hzp_project_args both = {.product = product,
                                     .norm = hzp_layer_weight(layer, HZP_FINAL_NORM),
                                     .eps = layer->model->config->norm_eps};
-    bool kept = s->normed_kept || s->rstd || s->quantum_flops;
+    float scale = layer->model->config->logits_scale;
+    bool kept = s->normed_kept || s->rstd || s->quantum_flops || scale;
     both.product.a = s->picked;
     if (kept || !hzp_plan_project(plan, layer->model, &both)) {
         HZP_PLAN_NEXT(plan, rmsnorm, .x = s->picked, .w = both.norm, .y = s->normed,
                       .rstd = s->rstd, .eps = both.eps);
+        scale_by(plan, s->normed, scale);
         hzp_plan_add_matmul(plan, s->quantum_flops, &product);
     }
     hzp_tensor_gather_logits(plan, layer->model, s->gathered, s->logits);
+}
+
+void hzp_head_hidden(struct hzp_plan *plan, const struct hzp_model *model, struct hzp_mat normed,
+                     const int32_t *index, struct hzp_mat hidden)
+{
+    float scale = model->config->logits_scale;
+    HZP_PLAN_NEXT(plan, gather, .x = normed, .y = hidden, .index = index);
+    scale_by(plan, hidden, scale ? 1 / scale : 0);
 }
 
 void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *row,
@@ -51,6 +70,7 @@ void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, con
     hzp_product_backward_summed(plan, layer, HZP_HEAD, HZP_TENSOR_D_HEAD, s->quantum_flops,
                                 hzp_tensor_own_cols(layer->model, s->dlogits), s->normed,
                                 s->dnormed);
+    scale_by(plan, s->dnormed, layer->model->config->logits_scale);
     HZP_PLAN_NEXT(plan, fill, .y = s->dpicked);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = s->dnormed, .x = s->picked,
                   .w = hzp_layer_weight(layer, HZP_FINAL_NORM), .dx = s->dpicked,

@@ -48,6 +48,10 @@ int32_t hzp_head_pick(struct hzp_plan *plan, struct hzp_mat x, const int32_t *ro
 void hzp_head_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_head_space *s);
 
+/* The rows of normed that index names, as they are before logits_scale -> hidden. */
+void hzp_head_hidden(struct hzp_plan *plan, const struct hzp_model *model, struct hzp_mat normed,
+                     const int32_t *index, struct hzp_mat hidden);
+
 /* dlogits -> added to dx[row], the gradient of the residual stream; the gradients of the weights
  * are added to. */
 void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *row,

@@ -110,9 +110,8 @@ static void add_head(struct hzp_forward *f, struct hzp_mat x)
     hzp_head_pick(plan, x, batch->logit_row, &head);
     hzp_head_forward(plan, &layer, &head);
     if (batch->hiddens)
-        HZP_PLAN_NEXT(plan, gather, .x = head.normed,
-                      .y = hzp_mat_rows(batch->hidden, 0, batch->hiddens),
-                      .index = batch->hidden_logit);
+        hzp_head_hidden(plan, f->model, head.normed, batch->hidden_logit,
+                        hzp_mat_rows(batch->hidden, 0, batch->hiddens));
     HZP_PLAN_NEXT(plan, sample, .logits = head.logits, .row = batch->sample, .edit = batch->edit,
                   .mask = batch->max.masks_max ? batch->mask : NULL, .token = batch->token,
                   .logprob = batch->logprob, .rank = batch->rank,

@@ -60,6 +60,7 @@ union args {
     struct hzp_rope_args rope;
     struct hzp_rmsnorm_args norm;
     struct hzp_codes_args codes;
+    struct hzp_cast_args cast;
     struct hzp_matmul_args matmul;
     struct hzp_project_args project;
     unsigned char bytes[320];
@@ -200,6 +201,9 @@ static void normal(const struct hzp_item *item, union args *ret)
         break;
     case HZP_OP_codes:
         TAIL(&ret->codes, eps);
+        break;
+    case HZP_OP_cast:
+        TAIL(&ret->cast, scale);
         break;
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);

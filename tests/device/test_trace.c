@@ -35,7 +35,7 @@ static void work(struct hzp_device *dev)
     assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COPY, &two), HZP_OK);
     assert_int_equal(hzp_fence_open(dev, &fence), HZP_OK);
     struct hzp_fill_args fill = {{x, 4, 8, 8, HZP_F32}, 2};
-    struct hzp_cast_args cast = {fill.y, {y, 4, 8, 8, HZP_BF16}};
+    struct hzp_cast_args cast = {.x = fill.y, .y = {y, 4, 8, 8, HZP_BF16}};
     assert_int_equal(hzp_op_fill(one, &fill), HZP_OK);
     assert_int_equal(hzp_op_cast(one, &cast), HZP_OK);
     assert_int_equal(hzp_fence_record(fence, one), HZP_OK);
@@ -106,8 +106,8 @@ static void test_nan(void **state)
     struct hzp_device *dev = open_one("ref");
     struct hzp_lane *lane;
     float x[2][5] = {{1, 2, 3, 0, 0}, {4, NAN, 6, 0, 0}}, y[2][3];
-    struct hzp_cast_args clean = {{x, 1, 3, 5, HZP_F32}, {y, 1, 3, 3, HZP_F32}};
-    struct hzp_cast_args dirty = {{x, 2, 3, 5, HZP_F32}, {y, 2, 3, 3, HZP_F32}};
+    struct hzp_cast_args clean = {.x = {x, 1, 3, 5, HZP_F32}, .y = {y, 1, 3, 3, HZP_F32}};
+    struct hzp_cast_args dirty = {.x = {x, 2, 3, 5, HZP_F32}, .y = {y, 2, 3, 3, HZP_F32}};
     assert_int_equal(hzp_lane_open(dev, HZP_BOUND_COMPUTE, &lane), HZP_OK);
 
     dup2(fileno(caught), STDERR_FILENO);

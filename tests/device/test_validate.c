@@ -276,8 +276,9 @@ static void test_the_rest(void **state)
     BROKEN(embed, e, id, NULL, "id is absent");
     struct hzp_gather_args g = {mat(0, 9, 8), mat(1, 3, 8), ids};
     BROKEN(gather, g, y.type, HZP_I32, "differ in type");
-    struct hzp_cast_args c = {mat(0, 3, 8), bf16(1, 3, 8)};
+    struct hzp_cast_args c = {.x = mat(0, 3, 8), .y = bf16(1, 3, 8)};
     BROKEN(cast, c, y.type, HZP_I16, "neither F32 nor BF16");
+    BROKEN(cast, c, scale, 1.0f / 0.0f, "not finite");
     struct hzp_colsum_args s = {bf16(0, 3, 8), mat(1, 1, 8)};
     BROKEN(colsum, s, y.rows, 2, "y is not");
     struct hzp_sample_row row = {.given = -1};

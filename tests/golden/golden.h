@@ -327,7 +327,8 @@ static inline double tensors_off(struct fixture *f, const struct hzp_units *from
         const double *part = golden + (size_t)d->disk_row0 * whole + (size_t)d->disk_col0;
         for (size_t k = 0; k < (size_t)d->rows * cols; k++) {
             double value;
-            memcpy(&value, part + k / cols * whole + k % cols, sizeof(value));
+            size_t row = (size_t)hzp_disk_row(d, (int32_t)(k / cols));
+            memcpy(&value, part + row * whole + k % cols, sizeof(value));
             double off = fabs((double)got[k] * scale - value);
             worst = off > worst || isnan(off) ? off : worst;
         }

@@ -7,7 +7,9 @@
  */
 #include "base/log.h"
 #include "tests/golden/golden.h"
+#include "tests/golden/reference.h"
 #include "train/learner/collectives_state.h"
+#include "weights/model_dir.h"
 
 static void add_document(struct fixture *f, json_t *document)
 {
@@ -54,6 +56,48 @@ static void test_accumulation(struct fixture *f)
           grad_max);
     fixture_units_free(&whole);
     fixture_units_free(&parts);
+}
+
+/* Saved, each tensor has the file's name, shape and bytes.  GOLDEN_SAVE names a directory that
+ * keeps what is saved, of the last model. */
+static void test_save(struct fixture *f)
+{
+    char scratch[] = "/tmp/hzp-golden-XXXXXX", path[600];
+    const char *kept = getenv("GOLDEN_SAVE");
+    const char *dir = kept ? kept : mkdtemp(scratch);
+    const struct hzp_units *units =
+        hzp_version_units(f->m.weights, hzp_weights_current(f->m.weights));
+    struct hzp_safetensors *from, *to;
+    HZP_ASSERT(dir);
+    MUST(hzp_model_save(dir, f->m.dev, units, f->dir, &text));
+    snprintf(path, sizeof(path), "%s/model.safetensors", f->dir);
+    MUST(hzp_safetensors_open(path, &from, &text));
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    MUST(hzp_safetensors_open(path, &to, &text));
+    int32_t count = hzp_safetensors_count(from), differ = count != hzp_safetensors_count(to);
+    for (int32_t i = 0; i < count; i++) {
+        const struct hzp_st_tensor *a = hzp_safetensors_at(from, i);
+        const struct hzp_st_tensor *b = hzp_safetensors_find(to, a->name);
+        bool same = b && a->type == HZP_DISK_F32 && b->type == a->type && a->dims == b->dims &&
+                    !memcmp(a->shape, b->shape, (size_t)a->dims * sizeof(a->shape[0]));
+        size_t bytes = (size_t)a->elements * sizeof(float);
+        float *x = hzp_xmalloc(2 * bytes), *y = x + a->elements;
+        MUST(hzp_safetensors_read(a, 0, a->elements, x, &text));
+        if (same)
+            MUST(hzp_safetensors_read(b, 0, b->elements, y, &text));
+        differ += !same || memcmp(x, y, bytes) != 0;
+        free(x);
+    }
+    check(f, "tensors that a save changes", differ, 0);
+    hzp_safetensors_close(from);
+    hzp_safetensors_close(to);
+    for (int i = 0; !kept && hzp_model_text_name(i); i++) {
+        snprintf(path, sizeof(path), "%s/%s", dir, hzp_model_text_name(i));
+        unlink(path);
+    }
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    if (!kept && (unlink(path) < 0 || rmdir(dir) < 0))
+        check(f, "files left of a save", 1, 0);
 }
 
 /* --- Several ranks ---------------------------------------------------------------------------- */
@@ -239,6 +283,10 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc; i++) {
         struct fixture f = {.dir = argv[i]};
         set_up(&f, argv[1]);
+        if (f.type == HZP_F32)
+            test_save(&f);
+        if (json_object_get(f.numbers, "cases")) /* the first models have none */
+            test_greedy(&f, f.numbers);
         test_logits(&f);
         test_gradients(&f);
         test_accumulation(&f);

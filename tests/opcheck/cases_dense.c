@@ -220,7 +220,8 @@ static void build_rope(struct oc_io *io, const struct oc_case *c)
     int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
     a.x = oc_mat(io, "x", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
     a.y = in_place ? a.x : oc_mat(io, "y", rows, width, c->type, OC_OUT);
-    a.table = oc_mat(io, "table", POSITIONS, dim, HZP_F32, OC_IN);
+    int32_t table = c->p[4] & 4 ? 1 : POSITIONS; /* one row for all positions */
+    a.table = oc_mat(io, "table", table, dim, HZP_F32, OC_IN);
     a.pos = pos;
     if (c->p[4] & 1) {
         a.q_norm = oc_mat(io, "q_norm", 1, dim, c->type, OC_IN);
@@ -234,12 +235,16 @@ static void build_rope(struct oc_io *io, const struct oc_case *c)
         append_make(io, &a, c->p[5], c->p[6], c->p[7]);
     oc_fill(io, &a.x, 1, 300);
     oc_fill_index(io, pos, rows, POSITIONS);
-    for (int32_t p = 0; p < POSITIONS; p++)
+    for (int32_t p = 0; p < table; p++)
         for (int32_t j = 0; j < dim / 2; j++) {
-            double angle = p * pow(1e4, -2.0 * j / dim);
+            double angle = (table == 1 ? 7 : p) * pow(1e4, -2.0 * j / dim);
             oc_put(&a.table, p, j, (float)cos(angle));
             oc_put(&a.table, p, dim / 2 + j, (float)sin(angle));
         }
+    if (table == 1) {
+        a.table.rows = POSITIONS;
+        a.table.stride = 0;
+    }
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%d rows %d/%dx%d %s%s%s%s%s", rows, c->p[1], c->p[2], dim, oc_type_name(c->type),
             c->p[4] & 1 ? " qnorm" : "", c->p[4] & 2 ? " knorm" : "", in_place ? " in place" : "",
@@ -288,13 +293,14 @@ static void build_scatter(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d to %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
 }
 
-/* rows, cols, to (a type) */
+/* rows, cols, to (a type), thirds of the scale; 0: none */
 static void build_cast(struct oc_io *io, const struct oc_case *c)
 {
     static const float odd[] = {INFINITY,    -INFINITY,   NAN,    -0.0f,   3.4e38f,
                                 1.00390625f, 1.01171875f, 1e-45f, -1e-39f, 65504.0f};
     struct hzp_cast_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
-                              oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT)};
+                              oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT),
+                              (float)c->p[3] / 3};
     oc_fill(io, &a.x, 1, 1e30);
     for (int32_t i = 0; i < HZP_COUNT(odd) && c->p[0] > 0 && i < c->p[1]; i++)
         oc_put(&a.x, c->p[0] - 1, i, odd[i]);
@@ -564,6 +570,8 @@ const struct oc_case oc_cases_dense[] = {
     BOTH(ROPE, 0, 1, 1, 1, 2, 0),
     BOTH(ROPE, 0, 0, 2, 1, 8, 3),
     BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 0),
+    BOTH(ROPE, 0, 9, 4, 2, 64, 4),
+    BOTH(ROPE, 0, 5, 3, 1, 10, 7),
     BOTH(ROPE, OC_IN_PLACE, 5, 6, 2, 64, 0),
     BOTH(ROPE, OC_IN_PLACE | OC_GAPS, 3, 4, 4, 16, 3),
     BOTH(ROPE, 0, 17, 8, 2, 128, 3),
@@ -614,6 +622,10 @@ const struct oc_case oc_cases_dense[] = {
     CAST(HZP_F32, OC_GAPS, 3, 33, HZP_F32),
     CAST(HZP_BF16, 0, 3, 64, HZP_BF16),
     CAST(HZP_F32, 0, 3, 64, HZP_F32),
+    CAST(HZP_F32, OC_GAPS, 7, 97, HZP_BF16, 37),
+    CAST(HZP_F32, 0, 3, 64, HZP_F32, 1),
+    CAST(HZP_BF16, OC_GAPS, 7, 97, HZP_BF16, -1),
+    CAST(HZP_BF16, 0, 3, 1024, HZP_F32, 3),
     CAST(HZP_F32, OC_BENCH, 256, 8192, HZP_BF16),
 
     BOTH(NOISE, 0, 1, 1, 0),

@@ -111,7 +111,8 @@ static void build_rope_bwd(struct oc_io *io, const struct oc_case *c)
     int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
     a.dy = oc_mat(io, "dy", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
     a.dx = in_place ? a.dy : oc_mat(io, "dx", rows, width, c->type, OC_OUT);
-    a.table = oc_mat(io, "table", POSITIONS, dim, HZP_F32, OC_IN);
+    int32_t table = c->p[4] & 4 ? 1 : POSITIONS; /* one row for all positions */
+    a.table = oc_mat(io, "table", table, dim, HZP_F32, OC_IN);
     a.pos = pos;
     struct hzp_mat *norm[] = {&a.q_norm, &a.k_norm}, *dnorm[] = {&a.dq_norm, &a.dk_norm};
     static const char *const names[][2] = {{"q_norm", "dq_norm"}, {"k_norm", "dk_norm"}};
@@ -122,18 +123,22 @@ static void build_rope_bwd(struct oc_io *io, const struct oc_case *c)
             oc_fill(io, norm[i], 1, 10);
             oc_fill(io, dnorm[i], 1, 10);
         }
-    if (c->p[4]) {
+    if (c->p[4] & 3) {
         a.x = oc_mat(io, "x", rows, width, c->type, OC_IN);
         oc_fill(io, &a.x, 1, 300);
     }
     oc_fill(io, &a.dy, 1, 300);
     oc_fill_index(io, pos, rows, POSITIONS);
-    for (int32_t p = 0; p < POSITIONS; p++)
+    for (int32_t p = 0; p < table; p++)
         for (int32_t j = 0; j < dim / 2; j++) {
-            double angle = p * pow(1e4, -2.0 * j / dim);
+            double angle = (table == 1 ? 7 : p) * pow(1e4, -2.0 * j / dim);
             oc_put(&a.table, p, j, (float)cos(angle));
             oc_put(&a.table, p, dim / 2 + j, (float)sin(angle));
         }
+    if (table == 1) {
+        a.table.rows = POSITIONS;
+        a.table.stride = 0;
+    }
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%d rows %d/%dx%d %s%s%s%s", rows, c->p[1], c->p[2], dim, oc_type_name(c->type),
             c->p[4] & 1 ? " qnorm" : "", c->p[4] & 2 ? " knorm" : "", in_place ? " in place" : "");
@@ -258,6 +263,8 @@ const struct oc_case oc_cases_grad[] = {
     BOTH(ROPE, 0, 1, 1, 1, 2, 0),
     BOTH(ROPE, 0, 0, 2, 1, 8, 3),
     BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 0),
+    BOTH(ROPE, 0, 9, 4, 2, 64, 4),
+    BOTH(ROPE, 0, 5, 3, 1, 10, 7),
     BOTH(ROPE, OC_IN_PLACE, 5, 6, 2, 64, 0),
     BOTH(ROPE, OC_IN_PLACE | OC_GAPS, 13, 4, 4, 16, 3),
     BOTH(ROPE, 0, 17, 8, 2, 128, 3),

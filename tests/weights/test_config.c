@@ -47,6 +47,47 @@ static void read_bad(const char *text, int code, const char *param, const char *
  * duplicate, so the text is cut before it). */
 #define LLAMA(more) TINY("llama", more)
 
+static void test_kinds(void **state)
+{
+    struct hzp_model_config c =
+        read_good(TINY("granite", ", \"embedding_multiplier\": 12, \"residual_multiplier\": 0.5, "
+                                  "\"attention_multiplier\": 0.25, \"logits_scaling\": 8"),
+                  NULL);
+    assert_float_equal(c.embed_scale, 24, 0);
+    assert_float_equal(c.norm_eps, 4e-5, 1e-10);
+    assert_float_equal(c.attn_scale, 0.25, 0);
+    assert_float_equal(c.logits_scale, 0.125, 0);
+    read_bad(TINY("granite", ", \"logits_scaling\": null"), HZP_EFORMAT, "logits_scaling", "null");
+    read_bad(TINY("granite", ", \"residual_multiplier\": 0"), HZP_EFORMAT, "residual_multiplier",
+             "possible");
+    read_bad(LLAMA(", \"logits_scaling\": 8"), HZP_EUNSUP, "logits_scaling", "llama");
+
+    c = read_good(TINY("smollm3", ", \"no_rope_layers\": [1, 0, 1, 0]"), NULL);
+    assert_true(c.tied && hzp_config_kind(&c, 1)->no_rope && !hzp_config_kind(&c, 2)->no_rope);
+    c = read_good(TINY("smollm3", ", \"no_rope_layer_interval\": 3"), NULL);
+    assert_true(hzp_config_kind(&c, 2)->no_rope && !hzp_config_kind(&c, 1)->no_rope);
+    assert_false(hzp_config_has_no_rope(&(struct hzp_model_config){.layers = 3}));
+    read_bad(TINY("smollm3", ", \"no_rope_layers\": [1, 0]"), HZP_EFORMAT, "no_rope_layers",
+             "at least");
+    read_bad(TINY("smollm3", ", \"no_rope_layers\": [1, 0, 2]"), HZP_EFORMAT, "no_rope_layers",
+             "other than");
+    read_bad(LLAMA(", \"no_rope_layers\": [1, 0, 1]"), HZP_EUNSUP, "no_rope_layers", "llama");
+
+    c = read_good(TINY("phi3", ", \"partial_rotary_factor\": 0.7"), NULL);
+    assert_int_equal(c.rotary, 4);
+    read_bad(TINY("phi3", ", \"partial_rotary_factor\": 0.5"), HZP_EFORMAT, "partial_rotary_factor",
+             "even");
+    c = read_good(TINY("ministral3", ", \"head_dim\": 6, \"rope_parameters\": {\"rope_type\": "
+                                     "\"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1, "
+                                     "\"original_max_position_embeddings\": 16}"),
+                  NULL);
+    assert_int_equal(c.positions, 16);
+    read_bad(TINY("ministral3", ""), HZP_EFORMAT, "llama_4_scaling_beta", "missing");
+    read_bad(TINY("gemma9", ", \"sliding_window\": 8, \"final_logit_softcapping\": 30, "
+                            "\"num_experts\": 4"),
+             HZP_EUNSUP, "model_type", "needs experts, a cap of logits, windows of attention");
+}
+
 static void test_families(void **state)
 {
     for (int i = 0; i < HZP_COUNT(tiny_models); i++) {
@@ -60,8 +101,10 @@ static void test_families(void **state)
         assert_int_equal(c.heads.kv_heads, 2);
         assert_int_equal(c.heads.dim, qwen3 ? 10 : 6);
         assert_int_equal(c.positions, 64);
-        assert_float_equal(c.norm_eps, 1e-5, 1e-12);
-        assert_float_equal(c.rope_theta, 10000, 0);
+        double residual = !strcmp(c.family, "granite") ? 0.22 : 1;
+        bool smollm3 = !strcmp(c.family, "smollm3");
+        assert_float_equal(c.norm_eps * residual * residual, 1e-5, 1e-11);
+        assert_float_equal(c.rope_theta, smollm3 ? 2e6 : 10000, 0);
         assert_int_equal(c.qkv_bias, qwen2);
         assert_int_equal(c.qk_norm, qwen3);
         assert_int_equal(c.tied, strstr(tiny_models[i], "embeddings\": true") != NULL);
@@ -137,8 +180,29 @@ static void test_rope_kinds(void **state)
     assert_float_equal(c.rope_factor, 2, 0);
     read_bad(LLAMA(", \"rope_theta\": 1e400"), HZP_EFORMAT, "rope_theta", "possible");
     read_bad(LLAMA(", \"rope_theta\": NaN"), HZP_EFORMAT, "rope_theta", "possible");
-    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}"), HZP_EUNSUP,
-             "rope_scaling", "yarn");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}"), HZP_EUNSUP,
+             "rope_scaling", "dynamic");
+    c = read_good(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}"), NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_YARN);
+    assert_int_equal(c.positions, 128);
+    assert_float_equal(c.rope_amplitude, 0.1 * log(2) + 1, 1e-12);
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"truncate\": 1}"), HZP_EFORMAT,
+             "truncate", "neither");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"yarn\", \"short_factor\": [1]}"), HZP_EUNSUP,
+             "rope_scaling", "short_factor");
+    read_bad(LLAMA(", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1]}"),
+             HZP_EFORMAT, "short_factor", "3 numbers");
+    c = read_good(LLAMA(", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": "
+                        "\"su\", \"short_factor\": [1, 1.5, 2], \"long_factor\": [1, 4, 8]}"),
+                  NULL);
+    assert_int_equal(c.rope_scaling, HZP_ROPE_LONG);
+    assert_float_equal(c.rope_amplitude, sqrt(1.5), 1e-12); /* 1 + log 4 / log 16 */
+    assert_float_equal(c.rope_long[2], 8, 0);
+    float table[17 * 6];
+    hzp_rope_table(&c, 16, table); /* no text beyond 16: the short list */
+    assert_float_equal(table[6 + 2], sqrt(1.5) * cos(pow(1e4, -4.0 / 6) / 2), 1e-6);
+    hzp_rope_table(&c, 17, table);
+    assert_float_equal(table[6 + 2], sqrt(1.5) * cos(pow(1e4, -4.0 / 6) / 8), 1e-6);
     read_bad(LLAMA(", \"rope_scaling\": {\"factor\": 2}"), HZP_EFORMAT, "rope_scaling",
              "rope_type");
     read_bad(LLAMA(", \"rope_scaling\": 2"), HZP_EFORMAT, "rope_scaling", "object");
@@ -483,13 +547,14 @@ static void test_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),   cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_rope_kinds), cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_windows),    cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_types),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ranges),     cmocka_unit_test(test_hostile_json),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_ids_outside),
-        cmocka_unit_test(test_nulls),      cmocka_unit_test(test_python_numbers),
+        cmocka_unit_test(test_kinds),          cmocka_unit_test(test_families),
+        cmocka_unit_test(test_llama3),         cmocka_unit_test(test_rope_kinds),
+        cmocka_unit_test(test_rope_table),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_hostile_json),   cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_ids_outside),    cmocka_unit_test(test_nulls),
+        cmocka_unit_test(test_python_numbers),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

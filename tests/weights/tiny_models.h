@@ -21,6 +21,10 @@ static const char *const tiny_models[] = {
     TINY("qwen2", ", \"tie_word_embeddings\": false, \"use_sliding_window\": false"),
     TINY("qwen3", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
     TINY("qwen3", ", \"tie_word_embeddings\": false, \"head_dim\": 10"),
+    TINY("granite", ", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
+                    "\"attention_multiplier\": 0.015625, \"logits_scaling\": 8.0"),
+    TINY("smollm3", ", \"tie_word_embeddings\": true, \"no_rope_layers\": [1, 0, 1]"),
+    TINY("phi3", ", \"partial_rotary_factor\": 0.7"),
 };
 
 #endif

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compare random tiny models of every family with `transformers`.
+
+    ninja -C build tests/golden/test_golden
+    python3 dev/families.py build [--backend ref] [--seed N] [--rounds N] [FAMILY ...]
+
+For each family and round a configuration is drawn (odd sizes, tied and untied, every kind of rotation
+that the family has) and a golden directory written as dev/golden.py does, which compares logits and
+gradients with transformers. test_golden then compares logits, every gradient, ten updates, 32 greedy
+tokens and the saved tensors; last, transformers loads what was saved and has to give the same logits.
+Prints a line per model; exits with 1 at the first difference.
+
+Needs torch, transformers, safetensors and numpy.
+"""
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+import golden
+import torch
+from transformers import AutoModelForCausalLM
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3")
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+           "granite": "Granite", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3"}
+
+
+def yarn(draw, original):
+    return {"rope_type": "yarn", "factor": draw.choice([1.5, 4.0, 16.0]),
+            "beta_fast": draw.choice([4.0, 32.0]), "beta_slow": draw.choice([0.5, 1.0]),
+            "original_max_position_embeddings": original}
+
+
+def rotation(draw, family, rotated):
+    """Fields of config.json for a kind of rotation."""
+    if family == "phi3":
+        pairs = rotated // 2
+        lists = {name: [1 + draw.randrange(16) / 8 for _ in range(pairs)]
+                 for name in ("short_factor", "long_factor")}
+        return draw.choice([{"rope_scaling": None}, {"rope_scaling": {"type": "longrope", **lists}}])
+    if family == "ministral3":
+        more = draw.choice([{}, {"mscale": 1.0, "mscale_all_dim": draw.choice([0.5, 1.0])}])
+        return {"rope_theta": None, "rope_parameters": {
+            "rope_theta": 500.0, "llama_4_scaling_beta": 0.1, **yarn(draw, 1024), **more}}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+              "original_max_position_embeddings": 64}
+    return {"rope_scaling": draw.choice([
+        None, {"rope_type": "linear", "factor": 2.5}, llama3, yarn(draw, 64)])}
+
+
+def configuration(draw, family):
+    # of the size of dev/golden.py's models: test_golden's tolerances are those of float32 for them
+    heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
+    dim = draw.choice([6, 8])
+    nested = family in ("qwen3", "ministral3")  # the head's width is its own
+    width = draw.choice([18, 22]) if nested else heads * dim
+    layers = draw.choice([2, 3])
+    partial = draw.choice([1.0, 4 / dim]) if family == "phi3" else 1.0
+    config = {
+        "architectures": [CLASSES[family] + "ForCausalLM"], "model_type": family,
+        "rms_norm_eps": draw.choice([1e-6, 1e-5]), "rope_theta": draw.choice([500.0, 10000.0]),
+        **golden.COMMON, "sliding_window": None, "use_sliding_window": False, "pad_token_id": 0,
+        "max_position_embeddings": 4096, "tie_word_embeddings": draw.random() < 0.5,
+        **golden.sizes(width, draw.choice([21, 33]), layers, heads, kv_heads,
+                       draw.choice([37, 53])),
+        **rotation(draw, family, int(dim * partial))}
+    if nested:
+        config["head_dim"] = dim
+    if family == "granite":
+        config |= {"embedding_multiplier": draw.choice([1.0, 12.0]),
+                   "residual_multiplier": draw.choice([0.22, 1.0]),
+                   "attention_multiplier": draw.choice([0.125, 0.3]),
+                   "logits_scaling": draw.choice([1.0, 3.0, 8.0])}
+    if family == "smollm3":
+        config |= draw.choice([{"no_rope_layers": [draw.randrange(2) for _ in range(layers)]},
+                               {"no_rope_layer_interval": 2}])
+    if family == "phi3":
+        config |= {"partial_rotary_factor": partial, "original_max_position_embeddings": 1024}
+    return {key: value for key, value in config.items()
+            if value is not None or key in ("sliding_window", "rope_scaling")}
+
+
+def same_logits(first, second):
+    ids = torch.tensor([[5, 9, 11, 7, 30, 3, 12]])
+    found = []
+    for directory in (first, second):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        wrong = {kind: sorted(map(str, names)) for kind, names in info.items() if names}
+        if wrong:
+            sys.exit(f"{directory}: {wrong}")
+        with torch.no_grad():
+            found.append(model(ids, use_cache=False).logits)
+    if not torch.equal(*found):
+        sys.exit(f"{second}: other logits than {first}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", metavar="BUILD_DIR")
+    parser.add_argument("families", nargs="*", default=FAMILIES, metavar="FAMILY")
+    parser.add_argument("--backend", default="ref")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    test = os.path.join(args.build, "tests", "golden", "test_golden")
+    with tempfile.TemporaryDirectory() as root:
+        for family in args.families:
+            for i in range(args.rounds):
+                name = f"{family}-{args.seed + i}"
+                draw = random.Random(name)
+                golden.MODELS[name] = (draw.random() < 0.5, configuration(draw, family))
+                golden.write_model(name, root)
+                saved = os.path.join(root, name + "-saved")
+                done = subprocess.run([test, args.backend, os.path.join(root, name)], check=False,
+                                      env={**os.environ, "GOLDEN_SAVE": saved})
+                if done.returncode:
+                    sys.exit(f"{name}: {golden.MODELS[name]}")
+                same_logits(os.path.join(root, name), saved)
+
+
+if __name__ == "__main__":
+    main()
