@@ -532,7 +532,7 @@ def write_model(name, root):
             "lr_peak": LR_PEAK, "lr_floor": LR_FLOOR, "warmup_steps": WARMUP_STEPS,
             "total_steps": STEPS, "beta1": BETA1, "beta2": BETA2, "eps": EPS,
             "weight_decay": WEIGHT_DECAY,
-            "clip_norm": CLIP_NORM.get(name, CLIP_NORM_OTHERS), "steps": steps,
+            "clip_norm": CLIP_NORM.get(config["model_type"], CLIP_NORM_OTHERS), "steps": steps,
             "loss_after": {key: gradients(config, end, batch)["loss"]
                            for key, batch in batches.items()}},
         "accumulate": accumulated,

@@ -162,6 +162,10 @@ static int read_stretch(const struct hzp_config_source *src, const struct hzp_fa
             c->positions = (int32_t)longest;
     }
     c->rope_amplitude = given != 0 ? given : c->rope_amplitude;
+    if (!(c->rope_amplitude > 0 && c->rope_amplitude < 1e6)) /* of one original position */
+        return HZP_CONFIG_FAIL(
+            src, HZP_EFORMAT, original, "%s: %s %d and factor %g make attention's factor %g",
+            src->path, original, c->rope_original_positions, c->rope_factor, c->rope_amplitude);
     return HZP_OK;
 }
 

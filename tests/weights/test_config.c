@@ -83,6 +83,9 @@ static void test_kinds(void **state)
                   NULL);
     assert_int_equal(c.positions, 16);
     read_bad(TINY("ministral3", ""), HZP_EFORMAT, "llama_4_scaling_beta", "missing");
+    read_bad(LLAMA(", \"original_max_position_embeddings\": 1, \"rope_scaling\": {\"type\": "
+                   "\"su\", \"short_factor\": [1, 1.5, 2], \"long_factor\": [1, 4, 8]}"),
+             HZP_EFORMAT, "original_max_position_embeddings", "inf");
     read_bad(TINY("gemma9", ", \"sliding_window\": 8, \"final_logit_softcapping\": 30, "
                             "\"num_experts\": 4"),
              HZP_EUNSUP, "model_type", "needs experts, a cap of logits, windows of attention");
