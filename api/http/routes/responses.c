@@ -181,8 +181,13 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
         !json_is_string(json_object_get(tool, "name")))
         return hzp_blocks_wrong(reterr, path,
                                 "must be a function with a name: there are no other tools");
-    *ret = json_copy((json_t *)tool);
-    json_object_del(*ret, "type");
+    static const char *const names[][2] = {{"name", "name"},
+                                           {"description", "description"},
+                                           {"parameters", "parameters"},
+                                           {"strict", "strict"},
+                                           {NULL, NULL}};
+    *ret = json_object();
+    hzp_blocks_copy(tool, names, *ret);
     return HZP_OK;
 }
 
