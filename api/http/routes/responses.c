@@ -358,11 +358,12 @@ static json_t *response_json(const struct hzp_answer *a, json_t *items)
                             : json_null());
     json_object_set_new(
         json, "usage",
-        items ? json_pack("{s:I, s:{s:I}, s:I, s:{s:I}, s:I}", "input_tokens",
+        items ? json_pack("{s:I, s:{s:I, s:i}, s:I, s:{s:I}, s:I}", "input_tokens",
                           (json_int_t)usage.prompt, "input_tokens_details", "cached_tokens",
-                          (json_int_t)usage.cached, "output_tokens", (json_int_t)usage.generated,
-                          "output_tokens_details", "reasoning_tokens", (json_int_t)usage.reasoned,
-                          "total_tokens", (json_int_t)(usage.prompt + usage.generated))
+                          (json_int_t)usage.cached, "cache_write_tokens", 0, "output_tokens",
+                          (json_int_t)usage.generated, "output_tokens_details", "reasoning_tokens",
+                          (json_int_t)usage.reasoned, "total_tokens",
+                          (json_int_t)(usage.prompt + usage.generated))
               : json_null());
     json_object_update_missing(json, a->c->params.asked);
     if (items)
