@@ -68,7 +68,17 @@ def table(schema):
             whys.setdefault(why, []).append(f"`{name}`")
         lines += paragraph("Refused, unless the value asks for nothing: " + "; ".join(
             f"{', '.join(names)} ({why})" for why, names in whys.items()) + ".")
+    for is_open, words in ((False, "refused"), (True, "ignored and listed")):
+        rows = [f"`{path}` ({', '.join(known(row['names']))})"
+                for path, row in sorted(schema.get("x-members", {}).items()) if row["open"] == is_open]
+        if rows:
+            lines += paragraph(f"Objects whose other members are {words}: " + "; ".join(rows) + ".")
     return "\n".join(lines) + "\n"
+
+
+def known(names):
+    """The members of an object, as x-members has them."""
+    return [f"`{n[1:]}` without effect" if n[0] == "-" else f"`{n}`" for n in names.split()]
 
 
 def made(text, openapi):

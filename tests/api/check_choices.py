@@ -45,3 +45,18 @@ def test_common_beginnings(server):
     assert asked == 4 * answer.usage.prompt_tokens
     # seven of the eight choices find all whole pages of what they have in common
     assert hits >= 0.6 * 7 / 8 * asked, (hits, asked)
+
+
+def test_tokens_that_are_no_character(server):
+    """Each has a key of its own among the likeliest, and its own log-probability there."""
+    status, _, told = server.post("/tokenize", {"prompt": "\U0001f600", "add_special_tokens": False})
+    halves = sorted(set(told["tokens"][-4:]))  # the bytes of the character
+    assert status == 200 and len(halves) == 4, told
+    status, _, answer = server.post("/v1/completions", {
+        "prompt": halves, "max_tokens": 4, "logprobs": 20, "echo": True, "allowed_token_ids": halves})
+    assert status == 200, answer
+    said = answer["choices"][0]["logprobs"]
+    assert set(said["tokens"]) == {rf"bytes:\x{byte:02x}" for byte in "\U0001f600".encode()} \
+        and len(said["tokens"]) == 8, said["tokens"]
+    for token, own, likeliest in list(zip(said["tokens"], said["token_logprobs"], said["top_logprobs"]))[1:]:
+        assert likeliest[token] == own and 20 <= len(likeliest) <= 21, (token, own, likeliest)

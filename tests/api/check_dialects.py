@@ -154,3 +154,30 @@ def check_calls(server, asked, function):
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": made["content"][1]["id"],
                                       "content": [{"type": "text", "text": "Nobody."}]}]}]
     assert server.post("/v1/messages", {**body, "messages": back})[0] == 200
+
+
+def check_reasoned(server, chat, asked, fields):
+    """Every shape says how many tokens begin within the reasoning."""
+    extra = {"return_token_ids": True, **fields["extra"]}
+    whole = chat(server, asked, **{**fields, "extra": extra})
+    ids = whole.choices[0].token_ids
+    before = [server.post("/detokenize", {"tokens": ids[:i]})[2]["prompt"] for i in range(len(ids))]
+    end = server.post("/detokenize", {"tokens": ids})[2]["prompt"].index("</think>")
+    want = sum("<think>" in text and len(text) < end for text in before)
+    assert 3 < want < len(ids) - 3, (want, before)
+    counts = [whole.usage.completion_tokens_details.reasoning_tokens]
+    for options in ({"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}):
+        usage = [chunk.usage for chunk in chat(server, asked, stream=True, stream_options=options, **fields)
+                 if chunk.usage]
+        seen = [u.completion_tokens_details.reasoning_tokens for u in usage]
+        assert seen == sorted(seen), seen
+        counts.append(seen[-1])
+    hidden = {**fields, "extra": {"include_reasoning": False, **fields["extra"]}}
+    counts.append(chat(server, asked, **hidden).usage.completion_tokens_details.reasoning_tokens)
+    body = {"input": asked, "max_output_tokens": 150, "temperature": 0,
+            "tools": [{"type": "function", **tool["function"]} for tool in fields["tools"]]}
+    answer = server.client.responses.create(model=server.model, **body)
+    counts.append(answer.usage.output_tokens_details.reasoning_tokens)
+    *_, last = server.client.responses.create(model=server.model, stream=True, **body)
+    counts.append(last.response.usage.output_tokens_details.reasoning_tokens)
+    assert counts == [want] * 6, (counts, want)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of fields (api/http/routes/field_table.c), the parsers, what a server accepts and docs/API.md:
 tests for a server that another program starts (test_chat.py)."""
+import http.client
 import json
 import pathlib
 import re
@@ -29,6 +30,53 @@ BODIES = {
 INSTEAD = {("TokenizeRequest", "prompt"): {"prompt": "a"}}
 # The fields of VersionAction and the action of a version that takes each.
 ACTIONS = {"directory": "export", "lessons": "activate", "name": "name", "optimizer": "activate"}
+
+
+# A good body of each object that has a row of its own, without it; and the object.
+TOOL = {"name": "look", "parameters": {"type": "object"}}
+CHAT_TOOLS = {"tools": [{"type": "function", "function": TOOL}]}
+FORMATS = {"response_format": {"type": "json_object"}, "response_format.json_schema": {
+    "name": "a", "schema": {"type": "object"}}, "stream_options": {"include_usage": False}}
+MEMBERS = {
+    "CompletionRequest": FORMATS,
+    "ChatRequest": {**FORMATS, "messages[].content[]": {"type": "text", "text": "a"},
+                    "tool_choice": {"type": "function", "function": {"name": "look"}},
+                    "tool_choice.function": {"name": "look"}},
+    "TokenizeRequest": {"messages[].content[]": {"type": "text", "text": "a"},
+                        "tool_choice": {"type": "function", "function": {"name": "look"}},
+                        "tool_choice.function": {"name": "look"}},
+    "ResponsesRequest": {"input[]": {"role": "user", "content": "a"},
+                         "input[].content[]": {"type": "input_text", "text": "a"},
+                         "input[].output[]": {"type": "input_text", "text": "a"},
+                         "input[].summary[]": {"type": "summary_text", "text": "a"},
+                         "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}},
+                         "text.format": {"type": "text"}, "tool_choice": {"type": "function", "name": "look"},
+                         "tools[]": {"type": "function", **TOOL}},
+    "MessagesRequest": {"messages[]": MESSAGES[0], "messages[].content[]": {"type": "text", "text": "a"},
+                        "messages[].content[].content[]": {"type": "text", "text": "a"},
+                        "system[]": {"type": "text", "text": "a"}, "thinking": {"type": "disabled"},
+                        "tool_choice": {"type": "auto"},
+                        "tools[]": {"name": "look", "input_schema": {"type": "object"}}},
+}
+MEMBERS["CountTokensRequest"] = MEMBERS["MessagesRequest"]
+# What stands around the object, {} where it is.
+AROUND = {
+    "messages[].content[]": {"messages": [{"role": "user", "content": [{}]}]},
+    "response_format.json_schema": {"response_format": {"type": "json_schema", "json_schema": {}}},
+    "stream_options": {"stream": True, "stream_options": {}},
+    "tool_choice": {"tool_choice": {}}, "tool_choice.function": {"tool_choice": {"type": "function", "function": {}}},
+    "input[]": {"input": [{}]}, "input[].content[]": {"input": [{"role": "user", "content": [{}]}]},
+    "input[].output[]": {"input": [
+        {"role": "user", "content": "a"}, {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": [{}]}]},
+    "input[].summary[]": {"input": [{"role": "user", "content": "a"}, {"type": "reasoning", "summary": [{}]}]},
+    "text.format": {"text": {"format": {}}}, "tools[]": {"tools": [{}]}, "messages[]": {"messages": [{}]},
+    "messages[].content[].content[]": {"messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{}]}]}]},
+    "system[]": {"system": [{}]},
+}
 
 
 def openapi(server):
@@ -149,6 +197,69 @@ def test_server_keeps_the_table(server):
         else:
             assert status == 400 and answer["error"]["param"] == "no_such", answer
     assert seen == set(BODIES), seen
+
+
+def filled(around, what):
+    """The value with the object in place of {}."""
+    if around == {}:
+        return what
+    if isinstance(around, dict):  # arguments of calls are strings, and inputs are no such object
+        return {k: v if k == "input" and isinstance(v, dict) else filled(v, what) for k, v in around.items()}
+    return [filled(v, what) for v in around] if isinstance(around, list) else around
+
+
+def member_of(server, path, body):
+    """Which members are ignored, or the one that is refused, without the indices of lists."""
+    c = http.client.HTTPConnection("127.0.0.1", server.port)
+    c.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    answer = c.getresponse()
+    text = answer.read().decode()
+    c.close()
+    if answer.headers["Content-Type"].startswith("text/event-stream"):
+        text = [line for line in text.split("\n") if "hzpserve\":" in line][-1].removeprefix("data: ")
+    made = json.loads(text)
+    assert answer.status in (200, 400), made
+    names = [made["error"]["param"]] if answer.status == 400 else made.get("hzpserve", {}).get("ignored", [])
+    return answer.status, [re.sub(r"\[\d+\]", "[]", name or "") for name in names], made
+
+
+def test_members(server):
+    """A member that an object within a field does not have is refused, or listed as ignored."""
+    seen = set()
+    for name, _, path, schema in sets(server):
+        rows = schema.get("x-members", {})
+        assert set(rows) == set(MEMBERS.get(name, {})), (name, set(rows) ^ set(MEMBERS.get(name, {})))
+        for at, row in rows.items():
+            what, around = MEMBERS[name][at], AROUND.get(at, {at: {}})
+            body = {**BODIES[name], **filled(around, what)}
+            if "tool_choice" in body:
+                body |= {"tools": [MEMBERS[name]["tools[]"]]} if "tools[]" in rows else CHAT_TOOLS
+            words = row["names"].split()
+            assert set(what) <= set(words), (name, at)
+            good, _, made = member_of(server, path, body)  # this model cannot be asked for a call
+            assert good == 200 or "cannot be asked for" in made["error"]["message"], (name, at, made)
+            for member in ["no_such"] + [word[1:] for word in words if word[0] == "-"]:
+                body |= filled(around, {**what, member: {"a": 1}})
+                status, names, made = member_of(server, path, body)
+                assert status == (400 if member == "no_such" and not row["open"] else good), (name, at, made)
+                assert f"{at}.{member}" in names or name in ("TokenizeRequest", "CountTokensRequest"), (at, made)
+                body |= filled(around, {**what, member: None})
+                status, names, made = member_of(server, path, body)
+                assert status == good and f"{at}.{member}" not in names, (name, at, made)
+            seen.add((name, at))
+    assert len(seen) > 25, seen
+
+
+def test_members_of_the_template(server):
+    """What is given to the template and not read by it is listed, too; what it reads is not."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}, "thought": "x"}
+    body = {"max_tokens": 0, "messages": [{**MESSAGES[0], "mood": "glad", "tags": 1},
+                                          {"role": "assistant", "content": None, "tool_calls": [call]},
+                                          {"role": "tool", "content": "4", "tool_call_id": "1", "tags": None}],
+            "tools": [{"type": "function", "defer": True, "function": {**TOOL, "returns": {"type": "string"}}}]}
+    _, names, made = member_of(server, "/v1/chat/completions", body)
+    assert sorted(names) == ["messages[].mood", "messages[].tags", "messages[].tool_calls[].thought",
+                             "tools[].defer", "tools[].function.returns"], made
 
 
 def check_version_action(server):

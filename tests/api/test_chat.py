@@ -525,9 +525,9 @@ def test_tools():
             assert [(c.index, c.function.name) for c in calls if c.id] == [(0, "look")]
             assert json.loads("".join(c.function.arguments for c in calls)) == {"at": "Tarn"}
             check_calls(server, "Look at Tarn", tools[0]["function"])
-            hidden = chat(server, asked, **{**fields, "extra": {"include_reasoning": False,
-                                                                "ignore_eos": False}})
+            hidden = chat(server, asked, **{**fields, "extra": {"include_reasoning": False, "ignore_eos": False}})
             assert not hasattr(hidden.choices[0].message, "reasoning_content")
+            check_reasoned(server, chat, asked, fields)
             check_required(server, asked)
             # without tools, or with others, the call is text
             plain = chat(server, asked, max_tokens=150, extra={"ignore_eos": False}).choices[0]

@@ -170,7 +170,7 @@ static void issue_rows(const struct rig *g)
     ISSUE(embed, {.table = wide, .y = y, .id = ints});
     ISSUE(swiglu, {wide, half});
     ISSUE(swiglu_bwd, {wide, half, other});
-    ISSUE(cast, {x, other});
+    ISSUE(cast, {.x = x, .y = other});
     ISSUE(fill, {x, 1});
     ISSUE(noise, {.y = wide, .deviation = 1});
     ISSUE(adamw, {.from = x,

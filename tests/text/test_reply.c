@@ -479,6 +479,52 @@ static void arguments_arrive(void **state)
     }
 }
 
+/* Each character is a token, and so many of them are reasoning. */
+static void expect_reasoned(struct hzp_reply_rules rules, const char *text, int32_t want)
+{
+    int32_t offset[256], tokens = 0;
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++)
+        if (((unsigned char)text[i] & 0xC0) != 0x80) {
+            offset[tokens] = tokens;
+            tokens++;
+        }
+    for (size_t cut = 0; cut <= n; cut++) {
+        struct hzp_reply *reply;
+        int32_t before = 0, now;
+        assert_int_equal(hzp_reply_create(&rules, &reply), HZP_OK);
+        for (size_t at = 0, step; at < n; at += step) {
+            step = HZP_MIN(cut == 0 ? 1 : at == 0 ? cut : n - at, n - at);
+            assert_int_equal(hzp_reply_feed(reply, text + at, step, at + step == n), HZP_OK);
+            now = hzp_reply_reasoned(reply, offset, tokens);
+            assert_true(now >= before);
+            before = now;
+        }
+        if (before != want)
+            fail_msg("%s: %d tokens of reasoning, not %d (cut at %zu)", text, before, want, cut);
+        hzp_reply_destroy(reply);
+    }
+}
+
+static void reasoned(void **state)
+{
+    const struct hzp_reply_rules outside = {.reasoning = true},
+                                 inside = {.reasoning = true, .inside = true, .hide = true};
+    struct hzp_reply_rules channels = {
+        .channels = true, .calls = HZP_CALLS_CHANNELS, .names = json_pack("{s:b}", "f", 1)};
+    expect_reasoned(outside, " <think>\nwh\xC3\xA4\n</think>\n\nYes <b>.", 5);
+    expect_reasoned(outside, "Just <think>text</think>", 0);
+    expect_reasoned(outside, "<think>cut </thi", 9);
+    expect_reasoned(outside, "<think></think>Yes", 0);
+    expect_reasoned(inside, "why\n</think>\n\nYes", 4);
+    expect_reasoned(channels,
+                    ("<|channel|>analysis<|message|>why <|x<|end|><|start|>assistant<|channel|>"
+                     "analysis<|message|>so<|channel|>final<|message|>Yes."),
+                    7 + 2);
+    expect_reasoned(channels, "<|channel|>analysis to=functions.f<|message|>{}<|call|>", 0);
+    json_decref(channels.names);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,7 +533,7 @@ int main(void)
         cmocka_unit_test(mistral),    cmocka_unit_test(glm),
         cmocka_unit_test(channels),   cmocka_unit_test(arguments_arrive),
         cmocka_unit_test(odd_hermes), cmocka_unit_test(odd_others),
-        cmocka_unit_test(own_ids),
+        cmocka_unit_test(own_ids),    cmocka_unit_test(reasoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

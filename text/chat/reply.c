@@ -83,6 +83,8 @@ int hzp_reply_create(const struct hzp_reply_rules *rules, struct hzp_reply **ret
                    : rules->reasoning ? HZP_REPLY_BEGIN
                                       : HZP_REPLY_CONTENT;
     reply->after_mark = rules->inside;
+    if (rules->inside && !rules->channels)
+        hzp_reply_reasoning_begin(reply);
     *ret = reply;
     return HZP_OK;
 }
@@ -97,6 +99,7 @@ void hzp_reply_destroy(struct hzp_reply *reply)
     hzp_textbuf_fini(&reply->held);
     hzp_textbuf_fini(&reply->redo);
     free(reply->part);
+    free(reply->span);
     free(reply);
 }
 
@@ -201,6 +204,59 @@ int hzp_reply_watch(struct hzp_reply *reply, char c, const char *const *mark, in
     }
 }
 
+/* ---- where the reasoning is ---- */
+
+static size_t codes_of(const struct hzp_textbuf *text)
+{
+    size_t codes = 0;
+    for (size_t i = 0; i < text->bytes; i++)
+        codes += ((unsigned char)text->data[i] & 0xC0) != 0x80;
+    return codes;
+}
+
+void hzp_reply_reasoning_begin(struct hzp_reply *reply)
+{
+    if (reply->spans == reply->spans_room) {
+        reply->spans_room = HZP_MAX(2 * reply->spans_room, 2);
+        reply->span = hzp_xrealloc(reply->span, (size_t)reply->spans_room * sizeof(*reply->span));
+    }
+    size_t at = reply->codes - codes_of(&reply->redo);
+    reply->span[reply->spans++] = (struct hzp_reply_span){at, SIZE_MAX};
+}
+
+void hzp_reply_reasoning_end(struct hzp_reply *reply, const char *mark)
+{
+    struct hzp_reply_span *last = reply->spans ? &reply->span[reply->spans - 1] : NULL;
+    if (last && last->to == SIZE_MAX)
+        last->to = reply->codes - codes_of(&reply->redo) - strlen(mark);
+}
+
+/* The first token that does not begin before this place. */
+static int32_t first_token(const int32_t *offset, int32_t tokens, size_t place)
+{
+    int32_t low = 0, high = tokens;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if ((size_t)offset[mid] < place)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+int32_t hzp_reply_reasoned(const struct hzp_reply *reply, const int32_t *offset, int32_t tokens)
+{
+    int32_t sum = 0;
+    for (int32_t i = 0; i < reply->spans; i++) {
+        const struct hzp_reply_span *span = &reply->span[i];
+        /* what is held may become the mark of its end */
+        size_t to = span->to == SIZE_MAX ? reply->codes - codes_of(&reply->held) : span->to;
+        sum += first_token(offset, tokens, to) - first_token(offset, tokens, span->from);
+    }
+    return sum;
+}
+
 /* ---- reasoning and content ---- */
 
 static int step_begin(struct hzp_reply *reply, char c)
@@ -220,6 +276,7 @@ static int step_begin(struct hzp_reply *reply, char c)
     if (!found)
         return hzp_reply_again(reply, 0);
     hzp_reply_drop(reply);
+    hzp_reply_reasoning_begin(reply);
     return HZP_OK;
 }
 
@@ -230,6 +287,7 @@ static int step_reasoning(struct hzp_reply *reply, char c)
     if (found <= 0)
         return found;
     hzp_reply_drop(reply);
+    hzp_reply_reasoning_end(reply, end);
     reply->state = HZP_REPLY_CONTENT;
     reply->after_mark = true;
     return HZP_OK;
@@ -296,6 +354,7 @@ static step *const steps[] = {
 /* Takes the byte, and whatever is taken again because of it. */
 static int take(struct hzp_reply *reply, char c)
 {
+    reply->codes += ((unsigned char)c & 0xC0) != 0x80;
     HZP_TRY(steps[reply->state](reply, c));
     while (reply->redo.bytes) {
         char next = reply->redo.data[--reply->redo.bytes];

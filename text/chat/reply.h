@@ -82,6 +82,11 @@ struct hzp_reply_part {
     size_t from, to; /* bytes of its text */
 };
 
+/* Code points of the text within one piece of reasoning, without its marks. */
+struct hzp_reply_span {
+    size_t from, to;
+};
+
 /* What is known of the call that is being read. */
 struct hzp_reply_reading {
     bool bare;   /* no mark opened it */
@@ -113,8 +118,11 @@ struct hzp_reply {
     size_t blanks;           /* with which held begins */
     struct hzp_reply_call call[HZP_REPLY_CALLS_MAX];
     int calls;
-    uint64_t id_seed; /* the calls' ids follow from it; 0: they are random */
-    size_t fed;       /* bytes of the text so far */
+    uint64_t id_seed;            /* the calls' ids follow from it; 0: they are random */
+    size_t fed;                  /* bytes of the text so far */
+    size_t codes;                /* code points of them that were taken */
+    struct hzp_reply_span *span; /* of the reasoning; while one lasts, its end is SIZE_MAX */
+    int32_t spans, spans_room;
     struct hzp_reply_reading reading;
     struct hzp_json_scan scan;
     enum hzp_reply_kind body; /* where the body of a channel goes */
@@ -143,6 +151,10 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
 /* The message so far, and what is new in it since the last delta. */
 json_t *hzp_reply_message(const struct hzp_reply *reply);
 json_t *hzp_reply_delta(struct hzp_reply *reply);
+
+/* How many of the tokens begin within the reasoning; blanks around it count, its marks do not.
+ * offset: code points of the text before each token, in order.  Never less than before. */
+int32_t hzp_reply_reasoned(const struct hzp_reply *reply, const int32_t *offset, int32_t tokens);
 
 /* The next new piece, in the order of the text; text is valid until the next feed; *ret_first: it
  * begins its call.  Not together with deltas.  False: there is none. */

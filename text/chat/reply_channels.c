@@ -24,6 +24,7 @@ int hzp_reply_end_body(struct hzp_reply *reply, int mark)
     const char *text = hzp_reply_ends[mark];
     bool header = text == hzp_mark_start || text == hzp_mark_channel;
     hzp_reply_drop(reply);
+    hzp_reply_reasoning_end(reply, text);
     reply->state = HZP_REPLY_HEADER;
     reply->begun = true;
     return header ? hzp_reply_redo(reply, text, strlen(text)) : HZP_OK;
@@ -92,6 +93,8 @@ int hzp_reply_step_header(struct hzp_reply *reply, char c)
                        ? HZP_REPLY_BRACE
                        : HZP_REPLY_BODY;
     hzp_reply_drop(reply);
+    if (reply->state == HZP_REPLY_BODY && reply->body == HZP_REPLY_IS_REASONING)
+        hzp_reply_reasoning_begin(reply);
     return HZP_OK;
 }
 

@@ -32,6 +32,11 @@ int hzp_reply_mark(const char *text, size_t bytes, const char *const *mark, int 
 int hzp_reply_watch(struct hzp_reply *reply, char c, const char *const *mark, int marks,
                     enum hzp_reply_kind kind);
 
+/* Reasoning begins behind the byte that was taken last; it has ended in front of the mark that ends
+ * there (no effect if there was none). */
+void hzp_reply_reasoning_begin(struct hzp_reply *reply);
+void hzp_reply_reasoning_end(struct hzp_reply *reply, const char *mark);
+
 /* Goes on behind a call: with content, or in a channel's body. */
 void hzp_reply_to_content(struct hzp_reply *reply);
 

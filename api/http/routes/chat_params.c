@@ -4,6 +4,7 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,74 @@ static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
     }
 }
 
+/* Whether the template has ".name". */
+static bool has_attribute(const char *source, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = source; *at && (at = strstr(at + 1, name)) != NULL;)
+        if (at[-1] == '.' && !isalnum((unsigned char)at[n]) && at[n] != '_')
+            return true;
+    return false;
+}
+
+/* Whether the template has read a member: it has its name, or the prompt shows it in JSON. */
+static bool is_read(const struct hzp_chat *chat, const struct hzp_textbuf *text, const char *name)
+{
+    char quoted[80];
+    int n = snprintf(quoted, sizeof(quoted), "\"%.72s\"", name);
+    return !*name || has_attribute(hzp_chat_source(chat), name) || hzp_chat_mentions(chat, name) ||
+           (text->bytes && memmem(text->data, text->bytes, quoted, (size_t)n));
+}
+
+/* Members of an object that is given to the template, but for these, are listed as ignored unless
+ * it reads them. */
+static void ignore_unread(const struct hzp_chat *chat, const json_t *object, const char *path,
+                          const char *names, const struct hzp_textbuf *text,
+                          struct hzp_completion_params *params)
+{
+    const char *name;
+    char param[128];
+    json_t *value;
+    bool without;
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        bool known = json_is_null(value) || hzp_members_find(names, name, &without);
+        snprintf(param, sizeof(param), "%.48s.%.72s", path, name);
+        if (!known && !is_read(chat, text, name) &&
+            json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX)
+            ignore(params, param);
+    }
+}
+
+static void ignore_members(const struct hzp_chat *chat, const struct prompt *p,
+                           const json_t *messages, struct hzp_completion_params *params)
+{
+    static const char said[] = "role content name tool_calls tool_call_id function_call refusal "
+                               "reasoning_content reasoning thinking prefix partial";
+    const struct hzp_textbuf *text = &p->text.text;
+    const json_t *each, *call;
+    char path[40], below[80];
+    size_t i, k;
+    json_array_foreach(messages, i, each)
+    {
+        snprintf(path, sizeof(path), "messages[%zu]", i);
+        ignore_unread(chat, each, path, said, text, params);
+        json_array_foreach(json_object_get(each, "tool_calls"), k, call)
+        {
+            snprintf(below, sizeof(below), "%s.tool_calls[%zu]", path, k);
+            ignore_unread(chat, call, below, "id type index function", text, params);
+        }
+    }
+    json_array_foreach(p->request.tools, i, each)
+    {
+        snprintf(path, sizeof(path), "tools[%zu]", i);
+        ignore_unread(chat, each, path, "type function", text, params);
+        snprintf(path, sizeof(path), "tools[%zu].function", i);
+        ignore_unread(chat, json_object_get(each, "function"), path,
+                      "name description parameters strict", text, params);
+    }
+}
+
 /* The messages and what the template is given beside them, rendered.  Each message is a token at
  * least: more of them than the context has are refused before the template works on them. */
 static int read_prompt(const json_t *body, const struct hzp_engine *engine, struct prompt *p,
@@ -274,6 +343,7 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine, stru
     HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
     HZP_TRY(hzp_chat_check(messages, p->request.tools, &p->text.text, reterr));
     ignore_names(messages, &p->text.text, params);
+    ignore_members(chat, p, messages, params);
     return HZP_OK;
 }
 

@@ -241,14 +241,16 @@ void hzp_completion_end(struct hzp_completion *c);
 /* ---- answers: completion_json.c ---- */
 
 /* Tokens of all prompts, each prompt counted once, and of these how many the prefix cache had;
- * tokens generated. */
+ * tokens generated, and of these how many are reasoning. */
 struct hzp_usage {
-    int64_t prompt, generated, cached;
+    int64_t prompt, generated, cached, reasoned;
 };
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c);
 json_t *hzp_usage_json(struct hzp_usage usage);
 /* Tokens of the choice's prompt that the prefix cache had; 0 before its first token. */
 int64_t hzp_choice_cached(const struct hzp_choice *choice);
+/* Its tokens that are reasoning, of those whose text has come. */
+int64_t hzp_choice_reasoned(const struct hzp_choice *choice);
 
 /* The version that sampled the choice's newest token; without a token, the serving version. */
 uint64_t hzp_choice_version(const struct hzp_completion *c, const struct hzp_choice *choice);

@@ -15,8 +15,10 @@ struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)
     struct hzp_usage usage = {0};
     for (int32_t i = 0; i < c->params.prompts; i++)
         usage.prompt += (int64_t)c->params.prompt[i].n;
-    for (int32_t i = 0; i < c->choices; i++)
+    for (int32_t i = 0; i < c->choices; i++) {
         usage.generated += c->choice[i].seen;
+        usage.reasoned += hzp_choice_reasoned(&c->choice[i]);
+    }
     for (int32_t i = 0; i < c->choices; i++)
         if (!i || c->choice[i].prompt != c->choice[i - 1].prompt)
             usage.cached += hzp_choice_cached(&c->choice[i]);
@@ -29,12 +31,21 @@ int64_t hzp_choice_cached(const struct hzp_choice *choice)
     return choice->seen || choice->finish != HZP_FINISH_NONE ? choice->rq->cached : 0;
 }
 
+int64_t hzp_choice_reasoned(const struct hzp_choice *choice)
+{
+    if (!choice->reply)
+        return 0;
+    hzp_choice_read_reply(choice);
+    return hzp_reply_reasoned(choice->reply, choice->offset, choice->seen);
+}
+
 json_t *hzp_usage_json(struct hzp_usage usage)
 {
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)usage.prompt,
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", (json_int_t)usage.prompt,
                      "total_tokens", (json_int_t)(usage.prompt + usage.generated),
                      "completion_tokens", (json_int_t)usage.generated, "prompt_tokens_details",
-                     "cached_tokens", (json_int_t)usage.cached);
+                     "cached_tokens", (json_int_t)usage.cached, "completion_tokens_details",
+                     "reasoning_tokens", (json_int_t)usage.reasoned);
 }
 
 /* ---- versions ---- */

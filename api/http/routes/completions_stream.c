@@ -66,7 +66,7 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
                                      const struct hzp_choice *choice)
 {
     return (struct hzp_usage){(int64_t)c->params.prompt[choice->prompt].n, choice->seen,
-                              hzp_choice_cached(choice)};
+                              hzp_choice_cached(choice), hzp_choice_reasoned(choice)};
 }
 
 /* ---- the common event, without a JSON library ---- */

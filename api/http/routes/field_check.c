@@ -124,6 +124,66 @@ static void ignore(json_t **ignored, const char *name)
         json_array_append_new(*ignored, json_string(name));
 }
 
+/* ---- members of objects within a field ---- */
+
+bool hzp_members_find(const char *names, const char *name, bool *ret_ignored)
+{
+    size_t n = strlen(name);
+    for (const char *at = names; *at; at += strspn(at, " ")) {
+        size_t bytes = strcspn(at, " ");
+        *ret_ignored = *at == '-';
+        if (bytes == n + *ret_ignored && !memcmp(at + *ret_ignored, name, n))
+            return true;
+        at += bytes;
+    }
+    return false;
+}
+
+static int check_object(const struct hzp_members *members, const json_t *value, const char *path,
+                        json_t **ignored, struct hzp_err_text *reterr)
+{
+    char param[128];
+    const char *name;
+    json_t *each;
+    size_t bytes;
+    json_object_keylen_foreach((json_t *)(uintptr_t)value, name, bytes, each)
+    {
+        bool without = false, known = hzp_members_find(members->names, name, &without);
+        if (json_is_null(each) || (known && !without && strlen(name) == bytes))
+            continue;
+        snprintf(param, sizeof(param), "%.64s.%.60s", path, name);
+        if (!known && !members->open)
+            return hzp_fail_param(reterr, HZP_EINVAL, param, "there is no field %s", param);
+        ignore(ignored, param);
+    }
+    return HZP_OK;
+}
+
+/* The objects that the rest of the row's path leads to from this value, which is at `path`. */
+static int check_members(const struct hzp_members *members, const char *rest, const json_t *value,
+                         const char *path, json_t **ignored, struct hzp_err_text *reterr)
+{
+    char below[112], name[40];
+    const json_t *each;
+    size_t i;
+    if (!*rest)
+        return check_object(members, value, path, ignored, reterr);
+    if (*rest == '[') {
+        json_array_foreach(value, i, each)
+        {
+            snprintf(below, sizeof(below), "%.80s[%zu]", path, i);
+            HZP_TRY(check_members(members, rest + 2, each, below, ignored, reterr));
+        }
+        return HZP_OK;
+    }
+    rest += *rest == '.';
+    size_t n = strcspn(rest, ".[");
+    snprintf(name, sizeof(name), "%.*s", (int)n, rest);
+    snprintf(below, sizeof(below), "%.64s%s%s", path, *path ? "." : "", name);
+    each = json_object_get(value, name);
+    return each ? check_members(members, rest + n, each, below, ignored, reterr) : HZP_OK;
+}
+
 int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t **ignored,
                      struct hzp_err_text *reterr)
 {
@@ -145,5 +205,7 @@ int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t
         if (field && field->use <= HZP_FIELD_NEEDED)
             HZP_TRY(check_value(field, body, reterr));
     }
+    for (const struct hzp_members *row = set->members; row && row->path; row++)
+        HZP_TRY(check_members(row, row->path, body, "", ignored, reterr));
     return HZP_OK;
 }

@@ -221,10 +221,31 @@ static const struct hzp_field chat[] = {
     {"web_search_options", JSON, NULL, REFUSED, "this server searches nothing", NULL},
     END};
 
+#define FORMAT_MEMBERS(open)                                                                       \
+    {"response_format", "type json_schema schema", open},                                          \
+    {                                                                                              \
+        "response_format.json_schema", "name description schema strict", open                      \
+    }
+#define STREAM_MEMBERS "include_usage continuous_usage_stats -include_obfuscation"
+
+static const struct hzp_members completion_members[] = {
+    FORMAT_MEMBERS(true), {"stream_options", STREAM_MEMBERS, true}, {0}};
+
+/* Those of messages and tools are the template's: chat_params.c finds which it does not read. */
+#define TEMPLATE_MEMBERS                                                                           \
+    {"messages[].content[]", "type text refusal", true}, {"tool_choice", "type function", false},  \
+    {                                                                                              \
+        "tool_choice.function", "name", false                                                      \
+    }
+
+static const struct hzp_members template_members[] = {TEMPLATE_MEMBERS, {0}};
+static const struct hzp_members chat_members[] = {
+    TEMPLATE_MEMBERS, FORMAT_MEMBERS(false), {"stream_options", STREAM_MEMBERS, false}, {0}};
+
 const struct hzp_field_set hzp_fields_completions = {
-    "CompletionRequest", {completions, sampling}, true, false};
+    "CompletionRequest", {completions, sampling}, true, false, completion_members};
 const struct hzp_field_set hzp_fields_chat = {
-    "ChatRequest", {chat, template, sampling}, false, false};
+    "ChatRequest", {chat, template, sampling}, false, false, chat_members};
 
 /* ---- responses and messages, which are translated into a chat ---- */
 
@@ -298,8 +319,35 @@ static const struct hzp_field messages[] = {
      "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
     END};
 
-const struct hzp_field_set hzp_fields_responses = {"ResponsesRequest", {responses}, false, false};
-const struct hzp_field_set hzp_fields_messages = {"MessagesRequest", {messages}, false, false};
+/* Items and blocks may be those of an answer, of this server or another. */
+static const struct hzp_members response_members[] = {
+    {"input[]",
+     "type role content id status call_id name arguments output summary encrypted_content", true},
+    {"input[].content[]", "type text refusal annotations logprobs", true},
+    {"input[].output[]", "type text refusal", true},
+    {"input[].summary[]", "type text", true},
+    {"reasoning", "effort -generate_summary -summary", false},
+    {"text", "format -verbosity", false},
+    {"text.format", "type name description schema strict", false},
+    {"tool_choice", "type name", false},
+    {"tools[]", "type name description parameters strict", true},
+    {0}};
+
+static const struct hzp_members message_members[] = {
+    {"messages[]", "role content", true},
+    {"messages[].content[]",
+     "type text thinking signature data id name input tool_use_id content citations", true},
+    {"messages[].content[].content[]", "type text", true},
+    {"system[]", "type text", true},
+    {"thinking", "type -budget_tokens -display", false},
+    {"tool_choice", "type name disable_parallel_tool_use", false},
+    {"tools[]", "type name description input_schema strict", true},
+    {0}};
+
+const struct hzp_field_set hzp_fields_responses = {
+    "ResponsesRequest", {responses}, false, false, response_members};
+const struct hzp_field_set hzp_fields_messages = {
+    "MessagesRequest", {messages}, false, false, message_members};
 
 static const struct hzp_field count_tokens[] = {
     {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
@@ -316,7 +364,7 @@ static const struct hzp_field count_tokens[] = {
     {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
     END};
 const struct hzp_field_set hzp_fields_count_tokens = {
-    "CountTokensRequest", {count_tokens}, false, false};
+    "CountTokensRequest", {count_tokens}, false, false, message_members};
 
 static const struct hzp_field embeddings[] = {
     {"add_special_tokens", BOOL, "true", USED, "the tokenizer adds its special tokens", NULL},
@@ -335,7 +383,7 @@ static const struct hzp_field embeddings[] = {
     END};
 
 const struct hzp_field_set hzp_fields_embeddings = {
-    "EmbeddingsRequest", {embeddings}, false, false};
+    "EmbeddingsRequest", {embeddings}, false, false, NULL};
 
 /* ---- around the tokenizer ---- */
 
@@ -354,9 +402,9 @@ static const struct hzp_field detokenize[] = {
     END};
 
 const struct hzp_field_set hzp_fields_tokenize = {
-    "TokenizeRequest", {tokenize, template}, false, false};
+    "TokenizeRequest", {tokenize, template}, false, false, template_members};
 const struct hzp_field_set hzp_fields_detokenize = {
-    "DetokenizeRequest", {detokenize}, false, false};
+    "DetokenizeRequest", {detokenize}, false, false, NULL};
 
 /* ---- policy and examples ---- */
 
@@ -442,13 +490,13 @@ static const struct hzp_field feedback[] = {
     {"score", NUMBER(-1, 1), NULL, NEEDED, "how good it was: -1 is bad, 1 is good", NULL},
     END};
 
-const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false};
-const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false};
-const struct hzp_field_set hzp_fields_undo = {"Undo", {undo}, false, false};
-const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false};
-const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false};
-const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true};
-const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false};
+const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false, NULL};
+const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false, NULL};
+const struct hzp_field_set hzp_fields_undo = {"Undo", {undo}, false, false, NULL};
+const struct hzp_field_set hzp_fields_push = {"Push", {push}, false, false, NULL};
+const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, false, false, NULL};
+const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true, NULL};
+const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false, NULL};
 
 /* ---- routes ---- */
 

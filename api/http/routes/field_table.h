@@ -10,6 +10,8 @@
  *     refused   an answer without its effect would be wrong: 400, unless the value asks for nothing
  *               (null, false, an empty list or object, or the field's default)
  *
+ * Objects within a field have rows of their own (struct hzp_members), for their members' names.
+ *
  * A name that is in no group is refused, or in an open set ignored.  So a field that a parser reads
  * and this table lacks never reaches the parser of a closed set; tests/api/test_fields.py compares
  * the table with the parsers' sources, with what a server accepts, and with docs/API.md.
@@ -46,11 +48,19 @@ struct hzp_field {
 /* A group of fields, ended by one without a name. */
 enum { HZP_FIELD_GROUPS_MAX = 4, HZP_FIELDS_IGNORED_MAX = 64 };
 
+/* The members of objects within a field; of those that have no row, the route reads any. */
+struct hzp_members {
+    const char *path;  /* "messages[].content[]": each part of each message */
+    const char *names; /* with blanks between them; "-name": no effect, and listed as ignored */
+    bool open;         /* others are ignored, too, else refused; null counts as absent */
+};
+
 struct hzp_field_set {
     const char *name;                                    /* the schema's in /openapi.json */
     const struct hzp_field *group[HZP_FIELD_GROUPS_MAX]; /* those behind the last are NULL */
     bool open;                                           /* unknown fields are ignored */
-    bool exact; /* null is a value, and not the same as an absent field */
+    bool exact;                        /* null is a value, and not the same as an absent field */
+    const struct hzp_members *members; /* ended by one without a path; NULL: none */
 };
 
 extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_fields_responses,
@@ -74,6 +84,9 @@ const struct hzp_route_fields *hzp_route_fields(const char *method, const char *
 
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);
+
+/* Whether the names of members have this one; *ret_ignored: as one without effect. */
+bool hzp_members_find(const char *names, const char *name, bool *ret_ignored);
 
 /* Checks a body (an object).  *ignored: a list of names (at most HZP_FIELDS_IGNORED_MAX), made when
  * there is a first one, NULL: none so far; the caller owns it, also after an error.  HZP_EINVAL:

@@ -47,7 +47,7 @@ static json_t *field_schema(const struct hzp_field *field, bool nullable)
     return json;
 }
 
-/* Adds a field; x-ignored and x-refused are ours, for docs/API.md. */
+/* Adds a field; x-ignored, x-refused and x-members are ours, for docs/API.md. */
 static void add_field(const struct hzp_field *field, bool exact, json_t *fields, json_t *needed,
                       json_t *refused)
 {
@@ -63,6 +63,17 @@ static void add_field(const struct hzp_field *field, bool exact, json_t *fields,
         json_array_append_new(needed, json_string(field->name));
 }
 
+/* The members of objects within fields, by their path; "x-" as above. */
+static json_t *members_json(const struct hzp_members *members)
+{
+    json_t *json = json_object();
+    for (; members && members->path; members++)
+        json_object_set_new(
+            json, members->path,
+            json_pack("{s:s, s:b}", "names", members->names, "open", (int)members->open));
+    return json;
+}
+
 static json_t *set_schema(const struct hzp_field_set *set)
 {
     json_t *fields = json_object(), *needed = json_array(), *refused = json_object(), *json;
@@ -75,6 +86,8 @@ static json_t *set_schema(const struct hzp_field_set *set)
         json_object_set(json, "required", needed);
     if (json_object_size(refused))
         json_object_set(json, "x-refused", refused);
+    if (set->members)
+        json_object_set_new(json, "x-members", members_json(set->members));
     json_decref(needed);
     json_decref(refused);
     return json;

@@ -181,8 +181,13 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
         !json_is_string(json_object_get(tool, "name")))
         return hzp_blocks_wrong(reterr, path,
                                 "must be a function with a name: there are no other tools");
-    *ret = json_copy((json_t *)tool);
-    json_object_del(*ret, "type");
+    static const char *const names[][2] = {{"name", "name"},
+                                           {"description", "description"},
+                                           {"parameters", "parameters"},
+                                           {"strict", "strict"},
+                                           {NULL, NULL}};
+    *ret = json_object();
+    hzp_blocks_copy(tool, names, *ret);
     return HZP_OK;
 }
 
@@ -353,10 +358,11 @@ static json_t *response_json(const struct hzp_answer *a, json_t *items)
                             : json_null());
     json_object_set_new(
         json, "usage",
-        items ? json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens",
+        items ? json_pack("{s:I, s:{s:I, s:i}, s:I, s:{s:I}, s:I}", "input_tokens",
                           (json_int_t)usage.prompt, "input_tokens_details", "cached_tokens",
-                          (json_int_t)usage.cached, "output_tokens", (json_int_t)usage.generated,
-                          "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
+                          (json_int_t)usage.cached, "cache_write_tokens", 0, "output_tokens",
+                          (json_int_t)usage.generated, "output_tokens_details", "reasoning_tokens",
+                          (json_int_t)usage.reasoned, "total_tokens",
                           (json_int_t)(usage.prompt + usage.generated))
               : json_null());
     json_object_update_missing(json, a->c->params.asked);
