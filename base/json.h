@@ -68,13 +68,4 @@ json_t *hzp_json_copy(const json_t *value);
  * jansson's.  NULL: no memory. */
 char *hzp_json_dumps(const json_t *value, size_t flags);
 
-/* Where a member of the object that begins at text (valid JSON, as hzp_json_load has found) has its
- * value: the last one of this name.  False: it has none. */
-bool hzp_json_member(const char *text, size_t bytes, const char *name, const char **ret,
-                     size_t *ret_bytes);
-
-/* Where the first item of the list that begins at text, or the next one behind an item's end, is
- * (valid JSON).  False: there is none. */
-bool hzp_json_item(const char **at, const char *end, const char **ret, size_t *ret_bytes);
-
 #endif

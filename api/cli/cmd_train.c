@@ -288,7 +288,7 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     if (run->parts.shards.groups.z3 > 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "--eval",
                               "--eval needs whole weights on each rank: use --shard z3=1");
-    int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, &run->evaluator);
+    int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, false, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
 

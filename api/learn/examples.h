@@ -67,14 +67,11 @@ int hzp_examples_parse(const struct hzp_examples *ex, const char *body, size_t b
                        const char *content_type, struct hzp_sample ***ret, int32_t *ret_count,
                        struct hzp_err_text *reterr);
 
-/* Parses the body, reserves space in the queue, commits the samples to the log and hands them to
- * the queue; poke the loop afterwards.  HZP_EBUSY: the queue is full now. */
-static inline int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
-                                      const char *content_type, int64_t *ret_first,
-                                      int64_t *ret_last, struct hzp_err_text *reterr);
-
-/* The same for a body that arrives in pieces: create, feed ... feed(last), accept_read, destroy.
- * It keeps the samples so far and the text of at most one example. */
+/* A body that arrives in pieces: create, feed ... feed(last), accept_read, destroy.  accept_read
+ * reserves space in the queue, commits the samples to the log and hands them to the queue; poke the
+ * loop afterwards.  HZP_EBUSY: the queue is full now; 1: a body with this key was accepted before,
+ * and gets the same numbers. */
+/* It keeps the samples so far and the text of at most one example. */
 struct hzp_example_reader;
 struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
                                                      const char *content_type);
@@ -87,16 +84,10 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
                             bool last, struct hzp_err_text *reterr);
 size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader);  /* that it holds */
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* examples so far */
-/* key: as for accept_once; session: of the client that teaches; NULL: none. */
+/* key: of the body; session: of the client that teaches; NULL: none. */
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
                              const char *key, const char *session, int64_t *ret_first,
                              int64_t *ret_last, struct hzp_err_text *reterr);
-
-/* The same for a body with a key (NULL: none).  1: it was accepted before, and gets the same
- * numbers. */
-int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t bytes,
-                             const char *content_type, const struct hzp_body_key *key,
-                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
 
 /* Reads a file. *.txt: plain text documents separated by <|endoftext|> (without it the whole file
  * is one document), each treated like {"text"}; *.csv, *.tsv: lines below a line of names
@@ -120,13 +111,5 @@ int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int
                         struct hzp_err_text *reterr);
 
 void hzp_examples_free(struct hzp_sample **sample, int32_t count); /* array and samples */
-
-static inline int hzp_examples_accept(struct hzp_examples *ex, const char *body, size_t bytes,
-                                      const char *content_type, int64_t *ret_first,
-                                      int64_t *ret_last, struct hzp_err_text *reterr)
-{
-    return hzp_examples_accept_once(ex, body, bytes, content_type, NULL, ret_first, ret_last,
-                                    reterr);
-}
 
 #endif

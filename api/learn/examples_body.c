@@ -166,16 +166,6 @@ int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
 
 /* --- Acceptance ------------------------------------------------------------------------------- */
 
-int hzp_examples_accept_once(struct hzp_examples *ex, const char *body, size_t bytes,
-                             const char *content_type, const struct hzp_body_key *key,
-                             int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
-{
-    struct hzp_sample **sample;
-    int32_t count;
-    HZP_TRY(hzp_examples_parse(ex, body, bytes, content_type, &sample, &count, reterr));
-    return hzp_examples_commit(ex, sample, count, key, ret_first, ret_last, reterr);
-}
-
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
                              const char *key, const char *session, int64_t *ret_first,
                              int64_t *ret_last, struct hzp_err_text *reterr)

@@ -551,16 +551,6 @@ void hzp_state_refuse(struct hzp_state *s)
     hzp_state_count_accepted(s, HZP_EINVAL, 0, 0);
 }
 
-int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
-                     const char *key, int64_t *ret_first, int64_t *ret_last,
-                     struct hzp_err_text *reterr)
-{
-    struct hzp_body_key once = {.key = key, .digest = hzp_fnv(HZP_FNV, body, bytes)};
-    int r = hzp_examples_accept_once(&s->examples, body, bytes, content_type, key ? &once : NULL,
-                                     ret_first, ret_last, reterr);
-    return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
-}
-
 int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
                           const char *session, int64_t *ret_first, int64_t *ret_last,
                           struct hzp_err_text *reterr)

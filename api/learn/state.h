@@ -103,17 +103,12 @@ int hzp_state_stop(struct hzp_state *s, bool save);
 /* Any thread but the engine's, when no other thread uses the state any more; NULL: no effect. */
 void hzp_state_close(struct hzp_state *s);
 
-/* Checks, commits and queues a body of examples (api/learn/examples.h describes the format), and
- * pokes the loop.  key (NULL: none): a body that was accepted with this key before is not accepted
- * again, and gets the same numbers.  Any thread.  HZP_EINVAL: a bad line, named, or a key that came
- * with another body; HZP_EBUSY: the queue is full. */
-int hzp_state_accept(struct hzp_state *s, const char *body, size_t bytes, const char *content_type,
-                     const char *key, int64_t *ret_first, int64_t *ret_last,
-                     struct hzp_err_text *reterr);
-
-/* The same for a body that arrives in pieces (examples.h): a reader is made for these examples.  A
- * body that is refused before its end is counted by hzp_state_refuse().  session (NULL: none): who
- * teaches it, kept across restarts.  Any thread. */
+/* Commits and queues a body of examples that arrived in pieces (api/learn/examples.h: a reader is
+ * made for these examples), and pokes the loop.  key (NULL: none): a body that was accepted with
+ * this key before is not accepted again, and gets the same numbers.  session (NULL: none): who
+ * teaches it, kept across restarts.  A body that is refused before its end is counted by
+ * hzp_state_refuse().  Any thread.  HZP_EINVAL: a key that came with another body; HZP_EBUSY: the
+ * queue is full. */
 const struct hzp_examples *hzp_state_examples(const struct hzp_state *s);
 int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader, const char *key,
                           const char *session, int64_t *ret_first, int64_t *ret_last,

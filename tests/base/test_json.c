@@ -187,29 +187,6 @@ static void a_prefix_is_read(void **state)
     json_decref(json);
 }
 
-static void values_are_found_in_their_text(void **state)
-{
-    static const char text[] =
-        "{ \"x\":\"a\\\"}, b\" ,\"arguments\" : {\"n\": 1.10, \"s\": \"]}\"}, "
-        "\"y\":[1,{\"arguments\":2}] , \"z\":18446744073709551615 }";
-    const char *at;
-    size_t bytes;
-    assert_true(hzp_json_member(text, strlen(text), "arguments", &at, &bytes));
-    assert_int_equal(bytes, strlen("{\"n\": 1.10, \"s\": \"]}\"}"));
-    assert_memory_equal(at, "{\"n\": 1.10, \"s\": \"]}\"}", bytes);
-    assert_true(hzp_json_member(text, strlen(text), "z", &at, &bytes));
-    assert_memory_equal(at, "18446744073709551615 ", bytes + 1);
-    assert_true(hzp_json_member(text, strlen(text), "y", &at, &bytes));
-    const char *item = at, *one;
-    assert_true(hzp_json_item(&item, at + bytes, &one, &bytes));
-    assert_memory_equal(one, "1,", bytes + 1);
-    assert_true(hzp_json_item(&item, text + strlen(text), &one, &bytes));
-    assert_memory_equal(one, "{\"arguments\":2}]", bytes + 1);
-    assert_false(hzp_json_item(&item, text + strlen(text), &one, &bytes));
-    assert_false(hzp_json_member(text, strlen(text), "no", &at, &bytes));
-    assert_false(hzp_json_member("{}", 2, "no", &at, &bytes));
-}
-
 static void trees_are_written_with_their_form(void **state)
 {
     json_t *json = load("{\"a\": [1, 1e400, {}], \"b\": {}}", 0);
@@ -233,7 +210,6 @@ int main(void)
         cmocka_unit_test(others_are_no_json),
         cmocka_unit_test(names_that_repeat),
         cmocka_unit_test(a_prefix_is_read),
-        cmocka_unit_test(values_are_found_in_their_text),
         cmocka_unit_test(trees_are_written_with_their_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/train/accept.h"
 #include "tests/crash/life.h"
 
 #include "base/log.h"
@@ -93,8 +94,7 @@ static bool post(struct life *l)
         size_t bytes = make_body(text, n, body, sizeof(body));
         struct hzp_err_text err;
         tell_checkpoint(l, &checkpoint);
-        int r = hzp_state_accept(l->state, body, bytes, "application/x-ndjson", NULL, &first, &last,
-                                 &err);
+        int r = accept_body(l->state, body, bytes, NULL, &first, &last, &err);
         if (r == HZP_EBUSY) {
             usleep(500);
             continue;

@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "tests/fixture/model.h"
+#include "tests/train/accept.h"
 #include "tests/weights/scratch.h"
 
 #include <fcntl.h>
@@ -275,7 +276,7 @@ static inline int64_t accept(struct server *s, int64_t number)
     int64_t first = 0, last = 0;
     snprintf(body, sizeof(body), "{\"tokens\": [%d, %d, 7, %d, 9, 3]}\n{\"tokens\": [1, %d, 4]}\n",
              (int)(number % 50), (int)(number / 50 % 50), (int)(number % 31), (int)(number % 17));
-    MUST(hzp_state_accept(s->state, body, strlen(body), NULL, NULL, &first, &last, &text));
+    MUST(accept_body(s->state, body, strlen(body), NULL, &first, &last, &text));
     HZP_ASSERT(last == first + 1);
     return last;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/train/accept.h"
 #include "api/learn/examples.h"
 
 #include <setjmp.h>
@@ -315,22 +316,19 @@ static void test_accept(void **state)
     const char *four = "[{\"text\":\"ab\"},{\"text\":\"ab\"},{\"text\":\"ab\"},{\"text\":\"ab\"}]";
     assert_int_equal(hzp_sample_queue_create(&queue, &ex.queue), HZP_OK);
     assert_int_equal(hzp_sample_log_open(scratch_path("log"), "m", &ex.log, &err), HZP_OK);
-    assert_int_equal(hzp_examples_accept(&ex, bad, strlen(bad), NULL, &first, &last, &err),
-                     HZP_EINVAL);
+    assert_int_equal(accept_examples(&ex, bad, &first, &last, &err), HZP_EINVAL);
     assert_string_equal(err.param, "lines[2].text");
-    assert_int_equal(hzp_examples_accept(&ex, four, strlen(four), NULL, &first, &last, &err),
-                     HZP_EINVAL);
-    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err), HZP_OK);
+    assert_int_equal(accept_examples(&ex, four, &first, &last, &err), HZP_EINVAL);
+    assert_int_equal(accept_examples(&ex, two, &first, &last, &err), HZP_OK);
     assert_int_equal(first, 1);
     assert_int_equal(last, 2);
-    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err),
-                     HZP_EBUSY);
+    assert_int_equal(accept_examples(&ex, two, &first, &last, &err), HZP_EBUSY);
     assert_non_null(strstr(err.text, "2 of 3 examples"));
     const struct hzp_sample *draw[8];
     assert_int_equal(hzp_sample_queue_draw(ex.queue, 100, draw, 8), 2);
     assert_int_equal(draw[1]->sequence_number, 2);
     assert_int_equal(hzp_sample_queue_done(ex.queue), 2);
-    assert_int_equal(hzp_examples_accept(&ex, two, strlen(two), NULL, &first, &last, &err), HZP_OK);
+    assert_int_equal(accept_examples(&ex, two, &first, &last, &err), HZP_OK);
     assert_int_equal(first, 3); /* refused bodies have used no sequence number */
     hzp_sample_queue_destroy(ex.queue);
     hzp_sample_log_close(ex.log);

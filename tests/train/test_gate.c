@@ -52,7 +52,7 @@ static double loss_of(struct tiny *t, const struct gate *g)
     struct hzp_evaluator *e;
     double loss;
     int64_t tokens;
-    assert_int_equal(hzp_evaluator_create(t->fixture.model, 32, &e), HZP_OK);
+    assert_int_equal(hzp_evaluator_create(t->fixture.model, 32, false, &e), HZP_OK);
     assert_int_equal(
         hzp_evaluator_run(e, hzp_weights_current(t->weights), g->sample, HELD, &loss, &tokens),
         HZP_OK);

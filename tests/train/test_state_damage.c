@@ -420,8 +420,7 @@ static int64_t accept_once(struct server *s, const char *key, const char *body, 
 {
     struct hzp_err_text text = {{0}, {0}};
     int64_t first = 0, last = 0;
-    assert_int_equal(
-        hzp_state_accept(s->state, body, strlen(body), NULL, key, &first, &last, &text), want);
+    assert_int_equal(accept_body(s->state, body, strlen(body), key, &first, &last, &text), want);
     return last;
 }
 

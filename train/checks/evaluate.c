@@ -18,7 +18,8 @@ struct hzp_evaluator {
     int64_t tokens;
 };
 
-int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_evaluator **ret)
+int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, bool fp8,
+                         struct hzp_evaluator **ret)
 {
     struct hzp_evaluator *e = hzp_xcalloc(1, sizeof(*e));
     struct hzp_recipe recipe = {.micro_rows = rows_max, .moment_type = HZP_F32};
@@ -27,6 +28,7 @@ int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_e
     e->model = model;
     hzp_plan_init(&e->plan);
     space.forward_only = true;
+    space.fp8 = fp8;
     HZP_TRY_GOTO(hzp_train_space_create(model, &space, &e->space));
     HZP_TRY_GOTO(hzp_micro_create(model->dev, rows_max, &e->micro));
     HZP_TRY_GOTO(hzp_exec_create(model->dev, &e->exec));
@@ -64,6 +66,21 @@ static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
     return HZP_OK;
 }
 
+static int add(struct hzp_evaluator *e, const struct hzp_version *v, const struct hzp_sample *s)
+{
+    for (int32_t at = 0; at + 1 < s->count; at += e->micro->rows_max) {
+        int32_t piece = HZP_MIN(s->count - at, e->micro->rows_max + 1);
+        const float *weight = s->weight ? s->weight + at : NULL;
+        int r = hzp_micro_add_weighted(e->micro, s->token + at, s->learn + at, weight, piece);
+        if (r == HZP_EBUSY) {
+            HZP_TRY(compute(e, v));
+            r = hzp_micro_add_weighted(e->micro, s->token + at, s->learn + at, weight, piece);
+        }
+        HZP_TRY(r);
+    }
+    return HZP_OK;
+}
+
 int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens)
@@ -72,16 +89,8 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
     e->sum = e->weight = 0;
     e->tokens = 0;
     hzp_micro_clear(e->micro);
-    for (int32_t i = 0; i < count; i++) {
-        const struct hzp_sample *s = sample[i];
-        if (s->count < 2 || s->count - 1 > e->micro->rows_max)
-            continue;
-        if (hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count) ==
-            HZP_EBUSY) {
-            HZP_TRY(compute(e, v));
-            HZP_TRY(hzp_micro_add_weighted(e->micro, s->token, s->learn, s->weight, s->count));
-        }
-    }
+    for (int32_t i = 0; i < count; i++)
+        HZP_TRY(add(e, v, sample[i]));
     HZP_TRY(compute(e, v));
     *ret_loss = e->weight > 0 ? e->sum / e->weight : NAN;
     *ret_tokens = e->tokens;

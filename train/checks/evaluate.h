@@ -11,13 +11,15 @@
 
 struct hzp_evaluator;
 
-/* rows_max: of a micro-batch; a sample longer than rows_max + 1 tokens is left out.  Allocates all
- * its memory here. */
-int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, struct hzp_evaluator **ret);
+/* rows_max: of a micro-batch.  fp8: with the products of serving in fp8.  Allocates all its memory
+ * here. */
+int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, bool fp8,
+                         struct hzp_evaluator **ret);
 void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
 
 /* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: their number.  NaN and 0 if there
- * are none. */
+ * are none.  A sample of more than rows_max + 1 tokens is split into pieces, each beginning with
+ * the last token of the one before. */
 int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens);

@@ -49,8 +49,6 @@ static enum turned turn_wait(struct hzp_trainer *t);
 static enum turned turn_update(struct hzp_trainer *t);
 static void ended_micro(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 static void ended_update(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
-static void ended_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
-static void ended_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 
 static const struct state states[HZP_TRAINER_STAGES] = {
     [HZP_TRAINER_IDLE] = {.name = "idle", .listens = true, .turn = turn_idle},
@@ -74,13 +72,16 @@ static const struct state states[HZP_TRAINER_STAGES] = {
     [HZP_TRAINER_GATE] = {.name = "gate",
                           .busy = BUSY_UNLESS_PAUSED,
                           .writes = true,
-                          .ended = ended_gate},
+                          .ended = hzp_trainer_end_gate},
     [HZP_TRAINER_TRIAL] = {.name = "trial",
                            .busy = BUSY,
                            .writes = true,
                            .look = hzp_trainer_trial_turn},
-    [HZP_TRAINER_UNDO] =
-        {.name = "undo", .paused = GOES_ON, .busy = BUSY, .writes = true, .ended = ended_undo},
+    [HZP_TRAINER_UNDO] = {.name = "undo",
+                          .paused = GOES_ON,
+                          .busy = BUSY,
+                          .writes = true,
+                          .ended = hzp_trainer_end_undo},
     [HZP_TRAINER_RESTORE] = {.name = "restore",
                              .paused = GOES_ON,
                              .busy = BUSY_UNLESS_PAUSED,
@@ -173,16 +174,6 @@ static void ended_update(struct hzp_trainer *t, const struct hzp_step *step, uin
         hzp_trainer_begin_tail(t);
     else
         hzp_trainer_end_update(t, step);
-}
-
-static void ended_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
-{
-    hzp_trainer_end_gate(t, step);
-}
-
-static void ended_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
-{
-    hzp_trainer_end_undo(t, step);
 }
 
 /* --- The source: offering --------------------------------------------------------------------- */

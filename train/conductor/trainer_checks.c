@@ -44,7 +44,7 @@ static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, b
     hzp_lock_release(&t->lock);
 }
 
-void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step)
+void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
 {
     struct hzp_gate_finding found;
     enum hzp_gate_result result = hzp_gate_next(t->gate, &found);

@@ -144,7 +144,7 @@ bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
 bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush);
 /* The chain has ended: of the update (with one rank), of an undo. */
 void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step);
-void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step);
+void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 /* Builds the chain of an undo. */
 void hzp_trainer_begin_undo(struct hzp_trainer *t);
 /* The update counts, and its draft is published now or later. */
@@ -222,7 +222,7 @@ bool hzp_trainer_checks(const struct hzp_trainer *t);
 /* Whether the end of the chain in progress may pass the last check. */
 bool hzp_trainer_decides(const struct hzp_trainer *t);
 /* A chain of the gate's has ended. */
-void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step);
+void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 
 /* --- trainer_trial.c ------------------------------------------------------------------------- */
 

@@ -348,7 +348,7 @@ static void reject(struct hzp_trainer *t)
     t->learned_through = hzp_sample_queue_reject(t->config.queue);
 }
 
-void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step)
+void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
 {
     hzp_learner_abandon(t->learner);
     t->now.skipped = true;

@@ -18,15 +18,6 @@
 
 enum { LIMIT_DEFAULT = 20, LIMIT_MAX = 100 };
 
-static bool no_state(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    if (x->server->engine->state)
-        return false;
-    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                           "this server does not learn: it was started with --no-train");
-    return true;
-}
-
 static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
 {
     struct hzp_weights_stats stats;
@@ -64,7 +55,7 @@ enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
     struct hzp_logged_lesson lesson[LIMIT_MAX + 1];
     struct hzp_err_text err = {.text = ""};
     int64_t limit = LIMIT_DEFAULT, before = INT64_MAX;
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     int r = read_count(x, "limit", LIMIT_MAX, &limit, &err);
     if (r >= 0)
@@ -190,7 +181,7 @@ enum MHD_Result hzp_route_undo(struct hzp_exchange *x)
     enum MHD_Result answered;
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     json_t *body = x->bytes ? hzp_exchange_json(x, &answered) : json_object();
     if (!body)

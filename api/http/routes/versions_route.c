@@ -130,8 +130,7 @@ static enum MHD_Result not_found(struct hzp_exchange *x)
                            x->route->path, x->tail);
 }
 
-/* A server that does not learn.  True: it was answered. */
-static bool no_state(struct hzp_exchange *x, enum MHD_Result *ret)
+bool hzp_no_state(struct hzp_exchange *x, enum MHD_Result *ret)
 {
     if (x->server->engine->state)
         return false;
@@ -284,7 +283,7 @@ enum MHD_Result hzp_route_job(struct hzp_exchange *x)
     enum MHD_Result answered;
     struct hzp_version_job job;
     int64_t id = read_number(x->tail);
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     if (!id || !hzp_state_job(x->server->engine->state, (uint64_t)id, &job))
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
@@ -317,7 +316,7 @@ enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
     struct hzp_places places;
     struct hzp_err_text err = {.text = ""};
     uint64_t id = 0;
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     if (!strcmp(x->tail, "names"))
         return list_names(x);
@@ -464,7 +463,7 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
     int i = 0;
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     while (slash && i < HZP_COUNT(actions) && strcmp(slash + 1, actions[i].action))
         i++;
@@ -499,7 +498,7 @@ enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
-    if (no_state(x, &answered))
+    if (hzp_no_state(x, &answered))
         return answered;
     int r = hzp_state_unname(x->server->engine->state, x->tail, &err);
     if (r < 0)
@@ -535,7 +534,7 @@ static int64_t read_example(struct hzp_exchange *x, enum MHD_Result *ret)
 {
     struct hzp_state_stats stats;
     int64_t n = read_number(x->tail);
-    if (no_state(x, ret))
+    if (hzp_no_state(x, ret))
         return 0;
     hzp_state_read_stats(x->server->engine->state, &stats);
     if (n && n <= stats.last_sequence_number)
