@@ -639,6 +639,10 @@ int hzp_state_take_back(struct hzp_state *s, const struct hzp_version_job *job,
         return hzp_state_activate(s, &of, ret, reterr);
     }
     HZP_TRY(take_out(s, job, reterr));
+    if (job->kind == HZP_JOB_UNDO) {
+        ret->skipped_from = job->example;
+        ret->skipped_to = job->example_last;
+    }
     return tell_marks(&r);
 }
 

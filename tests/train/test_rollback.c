@@ -321,6 +321,41 @@ static void test_forget(void **state)
     close_server(&s, true);
 }
 
+/* A lesson that no version has learned yet leaves the queue; one that was learned is taken back with
+ * all its examples, and those beside it are learned again. */
+static void test_undo(void **state)
+{
+    struct server s;
+    open_server(&s, 0);
+    teach(&s, 1, 0);
+    name_current(&s, "two");
+    hzp_trainer_pause(s.trainer, true);
+    accept(&s, 20);
+    uint64_t serving = hzp_weights_current(s.weights)->record.id;
+    struct hzp_version_job job = {.kind = HZP_JOB_UNDO, .example = 3, .example_last = 4};
+    struct hzp_version_job done = ask(&s, &job);
+    if (done.state != HZP_JOB_DONE)
+        fail_msg("%s", done.error);
+    assert_true(done.skipped_from == 3 && done.skipped_to == 4 && !done.made);
+    assert_int_equal(hzp_weights_current(s.weights)->record.id, serving);
+    hzp_trainer_pause(s.trainer, false);
+    teach(&s, 1, 40);
+    assert_int_equal(lesson(&s, 3), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 6), HZP_LESSON_LEARNED);
+    teach(&s, 1, 60);
+    job.example = 5;
+    job.example_last = 6;
+    done = ask(&s, &job);
+    if (done.state != HZP_JOB_DONE)
+        fail_msg("%s", done.error);
+    assert_true(done.skipped_from == 5 && done.skipped_to == 6);
+    assert_true(done.learn_from == 7 && done.learn_to == 8);
+    assert_int_equal(lesson(&s, 2), HZP_LESSON_LEARNED);
+    assert_int_equal(lesson(&s, 5), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 8), HZP_LESSON_LEARNED);
+    close_server(&s, true);
+}
+
 static void test_errors(void **state)
 {
     struct server s;
@@ -479,6 +514,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_jobs, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_forget, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_undo, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_errors, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_stopped, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_killed, make_model, scratch_teardown),
