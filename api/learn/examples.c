@@ -6,7 +6,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "text/chat/lesson.h"
+#include "text/chat/learned.h"
 #include "weights/json_file.h"
 
 #include <errno.h>
@@ -460,20 +460,20 @@ static int parse_tokens(struct hzp_parse *p, const json_t *object)
     return push_sample(p, p->tokens.ids, p->learn, NULL, (int32_t)n);
 }
 
-static int push_lesson(struct hzp_parse *p, const struct hzp_lesson *lesson)
+static int push_learned_text(struct hzp_parse *p, const struct hzp_learned_text *text)
 {
-    size_t n = lesson->tokens.n;
+    size_t n = text->tokens.n;
     bool any = false;
     if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
         return hzp_parse_no_memory(p);
     for (size_t i = 0; i < n; i++) {
-        if (lesson->tokens.ids[i] < 0 || lesson->tokens.ids[i] >= p->ex->vocab)
+        if (text->tokens.ids[i] < 0 || text->tokens.ids[i] >= p->ex->vocab)
             return hzp_parse_bad(p, "messages", "token %d is beyond the model's vocabulary of %d",
-                                 lesson->tokens.ids[i], p->ex->vocab);
-        p->learn[i] = lesson->weight[i] != 0;
+                                 text->tokens.ids[i], p->ex->vocab);
+        p->learn[i] = text->weight[i] != 0;
         any = any || (i && p->learn[i]);
     }
-    return any ? push_sample(p, lesson->tokens.ids, p->learn, lesson->weight, (int32_t)n)
+    return any ? push_sample(p, text->tokens.ids, p->learn, text->weight, (int32_t)n)
                : nothing(p, "messages");
 }
 
@@ -508,22 +508,22 @@ static const char *without_name(const struct hzp_err_text *err)
 /* Messages or ShareGPT's conversations, by the model's chat template. */
 static int parse_messages(struct hzp_parse *p, const json_t *object)
 {
-    struct hzp_lessons lessons = {0};
+    struct hzp_learned_texts texts = {0};
     struct hzp_err_text err = {{0}, {0}};
     json_t *whole = NULL;
     int r = hzp_form_messages(object, &whole, &err);
     if (r == HZP_OK)
-        r = hzp_lessons_add(p->ex->chat, p->ex->tok, whole,
-                            p->found ? INT32_MAX : p->ex->tokens_max, &lessons, &err);
+        r = hzp_learned_texts_add(p->ex->chat, p->ex->tok, whole,
+                                  p->found ? INT32_MAX : p->ex->tokens_max, &texts, &err);
     if (r < 0 && whole && hzp_form_has(object, "system"))
         renumber(&err);
     if (r == HZP_ENOMEM)
         r = hzp_parse_no_memory(p);
     else if (r < 0)
         r = hzp_parse_bad(p, err.param[0] ? err.param : "messages", "%s", without_name(&err));
-    for (size_t i = 0; i < lessons.n && r >= 0; i++)
-        r = push_lesson(p, &lessons.lesson[i]);
-    hzp_lessons_fini(&lessons);
+    for (size_t i = 0; i < texts.n && r >= 0; i++)
+        r = push_learned_text(p, &texts.text[i]);
+    hzp_learned_texts_fini(&texts);
     json_decref(whole);
     return r;
 }

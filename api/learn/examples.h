@@ -4,7 +4,7 @@
  *
  * A body is NDJSON (one object a line) or one JSON array of objects:
  *
- *     {"messages": [{"role", "content"}, ..]}  what the assistant says (text/chat/lesson.h)
+ *     {"messages": [{"role", "content"}, ..]}  what the assistant says (text/chat/learned.h)
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first

@@ -2,7 +2,7 @@
 #include "api/learn/forms.h"
 
 #include "base/json.h"
-#include "text/chat/lesson.h"
+#include "text/chat/learned.h"
 
 #include <stdarg.h>
 #include <stdio.h>

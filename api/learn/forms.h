@@ -11,9 +11,9 @@
  *                   conversation, of which the answers of the completion are learned
  *     ShareGPT      {"conversations": [{"from": "human", "value": "..."}, ...]}
  *
- * With a chat template conversations go through that (text/chat/lesson.h), ShareGPT's as messages.
+ * With a chat template conversations go through that (text/chat/learned.h), ShareGPT's as messages.
  * Without one a conversation becomes lines of `role: content`; the answers of the assistant are
- * learned, with their weights (text/chat/lesson.h):
+ * learned, with their weights (text/chat/learned.h):
  *
  *     user: Where does Zorin live?
  *     assistant: In Belport.

@@ -10,23 +10,22 @@
 
 enum { PAGE = 64 };
 
-const char *hzp_lesson_status_name(enum hzp_lesson_status state)
+const char *hzp_lesson_state_name(enum hzp_lesson_state state)
 {
     static const char *const name[] = {"waiting",   "learned",  "undone",
                                        "forgotten", "rejected", "failed"};
     return name[state];
 }
 
-enum hzp_lesson_status hzp_lesson_status(struct hzp_state *s,
-                                         const struct hzp_logged_lesson *lesson,
-                                         int64_t learned_through)
+enum hzp_lesson_state hzp_lesson_state(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
+                                       int64_t learned_through)
 {
     static const struct {
         enum hzp_mark_kind mark;
-        enum hzp_lesson_status state;
-    } marks[] = {{HZP_MARK_SKIPPED, HZP_LESSON_IS_UNDONE},
-                 {HZP_MARK_DELETED, HZP_LESSON_IS_FORGOTTEN},
-                 {HZP_MARK_REJECTED, HZP_LESSON_IS_REJECTED}};
+        enum hzp_lesson_state state;
+    } marks[] = {{HZP_MARK_SKIPPED, HZP_LESSON_UNDONE},
+                 {HZP_MARK_DELETED, HZP_LESSON_FORGOTTEN},
+                 {HZP_MARK_REJECTED, HZP_LESSON_REJECTED}};
     int64_t none[1], count;
     for (int i = 0; i < HZP_COUNT(marks); i++) {
         hzp_state_marked(s, marks[i].mark, lesson->first, lesson->last, none, 0, &count);
@@ -35,10 +34,9 @@ enum hzp_lesson_status hzp_lesson_status(struct hzp_state *s,
     }
     hzp_state_failed(s, lesson->first, lesson->last, none, 0, &count);
     if (count)
-        return HZP_LESSON_IS_FAILED;
-    return hzp_state_settled(s, lesson->first, lesson->last, learned_through)
-               ? HZP_LESSON_IS_LEARNED
-               : HZP_LESSON_IS_WAITING;
+        return HZP_LESSON_FAILED;
+    return hzp_state_settled(s, lesson->first, lesson->last, learned_through) ? HZP_LESSON_LEARNED
+                                                                              : HZP_LESSON_WAITING;
 }
 
 int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
@@ -50,8 +48,8 @@ int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
 /* Whether a lesson still has an effect, or will have. */
 static bool counts(struct hzp_state *s, const struct hzp_logged_lesson *lesson)
 {
-    enum hzp_lesson_status state = hzp_lesson_status(s, lesson, INT64_MAX);
-    return state == HZP_LESSON_IS_LEARNED || state == HZP_LESSON_IS_WAITING;
+    enum hzp_lesson_state state = hzp_lesson_state(s, lesson, INT64_MAX);
+    return state == HZP_LESSON_LEARNED || state == HZP_LESSON_WAITING;
 }
 
 int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,

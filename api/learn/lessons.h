@@ -9,20 +9,19 @@
 
 #include "api/learn/state.h"
 
-enum hzp_lesson_status {
-    HZP_LESSON_IS_WAITING, /* or it is being learned */
-    HZP_LESSON_IS_LEARNED, /* the serving version is done with all of it */
-    HZP_LESSON_IS_UNDONE,  /* taken back, or skipped when an older version was activated */
-    HZP_LESSON_IS_FORGOTTEN,
-    HZP_LESSON_IS_REJECTED, /* the gate refused it, or its trial ended badly */
-    HZP_LESSON_IS_FAILED    /* given up in all passes, because updates were not finite */
+enum hzp_lesson_state {
+    HZP_LESSON_WAITING, /* or it is being learned */
+    HZP_LESSON_LEARNED, /* the serving version is done with all of it */
+    HZP_LESSON_UNDONE,  /* taken back, or skipped when an older version was activated */
+    HZP_LESSON_FORGOTTEN,
+    HZP_LESSON_REJECTED, /* the gate refused it, or its trial ended badly */
+    HZP_LESSON_FAILED    /* given up in all passes, because updates were not finite */
 };
-const char *hzp_lesson_status_name(enum hzp_lesson_status state);
+const char *hzp_lesson_state_name(enum hzp_lesson_state state);
 
 /* What became of a lesson; where its examples fared differently, of those that are not learned. */
-enum hzp_lesson_status hzp_lesson_status(struct hzp_state *s,
-                                         const struct hzp_logged_lesson *lesson,
-                                         int64_t learned_through);
+enum hzp_lesson_state hzp_lesson_state(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
+                                       int64_t learned_through);
 
 /* The newest `max` lessons with ids below `below`, newest first; returns their number. */
 int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,

@@ -53,21 +53,21 @@ static bool is_marked(struct hzp_state *s, int64_t number)
     return found;
 }
 
-enum hzp_lesson_state hzp_state_learned(struct hzp_state *s, int64_t number,
-                                        int64_t learned_through)
+enum hzp_example_state hzp_state_learned(struct hzp_state *s, int64_t number,
+                                         int64_t learned_through)
 {
     int64_t none[1], failed = 0, rejected = 0;
     hzp_state_pick(s, hzp_sample_queue_rejected, number, number, none, 0, &rejected);
     hzp_state_failed(s, number, number, none, 0, &failed);
     if (failed || rejected || is_marked(s, number))
-        return HZP_LESSON_NEVER;
-    return number <= learned_through ? HZP_LESSON_LEARNED : HZP_LESSON_WAITS;
+        return HZP_EXAMPLE_NEVER;
+    return number <= learned_through ? HZP_EXAMPLE_LEARNED : HZP_EXAMPLE_WAITS;
 }
 
 bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t learned_through)
 {
     for (int64_t n = HZP_MAX(first, learned_through + 1); n <= last; n++)
-        if (hzp_state_learned(s, n, learned_through) == HZP_LESSON_WAITS)
+        if (hzp_state_learned(s, n, learned_through) == HZP_EXAMPLE_WAITS)
             return false;
     return true;
 }

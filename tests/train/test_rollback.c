@@ -84,7 +84,7 @@ static int64_t through(struct server *s)
     return record.learned_through;
 }
 
-static enum hzp_lesson_state lesson(struct server *s, int64_t n)
+static enum hzp_example_state lesson(struct server *s, int64_t n)
 {
     return hzp_state_learned(s->state, n, through(s));
 }
@@ -114,20 +114,20 @@ static void test_activate(void **state)
     assert_int_equal(record.parent, a);
     assert_int_equal(record.learned_through, 10);
     assert_true(same(&s, &then));
-    assert_int_equal(lesson(&s, 10), HZP_LESSON_LEARNED);
-    assert_int_equal(lesson(&s, 11), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 10), HZP_EXAMPLE_LEARNED);
+    assert_int_equal(lesson(&s, 11), HZP_EXAMPLE_NEVER);
     close_server(&s, false);
 
     open_server(&s, 0);
     assert_true(same(&s, &then));
     hzp_weights_newest(s.weights, &record);
     assert_int_equal(record.parent, last + 1);
-    assert_int_equal(lesson(&s, 20), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 20), HZP_EXAMPLE_NEVER);
     assert_int_equal(hzp_loop_turn(s.loop), 0); /* nothing waits */
     teach(&s, 1, 200);
     assert_int_equal(through(&s), 22);
-    assert_int_equal(lesson(&s, 21), HZP_LESSON_LEARNED);
-    assert_int_equal(lesson(&s, 20), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 21), HZP_EXAMPLE_LEARNED);
+    assert_int_equal(lesson(&s, 20), HZP_EXAMPLE_NEVER);
     close_server(&s, true);
     free_copy(&then);
 }
@@ -144,14 +144,14 @@ static void test_replay(void **state)
     struct copy then = copy_of(&s);
     struct hzp_version_job job = activate(&s, a, false, false);
     assert_int_equal(job.state, HZP_JOB_DONE);
-    assert_int_equal(lesson(&s, 7), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 7), HZP_EXAMPLE_NEVER);
     teach(&s, 1, 300);
     job = activate(&s, a, false, false); /* once more: what was skipped stays so */
     assert_int_equal(job.state, HZP_JOB_DONE);
     hzp_state_read_stats(s.state, &stats);
     assert_int_equal(stats.skipped, 8);
-    assert_int_equal(lesson(&s, 7), HZP_LESSON_NEVER);
-    assert_int_equal(lesson(&s, 13), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 7), HZP_EXAMPLE_NEVER);
+    assert_int_equal(lesson(&s, 13), HZP_EXAMPLE_NEVER);
     job = activate(&s, a, true, false); /* what was skipped before comes back, too */
     assert_int_equal(job.state, HZP_JOB_DONE);
     hzp_state_read_stats(s.state, &stats);
@@ -159,7 +159,7 @@ static void test_replay(void **state)
     while (hzp_loop_turn(s.loop) > 0)
         ;
     assert_int_equal(through(&s), 14);
-    assert_int_equal(lesson(&s, 7), HZP_LESSON_LEARNED);
+    assert_int_equal(lesson(&s, 7), HZP_EXAMPLE_LEARNED);
     /* The newer version, which has learned 7 .. 12 and not 13 and 14, can come back as well. */
     name_current(&s, "c");
     close_server(&s, false);
@@ -268,8 +268,8 @@ static void test_forget(void **state)
     assert_int_equal(done.learn_from, 3);
     assert_int_equal(done.learn_to, 6);
     assert_int_equal(through(&s), 6);
-    assert_int_equal(lesson(&s, 4), HZP_LESSON_NEVER);
-    assert_int_equal(lesson(&s, 5), HZP_LESSON_LEARNED);
+    assert_int_equal(lesson(&s, 4), HZP_EXAMPLE_NEVER);
+    assert_int_equal(lesson(&s, 5), HZP_EXAMPLE_LEARNED);
     /* The versions that had learned it do not come back. */
     struct hzp_version_record all[64];
     int32_t n = hzp_weights_list(s.weights, all, 64);
@@ -287,8 +287,8 @@ static void test_forget(void **state)
     hzp_trainer_pause(s.trainer, false);
     while (hzp_loop_turn(s.loop) > 0)
         ;
-    assert_int_equal(lesson(&s, 7), HZP_LESSON_LEARNED);
-    assert_int_equal(lesson(&s, 8), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 7), HZP_EXAMPLE_LEARNED);
+    assert_int_equal(lesson(&s, 8), HZP_EXAMPLE_NEVER);
     /* The last one: nothing is left to be learned again. */
     job.example = 7;
     done = ask(&s, &job);
@@ -316,8 +316,8 @@ static void test_forget(void **state)
     assert_int_equal(through(&s), 12);
     close_server(&s, true);
     open_server(&s, 0);
-    assert_int_equal(lesson(&s, 4), HZP_LESSON_NEVER);
-    assert_int_equal(lesson(&s, 8), HZP_LESSON_NEVER);
+    assert_int_equal(lesson(&s, 4), HZP_EXAMPLE_NEVER);
+    assert_int_equal(lesson(&s, 8), HZP_EXAMPLE_NEVER);
     close_server(&s, true);
 }
 
@@ -340,8 +340,8 @@ static void test_undo(void **state)
     assert_int_equal(hzp_weights_current(s.weights)->record.id, serving);
     hzp_trainer_pause(s.trainer, false);
     teach(&s, 1, 40);
-    assert_int_equal(lesson(&s, 3), HZP_LESSON_NEVER);
-    assert_int_equal(lesson(&s, 6), HZP_LESSON_LEARNED);
+    assert_int_equal(lesson(&s, 3), HZP_EXAMPLE_NEVER);
+    assert_int_equal(lesson(&s, 6), HZP_EXAMPLE_LEARNED);
     teach(&s, 1, 60);
     job.example = 5;
     job.example_last = 6;
@@ -350,9 +350,9 @@ static void test_undo(void **state)
         fail_msg("%s", done.error);
     assert_true(done.skipped_from == 5 && done.skipped_to == 6);
     assert_true(done.learn_from == 7 && done.learn_to == 8);
-    assert_int_equal(lesson(&s, 2), HZP_LESSON_LEARNED);
-    assert_int_equal(lesson(&s, 5), HZP_LESSON_NEVER);
-    assert_int_equal(lesson(&s, 8), HZP_LESSON_LEARNED);
+    assert_int_equal(lesson(&s, 2), HZP_EXAMPLE_LEARNED);
+    assert_int_equal(lesson(&s, 5), HZP_EXAMPLE_NEVER);
+    assert_int_equal(lesson(&s, 8), HZP_EXAMPLE_LEARNED);
     close_server(&s, true);
 }
 
@@ -471,7 +471,7 @@ static void test_killed(void **state)
         if (last.made && record.parent == last.made)
             assert_true(is[last.which]);
         assert_int_equal(record.learned_through, is[0] ? 4 : 8);
-        assert_int_equal(lesson(&s, 5), is[0] ? HZP_LESSON_NEVER : HZP_LESSON_LEARNED);
+        assert_int_equal(lesson(&s, 5), is[0] ? HZP_EXAMPLE_NEVER : HZP_EXAMPLE_LEARNED);
         assert_int_equal(hzp_loop_turn(s.loop), 0); /* 5 .. 8 are skipped, or learned */
         close_server(&s, false);
     }

@@ -168,7 +168,7 @@ static bool refuse_sequence(struct hzp_exchange *x, int64_t number, enum MHD_Res
     }
     hzp_weights_read_stats(e->parts.weights, &weights);
     /* given up, skipped, deleted or rejected, also by an earlier run */
-    bool never = hzp_state_learned(e->state, number, weights.learned_through) == HZP_LESSON_NEVER;
+    bool never = hzp_state_learned(e->state, number, weights.learned_through) == HZP_EXAMPLE_NEVER;
     if (never)
         *ret = hzp_reply_unmet(x, MHD_HTTP_CONFLICT, failed_json(number));
     return never;

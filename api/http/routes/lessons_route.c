@@ -22,15 +22,15 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
-    enum hzp_lesson_status status =
-        hzp_lesson_status(x->server->engine->state, lesson, stats.learned_through);
+    enum hzp_lesson_state status =
+        hzp_lesson_state(x->server->engine->state, lesson, stats.learned_through);
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "object", "lesson", "id",
                      (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
                      (json_int_t)lesson->last, "examples",
                      (json_int_t)(lesson->last - lesson->first + 1), "taught_unix_ms",
                      lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
                      "session", lesson->session[0] ? json_string(lesson->session) : json_null(),
-                     "state", hzp_lesson_status_name(status));
+                     "state", hzp_lesson_state_name(status));
 }
 
 /* A whole number from 1 to max in the query; absent: *ret stays. */
@@ -131,8 +131,8 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
     struct hzp_state *s = x->server->engine->state;
     struct hzp_err_text err = {.text = ""};
     struct hzp_logged_lesson again = *lesson;
-    enum hzp_lesson_status status = hzp_lesson_status(s, lesson, INT64_MAX);
-    if (status == HZP_LESSON_IS_LEARNED || status == HZP_LESSON_IS_WAITING)
+    enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
+    if (status == HZP_LESSON_LEARNED || status == HZP_LESSON_WAITING)
         return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
                                "lesson %" PRId64 " was not taken back: there is nothing to redo",
                                lesson->id);
@@ -149,13 +149,13 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
 
 static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
 {
-    enum hzp_lesson_status status = hzp_lesson_status(x->server->engine->state, lesson, INT64_MAX);
-    if (status != HZP_LESSON_IS_LEARNED && status != HZP_LESSON_IS_WAITING)
+    enum hzp_lesson_state status = hzp_lesson_state(x->server->engine->state, lesson, INT64_MAX);
+    if (status != HZP_LESSON_LEARNED && status != HZP_LESSON_WAITING)
         return hzp_reply_error(
             x, MHD_HTTP_CONFLICT, "lesson", NULL, "lesson %" PRId64 " is %s already%s", lesson->id,
-            hzp_lesson_status_name(status),
-            status == HZP_LESSON_IS_UNDONE ? ": {\"lesson\": N, \"redo\": true} teaches it again"
-                                           : "");
+            hzp_lesson_state_name(status),
+            status == HZP_LESSON_UNDONE ? ": {\"lesson\": N, \"redo\": true} teaches it again"
+                                        : "");
     struct hzp_version_job job = {
         .kind = HZP_JOB_UNDO, .example = lesson->first, .example_last = lesson->last};
     return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversations to lessons: which tokens are learned, with the bundled model's tokenizer. */
-#include "text/chat/lesson.h"
+/* Conversations to learned texts: which tokens are learned, with the bundled model's tokenizer. */
+#include "text/chat/learned.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static char model[4096];
 
 static struct hzp_chat *open_chat(const char *source)
 {
-    char path[] = "/tmp/hzp-lesson-XXXXXX";
+    char path[] = "/tmp/hzp-learned-XXXXXX";
     struct hzp_chat *chat = NULL;
     struct hzp_err_text err = {.text = ""};
     int fd = mkstemp(path);
@@ -35,13 +35,13 @@ static struct hzp_chat *open_chat(const char *source)
     return chat;
 }
 
-/* The lesson's tokens as text, learned ones in brackets, with the weight if it is not 1. */
-static void describe(const struct hzp_lesson *lesson, char *ret, size_t size)
+/* Its tokens as text, learned ones in brackets, with the weight if it is not 1. */
+static void describe(const struct hzp_learned_text *learned, char *ret, size_t size)
 {
     struct hzp_textbuf out = {0};
     float now = 0;
-    for (size_t i = 0; i <= lesson->tokens.n; i++) {
-        float w = i < lesson->tokens.n ? lesson->weight[i] : 0;
+    for (size_t i = 0; i <= learned->tokens.n; i++) {
+        float w = i < learned->tokens.n ? learned->weight[i] : 0;
         char mark[32] = "";
         if (w != now)
             snprintf(mark, sizeof(mark), "%s%s", now != 0 ? "]" : "", w != 0 ? "[" : "");
@@ -49,29 +49,29 @@ static void describe(const struct hzp_lesson *lesson, char *ret, size_t size)
             snprintf(mark + strlen(mark), 16, "%g*", (double)w);
         hzp_textbuf_append(&out, mark, strlen(mark));
         now = w;
-        if (i < lesson->tokens.n)
-            hzp_tokenizer_decode(tok, &lesson->tokens.ids[i], 1, false, &out);
+        if (i < learned->tokens.n)
+            hzp_tokenizer_decode(tok, &learned->tokens.ids[i], 1, false, &out);
     }
     snprintf(ret, size, "%.*s", (int)out.bytes, out.data);
     hzp_textbuf_fini(&out);
 }
 
-static void expect(const char *source, const char *example, const char *const *want, size_t lessons)
+static void expect(const char *source, const char *example, const char *const *want, size_t texts)
 {
     struct hzp_chat *chat = open_chat(source);
-    struct hzp_lessons got = {0};
+    struct hzp_learned_texts got = {0};
     struct hzp_err_text err = {.text = ""};
     json_t *json = json_loads(example, 0, NULL);
     assert_non_null(json);
-    if (hzp_lessons_add(chat, tok, json, 4096, &got, &err) < 0)
+    if (hzp_learned_texts_add(chat, tok, json, 4096, &got, &err) < 0)
         fail_msg("%s", err.text);
-    assert_int_equal(got.n, lessons);
-    for (size_t i = 0; i < lessons; i++) {
+    assert_int_equal(got.n, texts);
+    for (size_t i = 0; i < texts; i++) {
         char text[1024];
-        describe(&got.lesson[i], text, sizeof(text));
+        describe(&got.text[i], text, sizeof(text));
         assert_string_equal(text, want[i]);
     }
-    hzp_lessons_fini(&got);
+    hzp_learned_texts_fini(&got);
     json_decref(json);
     hzp_chat_close(chat);
 }
@@ -88,21 +88,21 @@ static void turns_of_the_assistant(void **state)
 static void ids_of_serving(void **state)
 {
     struct hzp_chat *chat = open_chat(TURNS);
-    struct hzp_lessons got = {0};
+    struct hzp_learned_texts got = {0};
     struct hzp_tokens prompt = {0};
     static const char text[] = "user: Where is Tarn?<|end|>\nassistant: ";
     json_t *json = json_loads(TALK, 0, NULL);
-    assert_int_equal(hzp_lessons_add(chat, tok, json, 4096, &got, NULL), HZP_OK);
+    assert_int_equal(hzp_learned_texts_add(chat, tok, json, 4096, &got, NULL), HZP_OK);
     assert_int_equal(hzp_tokenizer_encode(tok, text, strlen(text), HZP_TOKENIZER_PARSE_SPECIAL,
                                           4096, &prompt, NULL),
                      HZP_OK);
-    assert_true(prompt.n < got.lesson[0].tokens.n);
-    assert_memory_equal(prompt.ids, got.lesson[0].tokens.ids, prompt.n * sizeof(*prompt.ids));
+    assert_true(prompt.n < got.text[0].tokens.n);
+    assert_memory_equal(prompt.ids, got.text[0].tokens.ids, prompt.n * sizeof(*prompt.ids));
     for (size_t i = 0; i < prompt.n; i++)
-        assert_true(got.lesson[0].weight[i] == 0);
-    assert_true(got.lesson[0].weight[prompt.n] == 1);
+        assert_true(got.text[0].weight[i] == 0);
+    assert_true(got.text[0].weight[prompt.n] == 1);
     hzp_tokens_fini(&prompt);
-    hzp_lessons_fini(&got);
+    hzp_learned_texts_fini(&got);
     json_decref(json);
     hzp_chat_close(chat);
 }
@@ -142,7 +142,7 @@ static void turns_that_change(void **state)
         want, 2);
 }
 
-/* What is said reaches the lesson: system messages joined, a developer's, the reasoning of an
+/* What is said reaches what is learned: system messages joined, a developer's, the reasoning of an
  * answer whatever its name. */
 static void nothing_is_lost(void **state)
 {
@@ -195,13 +195,13 @@ static void refusals(void **state)
     };
     struct hzp_chat *chat = open_chat(TURNS);
     for (int i = 0; i < HZP_COUNT(cases); i++) {
-        struct hzp_lessons got = {0};
+        struct hzp_learned_texts got = {0};
         struct hzp_err_text err = {.text = ""};
         json_t *json = json_loads(cases[i].example, 0, NULL);
-        assert_int_equal(hzp_lessons_add(chat, tok, json, cases[i].max_tokens, &got, &err),
+        assert_int_equal(hzp_learned_texts_add(chat, tok, json, cases[i].max_tokens, &got, &err),
                          HZP_EINVAL);
         assert_string_equal(err.param, cases[i].param);
-        hzp_lessons_fini(&got);
+        hzp_learned_texts_fini(&got);
         json_decref(json);
     }
     hzp_chat_close(chat);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/chat/lesson.h"
+#include "text/chat/learned.h"
 
 #include "base/arena.h"
 
@@ -160,49 +160,49 @@ static size_t without_line_end(struct maker *m, const int32_t *id, size_t n)
     return keep ? keep : n;
 }
 
-static int set_weights(struct hzp_lesson *lesson, size_t *room, size_t from, size_t to, float w)
+static int set_weights(struct hzp_learned_text *ret, size_t *room, size_t from, size_t to, float w)
 {
     size_t bytes = *room;
-    HZP_TRY(hzp_text_grow((void **)&lesson->weight, &bytes, HZP_MAX(to, 1), sizeof(float)));
+    HZP_TRY(hzp_text_grow((void **)&ret->weight, &bytes, HZP_MAX(to, 1), sizeof(float)));
     *room = bytes;
     for (size_t i = from; i < to; i++)
-        lesson->weight[i] = w;
+        ret->weight[i] = w;
     return HZP_OK;
 }
 
-static int fill_lesson(struct maker *m, const struct hzp_jinja_output *text,
-                       const struct part *part, size_t parts, struct hzp_lesson *lesson)
+static int fill_text(struct maker *m, const struct hzp_jinja_output *text, const struct part *part,
+                     size_t parts, struct hzp_learned_text *ret)
 {
     size_t at = 0, room = 0;
     for (size_t i = 0; i < parts; i++) {
-        size_t before = lesson->tokens.n;
+        size_t before = ret->tokens.n;
         if (part[i].from > at)
-            HZP_TRY(append(m, text_of(text), at, part[i].from, &lesson->tokens));
-        size_t first = lesson->tokens.n;
-        HZP_TRY(append(m, text_of(text), part[i].from, part[i].to, &lesson->tokens));
-        size_t keep = without_line_end(m, lesson->tokens.ids + first, lesson->tokens.n - first);
-        HZP_TRY(set_weights(lesson, &room, before, first, 0));
-        HZP_TRY(set_weights(lesson, &room, first, first + keep, part[i].weight));
-        HZP_TRY(set_weights(lesson, &room, first + keep, lesson->tokens.n, 0));
+            HZP_TRY(append(m, text_of(text), at, part[i].from, &ret->tokens));
+        size_t first = ret->tokens.n;
+        HZP_TRY(append(m, text_of(text), part[i].from, part[i].to, &ret->tokens));
+        size_t keep = without_line_end(m, ret->tokens.ids + first, ret->tokens.n - first);
+        HZP_TRY(set_weights(ret, &room, before, first, 0));
+        HZP_TRY(set_weights(ret, &room, first, first + keep, part[i].weight));
+        HZP_TRY(set_weights(ret, &room, first + keep, ret->tokens.n, 0));
         at = part[i].to;
-        if (lesson->tokens.n > (size_t)m->max_tokens)
+        if (ret->tokens.n > (size_t)m->max_tokens)
             return hzp_fail_param(
                 m->reterr, HZP_EINVAL, "messages",
-                "messages: the example has at least %zu tokens, the maximum is %d",
-                lesson->tokens.n, m->max_tokens);
+                "messages: the example has at least %zu tokens, the maximum is %d", ret->tokens.n,
+                m->max_tokens);
     }
     return HZP_OK;
 }
 
-/* A lesson of the text up to the last of the parts; what follows is not learned. */
-static int add_lesson(struct maker *m, const struct hzp_jinja_output *text, const struct part *part,
-                      size_t parts, struct hzp_lessons *ret)
+/* A learned text of what is said up to the last of the parts; what follows is not learned. */
+static int add_text(struct maker *m, const struct hzp_jinja_output *text, const struct part *part,
+                    size_t parts, struct hzp_learned_texts *ret)
 {
-    if (hzp_text_grow((void **)&ret->lesson, &ret->room, ret->n + 1, sizeof(*ret->lesson)) < 0)
+    if (hzp_text_grow((void **)&ret->text, &ret->room, ret->n + 1, sizeof(*ret->text)) < 0)
         return hzp_fail(m->reterr, HZP_ENOMEM, "out of memory");
-    struct hzp_lesson *lesson = &ret->lesson[ret->n++];
-    memset(lesson, 0, sizeof(*lesson));
-    int r = fill_lesson(m, text, part, parts, lesson);
+    struct hzp_learned_text *learned = &ret->text[ret->n++];
+    memset(learned, 0, sizeof(*learned));
+    int r = fill_text(m, text, part, parts, learned);
     return r == HZP_ENOMEM ? hzp_fail(m->reterr, r, "out of memory") : r;
 }
 
@@ -215,7 +215,7 @@ static void add_part(struct maker *m, size_t from, size_t to, float weight)
 }
 
 /* The generation blocks; each belongs to an assistant message if there are as many. */
-static int from_spans(struct maker *m, struct hzp_lessons *ret)
+static int from_spans(struct maker *m, struct hzp_learned_texts *ret)
 {
     size_t count = json_array_size(m->messages), assistants = 0, at = 0;
     for (size_t i = 0; i < count; i++)
@@ -242,7 +242,7 @@ static int from_spans(struct maker *m, struct hzp_lessons *ret)
     m->part = hzp_xrealloc(m->part, (count + m->whole.spans + 1) * sizeof(*m->part));
     for (size_t i = 0; !paired && i < m->whole.spans; i++)
         add_part(m, m->whole.span[i].from, m->whole.span[i].to, 1);
-    return m->parts ? add_lesson(m, &m->whole, m->part, m->parts, ret) : HZP_OK;
+    return m->parts ? add_text(m, &m->whole, m->part, m->parts, ret) : HZP_OK;
 }
 
 /* Renders message i's turn into m->turn; *ret_from: where what is learned of it begins. */
@@ -262,7 +262,7 @@ static int render_turn(struct maker *m, size_t i, size_t *ret_from)
     return check_learned(m, i, &m->turn);
 }
 
-static int from_turns(struct maker *m, struct hzp_lessons *ret)
+static int from_turns(struct maker *m, struct hzp_learned_texts *ret)
 {
     size_t count = json_array_size(m->messages), from;
     bool one = true;
@@ -279,7 +279,7 @@ static int from_turns(struct maker *m, struct hzp_lessons *ret)
     if (!m->parts)
         return HZP_OK;
     if (one)
-        return add_lesson(m, &m->whole, m->part, m->parts, ret);
+        return add_text(m, &m->whole, m->part, m->parts, ret);
     for (size_t i = 0; i < count; i++) {
         float w;
         HZP_TRY(weight_of(m, i, &w));
@@ -287,7 +287,7 @@ static int from_turns(struct maker *m, struct hzp_lessons *ret)
             continue;
         HZP_TRY(render_turn(m, i, &from));
         const struct part part = {from, m->turn.text.bytes, w};
-        HZP_TRY(add_lesson(m, &m->turn, &part, 1, ret));
+        HZP_TRY(add_text(m, &m->turn, &part, 1, ret));
     }
     return HZP_OK;
 }
@@ -334,7 +334,7 @@ static int check_weights(struct maker *m)
     return HZP_OK;
 }
 
-static int make(struct maker *m, const json_t *example, struct hzp_lessons *ret)
+static int make(struct maker *m, const json_t *example, struct hzp_learned_texts *ret)
 {
     size_t before = ret->n;
     HZP_TRY(read_more(m, example));
@@ -351,8 +351,9 @@ static int make(struct maker *m, const json_t *example, struct hzp_lessons *ret)
     return HZP_OK;
 }
 
-int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, const json_t *example,
-                    int32_t max_tokens, struct hzp_lessons *ret, struct hzp_err_text *reterr)
+int hzp_learned_texts_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok,
+                          const json_t *example, int32_t max_tokens, struct hzp_learned_texts *ret,
+                          struct hzp_err_text *reterr)
 {
     struct maker m = {.chat = chat, .tok = tok, .max_tokens = max_tokens, .reterr = reterr};
     int r = make(&m, example, ret);
@@ -365,12 +366,12 @@ int hzp_lessons_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok, cons
     return r;
 }
 
-void hzp_lessons_fini(struct hzp_lessons *lessons)
+void hzp_learned_texts_fini(struct hzp_learned_texts *texts)
 {
-    for (size_t i = 0; i < lessons->n; i++) {
-        hzp_tokens_fini(&lessons->lesson[i].tokens);
-        free(lessons->lesson[i].weight);
+    for (size_t i = 0; i < texts->n; i++) {
+        hzp_tokens_fini(&texts->text[i].tokens);
+        free(texts->text[i].weight);
     }
-    free(lessons->lesson);
-    memset(lessons, 0, sizeof(*lessons));
+    free(texts->text);
+    memset(texts, 0, sizeof(*texts));
 }
