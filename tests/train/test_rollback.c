@@ -321,8 +321,8 @@ static void test_forget(void **state)
     close_server(&s, true);
 }
 
-/* A lesson that no version has learned yet leaves the queue; one that was learned is taken back with
- * all its examples, and those beside it are learned again. */
+/* A lesson that no version has learned yet leaves the queue; one that was learned is taken back
+ * with all its examples, and those beside it are learned again. */
 static void test_undo(void **state)
 {
     struct server s;
