@@ -274,6 +274,7 @@ int hzp_learner_update(struct hzp_learner *l, const struct hzp_work *work,
     struct hzp_version *v = hzp_learner_version(l); /* before the draft may become it */
     HZP_TRY(hzp_learner_take_draft(l));
     l->update_ns = hzp_now_ns();
+    l->update_number = work->optimizer_step;
     hzp_works_clear(&l->ahead);
     if (!l->collectives) {
         hzp_learner_begin(l, work);
@@ -293,7 +294,7 @@ int hzp_learner_update(struct hzp_learner *l, const struct hzp_work *work,
 
 static void track_update(const struct hzp_learner *l)
 {
-    hzp_track_add(l->track, "update", l->update_ns, hzp_now_ns(), (uint64_t)l->optimizer_step + 1);
+    hzp_track_add(l->track, "update", l->update_ns, hzp_now_ns(), (uint64_t)l->update_number);
 }
 
 /* The update's chain has ended.  The next micro-batches begin where they were dealt and the update

@@ -76,6 +76,7 @@ struct hzp_learner {
     const struct hzp_op_times *op_times;
     struct hzp_rider rider;
     uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
+    int64_t update_number;        /* the newest update's optimizer step */
 };
 
 /* Allocates all device memory, none later; with a link, together with the other ranks.  HZP_ENOMEM,
