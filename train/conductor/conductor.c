@@ -164,13 +164,13 @@ static void ended_micro(struct hzp_trainer *t, const struct hzp_step *step, uint
     hzp_lock_take(&t->lock);
     t->stats.rows += rows;
     hzp_lock_release(&t->lock);
-    if (!hzp_learner_next(l))
+    if (!hzp_learner_next(l, step->number))
         t->stage = HZP_TRAINER_WAIT;
 }
 
 static void ended_update(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
 {
-    if (hzp_learner_next(t->learner))
+    if (hzp_learner_next(t->learner, step->number))
         hzp_trainer_begin_tail(t);
     else
         hzp_trainer_end_update(t, step);
@@ -334,8 +334,11 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         t->stage = HZP_TRAINER_BROKEN;
         return;
     }
-    if (t->flush)
+    if (t->flush) {
         hzp_trainer_publish(t, step);
+        if (t->stage != HZP_TRAINER_IDLE) /* micro-batches go on with the same weights */
+            hzp_learner_hold(t->learner);
+    }
     bool promotes = t->promotes && step->number >= t->promotes && !offer->keep_version;
     if (promotes && t->stage == HZP_TRAINER_TRIAL)
         hzp_trainer_trial_promote(t, step);

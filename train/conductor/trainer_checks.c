@@ -92,7 +92,7 @@ static void go_on(struct hzp_trainer *t, const struct hzp_step *step)
         return;
     }
     hzp_trainer_keep_update(t, step);
-    hzp_trainer_close_update(t);
+    hzp_trainer_close_update(t, step);
 }
 
 void hzp_trainer_check(struct hzp_trainer *t, const struct hzp_step *step)

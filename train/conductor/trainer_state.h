@@ -150,7 +150,7 @@ void hzp_trainer_begin_undo(struct hzp_trainer *t);
 /* The update counts, and its draft is published now or later. */
 void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step);
 /* The update has ended, whatever became of it. */
-void hzp_trainer_close_update(struct hzp_trainer *t);
+void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step);
 /* The update in progress as the record of the version that it makes. */
 void hzp_trainer_fill_record(struct hzp_trainer *t, struct hzp_version_record *record);
 /* The samples of the update that ends. */

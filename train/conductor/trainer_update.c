@@ -305,8 +305,9 @@ void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
     }
 }
 
-void hzp_trainer_close_update(struct hzp_trainer *t)
+void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
+    hzp_learner_let_go(t->learner, step->number);
     if (!next_begun(t) && t->stage != HZP_TRAINER_BROKEN)
         t->stage = HZP_TRAINER_IDLE;
     t->now.wall_ns = hzp_now_ns() - t->begin_ns;
@@ -327,7 +328,7 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
         return;
     }
     undo_update(t, result);
-    hzp_trainer_close_update(t);
+    hzp_trainer_close_update(t, step);
 }
 
 void hzp_trainer_begin_undo(struct hzp_trainer *t)
@@ -358,7 +359,7 @@ void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, ui
         hzp_sample_queue_undo(t->config.queue);
     else
         reject(t);
-    hzp_trainer_close_update(t);
+    hzp_trainer_close_update(t, step);
 }
 
 /* --- The tail --------------------------------------------------------------------------------- */
@@ -378,6 +379,8 @@ void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step)
     bool begun = next_begun(t);
     hzp_trainer_end_update(t, step);
     hzp_learner_end_tail(t->learner);
-    if (begun && t->stage != HZP_TRAINER_BROKEN)
-        begin_report(t);
+    if (!begun || t->stage == HZP_TRAINER_BROKEN)
+        return;
+    hzp_learner_hold(t->learner); /* if it was published: the same weights */
+    begin_report(t);
 }

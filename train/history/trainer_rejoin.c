@@ -101,6 +101,7 @@ int hzp_trainer_link_closed(void *trainer, const struct hzp_border *border)
     hzp_learner_part(t->learner);
     hzp_sample_queue_undo(t->config.queue);
     hzp_learner_abandon(t->learner);
+    hzp_learner_let_go(t->learner, border->last_step);
     t->failures = 0;
     t->version_loss_sum = t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));

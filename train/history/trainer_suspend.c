@@ -14,20 +14,23 @@
 /* Gives up micro-batches none of whose items is in flight, and what a trainer that has stopped
  * leaves behind.  With several ranks transfers of the last chain may be in flight, and are posted
  * by what of it has ended. */
-static void give_up(struct hzp_trainer *t)
+static void give_up(struct hzp_trainer *t, uint64_t last_step)
 {
     struct hzp_learner *l = t->learner;
     bool micro = t->stage == HZP_TRAINER_ACCUMULATE && l->at == l->to && !l->collectives;
     if (micro || (t->stage == HZP_TRAINER_WAIT && !l->tail)) {
         hzp_sample_queue_undo(t->config.queue);
+        hzp_learner_let_go(l, last_step);
         if (!l->collectives)
             hzp_learner_drop_chain(l);
         t->stage = HZP_TRAINER_IDLE;
     }
     if (t->stage == HZP_TRAINER_TRIAL)
         hzp_trainer_trial_withdraw(t, "other weights are to serve");
-    if (t->stage == HZP_TRAINER_BROKEN) /* maybe in the middle, when a rank was lost */
+    if (t->stage == HZP_TRAINER_BROKEN) { /* maybe in the middle, when a rank was lost */
         hzp_learner_abandon(l);
+        hzp_learner_let_go(l, last_step);
+    }
 }
 
 int hzp_trainer_suspend(void *trainer, const struct hzp_border *border)
@@ -38,7 +41,7 @@ int hzp_trainer_suspend(void *trainer, const struct hzp_border *border)
     bool lost = hzp_trainer_parting(t) || hzp_trainer_rejoins(t);
     if (t->learner->collectives && lost && !t->suspended)
         return HZP_EBUSY; /* the link may still read and write what would be given up */
-    give_up(t);
+    give_up(t, border->last_step);
     bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
     if (!rests || t->learner->unpublished)
         return HZP_EBUSY;

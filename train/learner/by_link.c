@@ -420,6 +420,7 @@ static void count_rows(struct hzp_learner_by_link *b)
 static void publish(struct hzp_learner_by_link *b, const struct hzp_step *step)
 {
     hzp_learner_publish(b->learner, step->number);
+    hzp_learner_let_go(b->learner, step->number);
     b->checked = false;
     hzp_lock_take(&b->lock);
     b->stats.optimizer_step = b->learner->optimizer_step;
@@ -436,10 +437,11 @@ static void end_chain(struct hzp_learner_by_link *b, const struct hzp_step *step
     }
     if (l->work.kind == HZP_WORK_MICRO)
         count_rows(b);
-    if (hzp_learner_next(l))
+    if (hzp_learner_next(l, step->number))
         return;
     if (l->work.kind == HZP_WORK_UNDO) {
         hzp_learner_abandon(l);
+        hzp_learner_let_go(l, step->number);
         b->checked = false;
     }
     listen(b);
@@ -456,12 +458,15 @@ static void end_tail(struct hzp_learner_by_link *b, const struct hzp_step *step)
     }
     if (result == HZP_UPDATE_NOT_FINITE) {
         hzp_learner_abandon(l);
+        hzp_learner_let_go(l, step->number);
         b->checked = false;
     } else if (!b->checked) {
         hzp_learner_keep(l);
         publish(b, step);
     }
-    if (!ahead)
+    if (ahead)
+        hzp_learner_hold(l);
+    else
         listen(b);
 }
 

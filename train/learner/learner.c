@@ -89,7 +89,22 @@ int hzp_learner_products(struct hzp_learner *l, struct hzp_plan *chain)
 
 struct hzp_version *hzp_learner_version(const struct hzp_learner *l)
 {
-    return l->reads_draft ? l->draft : hzp_weights_current(l->config.model->weights);
+    if (l->reads_draft)
+        return l->draft;
+    return l->held ? l->held : hzp_weights_current(l->config.model->weights);
+}
+
+void hzp_learner_hold(struct hzp_learner *l)
+{
+    if (!l->reads_draft && !l->held)
+        l->held = hzp_weights_acquire(l->config.model->weights);
+}
+
+void hzp_learner_let_go(struct hzp_learner *l, uint64_t last_step)
+{
+    if (l->held)
+        hzp_weights_release(l->config.model->weights, l->held, last_step);
+    l->held = NULL;
 }
 
 struct hzp_plan *hzp_learner_begin_chain(struct hzp_learner *l)
@@ -233,6 +248,7 @@ int hzp_learner_deal(struct hzp_learner *l, const struct hzp_works *works,
     hzp_works_receive(&l->deal, works->data, works->bytes, works->count);
     l->bin = 0;
     l->loss_sum = 0;
+    hzp_learner_hold(l);
     return build_micro(l, reterr);
 }
 
@@ -300,7 +316,7 @@ static void track_update(const struct hzp_learner *l)
 /* The update's chain has ended.  The next micro-batches begin where they were dealt and the update
  * is not repeated: only a norm that is not finite makes one that is, and all ranks know it by
  * now. */
-static void begin_tail(struct hzp_learner *l)
+static void begin_tail(struct hzp_learner *l, uint64_t last_step)
 {
     struct hzp_works none = l->deal;
     l->update_loss = 0;
@@ -314,16 +330,17 @@ static void begin_tail(struct hzp_learner *l)
     l->ahead = none;
     hzp_works_clear(&l->ahead);
     l->bin = 0;
+    hzp_learner_let_go(l, last_step);
     l->reads_draft = true;
     int r = build_micro(l, NULL);
     HZP_ASSERT(r >= 0);
 }
 
 /* True: the update is in its tail. */
-static bool end_update(struct hzp_learner *l)
+static bool end_update(struct hzp_learner *l, uint64_t last_step)
 {
     if (l->collectives) {
-        begin_tail(l);
+        begin_tail(l, last_step);
         return true;
     }
     l->update_loss = l->loss_sum;
@@ -479,12 +496,12 @@ bool hzp_learner_ended(const struct hzp_learner *l)
     return l->at == l->chain.items && known;
 }
 
-bool hzp_learner_next(struct hzp_learner *l)
+bool hzp_learner_next(struct hzp_learner *l, uint64_t last_step)
 {
     hzp_assert_engine_thread();
     if (l->work.kind == HZP_WORK_MICRO)
         return end_micro(l);
-    return l->work.kind == HZP_WORK_UPDATE && end_update(l);
+    return l->work.kind == HZP_WORK_UPDATE && end_update(l, last_step);
 }
 
 bool hzp_learner_whole(const struct hzp_learner *l)

@@ -16,7 +16,8 @@
  * the first micro-batch of the next update (collectives.h), which reads the draft.
  *
  * Versions.  An update that is kept but not published stays in the draft, which the next one reads
- * and writes in place; otherwise chains read the current version.
+ * and writes in place; otherwise chains read the current version, which is held from the deal on
+ * until who deals lets go of it.
  *
  * Owns: gradients, moments, residuals, activations (hzp_train_space), the micro-batch, the draft.
  *
@@ -66,13 +67,14 @@ struct hzp_learner {
     double update_loss; /* of the update whose chain has ended: its micro-batches, of all ranks */
 
     /* private */
-    double loss_sum;        /* of the micro-batches that have ended on this rank */
-    bool reads_draft;       /* chains read the draft, not the current version */
-    struct hzp_works deal;  /* the micro-batches of the update, and those of the next one */
-    struct hzp_works ahead; /* count 0: not known */
-    struct hzp_works bytes; /* the work that the chain was made from, for other ranks */
-    int32_t bin;            /* the first micro-batch of the current round */
-    bool chunks;            /* the next micro-batch is cut into chunks */
+    double loss_sum;          /* of the micro-batches that have ended on this rank */
+    struct hzp_version *held; /* acquired while chains read it; NULL: they read the draft */
+    bool reads_draft;         /* chains read the draft, not the current version */
+    struct hzp_works deal;    /* the micro-batches of the update, and those of the next one */
+    struct hzp_works ahead;   /* count 0: not known */
+    struct hzp_works bytes;   /* the work that the chain was made from, for other ranks */
+    int32_t bin;              /* the first micro-batch of the current round */
+    bool chunks;              /* the next micro-batch is cut into chunks */
     const struct hzp_op_times *op_times;
     struct hzp_rider rider;
     uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */
@@ -142,10 +144,10 @@ int hzp_learner_turn(struct hzp_learner *l);
 
 /* Whether the chain has ended; an update's when its results are known. */
 bool hzp_learner_ended(const struct hzp_learner *l);
-/* Goes on when the chain has ended: with the next micro-batch of the deal, or with the tail of an
+/* Goes on when the chain has ended with step last_step: with the next micro-batch of the deal, or with the tail of an
  * update and, beside it, the micro-batches that were dealt with it.  False: the work has ended, and
  * the caller says what is next. */
-bool hzp_learner_next(struct hzp_learner *l);
+bool hzp_learner_next(struct hzp_learner *l, uint64_t last_step);
 /* Whether the micro-batches of the next update have begun beside the tail. */
 bool hzp_learner_runs_ahead(const struct hzp_learner *l);
 /* The draft in the tail is whole and audited on all ranks. */
@@ -166,6 +168,11 @@ enum hzp_learned_as hzp_learner_end_tail(struct hzp_learner *l);
 void hzp_learner_keep(struct hzp_learner *l);
 /* Takes a slot for the draft, if there is none.  HZP_EBUSY. */
 int hzp_learner_take_draft(struct hzp_learner *l);
+/* Holds the current version, if chains read it and it is not held yet: after a publication, while
+ * micro-batches of the next update are in progress. */
+void hzp_learner_hold(struct hzp_learner *l);
+/* The update that was dealt has ended, or is given up: the version is not read after last_step. */
+void hzp_learner_let_go(struct hzp_learner *l, uint64_t last_step);
 /* Publishes the draft. */
 void hzp_learner_publish(struct hzp_learner *l, uint64_t last_step);
 /* Gives the draft up, if there is one, with the updates in it. */
