@@ -144,9 +144,9 @@ int hzp_learner_turn(struct hzp_learner *l);
 
 /* Whether the chain has ended; an update's when its results are known. */
 bool hzp_learner_ended(const struct hzp_learner *l);
-/* Goes on when the chain has ended with step last_step: with the next micro-batch of the deal, or with the tail of an
- * update and, beside it, the micro-batches that were dealt with it.  False: the work has ended, and
- * the caller says what is next. */
+/* Goes on when the chain has ended with step last_step: with the next micro-batch of the deal, or
+ * with the tail of an update and, beside it, the micro-batches that were dealt with it.  False: the
+ * work has ended, and the caller says what is next. */
 bool hzp_learner_next(struct hzp_learner *l, uint64_t last_step);
 /* Whether the micro-batches of the next update have begun beside the tail. */
 bool hzp_learner_runs_ahead(const struct hzp_learner *l);
