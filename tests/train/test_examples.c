@@ -374,8 +374,8 @@ static int load(const char *name, const char *text, struct hzp_sample ***ret, in
                 struct hzp_err_text *err)
 {
     memset(err, 0, sizeof(*err));
-    scratch_write_text(scratch_path(name), text);
-    return hzp_examples_load(&ex, scratch_path(name), ret, ret_count, err);
+    scratch_write_text(scratch_path("%s", name), text);
+    return hzp_examples_load(&ex, scratch_path("%s", name), ret, ret_count, err);
 }
 
 static void expect_text(const struct hzp_err_text *err, const char *word)

@@ -108,7 +108,7 @@ static void test_taught(void **state)
     assert_int_equal(hzp_audit_open(scratch_dir, false, &audit, &text), HZP_OK);
     hzp_audit_bound(audit, 250); /* two lines */
     for (int i = 0; i < 5; i++) {
-        char key[8];
+        char key[16];
         snprintf(key, sizeof(key), "key%d", i);
         hzp_audit_write(audit, key, "id", "teach",
                         json_pack("{s:i, s:i}", "first", 10 * i, "last", 10 * i + 8));
