@@ -36,22 +36,15 @@ struct hzp_fallbacks {
     atomic_bool ends;
 };
 
-static const struct {
-    const char *name, *help;
-} fallback[] = {
-#define X(name, help) {#name, help},
+static const char *const names[] = {
+#define X(name, help) #name,
     HZP_FALLBACKS(X)
 #undef X
 };
 
 const char *hzp_fallback_name(enum hzp_fallback kind)
 {
-    return fallback[kind].name;
-}
-
-const char *hzp_fallback_help(enum hzp_fallback kind)
-{
-    return fallback[kind].help;
+    return names[kind];
 }
 
 /* ---- the file ---- */
@@ -98,10 +91,10 @@ static void save(struct hzp_fallbacks *f)
     f->changed = false;
     for (int i = 0; i < f->shapes; i++) {
         const struct hzp_fallback_shape *s = &f->shape[i];
-        size += (size_t)snprintf(
-            text + size, LINE,
-            "%s %" PRId32 " %" PRId32 " %" PRId32 " %" PRIu64 " %" PRId64 " %s\n",
-            fallback[s->kind].name, s->m, s->n, s->k, s->count, s->last, s->reason);
+        size +=
+            (size_t)snprintf(text + size, LINE,
+                             "%s %" PRId32 " %" PRId32 " %" PRId32 " %" PRIu64 " %" PRId64 " %s\n",
+                             names[s->kind], s->m, s->n, s->k, s->count, s->last, s->reason);
     }
     hzp_lock_release(&f->lock);
     if (changed) {
@@ -133,7 +126,7 @@ static void *writer_main(void *arg)
 static bool kind_of(const char *name, enum hzp_fallback *ret)
 {
     for (int kind = 0; kind < HZP_FALLBACK_COUNT; kind++)
-        if (strcmp(fallback[kind].name, name) == 0) {
+        if (strcmp(names[kind], name) == 0) {
             *ret = (enum hzp_fallback)kind;
             return true;
         }
@@ -238,8 +231,8 @@ void hzp_device_fallback(struct hzp_device *dev, enum hzp_fallback kind, int32_t
     if (!new)
         return;
     hzp_log(HZP_LOG_WARN, dev->backend->name,
-            "fallback kind=%s shape=%" PRId32 "x%" PRId32 "x%" PRId32 ": %s", fallback[kind].name,
-            m, n, k, reason);
+            "fallback kind=%s shape=%" PRId32 "x%" PRId32 "x%" PRId32 ": %s", names[kind], m, n, k,
+            reason);
     if (f->shapes == HZP_FALLBACK_SHAPES_MAX)
         hzp_log(HZP_LOG_WARN, dev->backend->name, "further fallbacks are counted and not logged");
 }

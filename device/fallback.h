@@ -39,9 +39,6 @@ enum hzp_fallback {
 
 const char *hzp_fallback_name(enum hzp_fallback kind);
 
-/* A sentence without its full stop, for people. */
-const char *hzp_fallback_help(enum hzp_fallback kind);
-
 /* Counts one case.  m, n, k: its shape, 0 where it has none; the first case of each kind and shape
  * is logged with the reason, a clause such as "the library has no algorithm".  At most
  * HZP_FALLBACK_SHAPES_MAX shapes are logged, and kept. */

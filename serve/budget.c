@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/budget.h"
 
-#include "base/err.h"
 #include "base/thread.h"
 #include "nanobatch/model/batch.h"
 

@@ -7,7 +7,6 @@
  */
 #include "api/bench/bench.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 #include <stdio.h>

@@ -7,8 +7,6 @@
 #include "api/bench/bench.h"
 #include "api/bench/samples.h"
 
-#include "base/thread.h"
-
 #include <stdio.h>
 #include <string.h>
 

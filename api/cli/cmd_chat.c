@@ -4,7 +4,6 @@
 #include "api/bench/http_client.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
-#include "base/arena.h"
 #include "base/json.h"
 
 #include <errno.h>

@@ -156,7 +156,7 @@ int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t f
  * was neither given up nor skipped, deleted or rejected.  Any thread; no disk. */
 enum hzp_example_state { HZP_EXAMPLE_WAITS, HZP_EXAMPLE_LEARNED, HZP_EXAMPLE_NEVER };
 enum hzp_example_state hzp_state_learned(struct hzp_state *s, int64_t number,
-                                        int64_t learned_through);
+                                         int64_t learned_through);
 /* Whether each of [first, last] is learned, or never will be. */
 bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t learned_through);
 

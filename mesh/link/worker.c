@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/link/worker.h"
 
-#include "base/arena.h"
 #include "device/meter.h"
 
 #include <stdio.h>

@@ -3,8 +3,6 @@
  * events of its own trace, in pieces, with the times already those of rank 0's clock. */
 #include "mesh/peers/control_state.h"
 
-#include "base/arena.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

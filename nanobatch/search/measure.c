@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/measure.h"
 
-#include "base/thread.h"
 #include "nanobatch/search/measure_pair.h"
 #include "nanobatch/search/simulate.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/structure_parts.h"
 
-#include "base/arena.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema.h"

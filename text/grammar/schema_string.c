@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_string.c - strings of a schema: lengths, patterns, formats. */
-#include "base/arena.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 

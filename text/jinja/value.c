@@ -177,12 +177,6 @@ struct jval *hzp_j_dict_get(struct jmem *m, const struct jdict *dict, struct jva
     return NULL;
 }
 
-struct jval *hzp_j_dict_find(struct jmem *m, const struct jdict *dict, const char *key)
-{
-    struct jstr s = {key, strlen(key), -1};
-    return hzp_j_dict_get(m, dict, (struct jval){.type = J_STRING, .s = &s});
-}
-
 static bool grow_dict(struct jmem *m, struct jdict *dict)
 {
     size_t room = HZP_MAX(4, 2 * dict->room);

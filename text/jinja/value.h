@@ -178,7 +178,6 @@ int64_t hzp_j_codes(struct jval string);
 size_t hzp_j_offset(struct jval string, int64_t code);
 /* NULL: there is none. */
 struct jval *hzp_j_dict_get(struct jmem *m, const struct jdict *dict, struct jval key);
-struct jval *hzp_j_dict_find(struct jmem *m, const struct jdict *dict, const char *key);
 bool hzp_j_equal(struct jmem *m, struct jval a, struct jval b);
 /* < 0, 0, > 0; fails if the two have no order. */
 int hzp_j_compare(struct jmem *m, struct jval a, struct jval b, const char *op);
