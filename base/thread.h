@@ -24,8 +24,8 @@ int hzp_thread_start(pthread_t *ret, const char *name, void *(*run)(void *), voi
  * nor this one keeps its own. */
 void hzp_thread_yielding(bool yielding);
 
-/* The calling thread does long work that nobody waits for with a clock in hand: beside a thread of
- * the usual weight it gets about a tenth of a processor, and all of one that is free.  For good. */
+/* Lowers the calling thread's priority for the rest of its life, for long work that no request
+ * waits for: beside a thread of normal priority it gets about a tenth of a processor, else all. */
 void hzp_thread_background(void);
 
 /* The calling thread mostly waits, and others wait for what it does then: it asks for short slices

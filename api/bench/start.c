@@ -5,8 +5,8 @@
  * Training's memory is prepared, and a checkpoint's moments and residuals are read, while the
  * server already answers (train/conductor/trainer.h), so all three should take about as long.  A
  * server counts as ready when it prints its address: from then on it takes requests.  The first run
- * of each kind reads files that may not be cached, and does not count; that of the third kind makes
- * the checkpoint.
+ * of each kind reads files that may not be cached, and does not count; the first run of the third
+ * kind also writes the checkpoint.
  */
 #include "api/bench/bench.h"
 

@@ -9,7 +9,6 @@
 #include "api/bench/http_client.h"
 #include "api/cli/commands.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,16 @@ static json_t *ask(const struct hzp_options *options, const char *method, const 
     return json;
 }
 
+/* With --json: prints json. */
+static bool print_json(const struct hzp_options *options, const json_t *json)
+{
+    if (options->json) {
+        json_dumpf(json, stdout, JSON_INDENT(2));
+        printf("\n");
+    }
+    return options->json;
+}
+
 static void print_lesson(const json_t *lesson)
 {
     char when[32] = "-";
@@ -60,10 +69,7 @@ int hzp_cmd_lessons(const struct hzp_options *options)
     json_t *json = ask(options, "GET", "/v1/lessons", NULL, &status);
     if (!json)
         return status;
-    if (options->json) {
-        json_dumpf(json, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else {
+    if (!print_json(options, json)) {
         printf("%7s  %-19s  %8s  %8s  %-9s  %s\n", "lesson", "taught (UTC)", "first", "last",
                "state", "session");
         json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
@@ -75,14 +81,12 @@ int hzp_cmd_lessons(const struct hzp_options *options)
 /* What the word names: nothing, a lesson's number, or a version. */
 static json_t *body_of(const char *word)
 {
-    char *end;
     if (!word)
         return json_object();
-    if (isdigit((unsigned char)*word))
-        return json_pack("{s:I}", "lesson", (json_int_t)strtoll(word, NULL, 10));
-    long long version = *word == 'v' ? strtoll(word + 1, &end, 10) : 0;
-    return version > 0 && !*end ? json_pack("{s:I}", "version", (json_int_t)version)
-                                : json_pack("{s:s}", "version", word);
+    const char *digits = word + (*word == 'v'), *kind = *word == 'v' ? "version" : "lesson";
+    bool number = *digits && strspn(digits, "0123456789") == strlen(digits);
+    return number ? json_pack("{s:I}", kind, (json_int_t)strtoll(digits, NULL, 10))
+                  : json_pack("{s:s}", "version", word);
 }
 
 static void print_job(const json_t *job)
@@ -111,12 +115,8 @@ int hzp_cmd_undo(const struct hzp_options *options)
     json_decref(body);
     if (!json)
         return status;
-    if (options->json) {
-        json_dumpf(json, stdout, JSON_INDENT(2));
-        printf("\n");
-    } else {
+    if (!print_json(options, json))
         print_job(json);
-    }
     json_decref(json);
     return 0;
 }

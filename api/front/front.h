@@ -89,7 +89,7 @@ void hzp_front_destroy(struct hzp_front *f); /* finishes first; NULL: no effect 
 /* What is known of a rank. */
 struct hzp_front_rank {
     bool up, draining;
-    uint64_t not_finite; /* of its requests, as in struct hzp_scheduler_stats */
+    uint64_t not_finite; /* requests, as in struct hzp_scheduler_stats */
     double silent_s;
     int32_t requests;    /* not ended */
     int64_t sent, moved; /* requests so far; those that began again elsewhere */

@@ -8,7 +8,7 @@
 struct reader {
     const char *at, *end;
     char delimiter;
-    int64_t line;  /* of `at` */
+    int64_t line;  /* the line that `at` is in */
     int64_t begin; /* where the record begins */
     struct hzp_textbuf value;
     struct hzp_err_text *reterr;
@@ -119,7 +119,8 @@ int hzp_csv_read(const char *text, size_t bytes, char delimiter,
                  int (*found)(void *ctx, int64_t line, json_t *object), void *ctx,
                  struct hzp_err_text *reterr)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as spreadsheets write it */
+    static const char mark[] =
+        "\xef\xbb\xbf"; /* the UTF-8 byte order mark, which spreadsheets write */
     struct reader r = {
         .at = text, .end = text + bytes, .delimiter = delimiter, .line = 1, .reterr = reterr};
     json_t *names = json_array();

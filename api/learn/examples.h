@@ -48,8 +48,8 @@ struct hzp_examples {
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
     bool endless;                     /* texts of a *.txt file get no end token: for evaluation */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
-    enum hzp_too_long too_long;       /* of files */
-    struct hzp_example_fields fields; /* names of prompt and completion, of files */
+    enum hzp_too_long too_long;       /* what happens to long examples of files */
+    struct hzp_example_fields fields; /* the names of a file's fields */
     struct hzp_lock lock;             /* keeps commits and pushes in the same order */
 };
 

@@ -41,7 +41,8 @@ struct hzp_parse {
     uint8_t *learn;
     float *weight; /* weights of a conversation in plain lines */
     size_t learn_room, weight_room;
-    struct hzp_parse_found *found; /* of a file; NULL: the first error ends the parsing */
+    struct hzp_parse_found
+        *found; /* collects a file's errors; NULL: the first error ends the parsing */
     struct hzp_err_text *reterr;
 };
 

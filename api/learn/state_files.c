@@ -340,8 +340,8 @@ static void try_writing(struct hzp_state *s)
     keep_texts(s);
 }
 
-/* Examples could not be stored: looks whether they can be, because nobody may send more until the
- * server is well again. */
+/* After examples could not be stored, tests whether they can be again: until then the server
+ * refuses new examples, so no request would find out. */
 static void look_for_room(struct hzp_state *s)
 {
     enum { ROOM = 1 << 20 };

@@ -104,7 +104,7 @@ struct hzp_state {
     struct hzp_mark *mark; /* [marks] as the log has them; ascending */
     int32_t marks;
     struct hzp_version_job job[HZP_JOBS_KEPT]; /* id 0: none */
-    int32_t job_held[HZP_JOBS_KEPT];           /* who waits for it */
+    int32_t job_held[HZP_JOBS_KEPT];           /* the number of requests that wait for it */
     uint64_t jobs;                             /* the newest job's number; 0: none */
     struct hzp_manifest
         manifest[HZP_STATE_MANIFESTS]; /* manifests of versions on disk; unit NULL: free */

@@ -324,7 +324,7 @@ bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret
     return true;
 }
 
-/* Jobs end as their last example is learned, which nobody may have looked for yet. */
+/* Ends the jobs whose last example is learned by now: no request may have asked since. */
 static void end_learned(struct hzp_state *s)
 {
     uint64_t id[HZP_JOBS_KEPT];

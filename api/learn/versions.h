@@ -73,7 +73,8 @@ int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint
 /* False: there is no such job, or it is forgotten.  Of HZP_JOBS_KEPT the one that was asked for
  * first is forgotten for another, but none that has not ended or is held. */
 bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret);
-/* Somebody waits for a job that is known; it is not forgotten until that is taken back. */
+/* Counts (hold) or stops counting a request that waits for job id.  The state does not forget a job
+ * that a request waits for. */
 void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold);
 
 /* The version that a text names: "current", "original" (the model as it was started, from which the

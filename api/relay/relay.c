@@ -283,7 +283,7 @@ static bool takes_long(const struct hzp_exchange *x)
     return x->route->kind != HZP_ANSWER_SOON || (teaches(x) && hzp_exchange_query(x, "wait"));
 }
 
-/* Whoever asks how the server is wants to know it now. */
+/* Health checks have a deadline: a silent rank 0 must not hold up their answer. */
 static bool asks_health(const struct hzp_exchange *x)
 {
     return !strcmp(x->route->path, "/health") || !strcmp(x->route->path, "/ping");

@@ -30,7 +30,7 @@ struct hzp_life_memory;
 
 /* The launcher's. */
 struct hzp_life {
-    struct hzp_life_memory *memory; /* NULL: there is none, and nobody hangs */
+    struct hzp_life_memory *memory; /* NULL: no watch, so no rank counts as hanging */
     int fd;
     uint64_t limit_ns, turn_ns;
     struct {

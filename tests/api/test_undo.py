@@ -115,8 +115,9 @@ def test_after_a_restart():
             done = subprocess.run([test_api.BINARY, "undo", *url], capture_output=True, text=True, check=True)
             assert "examples 2 to 2 are not learned any more" in done.stdout, done
             assert answer(server, TOM) == before
-            bad = subprocess.run([test_api.BINARY, "undo", "nothing", *url], capture_output=True, text=True)
-            assert bad.returncode == 1 and "nothing" in bad.stderr, bad
+            for word in ("nothing", "1x", "v", "v1x", "-1", "v99999999999999999999", "", "\u00fc"):
+                bad = subprocess.run([test_api.BINARY, "undo", word, *url], capture_output=True, text=True)
+                assert bad.returncode == 1 and (word in bad.stderr or word.endswith("9")), bad
 
 
 def test_errors():

@@ -82,7 +82,7 @@ struct hzp_grammar {
     int64_t counted; /* bytes added to the lexicon's in_use */
 };
 
-/* Whether making it takes more steps than it may, or nobody waits for it. */
+/* Whether building the automaton takes more steps than allowed, or its client has left. */
 static inline bool hzp_grammar_over(const struct hzp_grammar *g)
 {
     return hzp_effort_over(g->work, HZP_GRAMMAR_WORK_MAX);

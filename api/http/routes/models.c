@@ -60,7 +60,7 @@ enum MHD_Result hzp_route_version(struct hzp_exchange *x)
     return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "version", HZP_VERSION_TEXT));
 }
 
-/* For whoever follows the URL that the start prints. */
+/* Answers GET /, the URL that the server prints when it starts. */
 enum MHD_Result hzp_route_root(struct hzp_exchange *x)
 {
     return hzp_reply_text(x, MHD_HTTP_OK, "text/plain",

@@ -15,8 +15,7 @@
 
 enum {
     INFO_BYTES_MAX = 16 << 20,
-    WORK_TIMES =
-        16, /* of a text's bytes while it is tokenised: pieces, and as many tokens at most */
+    WORK_TIMES = 16, /* bytes of memory per byte of text: pieces, and as many tokens at most */
 };
 
 /* The text to tokenize: a prompt, or messages. */
@@ -162,7 +161,9 @@ static int read_tokens(const json_t *list, const struct hzp_engine *engine, stru
 
 static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
 {
-    enum { TEXT_TIMES = 12 }; /* of a text's bytes: itself, as a value, escaped, each doubling */
+    /* Bytes of memory per byte of text: the text, its JSON value and its escaped form; each of the
+     * three buffers grows by doubling. */
+    enum { TEXT_TIMES = 12 };
     const struct hzp_engine *engine = w->x->server->engine;
     const json_t *list = json_object_get(body, "tokens");
     struct hzp_tokens tokens = {0};

@@ -103,7 +103,8 @@ static void add_key(struct keys *keys, const char *text, const char *name, bool 
 static int take_line(struct hzp_auth *auth, const char *option, const char *path, int number,
                      const char *line, bool admin, struct keys *keys, struct hzp_err_text *reterr)
 {
-    static const char *const own[] = {"api", "admin", "none"}; /* of keys without names */
+    /* These names stand for keys without names, so no key may take one. */
+    static const char *const own[] = {"api", "admin", "none"};
     size_t n = name_length(line);
     if (!*line)
         return number > 1 ? HZP_OK
@@ -203,7 +204,7 @@ const char *hzp_auth_check_key(struct hzp_auth *auth, struct MHD_Connection *con
     hzp_lock_take(&auth->lock);
     for (int i = 0; i < auth->keys.count; i++) {
         const struct key *key = &auth->keys.key[i];
-        if (same_key(key->text, given) && !admin) { /* of the same key for both, the admin's */
+        if (same_key(key->text, given) && !admin) { /* a key in both files is the admin's */
             name = key->name;
             admin = key->admin;
         }

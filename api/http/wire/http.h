@@ -115,8 +115,8 @@ struct hzp_exchange {
     size_t received;            /* bytes of the body, also those that were fed already */
     _Atomic int64_t charged;    /* part of hzp_server.bodies: the body, and what is read of it */
     _Atomic int64_t kept;       /* another part: until the exchange ends */
-    int64_t making;             /* of `kept`: an answer that is being made */
-    size_t tree;                /* of `charged`: the body as a tree of values */
+    int64_t making;             /* the part of `kept` for an answer in progress */
+    size_t tree;                /* the part of `charged` for the body's JSON values */
     size_t thrown_away;         /* bytes read of an oversized body */
     size_t journal;             /* bytes of the body in front of its JSON (journal.h) */
     bool resumed;               /* a stream that another rank 0 has begun; journal may be 0 */

@@ -37,8 +37,8 @@ void hzp_pool_destroy(struct hzp_pool *pool);
 /* The task runs soon on a thread of the pool; its memory is the caller's until it has run. */
 void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task);
 
-/* The same, unless nobody waits for the task any more.  False: *left is set, and the task is not in
- * the queue. */
+/* Like hzp_pool_post, but does not queue a task whose client has left: it returns false if *left is
+ * set. */
 bool hzp_pool_post_unless(struct hzp_pool *pool, struct hzp_pool_task *task,
                           const _Atomic bool *left);
 /* Takes a task out of the queue.  False: it is not there: it runs, has run, or was not posted.
