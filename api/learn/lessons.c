@@ -45,11 +45,12 @@ int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
     return hzp_sample_log_lessons(s->log, below, max, ret, reterr);
 }
 
-/* Whether a lesson still has an effect, or will have. */
-static bool counts(struct hzp_state *s, const struct hzp_logged_lesson *lesson)
+bool hzp_lesson_counts(struct hzp_state *s, const struct hzp_logged_lesson *lesson)
 {
-    enum hzp_lesson_state state = hzp_lesson_state(s, lesson, INT64_MAX);
-    return state == HZP_LESSON_LEARNED || state == HZP_LESSON_WAITING;
+    for (int64_t n = lesson->first; n <= lesson->last; n++)
+        if (hzp_state_learned(s, n, INT64_MAX) != HZP_EXAMPLE_NEVER)
+            return true;
+    return false;
 }
 
 int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,
@@ -62,7 +63,7 @@ int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *
         return hzp_sample_log_lesson(s->log, id, ret, reterr);
     while ((n = hzp_sample_log_lessons(s->log, below, PAGE, page, reterr)) > 0) {
         for (int32_t i = 0; i < n; i++)
-            if (counts(s, &page[i])) {
+            if (hzp_lesson_counts(s, &page[i])) {
                 *ret = page[i];
                 return HZP_OK;
             }

@@ -23,10 +23,13 @@ const char *hzp_lesson_state_name(enum hzp_lesson_state state);
 enum hzp_lesson_state hzp_lesson_state(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
                                        int64_t learned_through);
 
+/* Whether any example of the lesson is learned or will be, so that it can be taken back. */
+bool hzp_lesson_counts(struct hzp_state *s, const struct hzp_logged_lesson *lesson);
+
 /* The newest `max` lessons with ids below `below`, newest first; returns their number. */
 int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
                           struct hzp_logged_lesson *ret, struct hzp_err_text *reterr);
-/* id 0: the newest that was not taken back.  HZP_ENOENT. */
+/* id 0: the newest that counts.  HZP_ENOENT. */
 int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,
                      struct hzp_err_text *reterr);
 

@@ -52,8 +52,7 @@ struct rollback {
     int64_t touched; /* samples up to this one have been learned from, since */
 };
 
-/* --- On the engine thread
- * --------------------------------------------------------------------- */
+/* --- On the engine thread --------------------------------------------------------------------- */
 
 /* The slot that still holds the version, or a free one.  It waits while that slot has readers, or
  * no slot is free. */
@@ -88,8 +87,7 @@ static int set_marks(void *ctx, const struct hzp_border *border)
     return HZP_OK;
 }
 
-/* --- By the engine thread
- * --------------------------------------------------------------------- */
+/* --- By the engine thread --------------------------------------------------------------------- */
 
 static int get_draft(struct rollback *r)
 {
@@ -112,8 +110,7 @@ static int publish(struct rollback *r)
     return HZP_OK;
 }
 
-/* --- The version and its numbers
- * -------------------------------------------------------------- */
+/* --- The version and its numbers -------------------------------------------------------------- */
 
 /* The weights that the model's directory holds: nothing was learned, nothing was sent here. */
 static bool is_original(struct hzp_state *s, uint64_t id)
@@ -223,8 +220,7 @@ static int find_numbers(struct rollback *r)
     return HZP_OK;
 }
 
-/* --- Contents
- * --------------------------------------------------------------------------------- */
+/* --- Contents --------------------------------------------------------------------------------- */
 
 static int fill_weights(struct rollback *r)
 {
@@ -262,8 +258,7 @@ static int fill_state(struct rollback *r, const struct hzp_version *v)
                     : hzp_trainer_restore_ranks(r->s->trainer, v, NULL, r->reterr);
 }
 
-/* --- Examples
- * --------------------------------------------------------------------------------- */
+/* --- Examples --------------------------------------------------------------------------------- */
 
 /* The job takes examples back: the others are learned again. */
 static bool relearns(const struct rollback *r)
@@ -335,8 +330,7 @@ static void note_examples(struct rollback *r)
     }
 }
 
-/* --- Entering it in the log
- * ------------------------------------------------------------------- */
+/* --- Entering it in the log ------------------------------------------------------------------- */
 
 /* Requests for weights that have learned an example are refused if it has a mark. */
 static int tell_marks(struct rollback *r)
@@ -381,8 +375,7 @@ static int write_and_enter(struct rollback *r)
     return code;
 }
 
-/* --- All of it
- * -------------------------------------------------------------------------------- */
+/* --- All of it -------------------------------------------------------------------------------- */
 
 static int from_disk(struct rollback *r)
 {
@@ -436,8 +429,7 @@ int hzp_state_activate(struct hzp_state *s, const struct hzp_version_job *job,
     return clean_up(&r, roll_back(&r));
 }
 
-/* --- Weights that were sent here
- * -------------------------------------------------------------- */
+/* --- Weights that were sent here -------------------------------------------------------------- */
 
 static int fill_sent(struct rollback *r)
 {
@@ -489,8 +481,7 @@ int hzp_state_push(struct hzp_state *s, const struct hzp_version_job *job,
     return code;
 }
 
-/* --- Falling back
- * ----------------------------------------------------------------------------- */
+/* --- Falling back ----------------------------------------------------------------------------- */
 
 static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
 {
@@ -561,8 +552,7 @@ int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_e
     return code;
 }
 
-/* --- Forgetting, and taking back
- * ------------------------------------------------------------------------------- */
+/* --- Forgetting, and taking back -------------------------------------------------------------- */
 
 /* The last example of the job. */
 static int64_t last_of(const struct hzp_version_job *job)
@@ -646,8 +636,7 @@ int hzp_state_take_back(struct hzp_state *s, const struct hzp_version_job *job,
     return tell_marks(&r);
 }
 
-/* --- Before it is done
- * ------------------------------------------------------------------------ */
+/* --- Before it is done ------------------------------------------------------------------------ */
 
 int hzp_state_check(struct hzp_state *s, const struct hzp_version_job *job,
                     struct hzp_err_text *reterr)

@@ -172,8 +172,7 @@ int hzp_state_call(struct hzp_state *s, hzp_border_fn *fn, void *ctx, struct hzp
 int hzp_state_hold(struct hzp_state *s, hzp_border_fn *fn, bool (*in_vain)(struct hzp_state *s));
 void hzp_state_release(struct hzp_state *s, hzp_border_fn *fn);
 
-/* --- write_behind.c: file thread
- * -------------------------------------------------------------- */
+/* --- write_behind.c: file thread -------------------------------------------------------------- */
 
 /* Copies version v, whose state the trainer has and which is frozen, and writes the copy behind:
  * the trainer may go on when this returns. */
@@ -181,8 +180,7 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v);
 /* If the copy is on disk, or with wait as soon as it is, enters it in the log. */
 void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 
-/* --- versions.c, rollback.c: file thread
- * ------------------------------------------------------ */
+/* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
 
 /* Does the job that waits: waits for what it needs from the trainer, as hzp_state_hold does. */
 void hzp_state_turn_jobs(struct hzp_state *s);
@@ -212,14 +210,12 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
 int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
                            struct hzp_err_text *reterr);
 
-/* --- rejoin.c: file thread
- * -------------------------------------------------------------------- */
+/* --- rejoin.c: file thread -------------------------------------------------------------------- */
 
 /* Does what a call of hzp_state_rejoin waits for.  last: the thread ends, and so does the wait. */
 void hzp_state_turn_rejoin(struct hzp_state *s, bool last);
 
-/* --- rollback.c
- * ------------------------------------------------------------------------------- */
+/* --- rollback.c ------------------------------------------------------------------------------- */
 
 /* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
  * what was learned since learned again. */

@@ -98,6 +98,23 @@ def test_one_of_several_goes():
         assert states(server)[1] in ("undone", "forgotten")
 
 
+def test_a_lesson_whose_part_is_forgotten():
+    """What is left of it can still be taken back; then there is nothing left."""
+    with Server() as server:
+        before = answer(server, ZOE)
+        both = [{"prompt": TOM, "completion": " In Tarn."}, {"prompt": ZOE, "completion": " In Oslo."}]
+        status, _, got = server.post(EXAMPLES + "?wait=served&timeout=120", json.dumps(both))
+        assert status == 200 and got["served"], got
+        got = server.post("/v1/fine_tuning/examples/1?timeout=60", "", method="DELETE")
+        assert got[0] == 200, got
+        test_api.until(lambda: text(server, ZOE) == "In Oslo.")
+        assert server.post("/v1/undo", {"lesson": 1, "redo": True})[0] == 409  # a part of it is learned
+        undo(server, {"lesson": 1})
+        assert answer(server, ZOE) == before
+        undo(server, status=404)
+        assert undo(server, {"lesson": 1}, status=409)["error"]["param"] == "lesson"
+
+
 def test_after_a_restart():
     """Lessons of an earlier process, at the default settings and without any name given to a version."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:

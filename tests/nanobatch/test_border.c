@@ -200,8 +200,7 @@ static void test_cancel(void **state)
     close_world(w);
 }
 
-/* --- Several threads
- * -------------------------------------------------------------------------- */
+/* --- Several threads -------------------------------------------------------------------------- */
 
 struct caller {
     struct world *world;
@@ -352,8 +351,7 @@ static void test_device_failure(void **state)
     close_world(w);
 }
 
-/* --- While a function runs
- * -------------------------------------------------------------------- */
+/* --- While a function runs -------------------------------------------------------------------- */
 
 struct slow {
     struct world *world;

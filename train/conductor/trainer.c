@@ -7,8 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* --- Creation and destruction
- * ----------------------------------------------------------------- */
+/* --- Creation and destruction ----------------------------------------------------------------- */
 
 static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {
@@ -92,8 +91,7 @@ struct hzp_learner *hzp_trainer_learner(struct hzp_trainer *t)
     return t->learner;
 }
 
-/* --- Calls from other threads
- * ----------------------------------------------------------------- */
+/* --- Calls from other threads ----------------------------------------------------------------- */
 
 void hzp_trainer_read_stats(struct hzp_trainer *t, struct hzp_trainer_stats *ret)
 {

@@ -36,8 +36,7 @@ int hzp_trainer_check_group(const struct hzp_trainer_config *c, struct hzp_err_t
     return HZP_OK;
 }
 
-/* --- Checkpoints: the engine thread
- * ----------------------------------------------------------- */
+/* --- Checkpoints: the engine thread ----------------------------------------------------------- */
 
 static int32_t ranks_of(const struct hzp_trainer *t)
 {
@@ -86,8 +85,7 @@ static int gather_piece(void *trainer, const struct hzp_border *border)
     return HZP_EBUSY;
 }
 
-/* --- Checkpoints: the thread that froze the trainer
- * ------------------------------------------- */
+/* --- Checkpoints: the thread that froze the trainer ------------------------------------------- */
 
 /* All ranks' slices of the unit, piece by piece. */
 static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
@@ -149,8 +147,7 @@ const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t)
     return t->group ? &t->group->layout : NULL;
 }
 
-/* --- Before the loop runs
- * --------------------------------------------------------------------- */
+/* --- Before the loop runs --------------------------------------------------------------------- */
 
 int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                             bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
@@ -234,8 +231,7 @@ void hzp_trainer_close_group(struct hzp_trainer *t)
     free(g);
 }
 
-/* --- The end of the loop
- * ---------------------------------------------------------------------- */
+/* --- The end of the loop ---------------------------------------------------------------------- */
 
 int hzp_trainer_finished(void *trainer, const struct hzp_border *border)
 {

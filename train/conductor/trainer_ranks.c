@@ -75,8 +75,7 @@ int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *ret
     return t->learner->collectives ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }
 
-/* --- What is exchanged between updates
- * -------------------------------------------------------- */
+/* --- What is exchanged between updates -------------------------------------------------------- */
 
 static void begin_exchange(struct hzp_trainer *t)
 {

@@ -130,8 +130,7 @@ bool hzp_trainer_listens(const struct hzp_trainer *t);
  * training. */
 int hzp_trainer_turn_ranks(struct hzp_trainer *t);
 
-/* --- trainer_update.c
- * ------------------------------------------------------------------------- */
+/* --- trainer_update.c ------------------------------------------------------------------------- */
 
 /* Begins an update: draws its samples, and their micro-batches.  False: no sample of the draw can
  * be learned, and it counts as done. */
@@ -162,8 +161,7 @@ void hzp_trainer_end_tail(struct hzp_trainer *t, const struct hzp_step *step);
  * the draft: it continues with the same weights, which are the current version then. */
 void hzp_trainer_publish(struct hzp_trainer *t, const struct hzp_step *step);
 
-/* --- trainer_ranks.c
- * -------------------------------------------------------------------------- */
+/* --- trainer_ranks.c -------------------------------------------------------------------------- */
 
 /* Tells the other ranks to update; t->ahead: with the micro-batches of t->other. */
 void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_work *work);
@@ -186,8 +184,7 @@ bool hzp_trainer_may_tell(const struct hzp_trainer *t);
 /* With several ranks tells them whether the draft of the update has passed the gate. */
 void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 
-/* --- trainer_group.c
- * -------------------------------------------------------------------------- */
+/* --- trainer_group.c -------------------------------------------------------------------------- */
 
 /* The model is one slice of several: whether the settings can be used then.  HZP_EUNSUP. */
 int hzp_trainer_check_group(const struct hzp_trainer_config *config, struct hzp_err_text *reterr);
@@ -200,8 +197,7 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
 const struct hzp_state_source *hzp_trainer_whole(const struct hzp_trainer *t);
 void hzp_trainer_close_group(struct hzp_trainer *t);
 
-/* --- trainer_behind.c
- * ------------------------------------------------------------------------- */
+/* --- trainer_behind.c ------------------------------------------------------------------------- */
 
 /* Builds the next chain of the preparation, or ends it.  False: there is nothing to offer, because
  * the state is still being read, or could not be, and the trainer has stopped. */

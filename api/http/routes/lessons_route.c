@@ -131,8 +131,7 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
     struct hzp_state *s = x->server->engine->state;
     struct hzp_err_text err = {.text = ""};
     struct hzp_logged_lesson again = *lesson;
-    enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
-    if (status == HZP_LESSON_LEARNED || status == HZP_LESSON_WAITING)
+    if (hzp_lesson_counts(s, lesson))
         return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
                                "lesson %" PRId64 " was not taken back: there is nothing to redo",
                                lesson->id);
@@ -149,8 +148,9 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
 
 static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
 {
-    enum hzp_lesson_state status = hzp_lesson_state(x->server->engine->state, lesson, INT64_MAX);
-    if (status != HZP_LESSON_LEARNED && status != HZP_LESSON_WAITING)
+    struct hzp_state *s = x->server->engine->state;
+    enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
+    if (!hzp_lesson_counts(s, lesson))
         return hzp_reply_error(
             x, MHD_HTTP_CONFLICT, "lesson", NULL, "lesson %" PRId64 " is %s already%s", lesson->id,
             hzp_lesson_state_name(status),
