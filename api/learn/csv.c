@@ -53,11 +53,12 @@ static int next_value(struct reader *r)
         r->at++;
         return 0;
     }
-    if (r->at < r->end && *r->at == '\r')
+    bool ends = r->at < r->end && *r->at == '\r';
+    r->at += ends;
+    if (r->at < r->end && *r->at == '\n')
         r->at++;
-    if (r->at < r->end && *r->at != '\n')
+    else if (r->at < r->end && !ends)
         return bad(r, "text follows a quote that has ended: a quote in a value is doubled");
-    r->at += r->at < r->end;
     r->line++;
     return 1;
 }
@@ -119,8 +120,7 @@ int hzp_csv_read(const char *text, size_t bytes, char delimiter,
                  int (*found)(void *ctx, int64_t line, json_t *object), void *ctx,
                  struct hzp_err_text *reterr)
 {
-    static const char mark[] =
-        "\xef\xbb\xbf"; /* the UTF-8 byte order mark, which spreadsheets write */
+    static const char mark[] = "\xef\xbb\xbf"; /* the byte order mark that spreadsheets write */
     struct reader r = {
         .at = text, .end = text + bytes, .delimiter = delimiter, .line = 1, .reterr = reterr};
     json_t *names = json_array();

@@ -509,6 +509,10 @@ static void test_csv(void **state)
     assert_int_equal(load("t.csv", "prompt,completion\na,\"b\"c\n", &sample, &count, &err),
                      HZP_EINVAL);
     expect_text(&err, "line 2");
+    /* Lines may end with a carriage return alone. */
+    assert_int_equal(load("t.csv", "prompt,completion\ra,b\rc,d\r", &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 2);
+    hzp_examples_free(sample, count);
     assert_int_equal(load("t.csv", "text,text\na,b\n", &sample, &count, &err), HZP_EINVAL);
     expect_text(&err, "same name");
     assert_int_equal(load("t.csv", "ask,answer\na,b\n", &sample, &count, &err), HZP_EINVAL);
