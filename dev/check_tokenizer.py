@@ -37,7 +37,7 @@ def build():
     out = os.path.join(tempfile.mkdtemp(), "libtext.so")
     files = glob.glob(ROOT + "/text/*/*.c") + glob.glob(ROOT + "/base/*.c")
     subprocess.check_call(["gcc", "-std=c17", "-D_GNU_SOURCE", "-O2", "-g", "-shared", "-fPIC",
-                           "-I" + ROOT, *files, "-ljansson", "-lpcre2-8", "-lpthread", "-lm",
+                           "-I" + ROOT, *files, "-ljansson", "-lpcre2-8", "-lutf8proc", "-lpthread", "-lm",
                            "-o", out])
     return ctypes.CDLL(out)
 

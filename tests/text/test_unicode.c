@@ -27,6 +27,8 @@ static void known(void **state)
     expect(HZP_UNICODE_NFC, "e\xCC\x81\xCC\xA7", "\xC8\xA9\xCC\x81");
     expect(HZP_UNICODE_NFD, "a\xCC\x88\xCC\x81", "a\xCC\x88\xCC\x81");
     expect(HZP_UNICODE_NFC, "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", "\xEA\xB0\x81"); /* Hangul */
+    /* U+11A7 stands just before the letters that end a syllable, and is none of them */
+    expect(HZP_UNICODE_NFC, "\xEA\xB0\x80\xE1\x86\xA7", "\xEA\xB0\x80\xE1\x86\xA7");
     expect(HZP_UNICODE_NFD, "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8");
     expect(HZP_UNICODE_NFC, "\xE0\xA5\x98",
            "\xE0\xA4\x95\xE0\xA4\xBC");                  /* excluded from composition */

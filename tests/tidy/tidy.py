@@ -85,6 +85,7 @@ LIBRARY = {
     "sqlite3.h": ["train/table"],
     "microhttpd.h": ["api"],
     "pcre2.h": ["text"],
+    "utf8proc.h": ["text"],
     "dnnl.h": ["device/cpu"],
     "oneapi/": ["device/cpu"],
     "omp.h": ["device/cpu"],

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/chars/unicode.h - the Unicode normalization forms (UAX 15), lowercase, accents.
  *
- * The tables (Unicode 14) are unpacked at the first call. Text must be valid UTF-8.
+ * What Unicode says of each character comes from libutf8proc.  Text must be valid UTF-8.
  *
- * Invariant: what was unpacked never changes.
  * Thread: any.
  */
 #ifndef HZP_TEXT_CHARS_UNICODE_H
@@ -26,11 +25,5 @@ int hzp_unicode_lower(const char *text, size_t bytes, struct hzp_textbuf *out);
 
 /* Appends the text without its characters of general category M. */
 int hzp_unicode_strip_marks(const char *text, size_t bytes, struct hzp_textbuf *out);
-
-/* unicode_tables.c */
-extern const int hzp_unicode_decompositions_count, hzp_unicode_classes_count,
-    hzp_unicode_marks_count, hzp_unicode_lowers_count;
-extern const char hzp_unicode_decompositions[], hzp_unicode_classes[], hzp_unicode_marks[],
-    hzp_unicode_lowers[];
 
 #endif
