@@ -641,17 +641,11 @@ const char *hzp_state_unwritten(const struct hzp_state *s)
 
 int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
 {
-    int64_t through = finished_through, number[HZP_STATE_FAILED_PIECE];
-    int32_t n, from = 0;
+    int64_t through = finished_through;
     if (s->failed_before_count) /* ascending */
         through = HZP_MIN(through, s->failed_before[0] - 1);
-    do {
-        n = hzp_sample_queue_failed(s->queue, from, number, HZP_STATE_FAILED_PIECE);
-        for (int32_t i = 0; i < n; i++)
-            through = HZP_MIN(through, number[i] - 1);
-        from += n;
-    } while (n == HZP_STATE_FAILED_PIECE);
-    int64_t unmarked = hzp_state_first_mark(s) - 1;
-    through = HZP_MIN(through, unmarked);
+    int64_t failed = hzp_state_smallest(s, hzp_sample_queue_failed) - 1;
+    int64_t marked = hzp_state_first_mark(s) - 1;
+    through = HZP_MIN(through, HZP_MIN(failed, marked));
     return through > 0 ? through : -1;
 }

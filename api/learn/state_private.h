@@ -162,6 +162,8 @@ typedef int32_t hzp_state_reader(struct hzp_sample_queue *q, int32_t from, int64
 int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,
                        int64_t *ret, int32_t max, int64_t *count);
 
+/* The smallest of this run's numbers; INT64_MAX: there is none.  Any thread. */
+int64_t hzp_state_smallest(struct hzp_state *s, hzp_state_reader *reader);
 /* The smallest number with a mark, or of the gate's rejections so far; INT64_MAX: none.  Any
  * thread. */
 int64_t hzp_state_first_mark(struct hzp_state *s);

@@ -5,9 +5,9 @@
  * start at 1 and have no holes; each row carries a checksum.  A version's row lists the samples it
  * learned from; a checkpoint's row has the number up to which all samples are contained in that
  * checkpoint, and which passes of later samples are.  After a restart, samples beyond the newest
- * checkpoint are queued again for the passes that it does not contain, so no accepted sample is lost
- * and none is learned more often than it was to be; samples that a lost version had already learned
- * from are counted (hzp_sample_log_resume).
+ * checkpoint are queued again for the passes that it does not contain, so no accepted sample is
+ * lost and none is learned more often than it was to be; samples that a lost version had already
+ * learned from are counted (hzp_sample_log_resume).
  *
  * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
  */
@@ -121,8 +121,8 @@ struct hzp_passes {
     bool learned; /* as a sample's */
 };
 /* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
- * everything learned from samples <= learned_through, and these passes [count] of later ones, in the
- * order of their numbers.  One transaction. */
+ * everything learned from samples <= learned_through, and these passes [count] of later ones, in
+ * the order of their numbers.  One transaction. */
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, const struct hzp_passes *passes, int32_t count,
                               struct hzp_err_text *reterr);
@@ -141,9 +141,9 @@ int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
                                      struct hzp_err_text *reterr);
 
 /* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, which
- * is larger than all in the log and than ids_used, and the number of samples that lost versions, those
- * after the checkpoint, had learned from.  If the process was killed, 4096 ids are skipped: clients
- * may have seen versions that were not journalled. */
+ * is larger than all in the log and than ids_used, and the number of samples that lost versions,
+ * those after the checkpoint, had learned from.  If the process was killed, 4096 ids are skipped:
+ * clients may have seen versions that were not journalled. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;

@@ -208,8 +208,8 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
     q->work += (double)entry.left * sample->count;
 }
 
-/* The same for samples of the log, whose space is not reserved; those that have had all their passes
- * are freed.  Returns how many are left. */
+/* The same for samples of the log, whose space is not reserved; those that have had all their
+ * passes are freed.  Returns how many are left. */
 static int32_t push_again(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
 {
     int32_t left = 0;

@@ -42,8 +42,8 @@ void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count);
 
 /* Hands over samples read back from the log, for the passes that they have not had; may exceed the
- * bounds, because an accepted sample is never refused.  Call before any push.  Returns how many have
- * any left; it frees the others. */
+ * bounds, because an accepted sample is never refused.  Call before any push.  Returns how many
+ * have any left; it frees the others. */
 int32_t hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count);
 
