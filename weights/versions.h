@@ -65,7 +65,8 @@ struct hzp_version_record {
     /* every sample up to this number has had all its passes or was given up; -1: none */
     int64_t learned_through;
     /* The version it was made from: the one before it, or the one that was activated again.  0:
-     * none, or not known; HZP_NO_PARENT: none of this server's, it was sent here. */
+     * none, or not known; HZP_NO_PARENT: none of this server's: it was sent
+     * here, or is the model's where all earlier versions are lost. */
     uint64_t parent;
     /* Mean losses on the gate's examples, of the parent and of this version; NaN: no gate. */
     double gate_before, gate_after;

@@ -72,13 +72,56 @@ bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t
     return true;
 }
 
+int64_t hzp_state_smallest(struct hzp_state *s, hzp_state_reader *reader)
+{
+    int64_t number[HZP_STATE_FAILED_PIECE], smallest = INT64_MAX;
+    int32_t n, from = 0;
+    do { /* they are in the order in which they left the queue */
+        n = reader(s->queue, from, number, HZP_STATE_FAILED_PIECE);
+        for (int32_t i = 0; i < n; i++)
+            smallest = HZP_MIN(smallest, number[i]);
+        from += n;
+    } while (n == HZP_STATE_FAILED_PIECE);
+    return smallest;
+}
+
+/* Goes on from `through` over the queue's numbers that follow it. */
+static int64_t pass_numbers(struct hzp_state *s, hzp_state_reader *reader, int64_t through)
+{
+    int64_t number[HZP_STATE_FAILED_PIECE];
+    int32_t n, from = 0;
+    do {
+        n = reader(s->queue, from, number, HZP_STATE_FAILED_PIECE);
+        for (int32_t i = 0; i < n; i++)
+            through += number[i] == through + 1;
+        from += n;
+    } while (n == HZP_STATE_FAILED_PIECE);
+    return through;
+}
+
+int64_t hzp_state_finished_through(struct hzp_state *s, int64_t through)
+{
+    int64_t before;
+    through = HZP_MAX(through, 0);
+    do {
+        before = through;
+        hzp_lock_take(&s->lock);
+        for (int32_t i = 0; i < s->marks && s->mark[i].first <= through + 1; i++)
+            through = HZP_MAX(through, s->mark[i].last);
+        hzp_lock_release(&s->lock);
+        for (int64_t i = 0; i < s->failed_before_count; i++) /* ascending */
+            through += s->failed_before[i] == through + 1;
+        through = pass_numbers(s, hzp_sample_queue_rejected, through);
+        through = pass_numbers(s, hzp_sample_queue_failed, through);
+    } while (through > before);
+    return through > 0 ? through : -1;
+}
+
 int64_t hzp_state_first_mark(struct hzp_state *s)
 {
-    int64_t number[1], rejected = 0;
     hzp_lock_take(&s->lock);
     int64_t first = s->marks ? s->mark[0].first : INT64_MAX;
     hzp_lock_release(&s->lock);
-    if (hzp_state_pick(s, hzp_sample_queue_rejected, 1, INT64_MAX, number, 1, &rejected) > 0)
-        first = HZP_MIN(first, number[0]);
-    return first;
+    int64_t rejected = hzp_state_smallest(s, hzp_sample_queue_rejected);
+    return HZP_MIN(first, rejected);
 }

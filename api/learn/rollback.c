@@ -295,6 +295,8 @@ static int requeue(struct rollback *r)
     int32_t count = 0;
     hzp_lock_take(&s->examples.lock);
     int code = read_backlog(r, &all, &count);
+    for (int32_t i = 0; i < count && !r->from.id; i++)
+        all[i]->passes = 0; /* weights of no checkpoint: which passes they have is not known */
     for (int32_t i = 0; i < count && relearns(r); i++) {
         int64_t n = all[i]->sequence_number;
         if (n > r->touched)

@@ -207,7 +207,7 @@ static int read_failed(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_MIN(n, 0);
 }
 
-/* Queues the accepted examples that no checkpoint covers, with all their passes. */
+/* Queues the accepted examples that no checkpoint covers, for the passes that it does not have. */
 static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     struct hzp_sample *piece[BACKLOG_PIECE];
@@ -220,9 +220,9 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
             too_long += piece[i]->count > s->config.micro_rows + 1;
             r = check_tokens(s, piece[i], reterr);
         }
-        hzp_sample_queue_restore(s->queue, piece, n); /* bad ones too: it frees them */
+        /* bad ones too: it frees them */
+        s->stats.restored += hzp_sample_queue_restore(s->queue, piece, n);
         HZP_TRY(r);
-        s->stats.restored += n;
     }
     if (n < 0)
         return n;
@@ -456,6 +456,7 @@ void hzp_state_close(struct hzp_state *s)
     free(s->failed_before);
     free(s->texts_dir);
     free(s->mark);
+    free(s->passes);
     free(s);
 }
 
@@ -487,8 +488,11 @@ const struct hzp_gate *hzp_state_gate(const struct hzp_state *s)
 int hzp_state_restore(struct hzp_state *s, struct hzp_trainer *trainer, struct hzp_version *draft,
                       struct hzp_err_text *reterr)
 {
-    if (!hzp_state_resumes(s))
+    if (!hzp_state_resumes(s)) {
+        /* The versions of earlier runs are lost, and it does not descend from them. */
+        draft->record.parent = s->resume.next_version_id > 1 ? HZP_NO_PARENT : 0;
         return HZP_OK;
+    }
     HZP_TRY(hzp_trainer_load_begin(trainer, draft, s->weights_dir, reterr));
     draft->record.parent = s->resume.checkpoint_id;
     s->saved_step = s->tried_step = draft->record.optimizer_step;
@@ -637,17 +641,11 @@ const char *hzp_state_unwritten(const struct hzp_state *s)
 
 int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through)
 {
-    int64_t through = finished_through, number[HZP_STATE_FAILED_PIECE];
-    int32_t n, from = 0;
+    int64_t through = finished_through;
     if (s->failed_before_count) /* ascending */
         through = HZP_MIN(through, s->failed_before[0] - 1);
-    do {
-        n = hzp_sample_queue_failed(s->queue, from, number, HZP_STATE_FAILED_PIECE);
-        for (int32_t i = 0; i < n; i++)
-            through = HZP_MIN(through, number[i] - 1);
-        from += n;
-    } while (n == HZP_STATE_FAILED_PIECE);
-    int64_t unmarked = hzp_state_first_mark(s) - 1;
-    through = HZP_MIN(through, unmarked);
+    int64_t failed = hzp_state_smallest(s, hzp_sample_queue_failed) - 1;
+    int64_t marked = hzp_state_first_mark(s) - 1;
+    through = HZP_MIN(through, HZP_MIN(failed, marked));
     return through > 0 ? through : -1;
 }

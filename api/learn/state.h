@@ -139,6 +139,10 @@ int32_t hzp_state_failed(struct hzp_state *s, int64_t first, int64_t last, int64
  * counts examples that were given up too; this one stops before the first of them.  -1: none.  Any
  * thread. */
 int64_t hzp_state_learned_through(struct hzp_state *s, int64_t finished_through);
+/* The number up to which every example was learned or never will be: `through`, a version's
+ * learned_through, and what was rejected, given up or taken back behind it, for which no version is
+ * published.  Any thread. */
+int64_t hzp_state_finished_through(struct hzp_state *s, int64_t through);
 
 /* Whether the log could not be written when the state was opened (a full disk), and cannot be yet:
  * no example is accepted or learned.  Any thread. */

@@ -152,6 +152,7 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
 {
     uint64_t begin = hzp_now_ns(), id = v->record.id;
     hzp_state_journal(s); /* the log must have every version that it refers to */
+    hzp_state_note_passes(s);
     int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
                                  s->config.options, NULL, reterr);
     snprintf(ret_name, size, "checkpoint-%" PRIu64, id);
@@ -160,6 +161,19 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
     s->tried_step = v->record.optimizer_step; /* a failed attempt is repeated after further updates,
                                                * and at the end */
     return r;
+}
+
+void hzp_state_note_passes(struct hzp_state *s)
+{
+    free(s->passes);
+    s->passes_count = hzp_sample_queue_passes(s->queue, &s->passes);
+}
+
+int hzp_state_enter_files(struct hzp_state *s, const struct hzp_version_record *record,
+                          const char *name, struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_checkpoint(s->log, record->id, record->learned_through, name, s->passes,
+                                     s->passes_count, reterr);
 }
 
 void hzp_state_wrote(struct hzp_state *s, const struct hzp_version_record *record, const char *name)
@@ -182,7 +196,7 @@ void hzp_state_end_checkpoint(struct hzp_state *s, const struct hzp_version_reco
                               const char *name, int r, struct hzp_err_text *why)
 {
     if (r >= 0)
-        r = hzp_sample_log_checkpoint(s->log, record->id, record->learned_through, name, why);
+        r = hzp_state_enter_files(s, record, name, why);
     atomic_store(&s->save_failed, r < 0);
     if (r >= 0) {
         hzp_state_wrote(s, record, name);

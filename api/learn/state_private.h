@@ -77,9 +77,11 @@ struct hzp_state {
     pthread_t saver;
     bool saving;                     /* the saver thread runs, or has ended and is not joined */
     struct hzp_version_record saved; /* the record of the version that it writes */
-    bool late, late_told;            /* the next checkpoint is due meanwhile; that is logged */
-    bool contents_due;               /* the model's weights have to be read whole, once */
-    int32_t failed_logged;           /* how many of the queue's failed samples the log has */
+    struct hzp_passes *passes;       /* [passes_count] those of the state that was frozen last */
+    int32_t passes_count;
+    bool late, late_told;  /* the next checkpoint is due meanwhile; that is logged */
+    bool contents_due;     /* the model's weights have to be read whole, once */
+    int32_t failed_logged; /* how many of the queue's failed samples the log has */
     int32_t rejected_logged;
     uint64_t trials_seen; /* ended ones in the audit log */
 
@@ -137,6 +139,12 @@ void hzp_state_journal(struct hzp_state *s);
  * enter it in the log.  File thread. */
 int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char *ret_name,
                           size_t size, struct hzp_err_text *reterr);
+/* Takes note of which passes the frozen trainer's weights contain, for the log's entry of the
+ * checkpoint that is written then.  File thread. */
+void hzp_state_note_passes(struct hzp_state *s);
+/* Enters a checkpoint that was written in the log, with those passes.  File thread. */
+int hzp_state_enter_files(struct hzp_state *s, const struct hzp_version_record *record,
+                          const char *name, struct hzp_err_text *reterr);
 /* Enters a checkpoint that was written in the log and counts it; r < 0: it failed, `why` says why.
  * File thread. */
 void hzp_state_end_checkpoint(struct hzp_state *s, const struct hzp_version_record *record,
@@ -154,6 +162,8 @@ typedef int32_t hzp_state_reader(struct hzp_sample_queue *q, int32_t from, int64
 int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,
                        int64_t *ret, int32_t max, int64_t *count);
 
+/* The smallest of this run's numbers; INT64_MAX: there is none.  Any thread. */
+int64_t hzp_state_smallest(struct hzp_state *s, hzp_state_reader *reader);
 /* The smallest number with a mark, or of the gate's rejections so far; INT64_MAX: none.  Any
  * thread. */
 int64_t hzp_state_first_mark(struct hzp_state *s);

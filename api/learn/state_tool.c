@@ -186,7 +186,7 @@ static int begin_log(struct tool *t, const char *path, struct hzp_err_text *rete
     if (r >= 0)
         r = hzp_sample_log_begin_after(t->log, HZP_MAX(through, 0), reterr);
     if (r >= 0)
-        r = hzp_sample_log_checkpoint(t->log, id, through, name, reterr);
+        r = hzp_sample_log_checkpoint(t->log, id, through, name, NULL, 0, reterr);
     if (r >= 0)
         fprintf(t->out, "samples.db begun from %s, which has learned examples up to %" PRId64 "\n",
                 name, through);

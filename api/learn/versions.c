@@ -386,8 +386,7 @@ static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
     if (r >= 0)
         r = hzp_state_write_files(s, v, name, sizeof(name), reterr);
     if (r >= 0)
-        r = hzp_sample_log_checkpoint(s->log, v->record.id, v->record.learned_through, name,
-                                      reterr);
+        r = hzp_state_enter_files(s, &v->record, name, reterr);
     if (r >= 0)
         r = hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
     if (r >= 0)

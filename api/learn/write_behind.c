@@ -35,6 +35,7 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v)
     HZP_ASSERT(!s->saving);
     s->save_begin_ns = hzp_now_ns();
     hzp_state_journal(s); /* the log must have every version that it refers to */
+    hzp_state_note_passes(s);
     s->saved = v->record;
     s->tried_step = v->record.optimizer_step;
     s->saving = true;

@@ -634,6 +634,7 @@ def test_gate():
             assert server.metric("hzpserve_gate_device_seconds_total") > 0
             listed = json.loads(server.get(EXAMPLES))
             assert listed["rejected"] == [1] and listed["learned_through"] < 1, listed
+            assert listed["finished_through"] == weights["finished_through"] == 1, (listed, weights)
         state = str(pathlib.Path(folder, "state"))
         with Server("--passes", "1", "--lr", "1e-5", "--gate", str(held), "--gate-max-rise", "5",
                     "--keep", "last=1,tagged", state=state) as server:

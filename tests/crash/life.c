@@ -153,7 +153,7 @@ static void open_state(struct life *l)
         .state_dir = l->config.state_dir,
         .model_dir = l->config.model_dir,
         .layout = &l->layout,
-        .queue = {.samples_max = 200, .tokens_max = 4000, .passes = 2, .seed = 3},
+        .queue = {.samples_max = 200, .tokens_max = 4000, .passes = CRASH_PASSES, .seed = 3},
         .micro_rows = 32,
         .body_samples_max = 100,
         .checkpoint_every = 7,

@@ -14,7 +14,7 @@
 
 #include "api/learn/state.h"
 
-enum { CRASH_VOCAB = 37, CRASH_TOKENS = 8 };
+enum { CRASH_VOCAB = 37, CRASH_TOKENS = 8, CRASH_PASSES = 3 };
 
 enum crash_kind {
     CRASH_STARTED,  /* a: first version id, b: last sequence number, c: queued again, d: trained

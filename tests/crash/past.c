@@ -24,9 +24,9 @@ static void hear_start(struct past *p, const struct crash_told *told, uint64_t t
     if (told->b != p->samples)
         PAST_FAIL(p, "says %llu examples are accepted, the log holds %llu",
                   (unsigned long long)told->b, (unsigned long long)p->samples);
-    if (told->c != p->samples - through)
-        PAST_FAIL(p, "queued %llu again of %llu that no checkpoint has",
-                  (unsigned long long)told->c, (unsigned long long)(p->samples - through));
+    if (told->c != p->unfinished)
+        PAST_FAIL(p, "queued %llu again, %llu have passes left that no checkpoint has",
+                  (unsigned long long)told->c, (unsigned long long)p->unfinished);
     if (told->d != again)
         PAST_FAIL(p, "says %llu are trained again, the journal says %llu",
                   (unsigned long long)told->d, (unsigned long long)again);
@@ -123,27 +123,53 @@ static void check_samples(struct past *p, sqlite3 *db)
     p->samples = next - 1;
 }
 
-/* Returns how many samples beyond `through` the journalled versions learned from. */
-static uint64_t count_again(struct past *p, sqlite3 *db, uint64_t through)
+/* Counts a pass of each sample that the row's version learned from. */
+static void count_passes(struct past *p, sqlite3_stmt *s, uint8_t *passes)
 {
-    uint8_t *seen = hzp_xcalloc(PAST_SEQUENCES_MAX, 1);
+    const char *blob = sqlite3_column_blob(s, 1);
+    if (sqlite3_column_int(s, 3))
+        PAST_FAIL(p, "version %lld learned from more than its row can list",
+                  sqlite3_column_int64(s, 0));
+    for (int i = 0; i < sqlite3_column_bytes(s, 1) / 16; i++) {
+        int64_t pair[2];
+        memcpy(pair, blob + (size_t)16 * (size_t)i, sizeof(pair));
+        for (int64_t n = pair[0]; n <= pair[1] && n < PAST_SEQUENCES_MAX; n++)
+            passes[n]++;
+    }
+}
+
+/* Checks that the passes which the newest checkpoint has in its weights, by the journal of the
+ * versions that it descends from, are CRASH_PASSES of each sample that it says is finished, and no
+ * more of any other.  Returns how many samples the versions after it learned from. */
+static uint64_t check_passes(struct past *p, sqlite3 *db, uint64_t through)
+{
+    uint8_t *passes = hzp_xcalloc(PAST_SEQUENCES_MAX, 1),
+            *lost = hzp_xcalloc(PAST_SEQUENCES_MAX, 1);
+    int64_t next = (int64_t)p->logged;
     uint64_t count = 0;
-    sqlite3_stmt *s = query(p, db, "SELECT learned FROM versions");
+    sqlite3_stmt *s =
+        query(p, db, "SELECT id, learned, parent, learned_more FROM versions ORDER BY id DESC");
     while (sqlite3_step(s) == SQLITE_ROW) {
-        int ranges = sqlite3_column_bytes(s, 0) / 16;
-        const char *blob = sqlite3_column_blob(s, 0);
-        for (int i = 0; i < ranges; i++) {
-            int64_t pair[2];
-            memcpy(pair, blob + 16 * i, sizeof(pair));
-            for (int64_t n = pair[0]; n <= pair[1] && n < PAST_SEQUENCES_MAX; n++)
-                if ((uint64_t)n > through && !seen[n]) {
-                    seen[n] = 1;
-                    count++;
-                }
-        }
+        int64_t id = sqlite3_column_int64(s, 0), parent = sqlite3_column_int64(s, 2);
+        if (id > (int64_t)p->logged)
+            count_passes(p, s, lost);
+        if (id > next)
+            continue; /* it was lost with its process */
+        count_passes(p, s, passes);
+        next = parent ? parent : id - 1; /* HZP_NO_PARENT is -1 */
     }
     sqlite3_finalize(s);
-    free(seen);
+    p->unfinished = p->samples;
+    for (uint64_t n = 1; n <= p->samples && n < PAST_SEQUENCES_MAX; n++) {
+        if (passes[n] > CRASH_PASSES || (n <= through && passes[n] != CRASH_PASSES))
+            PAST_FAIL(p, "sample %llu has had %d passes, it gets %d%s", (unsigned long long)n,
+                      passes[n], CRASH_PASSES, n <= through ? ", and is said to be finished" : "");
+        p->unfinished -= passes[n] == CRASH_PASSES;
+        p->in_part += passes[n] > 0 && passes[n] < CRASH_PASSES;
+        count += lost[n] > 0;
+    }
+    free(passes);
+    free(lost);
     return count;
 }
 
@@ -201,7 +227,7 @@ void past_check_disk(struct past *p, const char *state_dir, uint64_t *ret_throug
     sqlite3 *db;
     snprintf(path, sizeof(path), "%s/samples.db", state_dir);
     *ret_through = *ret_again = p->logged = 0;
-    p->samples = 0;
+    p->samples = p->unfinished = 0;
     if (access(path, F_OK) < 0) {
         if (p->acknowledged)
             PAST_FAIL(p, "the log is gone");
@@ -215,7 +241,7 @@ void past_check_disk(struct past *p, const char *state_dir, uint64_t *ret_throug
         int64_t through = (int64_t)number(
             p, db, "SELECT learned_through FROM checkpoints ORDER BY id DESC LIMIT 1");
         *ret_through = (uint64_t)HZP_MAX(through, 0);
-        *ret_again = count_again(p, db, *ret_through);
+        *ret_again = check_passes(p, db, *ret_through);
     }
     if (p->samples < p->acknowledged)
         PAST_FAIL(p, "the log has no samples, %llu were acknowledged",

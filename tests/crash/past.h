@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/crash/past.h - what a server has told its clients so far, and whether the state on disk
  * keeps it: nothing acknowledged is lost, sequence numbers have no holes, version ids only grow,
- * checkpoints are whole, and the server reports what it trains again.
+ * checkpoints are whole and have learned no example more often than it was to be, and the server
+ * reports what it trains again.
  *
  * A promise that is broken is printed, and ends the process with 1.
  *
@@ -26,6 +27,8 @@ struct past {
     uint64_t saved;        /* the newest checkpoint reported to a client */
     uint64_t logged;       /* the log's newest checkpoint, as last read */
     uint64_t next_text, samples; /* samples: in the log, as last read */
+    uint64_t unfinished; /* samples with passes left in the newest checkpoint, as last read */
+    uint64_t in_part;    /* such samples that had had a pass, each time that was read */
     uint64_t bodies, versions, checkpoints, again, kills_opening, leftovers, refused;
 };
 
@@ -43,7 +46,8 @@ struct past {
 bool past_hear(struct past *p, const struct crash_told *told, uint64_t through, uint64_t again);
 
 /* Checks the state directory, in which no server runs.  ret_through: the number up to which its
- * newest checkpoint has learned; ret_again: how many beyond it a version has learned from. */
+ * newest checkpoint has learned; ret_again: how many samples lost versions, those after it,
+ * have learned from. */
 void past_check_disk(struct past *p, const char *state_dir, uint64_t *ret_through,
                      uint64_t *ret_again);
 

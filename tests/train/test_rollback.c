@@ -132,6 +132,75 @@ static void test_activate(void **state)
     free_copy(&then);
 }
 
+/* Checks that the serving version contains so many passes of each sample 1 .. last, by the versions
+ * that it descends from, and no more of the one that was taken out (0: none was). */
+static void check_passes(struct server *s, int passes, int64_t last, int64_t out)
+{
+    enum { MOST = 512 };
+    static struct hzp_version_record record[MOST];
+    int had[64] = {0};
+    int32_t n = hzp_weights_list(s->weights, record, MOST);
+    uint64_t next = record[0].id;
+    assert_true(n < MOST && last < HZP_COUNT(had));
+    for (int32_t i = 0; i < n; i++) {
+        const struct hzp_learned *learned = &record[i].learned;
+        if (record[i].id != next)
+            continue;
+        next = record[i].parent;
+        for (int32_t k = 0; k < learned->ranges; k++)
+            for (int64_t x = learned->first[k]; x <= learned->last[k]; x++)
+                had[x]++;
+    }
+    for (int64_t x = 1; x <= last; x++)
+        if (x == out ? had[x] > passes : had[x] != passes)
+            fail_msg("sample %d has had %d passes", (int)x, had[x]);
+}
+
+/* Learns until the update of that step, and no further. */
+static void learn_until(struct server *s, int64_t step)
+{
+    hzp_trainer_pause(s->trainer, false);
+    while (hzp_weights_current(s->weights)->record.optimizer_step < step)
+        assert_true(hzp_loop_turn(s->loop) > 0);
+    hzp_trainer_pause(s->trainer, true);
+}
+
+/* A checkpoint between passes: a restart, and an activation that has later lessons learned again,
+ * continue with the passes that it does not contain; also where samples are taken out meanwhile. */
+static void test_passes_in_part(void **state)
+{
+    struct server s;
+    for (int64_t step = 1; step <= 4; step++) { /* of 6 */
+        open_server(&s, 0);
+        hzp_trainer_pause(s.trainer, true);
+        for (int i = 0; i < 12; i++)
+            accept(&s, i);
+        learn_until(&s, step);
+        uint64_t middle = name_current(&s, "middle");
+        learn_until(&s, step + 2);
+        close_server(&s, false); /* killed: two updates are lost */
+
+        open_server(&s, 0);
+        hzp_trainer_pause(s.trainer, true);
+        struct hzp_version_job forget = {.kind = HZP_JOB_FORGET, .example = 24};
+        if (step == 1) /* later checkpoints have learned from it */
+            assert_int_equal(ask(&s, &forget).state, HZP_JOB_DONE);
+        learn_until(&s, step + 1);
+        name_current(&s, "later");
+        assert_int_equal(activate(&s, middle, true, step == 3).state, HZP_JOB_DONE);
+        close_server(&s, false);
+
+        open_server(&s, 0);
+        hzp_trainer_pause(s.trainer, false);
+        while (hzp_loop_turn(s.loop) > 0)
+            ;
+        check_passes(&s, 2, 24, step == 1 ? 24 : 0);
+        close_server(&s, true);
+        scratch_teardown(NULL);
+        make_model(NULL);
+    }
+}
+
 /* Later lessons are learned again. */
 static void test_replay(void **state)
 {
@@ -510,6 +579,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_activate, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_passes_in_part, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_replay, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_many_jobs, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),

@@ -155,7 +155,7 @@ static void test_resume(void **state)
     learned(&v, 0, 1, 12);
     assert_int_equal(hzp_sample_log_version(log, &v, &text), HZP_OK);
     assert_int_equal(hzp_sample_log_version(log, &v, NULL), HZP_EIO); /* ids do not repeat */
-    assert_int_equal(hzp_sample_log_checkpoint(log, 3, 10, "checkpoint-3", &text), HZP_OK);
+    assert_int_equal(hzp_sample_log_checkpoint(log, 3, 10, "checkpoint-3", NULL, 0, &text), HZP_OK);
     /* Versions after the checkpoint: 11..20 and 15..18, and 30; and one that learned nothing. */
     struct hzp_version_record w = {.id = 4, .loss = 1.5};
     learned(&w, 0, 5, 20);
@@ -174,6 +174,73 @@ static void test_resume(void **state)
     assert_int_equal(resume.last_sequence_number, 40);
     assert_int_equal(resume.next_version_id, 10);
     assert_int_equal(resume.retrain_count, 11);
+    hzp_sample_log_close(log);
+}
+
+/* Reads samples 11 .. 40 in pieces, with their passes. */
+static void expect_passes(struct hzp_sample_log *log, int32_t (*expected)(int64_t number))
+{
+    struct hzp_sample *sample[7];
+    struct hzp_err_text text;
+    int64_t next = 11;
+    int32_t n;
+    while ((n = hzp_sample_log_read(log, next - 1, 7, sample, &text)) > 0)
+        for (int32_t i = 0; i < n; i++, next++) {
+            assert_int_equal(sample[i]->sequence_number, next);
+            assert_int_equal(sample[i]->passes, expected(next));
+            assert_int_equal(sample[i]->learned, expected(next) == 2);
+            hzp_sample_destroy(sample[i]);
+        }
+    assert_int_equal(n, 0);
+    assert_int_equal(next, 41);
+}
+
+static int32_t at_4(int64_t n)
+{
+    return n >= 11 && n <= 15 ? 2 : n == 20 ? 1 : 0;
+}
+
+static int32_t at_9(int64_t n)
+{
+    return n == 40 ? 2 : 0;
+}
+
+static int32_t at_none(int64_t n)
+{
+    return 0;
+}
+
+/* Passes belong to a checkpoint: they come and go with it, also when it serves again. */
+static void test_passes(void **state)
+{
+    static const struct hzp_passes four[] = {{11, 15, 2, true}, {20, 20, 1, false}},
+                                   nine[] = {{40, 40, 2, true}};
+    struct place *p = *state;
+    struct hzp_sample_log *log;
+    struct hzp_err_text text;
+    int64_t first;
+    assert_int_equal(hzp_sample_log_open(p->path, model, &log, &text), HZP_OK);
+    for (int64_t n = 1; n <= 40; n += 8)
+        assert_int_equal(append_body(log, n, 8, &first), HZP_OK);
+    expect_passes(log, at_none);
+    assert_int_equal(hzp_sample_log_checkpoint(log, 4, 10, "checkpoint-4", four, 2, &text), HZP_OK);
+    expect_passes(log, at_4);
+    assert_int_equal(hzp_sample_log_checkpoint(log, 9, 10, "checkpoint-9", nine, 1, &text), HZP_OK);
+    hzp_sample_log_close(log);
+    assert_int_equal(hzp_sample_log_open(p->path, model, &log, &text), HZP_OK);
+    expect_passes(log, at_9);
+    struct hzp_activation a = {
+        .id = 10, .of = 4, .learned_through = 10, .checkpoint = "checkpoint-4", .replay = true};
+    assert_int_equal(hzp_sample_log_activate(log, &a, &text), HZP_OK);
+    expect_passes(log, at_4);
+    a.id = 11, a.of = 9, a.checkpoint = "checkpoint-11"; /* the same weights, written again */
+    assert_int_equal(hzp_sample_log_activate(log, &a, &text), HZP_OK);
+    expect_passes(log, at_9);
+    assert_int_equal(hzp_sample_log_checkpoint(log, 12, 10, "checkpoint-12", NULL, 0, &text), 0);
+    expect_passes(log, at_none);
+    for (uint64_t id = 10; id <= 12; id++)
+        assert_int_equal(hzp_sample_log_forget_checkpoint(log, id, &text), HZP_OK);
+    expect_passes(log, at_9);
     hzp_sample_log_close(log);
 }
 
@@ -344,6 +411,7 @@ static void test_upgrade(void **state)
            "ALTER TABLE versions DROP COLUMN parent; ALTER TABLE versions DROP COLUMN gate_before;"
            "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
            "DROP TABLE sessions; DROP TABLE sources; DROP TABLE lessons;"
+           "DROP TABLE passes;"
            "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */
@@ -554,6 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_append_and_reopen, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_resume, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_passes, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_refusals, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_damaged_row, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_upgrade, make_place, drop_place),

@@ -42,6 +42,60 @@ static struct hzp_sample_queue *make_queue(int32_t passes, bool shuffle, double 
     return q;
 }
 
+/* Whatever a checkpoint contains: what is restored from it gets the rest of its passes, and a
+ * second checkpoint says so, too. */
+static void test_passes(void **state)
+{
+    enum { SAMPLES = 12, PASSES = 3 };
+    const struct hzp_sample *drawn[SAMPLES];
+    for (int updates = 0; updates <= SAMPLES * PASSES / 2; updates++) {
+        struct hzp_sample_queue *q = make_queue(PASSES, false, 0);
+        int had[SAMPLES + 1] = {0};
+        for (int run = 0; run < 3; run++) {
+            for (int64_t i = 1; i <= SAMPLES && !run; i++)
+                push_new(q, i, 10);
+            for (int u = 0; u < (run == 2 ? 1000 : updates / 2); u++) {
+                int32_t n = hzp_sample_queue_draw(q, 20, drawn, SAMPLES);
+                for (int32_t i = 0; i < n; i++)
+                    had[drawn[i]->sequence_number]++;
+                hzp_sample_queue_done(q);
+                if (!n)
+                    break;
+            }
+            hzp_sample_queue_draw(q, 20, drawn, SAMPLES); /* not done: it does not count */
+            struct hzp_sample_queue_stats stats;
+            struct hzp_passes *passes;
+            hzp_sample_queue_read_stats(q, &stats);
+            int32_t n = hzp_sample_queue_passes(q, &passes);
+            hzp_sample_queue_destroy(q);
+            struct hzp_sample_queue_config config = {.samples_max = 100,
+                                                     .tokens_max = 2000,
+                                                     .passes = PASSES,
+                                                     .learned_through = stats.learned_through};
+            assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
+            int32_t left = 0;
+            for (int64_t i = HZP_MAX(stats.learned_through, 0) + 1; i <= SAMPLES; i++) {
+                struct hzp_sample *s = make_sample(i, 10);
+                for (int32_t k = 0; k < n; k++)
+                    if (i >= passes[k].first && i <= passes[k].last) {
+                        s->passes = passes[k].done;
+                        s->learned = passes[k].learned;
+                    }
+                assert_int_equal(s->passes, had[i]);
+                assert_int_equal(s->learned, had[i] > 0);
+                left += had[i] < PASSES;
+                assert_int_equal(hzp_sample_queue_restore(q, &s, 1), had[i] < PASSES);
+            }
+            hzp_sample_queue_read_stats(q, &stats);
+            assert_int_equal(stats.samples, left);
+            free(passes);
+        }
+        for (int i = 1; i <= SAMPLES; i++)
+            assert_int_equal(had[i], PASSES);
+        hzp_sample_queue_destroy(q);
+    }
+}
+
 static void test_bounds(void **state)
 {
     struct hzp_sample_queue *q = make_queue(1, false, 0);
@@ -409,11 +463,11 @@ static void test_remove_ahead(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_age_and_rows),
-        cmocka_unit_test(test_failed),        cmocka_unit_test(test_fifo_and_undo),
-        cmocka_unit_test(test_against_model), cmocka_unit_test(test_shuffled_epochs),
-        cmocka_unit_test(test_replay),        cmocka_unit_test(test_draw_ahead),
-        cmocka_unit_test(test_remove_ahead),
+        cmocka_unit_test(test_passes),          cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_age_and_rows),    cmocka_unit_test(test_failed),
+        cmocka_unit_test(test_fifo_and_undo),   cmocka_unit_test(test_against_model),
+        cmocka_unit_test(test_shuffled_epochs), cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_draw_ahead),      cmocka_unit_test(test_remove_ahead),
     };
     return cmocka_run_group_tests_name("sample_queue", tests, NULL, NULL);
 }

@@ -85,6 +85,54 @@ static void test_history_outlives(void **state)
     }
 }
 
+/* Draws what an update would, and rejects it. */
+static void reject(struct server *s, int64_t first, bool rejected)
+{
+    const struct hzp_sample *drawn[8];
+    struct hzp_sample_queue *q = hzp_state_queue(s->state);
+    assert_int_equal(hzp_sample_queue_draw(q, 9, drawn, 8), 2);
+    assert_int_equal(drawn[0]->sequence_number, first);
+    if (rejected)
+        hzp_sample_queue_reject(q);
+    else
+        hzp_sample_queue_done(q);
+}
+
+static void check_through(struct server *s, int64_t learned, int64_t finished)
+{
+    int64_t none[1], count, through;
+    through = hzp_weights_current(s->weights)->record.learned_through;
+    assert_int_equal(hzp_state_finished_through(s->state, through), finished);
+    assert_int_equal(hzp_state_learned_through(s->state, INT64_MAX), learned);
+    hzp_state_marked(s->state, HZP_MARK_REJECTED, 1, 99, none, 0, &count);
+    assert_int_equal(count, finished - learned);
+}
+
+/* Examples are rejected in another order than that of their numbers, and no version is published
+ * since: what is learned ends before the first, what is finished does not stand still behind them.
+ * It is the same after a restart. */
+static void test_rejected_in_any_order(void **state)
+{
+    struct server s;
+    open_server(&s, 0);
+    accept(&s, 1);
+    while (hzp_loop_turn(s.loop) > 0)
+        ;
+    hzp_trainer_pause(s.trainer, true);
+    for (int i = 2; i <= 3; i++)
+        accept(&s, i);
+    reject(&s, 3, false);
+    reject(&s, 5, true);
+    reject(&s, 3, true); /* in its second pass */
+    check_through(&s, 2, 6);
+    close_server(&s, true);
+    for (int run = 0; run < 2; run++) {
+        open_server(&s, 0);
+        check_through(&s, 2, 6);
+        close_server(&s, run);
+    }
+}
+
 /* Turns until training has been said to starve so many times. */
 static void starve(struct server *s, uint64_t times)
 {
@@ -484,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stop_and_start, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_history_outlives, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_rejected_in_any_order, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_starving, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_checkpoint_options, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_prune, make_model, scratch_teardown),

@@ -10,7 +10,7 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 6,
+    SCHEMA_VERSION = 7,
     BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
@@ -67,13 +67,24 @@ static const char schema6[] =
     "INSERT INTO lessons SELECT 1, min(sequence_number), max(sequence_number), 0, NULL"
     " FROM samples HAVING count(*) > 0;";
 
+/* What version 7 added: passes of samples after learned_through that a checkpoint contains. */
+static const char schema7[] =
+    "CREATE TABLE passes (name TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,"
+    " done INTEGER NOT NULL, learned INTEGER NOT NULL, PRIMARY KEY (name, first)) WITHOUT ROWID;";
+
+#define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
+
 static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
     [HZP_LOG_SQL_READ] =
-        ("SELECT sequence_number, count, data, checksum FROM samples WHERE sequence_number > ?1"
-         " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
-         " AND NOT EXISTS (SELECT 1 FROM marks WHERE last >= sequence_number"
+        ("SELECT sequence_number, count, data, checksum, done, learned FROM samples"
+         " LEFT JOIN passes ON name = " NEWEST_CHECKPOINT " AND passes.last >= sequence_number"
+         " AND passes.first = (SELECT max(first) FROM passes WHERE name = " NEWEST_CHECKPOINT
          " AND first <= sequence_number)"
+         " WHERE sequence_number > ?1"
+         " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
+         " AND NOT EXISTS (SELECT 1 FROM marks WHERE marks.last >= sequence_number"
+         " AND marks.first <= sequence_number)"
          " ORDER BY sequence_number LIMIT ?2"),
     [HZP_LOG_SQL_VERSION] =
         ("INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
@@ -82,6 +93,7 @@ static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
     [HZP_LOG_SQL_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
     [HZP_LOG_SQL_CHECKPOINTS] =
         "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
+    [HZP_LOG_SQL_PASSES] = "INSERT OR REPLACE INTO passes VALUES (?1, ?2, ?3, ?4, ?5)",
     [HZP_LOG_SQL_FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
     [HZP_LOG_SQL_FIND_BODY] = "SELECT digest, first, count FROM bodies WHERE key = ?1",
     [HZP_LOG_SQL_ADD_BODY] = "INSERT INTO bodies VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -102,6 +114,8 @@ static struct hzp_sample *sample_alloc(int32_t count, bool weighted)
     if (!sample)
         return NULL;
     sample->sequence_number = 0;
+    sample->passes = 0;
+    sample->learned = false;
     sample->count = count;
     sample->token = (int32_t *)(void *)(sample + 1);
     sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
@@ -224,6 +238,7 @@ static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
     HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema5, "making the tables", reterr));
     HZP_TRY(hzp_sample_log_exec(log, schema6, "making the tables", reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema7, "making the tables", reterr));
     sqlite3_stmt *s;
     int code =
         sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
@@ -251,8 +266,10 @@ static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text
         HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
     if (from < 5)
         HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema6, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=6", what, reterr));
+    if (from < 6)
+        HZP_TRY(hzp_sample_log_exec(log, schema6, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, schema7, what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=7", what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -651,8 +668,10 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
     sqlite3_bind_int64(s, 2, max);
     while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
         r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
-        if (r >= 0)
-            n++;
+        if (r < 0)
+            break;
+        ret[n]->passes = sqlite3_column_int(s, 4); /* NULL reads as 0 */
+        ret[n++]->learned = sqlite3_column_int(s, 5);
     }
     if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
         r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);

@@ -4,9 +4,10 @@
  * A sample is accepted when its transaction is committed (synchronous = FULL); sequence numbers
  * start at 1 and have no holes; each row carries a checksum.  A version's row lists the samples it
  * learned from; a checkpoint's row has the number up to which all samples are contained in that
- * checkpoint.  After a restart, samples beyond the newest checkpoint are queued again, so no
- * accepted sample is lost; samples that a lost version had already learned from are counted
- * (hzp_sample_log_resume).
+ * checkpoint, and which passes of later samples are.  After a restart, samples beyond the newest
+ * checkpoint are queued again for the passes that it does not contain, so no accepted sample is
+ * lost and none is learned more often than it was to be; samples that a lost version had already
+ * learned from are counted (hzp_sample_log_resume).
  *
  * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
  */
@@ -18,6 +19,8 @@
 struct hzp_sample {
     int64_t sequence_number; /* set by append; <= 0: not from the log (replay, offline) */
     int32_t count;
+    int32_t passes; /* those that the log's newest checkpoint contains; 0: of a new sample */
+    bool learned;   /* from one of them at least: it was not given up in all */
     int32_t *token; /* [count], owned */
     float *weight;  /* [count] how much a token's loss counts, finite and > 0; NULL: each 1 */
     uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
@@ -111,10 +114,18 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
 int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below, int32_t max,
                                      struct hzp_version_record *ret, struct hzp_err_text *reterr);
 
+/* Samples first .. last have had `done` passes, > 0, or have left the queue. */
+struct hzp_passes {
+    int64_t first, last;
+    int32_t done;
+    bool learned; /* as a sample's */
+};
 /* A checkpoint of version `id` (directory `name` under the state directory) is on disk, and with it
- * everything learned from samples <= learned_through. */
+ * everything learned from samples <= learned_through, and these passes [count] of later ones, in
+ * the order of their numbers.  One transaction. */
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
-                              const char *name, struct hzp_err_text *reterr);
+                              const char *name, const struct hzp_passes *passes, int32_t count,
+                              struct hzp_err_text *reterr);
 
 /* A checkpoint as the log has it. */
 struct hzp_logged_checkpoint {
@@ -130,9 +141,9 @@ int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
                                      struct hzp_err_text *reterr);
 
 /* Where to continue after a restart: the newest checkpoint (id 0: none), the next version id, which
- * is larger than all in the log and than ids_used, and the number of samples beyond the checkpoint
- * that a lost version had learned from.  If the process was killed, 4096 ids are skipped: clients
- * may have seen versions that were not journalled. */
+ * is larger than all in the log and than ids_used, and the number of samples that lost versions,
+ * those after the checkpoint, had learned from.  If the process was killed, 4096 ids are skipped:
+ * clients may have seen versions that were not journalled. */
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;

@@ -234,6 +234,11 @@ static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
     if (a->source)
         HZP_TRY(change(log, "INSERT OR REPLACE INTO sources VALUES (?1, ?2)", 1, checkpoint,
                        a->source, reterr));
+    const int64_t of = (int64_t)a->of;
+    HZP_TRY(change(log,
+                   "INSERT OR IGNORE INTO passes SELECT ?2, first, last, done, learned FROM passes"
+                   " WHERE name = (SELECT name FROM checkpoints WHERE id = ?1)",
+                   1, &of, a->checkpoint, reterr));
     return change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)", 2, checkpoint,
                   a->checkpoint, reterr);
 }

@@ -102,15 +102,51 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
     return r < 0 ? r : n;
 }
 
+/* Under lock, in a transaction. */
+static int add_passes(struct hzp_sample_log *log, const char *name, const struct hzp_passes *passes,
+                      int32_t count, struct hzp_err_text *reterr)
+{
+    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_PASSES];
+    for (int32_t i = 0; i < count; i++) {
+        sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 2, passes[i].first);
+        sqlite3_bind_int64(s, 3, passes[i].last);
+        sqlite3_bind_int(s, 4, passes[i].done);
+        sqlite3_bind_int(s, 5, passes[i].learned);
+        HZP_TRY(hzp_sample_log_run(log, s, "adding passes", reterr));
+    }
+    return HZP_OK;
+}
+
+/* Under lock, in a transaction: passes of checkpoints that the log does not have. */
+static int drop_passes(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_exec(
+        log, "DELETE FROM passes WHERE name NOT IN (SELECT name FROM checkpoints)",
+        "removing passes", reterr);
+}
+
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
-                              const char *name, struct hzp_err_text *reterr)
+                              const char *name, const struct hzp_passes *passes, int32_t count,
+                              struct hzp_err_text *reterr)
 {
     hzp_lock_take(&log->lock);
     sqlite3_stmt *s = log->statement[HZP_LOG_SQL_CHECKPOINT];
-    sqlite3_bind_int64(s, 1, (int64_t)id);
-    sqlite3_bind_int64(s, 2, learned_through);
-    sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
-    int r = hzp_sample_log_run(log, s, "adding a checkpoint", reterr);
+    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding a checkpoint", reterr);
+    if (r >= 0)
+        r = drop_passes(log, reterr);
+    if (r >= 0)
+        r = add_passes(log, name, passes, count, reterr);
+    if (r >= 0) {
+        sqlite3_bind_int64(s, 1, (int64_t)id);
+        sqlite3_bind_int64(s, 2, learned_through);
+        sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
+        r = hzp_sample_log_run(log, s, "adding a checkpoint", reterr);
+    }
+    if (r >= 0)
+        r = hzp_sample_log_exec(log, "COMMIT", "adding a checkpoint", reterr);
+    if (r < 0)
+        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -155,17 +191,18 @@ static int compare_ranges(const void *a, const void *b)
     return x[0] < y[0] ? -1 : x[0] > y[0];
 }
 
-/* Counts the samples with numbers above `after` that the journalled versions learned from.  This
- * includes versions contained in the checkpoint: a sample with only some of its passes done is
- * offered again with all of them. */
-static int count_retrain(struct hzp_sample_log *log, int64_t after, int64_t *ret,
-                         struct hzp_err_text *reterr)
+/* Counts the samples with numbers above `after` that the journalled versions after the checkpoint
+ * learned from: those passes are done again. */
+static int count_retrain(struct hzp_sample_log *log, uint64_t checkpoint, int64_t after,
+                         int64_t *ret, struct hzp_err_text *reterr)
 {
     int64_t *range = NULL, ranges = 0, room = 0, total = 0, end = after;
     sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, "SELECT learned FROM versions", -1, &s, NULL);
+    int code =
+        sqlite3_prepare_v2(log->db, "SELECT learned FROM versions WHERE id > ?1", -1, &s, NULL);
     if (code != SQLITE_OK)
         return hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    sqlite3_bind_int64(s, 1, (int64_t)checkpoint);
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t n = sqlite3_column_bytes(s, 0) / (int)(2 * sizeof(*range));
         const char *blob = sqlite3_column_blob(s, 0);
@@ -264,7 +301,8 @@ static int read_resume(struct hzp_sample_log *log, uint64_t ids_used,
     number = HZP_MAX(number, (int64_t)HZP_MIN(ids_used, (uint64_t)INT64_MAX / 2));
     HZP_TRY(choose_version_id(log, number, ret, reterr));
     ret->last_sequence_number = log->last;
-    return count_retrain(log, HZP_MAX(ret->learned_through, 0), &ret->retrain_count, reterr);
+    return count_retrain(log, ret->checkpoint_id, HZP_MAX(ret->learned_through, 0),
+                         &ret->retrain_count, reterr);
 }
 
 int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,

@@ -202,9 +202,29 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
     HZP_ASSERT(sample->sequence_number <= 0 || sample->sequence_number > q->pushed_through);
     if (sample->sequence_number > 0)
         q->pushed_through = sample->sequence_number;
-    struct entry entry = {.sample = sample, .left = q->config.passes};
-    list_push(q->config.shuffle ? &q->next : &q->waiting, entry);
-    q->work += (double)q->config.passes * sample->count;
+    struct entry entry = {
+        .sample = sample, .left = q->config.passes - sample->passes, .learned = sample->learned};
+    list_push(q->config.shuffle || sample->passes ? &q->next : &q->waiting, entry);
+    q->work += (double)entry.left * sample->count;
+}
+
+/* The same for samples of the log, whose space is not reserved; those that have had all their
+ * passes are freed.  Returns how many are left. */
+static int32_t push_again(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (sample[i]->passes >= q->config.passes) {
+            q->pushed_through = HZP_MAX(q->pushed_through, sample[i]->sequence_number);
+            hzp_sample_destroy(sample[i]);
+            continue;
+        }
+        q->samples++;
+        q->tokens += sample[i]->count;
+        push_locked(q, sample[i]);
+        left++;
+    }
+    return left;
 }
 
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
@@ -215,15 +235,13 @@ void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sampl
     hzp_lock_release(&q->lock);
 }
 
-void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
+int32_t hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                                 int32_t count)
 {
     hzp_lock_take(&q->lock);
-    for (int32_t i = 0; i < count; i++) {
-        q->samples++;
-        q->tokens += sample[i]->count;
-        push_locked(q, sample[i]);
-    }
+    int32_t left = push_again(q, sample, count);
     hzp_lock_release(&q->lock);
+    return left;
 }
 
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
@@ -424,6 +442,36 @@ static int64_t find_learned_through(const struct hzp_sample_queue *q)
     return through;
 }
 
+int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **ret)
+{
+    hzp_lock_take(&q->lock);
+    int64_t after = HZP_MAX(q->learned_through, 0), count = HZP_MAX(q->pushed_through - after, 0);
+    /* [count] each sample; what is in no list has left, with all its passes */
+    struct hzp_passes *each = hzp_xcalloc((size_t)count + 1, sizeof(*each));
+    for (int64_t i = 0; i < count; i++)
+        each[i] = (struct hzp_passes){after + i + 1, after + i + 1, q->config.passes, true};
+    const struct list *lists[] = {&q->waiting, &q->next, &q->drawn, &q->ahead};
+    for (int i = 0; i < HZP_COUNT(lists); i++)
+        for (int32_t j = 0; j < lists[i]->count; j++) {
+            const struct entry *entry = &lists[i]->entry[lists[i]->head + j];
+            int64_t at = entry->sample->sequence_number - after - 1;
+            if (entry->sample->sequence_number <= 0 || at < 0)
+                continue;
+            each[at].done = q->config.passes - entry->left;
+            each[at].learned = entry->learned;
+        }
+    hzp_lock_release(&q->lock);
+    int32_t n = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (n && each[n - 1].last + 1 == each[i].first && each[n - 1].done == each[i].done &&
+            each[n - 1].learned == each[i].learned)
+            each[n - 1].last++;
+        else if (each[i].done)
+            each[n++] = each[i];
+    *ret = each;
+    return n;
+}
+
 static void note(struct numbers *list, int64_t number)
 {
     if (list->count == list->room) {
@@ -605,11 +653,7 @@ void hzp_sample_queue_replace(struct hzp_sample_queue *q, struct hzp_sample **sa
     q->learned_through = learned_through > 0 ? learned_through : -1;
     q->pushed_through = q->learned_through;
     q->touched_through = HZP_MAX(learned_through, 0);
-    for (int32_t i = 0; i < count; i++) {
-        q->samples++;
-        q->tokens += sample[i]->count;
-        push_locked(q, sample[i]);
-    }
+    push_again(q, sample, count);
     q->pushed_through = HZP_MAX(q->pushed_through, pushed_through);
     hzp_lock_release(&q->lock);
 }

@@ -41,10 +41,16 @@ void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int
  * numbers, so the caller holds one lock around commit and push. */
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count);
 
-/* Hands over samples read back from the log; may exceed the bounds, because an accepted sample is
- * never refused.  Call before any push. */
-void hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
-                              int32_t count);
+/* Hands over samples read back from the log, for the passes that they have not had; may exceed the
+ * bounds, because an accepted sample is never refused.  Call before any push.  Returns how many
+ * have any left; it frees the others. */
+int32_t hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                                 int32_t count);
+
+/* Thread: any.  The passes that samples of the log after learned_through have had, in the order of
+ * their numbers; the caller frees *ret.  Returns the number of ranges.  What is drawn is not
+ * counted, so they are those of the weights while no update is in progress. */
+int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **ret);
 
 /* Sets the replay samples and takes ownership of them.  Call before the engine starts. */
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,

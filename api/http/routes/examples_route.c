@@ -283,9 +283,10 @@ enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "object", "fine_tuning.examples", "last",
         (json_int_t)stats.last_sequence_number, "learned_through",
         (json_int_t)hzp_state_learned_through(engine->state, weights.learned_through),
-        "finished_through", (json_int_t)weights.learned_through, "failed_count",
-        (json_int_t)stats.failed, "skipped_count", (json_int_t)stats.skipped, "deleted_count",
-        (json_int_t)stats.deleted, "rejected_count", (json_int_t)stats.rejected);
+        "finished_through",
+        (json_int_t)hzp_state_finished_through(engine->state, weights.learned_through),
+        "failed_count", (json_int_t)stats.failed, "skipped_count", (json_int_t)stats.skipped,
+        "deleted_count", (json_int_t)stats.deleted, "rejected_count", (json_int_t)stats.rejected);
     add_all_marked(engine, 1, INT64_MAX, json);
     add_failed(engine, 1, INT64_MAX, json);
     return hzp_reply_json(x, MHD_HTTP_OK, json);

@@ -320,8 +320,10 @@ static void versions(struct page *p, struct hzp_server *server)
         state ? hzp_state_learned_through(state, w.learned_through) : w.learned_through;
     gauge(p, "hzpserve_learned_through", (double)learned,
           "Every example up to this number has had all its passes; -1: none.");
-    gauge(p, "hzpserve_finished_through", (double)w.learned_through,
-          "Every example up to this number was learned or has failed; -1: none.");
+    int64_t finished =
+        state ? hzp_state_finished_through(state, w.learned_through) : w.learned_through;
+    gauge(p, "hzpserve_finished_through", (double)finished,
+          "Every example up to this number was learned or never will be; -1: none.");
     counter(p, "hzpserve_weights_publications_total", (double)w.publications,
             "Versions published.");
     head(p, "hzpserve_publication_staleness", "histogram",

@@ -114,6 +114,9 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
     for (int32_t i = 0; i < n; i++)
         json_array_append_new(list, hzp_version_json(&record[i], &places));
     int64_t through = HZP_MIN(stats.learned_through, places.most);
+    struct hzp_state *state = x->server->engine->state;
+    if (state)
+        stats.learned_through = hzp_state_finished_through(state, stats.learned_through);
     hzp_places_fini(&places);
     free(record);
     json_t *seen = json_array();
