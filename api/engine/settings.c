@@ -54,6 +54,7 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
         .lr_floor = (float)settings->lr_floor,
         .update_tokens = (int32_t)settings->update_tokens,
         .micro_rows = (int32_t)HZP_MIN(settings->micro_rows, config->positions),
+        .recompute = (enum hzp_recompute)HZP_MAX(settings->recompute - 1, 0),
         .publish_every = (int32_t)settings->publish_every,
         .moment_type = hzp_settings_moments(settings),
     };

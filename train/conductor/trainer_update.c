@@ -48,11 +48,16 @@ static void begin_report(struct hzp_trainer *t)
     t->begin_ns = hzp_now_ns();
 }
 
+int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t)
+{
+    int32_t rows = hzp_recipe_rows(&t->config.recipe);
+    return HZP_MIN(rows, t->config.model->positions) + 1;
+}
+
 static void pack(struct hzp_trainer *t, struct hzp_draw *d)
 {
-    int32_t rows = t->config.recipe.micro_rows;
-    struct hzp_draw_limits limits = {.rows = rows,
-                                     .doc_rows = HZP_MIN(rows, t->config.model->positions),
+    struct hzp_draw_limits limits = {.rows = t->config.recipe.micro_rows,
+                                     .doc_rows = hzp_trainer_tokens_max(t) - 1,
                                      /* in the ordered mode their order is that of the sums */
                                      .by_length =
                                          t->learner->collectives && !t->config.shards.ordered};

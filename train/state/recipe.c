@@ -22,6 +22,11 @@ float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t)
     return (float)(floor + ((double)recipe->lr - floor) * 0.5 * (1 + cos(pi * part)));
 }
 
+int32_t hzp_recipe_rows(const struct hzp_recipe *r)
+{
+    return HZP_MAX(r->micro_rows, r->long_rows);
+}
+
 int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
 {
     const struct {
