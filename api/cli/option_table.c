@@ -270,6 +270,9 @@ const struct hzp_option hzp_option_table[] = {
          "serve only, with the memory that training would reserve"),
     NUM("--lr", engine.training.lr, "1e-4", 0, 10, LEARN,
         "learning rate: the larger, the sooner examples are known and others forgotten"),
+    CHOICE("--optimizer", engine.training.optimizer, "adamw", "adamw|nadam", LEARN,
+           "nadam looks ahead along the gradient: for gradients that are some updates old, with "
+           "--adamw beta1=0.99"),
     PARTS("--adamw", adamw_parts, "beta1=0.9,beta2=0.95,eps=1e-8", "PARTS", LEARN,
           "the optimizer's constants, to repeat a recipe: beta1 and beta2, the decay rates of the "
           "moments, and eps, added to the denominator"),

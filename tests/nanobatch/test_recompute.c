@@ -66,8 +66,8 @@ static struct result learn(struct fixture_model *f, const struct hzp_train_space
     struct hzp_exec *exec;
     struct hzp_exec_times times;
     struct hzp_err_text text;
-    struct result ret = {
-        .memory = hzp_train_space_bytes(&f->layout, hzp_weights_type(f->weights), size)};
+    struct result ret = {.memory =
+                             hzp_train_space_bytes(&f->layout, hzp_weights_type(f->weights), size)};
     FIXTURE_MUST(hzp_train_space_create(f->model, size, &space));
     FIXTURE_MUST(hzp_micro_create(f->dev, ROWS, &micro));
     FIXTURE_MUST(hzp_exec_create(f->dev, &exec));
@@ -139,11 +139,8 @@ static void compare(struct fixture_model *f, int32_t chunk_rows, bool one)
 static void check(const char *device, enum hzp_dtype type)
 {
     struct fixture_model f;
-    struct fixture_config open = {.device = device,
-                                  .threads = 2,
-                                  .config = config,
-                                  .inner = inner,
-                                  .store = {.type = type}};
+    struct fixture_config open = {
+        .device = device, .threads = 2, .config = config, .inner = inner, .store = {.type = type}};
     fixture_open(&f, &open);
     fixture_publish_random(&f, 5, 0.3f);
     compare(&f, 0, true);

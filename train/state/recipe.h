@@ -10,9 +10,11 @@
 #include "nanobatch/model/train_space.h"
 
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
+enum hzp_optimizer { HZP_ADAMW, HZP_NADAM };
 
 struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
+    enum hzp_optimizer optimizer;
     enum hzp_lr_schedule schedule;
     int32_t warmup_steps;
     int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
@@ -29,6 +31,12 @@ struct hzp_recipe {
 /* The learning rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then
  * constant, or a cosine down to lr * lr_floor at total_steps. */
 float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
+
+/* NAdam's part_m and part_g (device/ops.h) of update t (from 1), with PyTorch's momentum decay psi
+ * = 0.004: mu(t) = beta1 (1 - 0.96^(psi t) / 2).  *product, 0 at first, is that of mu(1) .. mu(*done)
+ * and goes on from one call to the next. */
+void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, float *ret_m,
+                      float *ret_g);
 
 /* The most rows of a document. */
 int32_t hzp_recipe_rows(const struct hzp_recipe *recipe);
