@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW or NAdam, audit, fp8 projections.
+/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW (NAdam), audit, fp8 projections.
  *
  * The chain reads the summed gradients of the update's micro-batches and a version, and writes a
  * draft, the residuals and the moments.  Invariant: while the norm is not finite, the draft becomes

@@ -16,7 +16,8 @@ static void build_sumsq(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d", c->p[0], c->p[1]);
 }
 
-/* rows, cols, BF16: 1 m, 2 v, 4 grad, clip, t, norm: 0 finite, 1 infinite, 2 NaN; 3 finite, NAdam */
+/* rows, cols, BF16: 1 m, 2 v, 4 grad, clip, t, norm: 0 finite, 1 infinite, 2 NaN; 3: finite, and
+ * NAdam */
 static void build_adamw(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];

@@ -33,8 +33,8 @@ struct hzp_recipe {
 float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
 
 /* NAdam's part_m and part_g (device/ops.h) of update t (from 1), with PyTorch's momentum decay psi
- * = 0.004: mu(t) = beta1 (1 - 0.96^(psi t) / 2).  *product, 0 at first, is that of mu(1) .. mu(*done)
- * and goes on from one call to the next. */
+ * = 0.004: mu(t) = beta1 (1 - 0.96^(psi t) / 2).  *product, 0 at first, is the product of mu(1) to
+ * mu(*done) and goes on from one call to the next. */
 void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, float *ret_m,
                       float *ret_g);
 
