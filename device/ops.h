@@ -419,10 +419,11 @@ struct hzp_sumsq_args {
     double *sum;
 };
 
-/* Decoupled AdamW (Loshchilov and Hutter 2019, as in PyTorch's):
+/* Decoupled AdamW (Loshchilov and Hutter 2019) or NAdam (Dozat 2016), as in PyTorch's:
  *   norm = sqrt(*sumsq) grad_scale;  g = grad grad_scale min(1, clip / (norm + 1e-6))
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
- *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps), or NAdam's
+ *   p = p (1 - lr decay) - lr (part_m m + part_g g) / (sqrt(v / (1 - beta2^t)) + eps)
  * p is the exact fp32 master: `from` itself if F32; if BF16, bits(p) = from * 2^16 + residual, and
  * on the way out `to` is p rounded (nearest, ties up: (bits + 0x8000) >> 16) and residual the
  * signed rest, so nothing is lost.  norm not finite: `to` = from, all else untouched.
@@ -433,7 +434,9 @@ struct hzp_adamw_args {
     float grad_scale;    /* 1 / learned tokens of the update */
     float clip;          /* 0: no clipping */
     float lr, beta1, beta2, eps, decay;
-    int32_t t; /* 1 for the first update */
+    int32_t t;            /* 1 for the first update */
+    float part_m, part_g; /* NAdam's: mu(t+1) / (1 - mu(1) .. mu(t+1)), (1 - mu(t)) / (1 - mu(1) ..
+                           * mu(t)) with its mu(t); both 0: AdamW */
 };
 
 /* *checksum += sum over i of mix(i, word[i]) mod 2^64 over the 8-byte words of x (its size is a

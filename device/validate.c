@@ -398,6 +398,8 @@ static const char *check_adamw(const struct hzp_adamw_args *a)
     RULE(a->t >= 1, "t is less than 1");
     RULE(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1, "a beta is not in [0, 1)");
     RULE(a->clip >= 0, "clip is negative");
+    RULE(a->part_m > 0 ? a->part_g >= 0 : a->part_m == 0 && a->part_g == 0,
+         "NAdam's parts are not both positive, or both 0");
     return NULL;
 }
 

@@ -250,8 +250,10 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     const struct hzp_train_settings *o = run->settings;
     struct hzp_examples examples;
     struct data data = {0};
-    int32_t rows = HZP_MIN(run->parts.plan.recipe.micro_rows, run->parts.plan.positions);
+    int32_t longest = hzp_recipe_rows(&run->parts.plan.recipe);
+    int32_t rows = HZP_MIN(longest, run->parts.plan.positions);
     hzp_examples_init(&examples, run->parts.tok, &run->parts.config, rows + 1, 0);
+    examples.piece_tokens = HZP_MIN(rows, run->parts.plan.recipe.micro_rows) + 1;
     examples.chat = run->parts.chat;
     examples.fields = o->fields;
     examples.too_long = (enum hzp_too_long)(1 + o->too_long);

@@ -270,6 +270,9 @@ const struct hzp_option hzp_option_table[] = {
          "serve only, with the memory that training would reserve"),
     NUM("--lr", engine.training.lr, "1e-4", 0, 10, LEARN,
         "learning rate: the larger, the sooner examples are known and others forgotten"),
+    CHOICE("--optimizer", engine.training.optimizer, "adamw", "adamw|nadam", LEARN,
+           "nadam looks ahead along the gradient: for gradients that are some updates old, with "
+           "--adamw beta1=0.99"),
     PARTS("--adamw", adamw_parts, "beta1=0.9,beta2=0.95,eps=1e-8", "PARTS", LEARN,
           "the optimizer's constants, to repeat a recipe: beta1 and beta2, the decay rates of the "
           "moments, and eps, added to the denominator"),
@@ -290,8 +293,13 @@ const struct hzp_option hzp_option_table[] = {
     INT("--update-tokens", engine.training.update_tokens, "2048", 1, 1 << 24, LEARN,
         "training tokens per update: more give steadier updates, fewer publish sooner"),
     INT("--micro-rows", engine.training.micro_rows, "512", 2, 1 << 20, LEARN | SEARCH,
-        "tokens per micro-batch, and the maximum length of an example: more are faster and "
-        "need more memory"),
+        "tokens per micro-batch: more are faster and need more memory. A longer example is a "
+        "micro-batch of its own, up to --context and what a part of the memory holds; with "
+        "several ranks examples are no longer than this"),
+    CHOICE("--recompute", engine.training.recompute, "auto", "auto|none|mlp|layer", LEARN,
+           "activations that the backward pass computes again instead of keeping: none; the wide "
+           "ones of the MLP; or all of a layer but its input, a third more work; auto: as needed, "
+           "only for examples longer than --micro-rows"),
     CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16", LEARN | SEARCH,
            "data type of AdamW's moments; bf16 takes half of the memory"),
     PARTS("--shard", shard_parts, "z1=0,z2=0,z3=0", "PARTS", LEARN,
@@ -417,7 +425,7 @@ const struct hzp_option hzp_option_table[] = {
          "JSONL examples (prompt and completion, text, messages, ShareGPT, alpaca, input and "
          "output); a table if named .csv or .tsv; plain text if named .txt"),
     CHOICE("--too-long", train.too_long, "fail", "cut|skip|fail", EVAL | TRAIN,
-           "examples of more tokens than --micro-rows, or the context, allows: cut: from the left "
+           "examples of more tokens than the context, or the memory, allows: cut: from the left "
            "of the prompt, never of the answer; skip: leave them out; fail: count them and stop. "
            "Plain text is split in any case"),
     TEXT("--prompt-field", train.fields.prompt, NULL, "NAME", EVAL | TRAIN,
@@ -720,8 +728,8 @@ const struct hzp_option_alias hzp_option_elsewhere[] = {
      "--update-tokens N: an update is so many tokens, in passes of --micro-rows"},
     {"--gradient-accumulation-steps",
      "--update-tokens N: an update is so many tokens, in passes of --micro-rows"},
-    {"--max-seq-length", "--micro-rows N, and --too-long for what is longer"},
-    {"--max-length", "--micro-rows N, and --too-long for what is longer"},
+    {"--max-seq-length", "--context N, and --too-long for what is longer"},
+    {"--max-length", "--context N, and --too-long for what is longer"},
     {"--warmup-ratio", "--warmup-steps N"},
     {"--lr-scheduler-type", "--schedule cosine or constant"},
     {"--max-grad-norm", "--clip X"},

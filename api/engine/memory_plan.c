@@ -231,8 +231,49 @@ static struct hzp_groups_bytes sharded_bytes(const struct hzp_memory_request *q,
     return hzp_groups_bytes(&shards.groups, &model);
 }
 
+/* The longest document, a micro-batch of its own, and what is computed again for it.  Of a server's
+ * memory a sixteenth may go to that, of a trainer's a quarter, or what usual micro-batches take if
+ * that is more.  Ranks may have different memory, so there it is a usual one's. */
+static void plan_longest(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                         struct hzp_memory_plan *plan)
+{
+    struct hzp_train_space_config space = plan->train;
+    size_t usual = hzp_train_space_bytes(layout, plan->dtype, &space);
+    size_t most = usual + plan->limit / (plan->serves ? 16 : 4);
+    bool any = !q->training->recompute;
+    int32_t low = space.rows_max, high = low;
+    if (layout->slice.ranks > 1 || hzp_shards_of(&q->shards).groups.ranks > 1)
+        return;
+    for (int mode = any ? HZP_RECOMPUTE_NONE : space.recompute; high < plan->positions; mode++) {
+        space.recompute_long = (enum hzp_recompute)mode;
+        for (high = plan->positions; low < high;) {
+            space.long_rows = low + (high - low + 1) / 2;
+            if (hzp_train_space_bytes(layout, plan->dtype, &space) <= most)
+                low = space.long_rows;
+            else
+                high = space.long_rows - 1;
+        }
+        if (!any || mode == HZP_RECOMPUTE_LAYER)
+            break;
+    }
+    plan->train.long_rows = plan->recipe.long_rows = low;
+    plan->train.recompute_long = plan->recipe.recompute_long = space.recompute_long;
+}
+
+/* "activations of 512 rows, of 2048 for a long example but its MLPs'; logits of .." */
+static void add_activations(struct hzp_memory_plan *plan, size_t bytes)
+{
+    static const char *const but[] = {"", " (no MLP's)", " (inputs of layers)"};
+    const struct hzp_train_space_config *t = &plan->train;
+    char longer[48] = "";
+    if (t->long_rows > t->rows_max)
+        snprintf(longer, sizeof(longer), ", or of %d%s", t->long_rows, but[t->recompute_long]);
+    add(plan, "training", bytes, "activations of %d rows%s%s, logits of %d",
+        t->rows_max + t->ride_rows, but[t->recompute], longer, t->head_rows);
+}
+
 static void plan_training(const struct hzp_memory_request *q, const struct hzp_layout *layout,
-                          struct hzp_memory_plan *plan)
+                          bool longer, struct hzp_memory_plan *plan)
 {
     uint64_t quantum = hzp_settings_quantum(q->training);
     plan->train = hzp_learner_space_config(&plan->recipe, &layout->config, quantum);
@@ -240,6 +281,8 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     plan->train.shards = q->shards;
     plan->train.backup = q->gate;
+    if (longer)
+        plan_longest(q, layout, plan);
     struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     size_t moment = hzp_dtype_size(plan->recipe.moment_type);
@@ -266,8 +309,7 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     if (layout->slice.ranks > 1 && layout->slice.rank == 0)
         add(plan, "exchange", hzp_trainer_slices_bytes(layout, layout->slice.ranks),
             "a whole unit for checkpoints, and the ranks' slices of it");
-    add(plan, "training", rest, "activations of %d rows, logits of %d",
-        plan->train.rows_max + plan->train.ride_rows, plan->train.head_rows);
+    add_activations(plan, rest);
 }
 
 /* The copy that checkpoints are written from: a version and its state, whole also with ranks. */
@@ -343,8 +385,8 @@ static int refuse(const struct hzp_memory_request *q, const struct hzp_memory_pl
                           advice);
 }
 
-int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,
-                    struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
+static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                    bool longer, struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_model_config *config = &layout->config;
     memset(ret, 0, sizeof(*ret));
@@ -380,12 +422,21 @@ int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout 
     if (q->lanes)
         add(ret, "lanes", q->lanes, "workspace and staging of the device's lanes");
     if (ret->trains)
-        plan_training(q, layout, ret);
+        plan_training(q, layout, longer, ret);
     if (ret->serves)
         HZP_TRY(plan_serving(q, layout, ret, reterr));
     if (ret->trains && q->copies)
         plan_copy(q, layout, ret);
     return ret->total > q->limit ? refuse(q, ret, reterr) : HZP_OK;
+}
+
+int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                    struct hzp_memory_plan *ret, struct hzp_err_text *reterr)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    if (plan_all(q, layout, true, ret, &err) == HZP_OK)
+        return HZP_OK;
+    return plan_all(q, layout, false, ret, reterr); /* long examples only where there is memory */
 }
 
 void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)

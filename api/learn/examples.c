@@ -28,7 +28,7 @@ void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,
     memset(ret, 0, sizeof(*ret));
     ret->tok = tok;
     ret->vocab = config->vocab;
-    ret->tokens_max = tokens_max;
+    ret->tokens_max = ret->piece_tokens = tokens_max;
     ret->samples_max = samples_max;
     ret->eos = tok ? hzp_tokenizer_eos(tok) : -1;
     if (ret->eos < 0 && config->eos_count > 0)
@@ -191,7 +191,8 @@ static int push_learned(struct hzp_parse *p, const char *field, int32_t from, fl
  * begins with the last token of the one before. */
 static int push_text(struct hzp_parse *p, const char *field)
 {
-    size_t n = p->tokens.n, max = (size_t)p->ex->tokens_max;
+    size_t n = p->tokens.n;
+    size_t max = (size_t)(p->ex->split ? p->ex->piece_tokens : p->ex->tokens_max);
     if (n > max && !p->ex->split)
         return too_long(p, field, n);
     if (n < 2)

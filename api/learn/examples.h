@@ -45,6 +45,7 @@ struct hzp_examples {
     int32_t vocab;                    /* token ids are below it */
     int32_t eos;                      /* end token; -1: none */
     int32_t tokens_max;               /* in one sample: rows of a micro-batch + 1 */
+    int32_t piece_tokens;             /* in one piece of a text that is split: at most tokens_max */
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
     bool endless;                     /* texts of a *.txt file get no end token: for evaluation */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
@@ -53,7 +54,8 @@ struct hzp_examples {
     struct hzp_lock lock;             /* keeps commits and pushes in the same order */
 };
 
-/* Fills ret; eos: the tokenizer's end token, else config's first, else none. */
+/* Fills ret; eos: the tokenizer's end token, else config's first, else none; piece_tokens:
+ * tokens_max. */
 void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,
                        const struct hzp_model_config *config, int32_t tokens_max,
                        int32_t samples_max);
@@ -92,7 +94,7 @@ int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader 
 /* Reads a file. *.txt: plain text documents separated by <|endoftext|> (without it the whole file
  * is one document), each treated like {"text"}; *.csv, *.tsv: lines below a line of names
  * (api/learn/csv.h); any other file is a body as above.  Longer texts are split into samples of
- * tokens_max tokens, each beginning with the last token of the one before, so that every token is
+ * piece_tokens tokens, each beginning with the last token of the one before, so that every token is
  * predicted once; other examples that are too long are treated as too_long says, and logged: cut
  * on the left, but never what is learned.  The whole file is read: an error names it, how many of
  * its examples are wrong, and the first of them. */

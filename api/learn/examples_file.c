@@ -118,7 +118,7 @@ static int judge(const struct hzp_parse *p, struct hzp_err_text *reterr)
         return HZP_OK;
     return hzp_fail_param(reterr, HZP_EINVAL, "lines",
                           "%" PRId64 " of %" PRId64 " examples have more than the %d tokens that "
-                          "--micro-rows or the context allows, up to %" PRId64 " (%s)%s",
+                          "the context or the memory allows, up to %" PRId64 " (%s)%s",
                           found->too_long.count, found->examples, p->ex->tokens_max, found->longest,
                           name_lines(&found->too_long, lines, sizeof(lines)),
                           refused ? ""

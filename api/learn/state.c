@@ -211,13 +211,12 @@ static int read_failed(struct hzp_state *s, struct hzp_err_text *reterr)
 static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     struct hzp_sample *piece[BACKLOG_PIECE];
-    int64_t after = HZP_MAX(s->resume.learned_through, 0), too_long = 0;
+    int64_t after = HZP_MAX(s->resume.learned_through, 0);
     int32_t n;
     while ((n = hzp_sample_log_read(s->log, after, BACKLOG_PIECE, piece, reterr)) > 0) {
         int r = HZP_OK;
         after = piece[n - 1]->sequence_number;
         for (int32_t i = 0; i < n && r == HZP_OK; i++) {
-            too_long += piece[i]->count > s->config.micro_rows + 1;
             r = check_tokens(s, piece[i], reterr);
         }
         /* bad ones too: it frees them */
@@ -235,10 +234,6 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
                 " queued_again=%" PRId64 " trained_again=%" PRId64,
                 s->dir, s->resume.checkpoint_id, s->resume.last_sequence_number,
                 s->resume.learned_through, s->stats.restored, s->stats.trained_again);
-    if (too_long)
-        hzp_log(HZP_LOG_WARN, "state",
-                "%" PRId64 " accepted examples are longer than --micro-rows now allows, ignoring",
-                too_long);
     return HZP_OK;
 }
 
@@ -366,8 +361,9 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     queue.learned_through = s->resume.learned_through;
     if (hzp_sample_queue_create(&queue, &s->queue) < 0)
         return hzp_fail(reterr, HZP_EINVAL, "the queue's settings are out of range");
-    hzp_examples_init(&s->examples, config->tok, &config->layout->config, s->config.micro_rows + 1,
-                      config->body_samples_max);
+    hzp_examples_init(&s->examples, config->tok, &config->layout->config,
+                      config->layout->config.positions + 1, config->body_samples_max);
+    s->examples.piece_tokens = s->config.micro_rows + 1;
     s->examples.chat = config->chat;
     s->examples.log = s->log;
     s->examples.queue = s->queue;

@@ -563,6 +563,8 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     s->trainer = trainer;
     s->model = model;
     s->loop = loop;
+    s->examples.tokens_max = hzp_trainer_tokens_max(trainer);
+    s->examples.piece_tokens = HZP_MIN(s->examples.piece_tokens, s->examples.tokens_max);
     s->journaled = s->resume.next_version_id - 1;
     s->saved_ns = hzp_now_ns();
     make_copy(s);

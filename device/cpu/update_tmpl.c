@@ -12,7 +12,8 @@ enum { PIECE = 16384 };
 struct adamw {
     const struct hzp_adamw_args *args;
     float scale, beta1, rest1, beta2, rest2, keep, step, undo_v, eps;
-    bool skip; /* the norm is not finite: the update is skipped */
+    float ahead; /* NAdam: the gradient's part of a step over the first moment's; 0: AdamW */
+    bool skip;   /* the norm is not finite: the update is skipped */
 };
 
 /* p and its residual: bits(p) = hi * 2^16 + residual. */
@@ -55,7 +56,8 @@ INLINE void adamw_piece(const struct adamw *w, size_t n, const void *from, void 
 {
     vf scale = vset(w->scale), beta1 = vset(w->beta1), rest1 = vset(w->rest1);
     vf beta2 = vset(w->beta2), rest2 = vset(w->rest2), keep = vset(w->keep), step = vset(w->step);
-    vf undo_v = vset(w->undo_v), eps = vset(w->eps);
+    vf undo_v = vset(w->undo_v), eps = vset(w->eps), ahead = vset(w->ahead);
+    bool nadam = w->ahead > 0;
 
     EACH(c, (int)n, {
         size_t i = (size_t)c;
@@ -66,7 +68,8 @@ INLINE void adamw_piece(const struct adamw *w, size_t n, const void *from, void 
         vf mm = vfma(beta1, vget(m, i, m_type, left), vmul(rest1, g));
         vf vv = vfma(beta2, vget(v, i, v_type, left), vmul(vmul(rest2, g), g));
         vf under = vadd(vsqrt(vmul(vv, undo_v)), eps);
-        p = vfnma(step, vdiv(mm, under), vmul(p, keep));
+        vf along = nadam ? vfma(ahead, g, mm) : mm;
+        p = vfnma(step, vdiv(along, under), vmul(p, keep));
         vput(m, i, m_type, mm, left);
         vput(v, i, v_type, vv, left);
         if (type == HZP_F32)
@@ -125,7 +128,9 @@ static int cpu_adamw(struct hzp_lane *lane, const void *args)
         .beta2 = a->beta2,
         .rest2 = (float)(1 - (double)a->beta2),
         .keep = (float)(1 - (double)a->lr * a->decay),
-        .step = (float)(a->lr / (1 - pow(a->beta1, a->t))),
+        .step =
+            (float)(a->part_m > 0 ? (double)a->lr * a->part_m : a->lr / (1 - pow(a->beta1, a->t))),
+        .ahead = a->part_m > 0 ? a->part_g / a->part_m : 0,
         .undo_v = (float)(1 / (1 - pow(a->beta2, a->t))),
         .eps = a->eps,
     };

@@ -66,6 +66,7 @@ extern "C" int hzp_cuda_sumsq(struct hzp_lane *lane, const void *args)
 /* The values that are the same for all elements. */
 struct adam {
     float beta1, beta2, rest1, rest2, keep, lr, eps, undo_m, undo_v;
+    float part_g; /* NAdam's; its part_m is undo_m */
 };
 
 template <class T, int N>
@@ -146,7 +147,10 @@ static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
             g[k] *= scale;
             m[k] = h.beta1 * m[k] + h.rest1 * g[k];
             v[k] = h.beta2 * v[k] + h.rest2 * g[k] * g[k];
-            p[k] = p[k] * h.keep - h.lr * (m[k] * h.undo_m) / (sqrtf(v[k] * h.undo_v) + h.eps);
+            float along = m[k] * h.undo_m;
+            if (h.part_g > 0)
+                along += h.part_g * g[k];
+            p[k] = p[k] * h.keep - h.lr * along / (sqrtf(v[k] * h.undo_v) + h.eps);
         }
         store_n(row_of<M>(a.m, at.r) + at.c, m);
         store_n(row_of<V>(a.v, at.r) + at.c, v);
@@ -178,7 +182,8 @@ extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
     h.keep = (float)(1 - (double)a->lr * a->decay);
     h.lr = a->lr;
     h.eps = a->eps;
-    h.undo_m = (float)(1 / (1 - pow((double)a->beta1, a->t)));
+    h.undo_m = a->part_m > 0 ? a->part_m : (float)(1 / (1 - pow((double)a->beta1, a->t)));
+    h.part_g = a->part_g;
     h.undo_v = (float)(1 / (1 - pow((double)a->beta2, a->t)));
     return with_type(a->from.type, [&](auto *t) {
         return with_type(a->m.type, [&](auto *m) {

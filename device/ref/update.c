@@ -52,8 +52,8 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
             double g = ref_get(&a->grad, r, c) * scale, p = master_get(a, r, c);
             double m = a->beta1 * (double)ref_get(&a->m, r, c) + (1 - (double)a->beta1) * g;
             double v = a->beta2 * (double)ref_get(&a->v, r, c) + (1 - (double)a->beta2) * g * g;
-            p = p * (1 - (double)a->lr * a->decay) -
-                a->lr * (m / undo_m) / (sqrt(v / undo_v) + a->eps);
+            double step = a->part_m > 0 ? a->part_m * m + a->part_g * g : m / undo_m;
+            p = p * (1 - (double)a->lr * a->decay) - a->lr * step / (sqrt(v / undo_v) + a->eps);
             ref_put(&a->m, r, c, m);
             ref_put(&a->v, r, c, v);
             master_put(a, r, c, (float)p);

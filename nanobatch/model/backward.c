@@ -13,10 +13,9 @@ static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
 }
 
 /* From here on the chain gets items of the micro-batch. */
-static void begin(struct hzp_plan *chain, const struct hzp_micro *micro,
-                  const struct hzp_train_space *s)
+static void begin(struct hzp_plan *chain, const struct hzp_micro *micro, struct hzp_train_space *s)
 {
-    HZP_ASSERT(micro->rows > 0 && micro->rows <= s->config.rows_max);
+    hzp_train_space_begin(s, micro->rows);
     chain->tenant = HZP_TENANT_TRAIN;
     chain->row0 = 0;
     chain->rows = micro->rows;
@@ -67,6 +66,20 @@ static void forward_chunks(struct hzp_plan *chain, const struct hzp_model *model
     for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
         forward_chunk(chain, model, v, micro->id, &chunk, s, range);
+    }
+}
+
+/* The same layer by layer: where layers use one place for keys and values, a chunk's attention
+ * finds those of the chunks before it only until the next layer begins. */
+static void forward_layers(struct hzp_plan *chain, const struct hzp_model *model,
+                           const struct hzp_version *v, const struct hzp_micro *micro,
+                           struct hzp_train_space *s, const struct hzp_layer_range *range)
+{
+    struct hzp_layer_range one = {0, 0, .embed = range->embed};
+    forward_chunks(chain, model, v, micro, s, &one);
+    for (int32_t l = range->first; l < range->last; l++) {
+        one = (struct hzp_layer_range){l, l + 1, false, false};
+        forward_chunks(chain, model, v, micro, s, &one);
     }
 }
 
@@ -129,6 +142,8 @@ void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
     begin(chain, micro, s);
     if (model->tensor && micro->chunks > 1)
         forward_beside(chain, model, v, micro, s, range);
+    else if (s->recompute == HZP_RECOMPUTE_LAYER)
+        forward_layers(chain, model, v, micro, s, range);
     else
         forward_chunks(chain, model, v, micro, s, range);
     begin(chain, micro, s);
@@ -163,16 +178,35 @@ static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
         add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at), backward);
 }
 
+/* Computes again what the layer's forward pass has not kept: the same items of the same chunks, so
+ * the same bits. */
+static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer,
+                      const struct hzp_micro *micro, struct hzp_train_space *s)
+{
+    for (int32_t i = 0; s->recompute && i < HZP_MAX(micro->chunks, 1); i++) {
+        struct hzp_packed chunk = hzp_micro_packed(micro, i);
+        struct hzp_layer_space space =
+            hzp_train_layer_space(s, layer->index, chunk.row0, chunk.rows);
+        if (s->recompute == HZP_RECOMPUTE_LAYER)
+            hzp_layer_attend(chain, layer, &space, &chunk);
+        chain->layer = (int16_t)layer->index;
+        if (s->recompute == HZP_RECOMPUTE_LAYER && !layer->model->tensor)
+            hzp_attn_output(chain, layer, &space);
+        hzp_mlp_again(chain, layer, &space);
+        chain->layer = -1;
+    }
+}
+
 void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
                         const struct hzp_version *v, const struct hzp_micro *micro,
                         struct hzp_train_space *s, const struct hzp_layer_range *range)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
     struct hzp_packed whole = hzp_micro_whole(micro);
     struct hzp_layer layer = {model, v, &s->grads, -1};
     HZP_ASSERT(!s->config.forward_only);
     begin(chain, micro, s);
+    struct hzp_layer_grads g = hzp_train_layer_grads(s, micro->rows);
     if (range->head) {
         add_zero(chain, g.dx);
         add_head(chain, &layer, micro, s, true);
@@ -180,6 +214,7 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
     for (int32_t l = range->last - 1; l >= range->first; l--) {
         struct hzp_layer_space kept = hzp_train_layer_space(s, l, 0, micro->rows);
         layer.index = l;
+        add_again(chain, &layer, micro, s);
         hzp_layer_backward(chain, &layer, &kept, &g, &whole);
     }
     layer.index = -1;

@@ -5,7 +5,9 @@
  * Kept for each layer: its input, the rotated q|k|v (and, with q/k norms, the bare one),
  * attention's output and log-sum-exp, the residual stream after attention, gate|up.  Norms and
  * SwiGLU are computed again in the backward pass: they cost a pass over memory, keeping them would
- * cost the memory.  Only rows with a target reach the head, at most head_rows at a time, with the
+ * cost the memory.  Where the space's `recompute` says so, gate|up, or all but the
+ * input, is not kept either, and the backward pass of a layer begins with the layer's forward pass.
+ * Only rows with a target reach the head, at most head_rows at a time, with the
  * whole vocabulary of each: the logits take head_rows x vocab x 4 bytes, however many rows a
  * micro-batch has, and their gradient is written over them.  The logits are F32 in a BF16 model,
  * too, so that the loss is exact: rounded to BF16 they would change by up to one part in 512.  The

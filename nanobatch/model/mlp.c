@@ -15,13 +15,28 @@ static struct columns columns_of(const struct hzp_layer *layer, struct hzp_mat g
     return (struct columns){hzp_mat_cols(gate_up, 0, 2 * cols), hzp_mat_cols(inner, 0, cols)};
 }
 
+/* inner absent: only gate_up is written. */
+static bool add_gate_up(struct hzp_plan *plan, const struct hzp_layer *layer,
+                        const struct hzp_layer_space *s, const struct columns *use,
+                        struct hzp_mat inner)
+{
+    struct hzp_normed_product gate_up = {
+        .norm = HZP_MLP_NORM, .role = HZP_GATE_UP, .rstd = s->rstd_mlp, .inner = inner};
+    return hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use->gate_up);
+}
+
+void hzp_mlp_again(struct hzp_plan *plan, const struct hzp_layer *layer,
+                   const struct hzp_layer_space *s)
+{
+    struct columns use = columns_of(layer, s->gate_up, s->inner);
+    add_gate_up(plan, layer, s, &use, (struct hzp_mat){0});
+}
+
 void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s)
 {
     struct columns use = columns_of(layer, s->gate_up, s->inner);
-    struct hzp_normed_product gate_up = {
-        .norm = HZP_MLP_NORM, .role = HZP_GATE_UP, .rstd = s->rstd_mlp, .inner = use.inner};
-    bool coded = hzp_normed_product(plan, layer, &gate_up, s, s->x_mid, use.gate_up);
+    bool coded = add_gate_up(plan, layer, s, &use, use.inner);
     hzp_stream_add(plan, layer, HZP_DOWN, s, use.inner, coded, s->x_mid, s->x_out);
 }
 

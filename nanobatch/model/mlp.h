@@ -16,6 +16,10 @@
 
 #include "nanobatch/model/product.h"
 
+/* x_mid -> gate_up, for a backward pass for which it was not kept. */
+void hzp_mlp_again(struct hzp_plan *plan, const struct hzp_layer *layer,
+                   const struct hzp_layer_space *s);
+
 /* x_mid -> x_out. */
 void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s);

@@ -24,7 +24,8 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret)
 {
-    if (!rider || rider->version != serving || rows <= 0)
+    if (!rider || rider->version != serving || rows <= 0 ||
+        rider->space->recompute == HZP_RECOMPUTE_LAYER)
         return false;
     int32_t forward = rider->space->forward_end, end = HZP_MIN(to, forward), next;
     struct hzp_ride run = {.layer0 = 0}, best = run;

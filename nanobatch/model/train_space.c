@@ -22,22 +22,56 @@ static struct widths widths_of(const struct hzp_layout *layout)
     };
 }
 
-static void cut_kept(struct hzp_train_space *s, char *base, size_t *at,
-                     const struct hzp_layout *layout, int32_t layer, struct hzp_kept_layer *k)
+/* What a layer's attention leaves for its backward pass. */
+static void cut_attention(const struct hzp_train_space *s, char *base, size_t *at,
+                          const struct hzp_layout *layout, int32_t rows, struct hzp_kept_layer *k)
 {
-    const struct hzp_model_config *c = &layout->config;
     struct widths w = widths_of(layout);
-    int32_t rows = s->rows_room;
-    int32_t inner = s->config.forward_only ? w.inner : hzp_layout_inner(layout, layer);
-    k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
-    k->x_mid = s->config.forward_only ? k->x_in : hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
-    k->qkv_bare = c->qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
+    k->qkv_bare = layout->config.qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
     k->attn = hzp_mat_cut(base, at, rows, w.attn, s->act);
-    k->gate_up = hzp_mat_cut(base, at, rows, 2 * inner, s->act);
     k->rstd_attn = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     k->rstd_mlp = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
+}
+
+/* Kept activations of so many rows, layer by layer, and in front of them what the layers use in
+ * turn.  kept NULL: only counts.  The ranks of slices keep x_mid: computing it again would take a
+ * sum over the ranks. */
+static void cut_kept(const struct hzp_train_space *s, char *base, size_t *at,
+                     const struct hzp_layout *layout, int32_t rows, enum hzp_recompute recompute,
+                     struct hzp_kept_layer *kept)
+{
+    struct widths w = widths_of(layout);
+    struct hzp_kept_layer shared = {0}, counted;
+    bool forward = s->config.forward_only, again = recompute == HZP_RECOMPUTE_LAYER;
+    bool keeps_mid = !forward && (!again || layout->slice.ranks > 1);
+    int32_t layers = forward ? 1 : layout->config.layers;
+    if (again)
+        cut_attention(s, base, at, layout, rows, &shared);
+    if (!forward && !keeps_mid)
+        shared.x_mid = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    if (recompute)
+        shared.gate_up = hzp_mat_cut(base, at, rows, 2 * w.inner, s->act);
+    for (int32_t l = 0; l < layers; l++) {
+        struct hzp_kept_layer *k = kept ? &kept[l] : &counted;
+        int32_t inner = forward ? w.inner : hzp_layout_inner(layout, l);
+        *k = shared;
+        k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+        if (forward)
+            k->x_mid = k->x_in;
+        else if (keeps_mid)
+            k->x_mid = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+        if (!again)
+            cut_attention(s, base, at, layout, rows, k);
+        if (!recompute)
+            k->gate_up = hzp_mat_cut(base, at, rows, 2 * inner, s->act);
+    }
+    if (forward)
+        return;
+    struct hzp_mat last = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    if (kept)
+        kept[layers].x_in = last;
 }
 
 static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
@@ -61,24 +95,21 @@ static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
 static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
 {
     struct widths w = widths_of(layout);
-    int32_t rows = s->config.rows_max;
-    size_t at = 0;
-    int32_t layers = s->config.forward_only ? 1 : layout->config.layers;
-    s->rows_room = rows + s->config.ride_rows;
+    const struct hzp_train_space_config *c = &s->config;
+    int32_t usual = c->rows_max + c->ride_rows, rows = HZP_MAX(c->rows_max, c->long_rows);
+    size_t at = 0, at_long = 0;
     s->heads = w.heads;
-    struct hzp_kept_layer counted;
-    for (int32_t l = 0; l < layers; l++)
-        cut_kept(s, base, &at, layout, l, base ? &s->kept[l] : &counted);
-    s->normed = hzp_mat_cut(base, &at, s->rows_room, w.width, s->act);
-    s->inner = hzp_mat_cut(base, &at, s->rows_room, w.inner, s->act);
+    cut_kept(s, base, &at, layout, usual, c->recompute, s->kept_usual);
+    if (c->long_rows > c->rows_max)
+        cut_kept(s, base, &at_long, layout, rows, c->recompute_long, s->kept_long);
+    at = HZP_MAX(at, at_long);
+    s->normed = hzp_mat_cut(base, &at, HZP_MAX(usual, rows), w.width, s->act);
+    s->inner = hzp_mat_cut(base, &at, HZP_MAX(usual, rows), w.inner, s->act);
     cut_head(s, base, &at, layout, w);
     if (s->config.fp8)
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
-    struct hzp_mat last = hzp_mat_cut(base, &at, s->rows_room, w.width, HZP_F32);
-    if (base)
-        s->kept[layers].x_in = last;
     s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
     s->dx_act = s->act == HZP_F32 ? s->dx : hzp_mat_cut(base, &at, rows, w.width, s->act);
     s->dnormed = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
@@ -190,6 +221,15 @@ static int open_squares(struct hzp_train_space *s, const struct hzp_layout *layo
     return HZP_OK;
 }
 
+void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows)
+{
+    bool longer = rows > s->config.rows_max;
+    HZP_ASSERT(rows > 0 && rows <= HZP_MAX(s->config.rows_max, s->config.long_rows));
+    s->kept = longer ? s->kept_long : s->kept_usual;
+    s->recompute = longer ? s->config.recompute_long : s->config.recompute;
+    s->rows_room = longer ? s->config.long_rows : s->config.rows_max + s->config.ride_rows;
+}
+
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t row0, int32_t rows)
 {
@@ -266,7 +306,10 @@ int hzp_train_space_create(const struct hzp_model *model,
     s->config = *config;
     s->config.shards = hzp_shards_of(&config->shards);
     s->act = model->act;
-    s->kept = hzp_xcalloc((size_t)model->config->layers + 1, sizeof(*s->kept));
+    size_t layers = (size_t)model->config->layers + 1;
+    s->kept_usual = hzp_xcalloc(2 * layers, sizeof(*s->kept));
+    s->kept_long = s->kept_usual + layers;
+    hzp_train_space_begin(s, 1);
     int r;
     size_t rows = lay_out_rows(s, NULL, model->layout);
     size_t state = lay_out_state(s, NULL, model->layout);
@@ -320,7 +363,7 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
     hzp_units_free(&s->m);
     hzp_units_free(&s->v);
     hzp_units_free(&s->residual);
-    free(s->kept);
+    free(s->kept_usual);
     free(s);
 }
 

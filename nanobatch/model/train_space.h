@@ -16,8 +16,16 @@
 
 struct hzp_train_space;
 
+/* Which activations of a layer are not kept for the backward pass, which computes them again from
+ * those that are: none; gate|up; or all but the layer's input. */
+enum hzp_recompute { HZP_RECOMPUTE_NONE, HZP_RECOMPUTE_MLP, HZP_RECOMPUTE_LAYER };
+
 struct hzp_train_space_config {
-    int32_t rows_max;           /* most rows of a micro-batch */
+    int32_t rows_max; /* most rows of a micro-batch; but one of a single document may
+                                 * have `long_rows`, if those are more */
+    int32_t long_rows;
+    /* Of micro-batches of up to rows_max rows, and of longer ones: both use the same memory. */
+    enum hzp_recompute recompute, recompute_long;
     int32_t head_rows;          /* most rows whose logits there are at a time */
     enum hzp_dtype moment_type; /* F32 or BF16 */
     uint64_t quantum_flops;     /* 0: never cut */

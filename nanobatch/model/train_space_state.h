@@ -35,7 +35,7 @@ struct hzp_train_space {
     size_t zeroed_bytes;              /* bytes of state that hzp_train_space_prepare zeroes */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
-    int32_t rows_room;   /* rows of kept activations, normed, inner: rows_max + ride_rows */
+    int32_t rows_room;   /* rows of kept activations: those of the micro-batch, + ride_rows */
     int32_t forward_end; /* the newest chain's items before it belong to forward */
 
     /* F32: what backward adds to.  Whole units; if they are fresh (hzp_shards_fresh), in a ring:
@@ -61,9 +61,13 @@ struct hzp_train_space {
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
-    struct hzp_kept_layer *kept; /* [layers + 1]; of the last only x_in.  forward_only: [1] */
-    struct hzp_mat dx, dx_act;   /* [rows][width] F32, act; the same in F32 models */
-    struct hzp_mat dnormed;      /* [rows][width] F32 */
+    /* [layers + 1]; of the last only x_in.  forward_only: [1].  What is computed again lies in the
+     * same place for every layer.  `kept` and `recompute` are those of the micro-batch in progress:
+     * of usual length or longer, in the same memory. */
+    struct hzp_kept_layer *kept, *kept_usual, *kept_long;
+    enum hzp_recompute recompute;
+    struct hzp_mat dx, dx_act; /* [rows][width] F32, act; the same in F32 models */
+    struct hzp_mat dnormed;    /* [rows][width] F32 */
     /* [rows][...] act; where layers differ, of the widest */
     struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv;
     struct hzp_mat picked, dpicked, dpicked_normed; /* [head_rows][width] F32 */
@@ -78,6 +82,9 @@ struct hzp_train_space {
 /* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t row0, int32_t rows);
+
+/* A micro-batch of so many rows begins. */
+void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows);
 
 /* What a layer's backward pass works in, for so many rows of the micro-batch. */
 struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows);

@@ -57,6 +57,8 @@ static struct hzp_adamw_args adamw_of(const struct unit *unit, const struct hzp_
         .eps = hyper->eps,
         .decay = decay,
         .t = hyper->t,
+        .part_m = hyper->part_m,
+        .part_g = hyper->part_g,
     };
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW, audit, fp8 projections.
+/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW (NAdam), audit, fp8 projections.
  *
  * The chain reads the summed gradients of the update's micro-batches and a version, and writes a
  * draft, the residuals and the moments.  Invariant: while the norm is not finite, the draft becomes
@@ -19,8 +19,9 @@
 
 struct hzp_update_hyper {
     float lr, beta1, beta2, eps, decay, clip; /* decay: of matrices only */
-    float grad_scale; /* 1 / sum of the weights of the update's learned tokens */
-    int32_t t;        /* optimizer step, from 1 */
+    float grad_scale;     /* 1 / sum of the weights of the update's learned tokens */
+    int32_t t;            /* optimizer step, from 1 */
+    float part_m, part_g; /* NAdam's, as in struct hzp_adamw_args; 0: AdamW */
 };
 
 /* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the

@@ -24,7 +24,6 @@ struct head {
     int32_t units, micros;
     int64_t follow, optimizer_step;
     uint64_t version, checksum;
-    int64_t spare; /* 0 */
 };
 _Static_assert(sizeof(struct head) == HZP_WORK_HEAD, "the head has no padding");
 
@@ -133,10 +132,13 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
 
 static int check_hyper(const struct hzp_update_hyper *h, struct hzp_err_text *reterr)
 {
-    const float number[] = {h->lr, h->beta1, h->beta2, h->eps, h->decay, h->clip, h->grad_scale};
+    const float number[] = {h->lr,   h->beta1,      h->beta2,  h->eps,   h->decay,
+                            h->clip, h->grad_scale, h->part_m, h->part_g};
     for (int32_t i = 0; i < HZP_COUNT(number); i++)
         if (!isfinite(number[i]))
             return bad(reterr, "a number of the update that is not finite", i);
+    if (h->part_m < 0 || h->part_g < 0 || (h->part_g > 0) != (h->part_m > 0))
+        return bad(reterr, "parts of NAdam that do not fit each other", h->t);
     return h->t >= 1 ? HZP_OK : bad(reterr, "an optimizer step below 1", h->t);
 }
 

@@ -198,13 +198,21 @@ def test_forms():
         fails("eval", MODEL, "--data", str(where / "named.jsonl"), says=["named.jsonl", "question", "--prompt-field"])
         (where / "long.jsonl").write_text("".join(json.dumps({"prompt": "word " * n, "completion": " end"}) + "\n"
                                                   for n in (3, 90, 4)))
-        command = ["train", MODEL, "--data", str(where / "long.jsonl"), "--out", str(where / "cut"), "--micro-rows",
+        command = ["train", MODEL, "--data", str(where / "long.jsonl"), "--out", str(where / "cut"), "--context",
                    "32"]
         err = run(*command, status=1).stderr
         assert "1 of 3 examples" in err and "(line 2)" in err and "--too-long" in err, err
         for word, samples in (("cut", 3), ("skip", 2)):
             err = run(*command[:-3], str(where / word), *command[-2:], "--too-long", word).stderr
             assert f"samples={samples} " in err and "(line 2)" in err and f"--too-long {word}" in err, err
+        # Longer than a micro-batch: one of its own, whose activations may be computed again.
+        losses = []
+        for word in ("none", "mlp", "layer", "auto"):
+            out = where / f"long-{word}"
+            run(*command[:-3], str(out), "--micro-rows", "32", "--recompute", word)
+            losses.append([json.loads(line)["loss"] for line in (out / "train.jsonl").read_text().splitlines()
+                           if "loss" in line])
+        assert losses[0] and all(l == losses[0] for l in losses), losses
         (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
         fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
 

@@ -59,6 +59,7 @@ static int set_up(void **state)
 {
     hzp_layout_make(&config, &layout);
     hzp_options_defaults(HZP_COMMAND_SERVE, &options);
+    options.engine.training.micro_rows = config.positions; /* no example is longer */
     return 0;
 }
 
@@ -340,6 +341,48 @@ static void little_memory_is_no_short_context(void **state)
     assert_int_equal(plan.positions, 200);
 }
 
+/* The longest example is the context, with as little computed again as a part of the memory allows;
+ * where there is none to spare, a micro-batch's rows. */
+static void long_examples_take_a_part(void **state)
+{
+    struct hzp_training_settings *t = &options.engine.training;
+    const enum hzp_recompute modes[] = {HZP_RECOMPUTE_NONE, HZP_RECOMPUTE_MLP, HZP_RECOMPUTE_LAYER};
+    int at = 0;
+    t->micro_rows = 100;
+    options.engine.serving.kv_tokens = 1000;
+    size_t limit = (size_t)1 << 30;
+    for (; at < 3; limit -= limit / 50) {
+        assert_int_equal(make(limit), HZP_OK);
+        if (plan.train.recompute_long != modes[at])
+            at++;
+        if (at == 3 || plan.train.long_rows < 1000)
+            break;
+        assert_int_equal(plan.train.recompute_long, modes[at]);
+    }
+    assert_int_equal(at, 2);
+    assert_in_range(plan.train.long_rows, 101, 999);
+    assert_int_equal(plan.recipe.long_rows, plan.train.long_rows);
+    size_t total = plan.total;
+    assert_int_equal(make(total), HZP_OK);
+    size_t least = plan.total;
+    assert_int_equal(make(least - 1), HZP_OK);
+    assert_true(plan.total < least && plan.train.long_rows < 1000);
+
+    t->recompute = 1 + HZP_RECOMPUTE_NONE; /* as long as fits without */
+    assert_int_equal(make((size_t)1 << 30), HZP_OK);
+    assert_int_equal(plan.train.long_rows, 1000);
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.train.recompute_long, HZP_RECOMPUTE_NONE);
+    assert_in_range(plan.train.long_rows, 101, 999);
+    size_t kept = plan.total;
+    t->recompute = 1 + HZP_RECOMPUTE_LAYER; /* of all micro-batches */
+    assert_int_equal(make(limit), HZP_OK);
+    assert_int_equal(plan.train.recompute, HZP_RECOMPUTE_LAYER);
+    assert_true(plan.total < kept);
+    options.engine.serving.kv_tokens = 0;
+    t->recompute = 0;
+}
+
 static void too_much_is_refused(void **state)
 {
     options.engine.serving.kv_tokens = 100 * 1000 * 1000;
@@ -433,6 +476,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(long_examples_take_a_part, set_up, tear_down),
         cmocka_unit_test_setup_teardown(little_memory_is_no_short_context, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_much_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(advice_is_of_the_command, set_up, tear_down),

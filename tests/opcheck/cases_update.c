@@ -16,7 +16,8 @@ static void build_sumsq(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%dx%d", c->p[0], c->p[1]);
 }
 
-/* rows, cols, BF16: 1 m, 2 v, 4 grad, clip, t, norm: 0 finite, 1 infinite, 2 NaN */
+/* rows, cols, BF16: 1 m, 2 v, 4 grad, clip, t, norm: 0 finite, 1 infinite, 2 NaN; 3: finite, and
+ * NAdam */
 static void build_adamw(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
@@ -55,11 +56,18 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
                 ((int16_t *)a.residual.ptr)[r * a.residual.stride + i] =
                     (int16_t)(oc_below(io, 65536) - 32768);
         }
-    *sumsq = c->p[5] == 0 ? sum : c->p[5] == 1 ? INFINITY : NAN;
+    if (c->p[5] == 3) {
+        a.part_m = 0.8f;
+        a.part_g = 0.6f;
+    }
+    *sumsq = c->p[5] % 3 == 0 ? sum : c->p[5] == 1 ? INFINITY : NAN;
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%dx%d %s g %s m %s v %s clip %d t %d%s%s", rows, cols, oc_type_name(c->type),
             oc_type_name(grad), oc_type_name(m), oc_type_name(v), c->p[3], c->p[4],
-            in_place ? " in place" : "", c->p[5] ? " bad norm" : "");
+            in_place ? " in place" : "",
+            c->p[5] == 3 ? " nadam"
+            : c->p[5]    ? " bad norm"
+                         : "");
 }
 
 /* rows, cols, some NaN and infinite */
@@ -127,6 +135,8 @@ const struct oc_case oc_cases_update[] = {
     BOTH(ADAMW, 0, 3, 64, 0, 1, 2, 1),
     BOTH(ADAMW, OC_GAPS, 3, 65, 0, 1, 2, 2),
     BOTH(ADAMW, OC_IN_PLACE, 3, 64, 3, 0, 2, 1),
+    BOTH(ADAMW, OC_GAPS, 7, 97, 0, 1, 3, 3),
+    BOTH(ADAMW, OC_IN_PLACE, 3, 1024, 3, 1, 1000, 3),
     MIXED(1),
     MIXED(2),
     MIXED(3),

@@ -62,12 +62,13 @@ static bool fill(struct hzp_gate_check *g)
     const struct hzp_gate *config = g->config;
     struct hzp_micro *micro = g->learner->micro;
     int32_t rows_max = HZP_MIN(micro->rows_max, g->learner->config.model->positions);
+    int32_t packed = g->learner->config.recipe.micro_rows;
     hzp_micro_clear(micro);
     for (; g->at < config->count; g->at++) {
         const struct hzp_sample *s = config->sample[g->at];
         if (s->count < 2 || s->count - 1 > rows_max)
             continue;
-        if (micro->docs && config->tag[g->at] != g->tag)
+        if (micro->docs && (config->tag[g->at] != g->tag || micro->rows + s->count - 1 > packed))
             break;
         g->tag = config->tag[g->at];
         if (hzp_micro_add_weighted(micro, s->token, s->learn, s->weight, s->count) == HZP_EBUSY)

@@ -232,6 +232,9 @@ int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const c
 int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
                              struct hzp_err_text *reterr);
 
+/* Tokens of the longest example that it learns.  Thread: any. */
+int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t);
+
 /* Rank 0 of a group that computes each step together, before the loop runs and with a version:
  * checkpoints will be saved.  They are gathered in steps, so none can be saved when the loop has
  * ended; from here on it does not end, unless in a hurry, before hzp_trainer_let_end.  No effect

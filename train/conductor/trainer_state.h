@@ -60,6 +60,8 @@ struct hzp_trainer {
     uint64_t tail_step;
     bool publishes; /* the current update will be published when it ends */
     int64_t draws;
+    double nadam_product; /* for hzp_recipe_nadam, with nadam_done */
+    int64_t nadam_done;
     int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
     int32_t failures;    /* consecutive failures on the current samples */
     int32_t failed_told; /* how many of the queue's failed samples the store was told */

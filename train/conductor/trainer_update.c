@@ -48,11 +48,16 @@ static void begin_report(struct hzp_trainer *t)
     t->begin_ns = hzp_now_ns();
 }
 
+int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t)
+{
+    int32_t rows = hzp_recipe_rows(&t->config.recipe);
+    return HZP_MIN(rows, t->config.model->positions) + 1;
+}
+
 static void pack(struct hzp_trainer *t, struct hzp_draw *d)
 {
-    int32_t rows = t->config.recipe.micro_rows;
-    struct hzp_draw_limits limits = {.rows = rows,
-                                     .doc_rows = HZP_MIN(rows, t->config.model->positions),
+    struct hzp_draw_limits limits = {.rows = t->config.recipe.micro_rows,
+                                     .doc_rows = hzp_trainer_tokens_max(t) - 1,
                                      /* in the ordered mode their order is that of the sums */
                                      .by_length =
                                          t->learner->collectives && !t->config.shards.ordered};
@@ -106,11 +111,11 @@ bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished)
     return unpublished > 0 && unpublished > stats.bound;
 }
 
-static struct hzp_update_hyper hyper_of(const struct hzp_trainer *t)
+static struct hzp_update_hyper hyper_of(struct hzp_trainer *t)
 {
     const struct hzp_recipe *recipe = &t->config.recipe;
     int64_t next = t->learner->optimizer_step + 1;
-    return (struct hzp_update_hyper){
+    struct hzp_update_hyper hyper = {
         .lr = hzp_recipe_lr(recipe, next),
         .beta1 = recipe->beta1,
         .beta2 = recipe->beta2,
@@ -120,6 +125,10 @@ static struct hzp_update_hyper hyper_of(const struct hzp_trainer *t)
         .grad_scale = 1.0f / (float)t->weight_sum,
         .t = (int32_t)HZP_MIN(next - t->reset_step, INT32_MAX),
     };
+    if (recipe->optimizer == HZP_NADAM)
+        hzp_recipe_nadam(recipe->beta1, hyper.t, &t->nadam_product, &t->nadam_done, &hyper.part_m,
+                         &hyper.part_g);
+    return hyper;
 }
 
 bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)

@@ -54,7 +54,7 @@ int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *d
                                             .shards = t->config.shards,
                                             .model = t->config.model,
                                             .space = t->learner->space,
-                                            .micro_rows = t->config.recipe.micro_rows};
+                                            .micro_rows = hzp_recipe_rows(&t->config.recipe)};
     struct joining j = {.trainer = t};
     hzp_thread_own_engine(&config); /* the exchange is this thread's until the engine takes it */
     int r = hzp_collectives_create(&config, &j.collectives, reterr);

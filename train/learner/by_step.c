@@ -15,7 +15,7 @@ struct hzp_learner_by_step {
 
 int32_t hzp_learner_work_room(const struct hzp_recipe *recipe)
 {
-    return (int32_t)hzp_work_room(recipe->micro_rows);
+    return (int32_t)hzp_work_room(hzp_recipe_rows(recipe));
 }
 
 int hzp_learner_by_step_create(const struct hzp_learner_config *config,

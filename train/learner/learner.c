@@ -23,6 +23,9 @@ struct hzp_train_space_config hzp_learner_space_config(const struct hzp_recipe *
     int32_t head_rows = HZP_MAX(LOGITS_MIN / HZP_MAX(model->vocab, 1), model->width / 2);
     return (struct hzp_train_space_config){
         .rows_max = recipe->micro_rows,
+        .long_rows = recipe->long_rows,
+        .recompute = recipe->recompute,
+        .recompute_long = recipe->recompute_long,
         .head_rows = HZP_MIN(HZP_MAX(head_rows, 16), recipe->micro_rows),
         .moment_type = recipe->moment_type,
         .quantum_flops = quantum_flops,
@@ -35,7 +38,7 @@ static int open_collectives(struct hzp_learner *l, struct hzp_err_text *reterr)
                                             .shards = l->config.shards,
                                             .model = l->config.model,
                                             .space = l->space,
-                                            .micro_rows = l->config.recipe.micro_rows};
+                                            .micro_rows = hzp_recipe_rows(&l->config.recipe)};
     return l->config.link ? hzp_collectives_create(&config, &l->collectives, reterr) : HZP_OK;
 }
 
@@ -56,7 +59,7 @@ int hzp_learner_create(const struct hzp_learner_config *config, struct hzp_learn
     l->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(model, &space, &l->space));
-    HZP_TRY_GOTO(hzp_micro_create(model->dev, config->recipe.micro_rows, &l->micro));
+    HZP_TRY_GOTO(hzp_micro_create(model->dev, hzp_recipe_rows(&config->recipe), &l->micro));
     HZP_TRY_GOTO(open_collectives(l, reterr));
     *ret = l;
     return HZP_OK;
@@ -189,8 +192,12 @@ static int read_micro(struct hzp_learner *l, int32_t i, struct hzp_err_text *ret
     HZP_TRY(hzp_work_read(data, bytes, model->config->vocab, model->positions, &l->work, l->micro,
                           reterr));
     /* Cutting into chunks costs time and only pays off when training rides in serving's products,
-     * so the forward pass is not cut while no request runs. */
-    hzp_micro_cut(l->micro, l->chunks ? l->config.chunk_rows : 0);
+     * so the forward pass is not cut while no request runs.  A long document is, so that no item
+     * of its forward pass, attention's above all, is much longer than those of others. */
+    bool longer = l->micro->rows > l->config.recipe.micro_rows;
+    hzp_micro_cut(l->micro, longer      ? l->config.recipe.micro_rows
+                            : l->chunks ? l->config.chunk_rows
+                                        : 0);
     l->work.halved = halves(l);
     if (l->work.halved)
         hzp_micro_halve(l->micro);

@@ -32,7 +32,8 @@
 #include "train/state/recipe.h"
 
 struct hzp_learner_config {
-    struct hzp_recipe recipe; /* only micro_rows and moment_type are used, both as on rank 0 */
+    struct hzp_recipe recipe; /* only the numbers of rows, what is recomputed, and moment_type are
+                               * used, all as on rank 0 */
     struct hzp_model *model;  /* borrowed */
     struct hzp_shards shards;
     struct hzp_link *link; /* between ranks that learn beside each other; borrowed; NULL: none */

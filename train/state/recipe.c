@@ -22,6 +22,31 @@ float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t)
     return (float)(floor + ((double)recipe->lr - floor) * 0.5 * (1 + cos(pi * part)));
 }
 
+static double momentum_at(float beta1, int64_t t)
+{
+    return (double)beta1 * (1 - 0.5 * pow(0.96, 0.004 * (double)t));
+}
+
+void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, float *ret_m,
+                      float *ret_g)
+{
+    if (*done > t || *product == 0) {
+        *done = 0;
+        *product = 1;
+    }
+    for (; *done < t; ++*done)
+        *product *= momentum_at(beta1, *done + 1);
+    double next = momentum_at(beta1, t + 1);
+    bool same = beta1 == 0; /* as AdamW: m is g */
+    *ret_m = same ? 0 : (float)(next / (1 - *product * next));
+    *ret_g = same ? 0 : (float)((1 - momentum_at(beta1, t)) / (1 - *product));
+}
+
+int32_t hzp_recipe_rows(const struct hzp_recipe *r)
+{
+    return HZP_MAX(r->micro_rows, r->long_rows);
+}
+
 int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
 {
     const struct {

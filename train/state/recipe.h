@@ -7,25 +7,39 @@
 #define HZP_TRAIN_STATE_RECIPE_H
 
 #include "base/err.h"
-#include "device/ops.h"
+#include "nanobatch/model/train_space.h"
 
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
+enum hzp_optimizer { HZP_ADAMW, HZP_NADAM };
 
 struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
+    enum hzp_optimizer optimizer;
     enum hzp_lr_schedule schedule;
     int32_t warmup_steps;
     int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
     float lr_floor;
     int32_t update_tokens; /* tokens drawn for one update (gradient accumulation) */
-    int32_t micro_rows;    /* rows of one micro-batch; a document has at most one token more */
-    int32_t publish_every; /* updates per version, >= 1 */
+    int32_t micro_rows;    /* rows of one micro-batch */
+    int32_t long_rows;     /* rows of a document that is a micro-batch of its own; if they are
+                            * more, a document has at most one token more than that */
+    enum hzp_recompute recompute, recompute_long; /* of usual and of longer micro-batches */
+    int32_t publish_every;                        /* updates per version, >= 1 */
     enum hzp_dtype moment_type;
 };
 
 /* The learning rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then
  * constant, or a cosine down to lr * lr_floor at total_steps. */
 float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
+
+/* NAdam's part_m and part_g (device/ops.h) of update t (from 1), with PyTorch's momentum decay psi
+ * = 0.004: mu(t) = beta1 (1 - 0.96^(psi t) / 2).  *product, 0 at first, is the product of mu(1) to
+ * mu(*done) and goes on from one call to the next. */
+void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, float *ret_m,
+                      float *ret_g);
+
+/* The most rows of a document. */
+int32_t hzp_recipe_rows(const struct hzp_recipe *recipe);
 
 /* HZP_EINVAL names the field that is out of range (HZP_F32 or HZP_BF16 moments, ...). */
 int hzp_recipe_check(const struct hzp_recipe *recipe, struct hzp_err_text *reterr);

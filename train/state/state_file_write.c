@@ -10,7 +10,7 @@
 
 /* --- The recipe as text ----------------------------------------------------------------------- */
 
-enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS };
+enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS, OPTIMIZER };
 
 static const struct field {
     const char *name;
@@ -31,6 +31,7 @@ static const struct field {
     {"micro_rows", INT32, offsetof(struct hzp_recipe, micro_rows)},
     {"publish_every", INT32, offsetof(struct hzp_recipe, publish_every)},
     {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
+    {"optimizer", OPTIMIZER, offsetof(struct hzp_recipe, optimizer)},
 };
 
 /* Prints the fewest digits that read back as exactly the same float; nine always suffice. */
@@ -61,6 +62,9 @@ static void print_field(const struct hzp_recipe *recipe, const struct field *f, 
         snprintf(ret, size, "%s",
                  *(const enum hzp_lr_schedule *)at == HZP_LR_COSINE ? "cosine" : "constant");
         break;
+    case OPTIMIZER:
+        snprintf(ret, size, "%s", *(const enum hzp_optimizer *)at == HZP_NADAM ? "nadam" : "adamw");
+        break;
     case MOMENTS:
         snprintf(ret, size, "%s", *(const enum hzp_dtype *)at == HZP_BF16 ? "bf16" : "f32");
         break;
@@ -74,6 +78,8 @@ int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_s
         char now[64];
         const char *then = hzp_safetensors_meta(st, fields[i].name);
         print_field(recipe, &fields[i], now, sizeof(now));
+        if (!then && fields[i].type == OPTIMIZER)
+            then = "adamw"; /* written before there was another */
         if (!all && fields[i].type != MOMENTS)
             continue;
         if (!then || strcmp(then, now))
