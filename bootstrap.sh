@@ -48,15 +48,17 @@ build() {
     meson compile -C build >&2
 }
 
-# The API tests use the official client.  Without it they are skipped, and say so.
+# The API tests use the official clients.  Without them they are skipped, and say so.
 test_client() {
     if [ ! -x .venv/bin/python ]; then
         python3 -m venv .venv || return 0
     fi
-    if ! .venv/bin/python -c 'import openai' 2>/dev/null; then
-        say "bootstrap: installing the openai client into .venv"
-        .venv/bin/python -m pip install --quiet openai || say "bootstrap: no openai client: its tests will be skipped"
-    fi
+    for client in openai anthropic; do
+        if ! .venv/bin/python -c "import $client" 2>/dev/null; then
+            say "bootstrap: installing the $client client into .venv"
+            .venv/bin/python -m pip install --quiet $client || say "bootstrap: no $client client: its tests will be skipped"
+        fi
+    done
 }
 
 command=${1:-serve}

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every answer and event of the routes in OpenAI's shape is what the official client's own types say.
+"""Every answer and event of the routes in OpenAI's and Anthropic's shape is what the official clients' types say.
 
     test_clients.py HZPSERVE MODEL_DIR
 
-The client itself builds its objects without validating them; here they are validated, strictly (no number as a
-text, no null where none may be), and what they do not know must be in OURS.  Skips (77) where the client or
-the model is missing.
+The clients themselves build their objects without validating them; here they are validated, strictly (no number as a
+text, no null where none may be), and what they do not know must be in OURS.  Skips (77) where OpenAI's client or
+the model is missing; what is Anthropic's, where theirs is.
 """
 import collections
 import http.client
@@ -24,6 +24,10 @@ try:
     from openai.types.responses import Response, ResponseStreamEvent
 except ImportError:
     pydantic = None
+try:
+    import anthropic.types as claude
+except ImportError:
+    claude = None
 
 TEMPLATE = """
 {%- for tool in tools or [] %}{{ tool | tojson }}
@@ -32,7 +36,7 @@ TEMPLATE = """
 {% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}
-{% endfor %}{% if add_generation_prompt %}assistant: <think>{% if not reasoning_effort %}</think>{% endif %}{% endif %}"""
+{% endfor %}{% if add_generation_prompt %}assistant: <think>{% if not (reasoning_effort or enable_thinking) %}</think>{% endif %}{% endif %}"""
 
 # What answers have beyond OpenAI's fields, by the type that they are in.
 OURS = {
@@ -50,6 +54,9 @@ OURS = {
     "Model": {"max_model_len", "root", "parent", "generation_config", "vocab_size"},
     "ErrorObject": {"request_id"},
 }
+# Beyond Anthropic's.
+THEIRS = {"Message": {"hzpserve"}, "RawMessageDeltaEvent": {"hzpserve"},
+          "InvalidRequestErrorObject": {"code", "param", "request_id"}}
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"enum": ["Tarn", "Zorin"]}},
                                        "required": ["at"], "additionalProperties": False}}
 
@@ -151,6 +158,35 @@ def check_responses(server, found):
             "response.function_call_arguments.done", "response.completed", "response.incomplete"} <= types, types
 
 
+def check_messages(server, found):
+    tools = [{"name": "look", "description": "Looks.", "input_schema": LOOK["parameters"]}]
+    types, blocks, stops = set(), set(), set()
+    for fields in ({}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 120},
+                   {"tools": tools, "tool_choice": {"type": "any"}, "max_tokens": 250},
+                   {"tools": tools, "tool_choice": {"type": "tool", "name": "look"}, "max_tokens": 250},
+                   {"tools": tools, "tool_choice": {"type": "none"}}, {"stop_sequences": ["e"], "max_tokens": 40},
+                   {"system": [{"type": "text", "text": "Be brief."}], "metadata": {"user_id": "x"}, "top_k": 3}):
+        body = {"model": server.model, "messages": [{"role": "user", "content": "Look at Tarn"}], "max_tokens": 8,
+                "temperature": 0, **fields}
+        made = validate(claude.Message, ask(server, "/v1/messages", body), found)
+        blocks |= {block.type for block in made.content}
+        stops.add(made.stop_reason)
+        for event in ask(server, "/v1/messages", {**body, "stream": True}):
+            if event["type"] != "ping":
+                types.add(validate(claude.RawMessageStreamEvent, event, found).type)
+    assert blocks == {"text", "thinking", "tool_use"}, blocks
+    assert {"max_tokens", "tool_use", "stop_sequence"} <= stops, stops
+    assert types == {"message_start", "content_block_start", "content_block_delta", "content_block_stop",
+                     "message_delta", "message_stop"}, types
+    counted = ask(server, "/v1/messages/count_tokens", {"model": server.model, "messages": body["messages"]})
+    validate(claude.MessageTokensCount, counted, found)
+    for path, wrong in (("/v1/messages", {}), ("/v1/messages", {**body, "messages": 5}),
+                        ("/v1/messages", {**body, "no_such": 1})):
+        status, _, answer = server.post(path, wrong)
+        assert 400 <= status < 500, answer
+        validate(claude.ErrorResponse, answer, found)
+
+
 def check_rest(server, found):
     for fields in ({"input": "a"}, {"input": ["a", "b"], "user": "x"}):
         validate(CreateEmbeddingResponse, ask(server, "/v1/embeddings", fields), found)
@@ -180,6 +216,12 @@ def main():
             check_chat(server, found, [{"role": "user", "content": "Look at Tarn"}])
             check_responses(server, found)
             check_rest(server, found)
+            theirs = collections.defaultdict(set)
+            if claude:
+                server.model = ask(server, "/v1/models")["data"][0]["id"]
+                check_messages(server, theirs)
+                theirs = {name: names for name, names in theirs.items() if names}
+                assert theirs == THEIRS, theirs
     found = {name: names for name, names in found.items() if names}
     assert found == OURS, {name: (found.get(name, set()) ^ OURS.get(name, set())) for name in {*found, *OURS}}
     print("ok", {name: sorted(names) for name, names in found.items()})
