@@ -3,161 +3,247 @@
 
 #include "base/json.h"
 
-#include <errno.h>
-#include <netdb.h>
+#include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
-#include <unistd.h>
 
-static int read_url(const char *url, struct hzp_load_server *s, struct hzp_err_text *reterr)
+/* ---- the server's URL ---- */
+
+static void begin_curl(void)
 {
-    const char *at = url;
-    if (!strncmp(at, "https://", 8))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--url", "%s: only http:// URLs are supported",
-                              url);
-    if (!strncmp(at, "http://", 7))
-        at += 7;
-    bool bracket = *at == '[';
-    at += bracket;
-    size_t n = strcspn(at, bracket ? "]" : ":/");
-    const char *rest = at + n + (bracket && at[n] == ']');
-    size_t port = *rest == ':' ? strcspn(rest + 1, "/") : 0;
-    const char *path = *rest == ':' ? rest + 1 + port : rest;
-    size_t path_bytes = strlen(path);
-    while (path_bytes && path[path_bytes - 1] == '/')
-        path_bytes--;
-    if (path_bytes >= 3 && !strncmp(path + path_bytes - 3, "/v1", 3))
-        path_bytes -= 3; /* clients call the URL with /v1 the base URL, so it is accepted */
-    if (n == 0 || n >= sizeof(s->host) || port >= sizeof(s->port) || (*rest == ':' && !port) ||
-        strspn(rest + (*rest == ':'), "0123456789") < port || path_bytes >= sizeof(s->path) ||
-        strpbrk(url, " \t\r\n"))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--url",
-                              "--url takes http://HOST[:PORT], not \"%.200s\"", url);
-    snprintf(s->host, sizeof(s->host), "%.*s", (int)n, at);
-    snprintf(s->port, sizeof(s->port), "%.*s", port ? (int)port : 2, port ? rest + 1 : "80");
-    snprintf(s->path, sizeof(s->path), "%.*s", (int)path_bytes, path);
-    return HZP_OK;
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+/* Without /v1, which is part of the base URL for other clients, and slashes at the end. */
+static bool trim_path(CURLU *u)
+{
+    char *path;
+    if (curl_url_get(u, CURLUPART_PATH, &path, 0))
+        return false;
+    size_t n = strlen(path);
+    while (n && path[n - 1] == '/')
+        n--;
+    if (n >= 3 && !strncmp(path + n - 3, "/v1", 3))
+        n -= 3;
+    path[n] = 0;
+    bool good = !curl_url_set(u, CURLUPART_PATH, n ? path : "/", 0);
+    curl_free(path);
+    return good;
+}
+
+static bool has_part(CURLU *u, CURLUPart part)
+{
+    char *text = NULL;
+    bool has = !curl_url_get(u, part, &text, 0);
+    curl_free(text);
+    return has;
+}
+
+static bool read_url(const char *url, char *ret, size_t size)
+{
+    CURLU *u = curl_url();
+    char *whole = NULL;
+    bool good = u && !curl_url_set(u, CURLUPART_URL, url, CURLU_GUESS_SCHEME) && trim_path(u) &&
+                !has_part(u, CURLUPART_QUERY) && !has_part(u, CURLUPART_FRAGMENT) &&
+                !has_part(u, CURLUPART_USER) && !curl_url_get(u, CURLUPART_URL, &whole, 0) &&
+                strlen(whole) < size &&
+                (!strncmp(whole, "http://", 7) || !strncmp(whole, "https://", 8));
+    if (good)
+        snprintf(ret, size, "%.*s", (int)strlen(whole) - (whole[strlen(whole) - 1] == '/'), whole);
+    curl_free(whole);
+    curl_url_cleanup(u);
+    return good;
 }
 
 int hzp_http_server(const char *url, const char *key, struct hzp_load_server *ret,
                     struct hzp_err_text *reterr)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, begin_curl);
     memset(ret, 0, sizeof(*ret));
-    HZP_TRY(read_url(url, ret, reterr));
+    if (!read_url(url, ret->url, sizeof(ret->url)))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--url",
+                              "--url takes http[s]://HOST[:PORT], not \"%.200s\"", url);
     if (key && (strlen(key) >= sizeof(ret->key) || strpbrk(key, "\r\n")))
         return hzp_fail_param(reterr, HZP_EINVAL, "--api-key", "--api-key: the key is not valid");
     snprintf(ret->key, sizeof(ret->key), "%s", key ? key : "");
     return HZP_OK;
 }
 
-/* Connects to the first of the server's addresses that accepts; returns the socket. */
-static int open_socket(struct hzp_load_server *s, int patience_s, struct hzp_err_text *reterr)
+/* ---- the answer ---- */
+
+void hzp_http_stream_init(struct hzp_http_stream *s, int (*event)(void *, const char *, size_t),
+                          void *ctx)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
-    int e = getaddrinfo(s->host, s->port, &hints, &list), fd = -1;
-    if (e)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", s->host, gai_strerror(e));
-    struct timeval patience = {.tv_sec = patience_s};
-    for (a = list; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            continue;
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-        if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
-            e = errno;
-            close(fd);
-            fd = -1;
-            continue;
-        }
-        memcpy(&s->address, a->ai_addr, a->ai_addrlen);
-        s->address_bytes = a->ai_addrlen;
-    }
-    freeaddrinfo(list);
-    return fd >= 0 ? fd
-                   : hzp_fail(reterr, HZP_EIO, "no server at %s, port %s: %s", s->host, s->port,
-                              strerror(e));
+    memset(s, 0, sizeof(*s));
+    s->event = event;
+    s->ctx = ctx;
+    s->body_max = HZP_HTTP_BODY_MAX;
 }
 
-static int send_all(int fd, const char *text, size_t n)
+void hzp_http_stream_fini(struct hzp_http_stream *s)
 {
+    curl_easy_cleanup(s->easy);
+    curl_slist_free_all(s->headers);
+    free(s->body);
+    memset(s, 0, sizeof(*s));
+}
+
+static int keep(struct hzp_http_stream *s, const char *bytes, size_t n)
+{
+    if (n > s->body_max - s->bytes)
+        return HZP_EFORMAT;
+    if (s->bytes + n + 1 > s->room) {
+        size_t room = HZP_MAX(s->bytes + n + 1, HZP_MAX(s->room * 2, (size_t)1024));
+        char *body = realloc(s->body, room);
+        if (!body)
+            return HZP_ENOMEM;
+        s->body = body;
+        s->room = room;
+    }
+    memcpy(s->body + s->bytes, bytes, n);
+    s->bytes += n;
+    s->body[s->bytes] = 0;
+    return HZP_OK;
+}
+
+/* Handles a complete line of an event stream in s->body; only data lines matter. */
+static int event_line(struct hzp_http_stream *s)
+{
+    char *text = s->body;
+    size_t n = s->bytes;
+    s->bytes = 0;
+    if (n && text[n - 1] == '\r')
+        text[--n] = 0;
+    if (n < 5 || memcmp(text, "data:", 5))
+        return HZP_OK;
+    size_t skip = n > 5 && text[5] == ' ' ? 6 : 5;
+    return s->event(s->ctx, text + skip, n - skip);
+}
+
+static int take(struct hzp_http_stream *s, const char *bytes, size_t n)
+{
+    if (!s->events)
+        return keep(s, bytes, n);
     while (n) {
-        ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return HZP_EIO;
-        text += k;
-        n -= (size_t)k;
+        const char *end = memchr(bytes, '\n', n);
+        size_t part = end ? (size_t)(end - bytes) : n;
+        HZP_TRY(keep(s, bytes, part));
+        if (!end)
+            break;
+        HZP_TRY(event_line(s));
+        bytes += part + 1;
+        n -= part + 1;
     }
     return HZP_OK;
 }
 
-static bool stopped(const struct hzp_http_call *call)
+static void learn_status(struct hzp_http_stream *s)
 {
-    return call->stop && *call->stop;
+    long status = 0;
+    const char *type = NULL;
+    curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(s->easy, CURLINFO_CONTENT_TYPE, &type);
+    s->status = (int)status;
+    s->events = status == 200 && s->event && type && !strncasecmp(type, "text/event-stream", 17);
 }
 
-static int send_request(int fd, const struct hzp_load_server *s, const struct hzp_http_call *call)
+static size_t on_bytes(char *bytes, size_t one, size_t n, void *ctx)
 {
-    char text[2048], length[96] = "";
+    struct hzp_http_stream *s = ctx;
+    if (!s->status)
+        learn_status(s);
+    s->failed = take(s, bytes, n);
+    return s->failed < 0 ? CURL_WRITEFUNC_ERROR : n;
+}
+
+/* ---- a request ---- */
+
+static int on_progress(void *ctx, curl_off_t all, curl_off_t now, curl_off_t up, curl_off_t upped)
+{
+    return *(volatile sig_atomic_t *)ctx; /* not 0: the transfer ends */
+}
+
+static bool add_header(struct hzp_http_stream *s, const char *text)
+{
+    struct curl_slist *list = curl_slist_append(s->headers, text);
+    s->headers = list ? list : s->headers;
+    return list != NULL;
+}
+
+int hzp_http_prepare(const struct hzp_load_server *server, const struct hzp_http_call *call,
+                     struct hzp_http_stream *s)
+{
+    char text[1024];
+    CURL *e = s->easy = curl_easy_init();
     const char *body = call->data ? call->data : call->body;
     size_t bytes = call->data ? call->bytes : call->body ? strlen(call->body) : 0;
-    if (body)
-        snprintf(length, sizeof(length), "%sContent-Length: %zu\r\n",
-                 call->data ? "" : "Content-Type: application/json\r\n", bytes);
-    int used = snprintf(text, sizeof(text),
-                        "%s %s%s HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s%s"
-                        "Connection: close\r\n\r\n",
-                        call->method, s->path, call->route, s->host, s->port,
-                        s->key[0] ? "Authorization: Bearer " : "", s->key, s->key[0] ? "\r\n" : "",
-                        length);
-    if (used < 0 || (size_t)used >= sizeof(text) || send_all(fd, text, (size_t)used) < 0)
-        return HZP_EIO;
-    return bytes ? send_all(fd, body, bytes) : HZP_OK;
-}
-
-static int read_answer(int fd, const struct hzp_load_server *s, const struct hzp_http_call *call,
-                       struct hzp_http_stream *in, struct hzp_err_text *reterr)
-{
-    char text[4096];
-    int r = HZP_OK;
-    for (ssize_t n = 1; r == HZP_OK && !hzp_http_stream_done(in) && n > 0;) {
-        n = stopped(call) ? -1 : recv(fd, text, sizeof(text), 0);
-        if (stopped(call))
-            r = HZP_ECANCELED;
-        else if (n < 0 && errno == EINTR)
-            n = 1;
-        else if (n > 0)
-            r = hzp_http_stream_feed(in, text, (size_t)n, reterr);
-        else if (n == 0)
-            r = hzp_http_stream_close(in, reterr);
-        else
-            r = hzp_fail(reterr, HZP_EIO, "%s:%s%s%s: %s", s->host, s->port, s->path, call->route,
-                         strerror(errno));
+    if (!e || !add_header(s, "Expect:") ||
+        (body && !add_header(s, call->data ? "Content-Type:" : "Content-Type: application/json")))
+        return HZP_ENOMEM;
+    snprintf(text, sizeof(text), "Authorization: Bearer %s", server->key);
+    if (server->key[0] && !add_header(s, text))
+        return HZP_ENOMEM;
+    snprintf(text, sizeof(text), "%s%s", server->url, call->route);
+    curl_easy_setopt(e, CURLOPT_URL, text);
+    curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(e, CURLOPT_PROXY, "");
+    curl_easy_setopt(e, CURLOPT_HTTPHEADER, s->headers);
+    if (body) {
+        curl_easy_setopt(e, CURLOPT_POSTFIELDS, body);
+        curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)bytes);
     }
-    return r;
+    curl_easy_setopt(e, CURLOPT_CUSTOMREQUEST, call->method);
+    curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_bytes);
+    curl_easy_setopt(e, CURLOPT_WRITEDATA, s);
+    curl_easy_setopt(e, CURLOPT_ERRORBUFFER, s->why);
+    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT, (long)call->patience_s);
+    curl_easy_setopt(e, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(e, CURLOPT_LOW_SPEED_TIME, (long)call->patience_s);
+    if (call->stop) {
+        curl_easy_setopt(e, CURLOPT_XFERINFOFUNCTION, on_progress);
+        curl_easy_setopt(e, CURLOPT_XFERINFODATA, call->stop);
+        curl_easy_setopt(e, CURLOPT_NOPROGRESS, 0L);
+    }
+    return HZP_OK;
 }
 
-int hzp_http_call(struct hzp_load_server *server, const struct hzp_http_call *call,
+const char *hzp_http_reason(const struct hzp_http_stream *s, CURLcode code)
+{
+    return s->failed == HZP_EFORMAT  ? "the server sent more than fits in an answer or an event"
+           : s->failed == HZP_ENOMEM ? "no memory for an answer"
+                                     : curl_easy_strerror(code);
+}
+
+static int outcome(const struct hzp_load_server *server, const struct hzp_http_call *call,
+                   const struct hzp_http_stream *s, CURLcode code, struct hzp_err_text *reterr)
+{
+    const char *why = !s->failed && s->why[0] ? s->why : hzp_http_reason(s, code);
+    if (code == CURLE_OK && s->status == 401)
+        return hzp_fail(reterr, HZP_EINVAL, "%s requires a key: --api-key", server->url);
+    if (code == CURLE_OK)
+        return HZP_OK;
+    if (code == CURLE_ABORTED_BY_CALLBACK)
+        return HZP_ECANCELED;
+    if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)
+        return hzp_fail(reterr, HZP_EIO, "no server at %s: %.200s", server->url, why);
+    return hzp_fail(reterr, s->failed < 0 ? s->failed : HZP_EIO, "%s%.200s: %.200s", server->url,
+                    call->route, why);
+}
+
+int hzp_http_call(const struct hzp_load_server *server, const struct hzp_http_call *call,
                   struct hzp_http_stream *in, struct hzp_err_text *reterr)
 {
-    int fd = open_socket(server, call->patience_s, reterr);
-    if (fd < 0)
-        return fd;
-    int r = send_request(fd, server, call);
-    if (r < 0)
-        hzp_fail(reterr, r, "%s:%s%s%s: the server did not accept the request", server->host,
-                 server->port, server->path, call->route);
-    else
-        r = read_answer(fd, server, call, in, reterr);
-    close(fd);
-    if (r == HZP_OK && in->status == 401)
-        r = hzp_fail(reterr, HZP_EINVAL, "%s:%s requires a key: --api-key", server->host,
-                     server->port);
-    return r;
+    if (hzp_http_prepare(server, call, in) < 0)
+        return hzp_fail(reterr, HZP_ENOMEM, "no memory for a request");
+    curl_easy_setopt(in->easy, CURLOPT_BUFFERSIZE, (long)CURL_MAX_READ_SIZE);
+    curl_easy_setopt(in->easy, CURLOPT_UPLOAD_BUFFERSIZE, (long)CURL_MAX_READ_SIZE);
+    CURLcode code = curl_easy_perform(in->easy);
+    learn_status(in);
+    return outcome(server, call, in, code, reterr);
 }
 
 const char *hzp_http_error(const json_t *answer)
@@ -165,7 +251,7 @@ const char *hzp_http_error(const json_t *answer)
     return json_string_value(json_object_get(json_object_get(answer, "error"), "message"));
 }
 
-json_t *hzp_http_ask(struct hzp_load_server *server, const char *method, const char *route,
+json_t *hzp_http_ask(const struct hzp_load_server *server, const char *method, const char *route,
                      const json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
@@ -177,11 +263,31 @@ json_t *hzp_http_ask(struct hzp_load_server *server, const char *method, const c
     json_t *json = r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
     if (r == HZP_OK && (in.status >= 300 || !json)) {
         const char *why = hzp_http_error(json);
-        hzp_fail(reterr, HZP_EIO, "%s", why ? why : "the server gave no answer");
+        if (why)
+            hzp_fail(reterr, HZP_EIO, "%s", why);
+        else
+            hzp_fail(reterr, HZP_EIO, "%s%.200s: an answer with status %d that is no JSON",
+                     server->url, route, in.status);
         json_decref(json);
         json = NULL;
     }
     hzp_http_stream_fini(&in);
     free(text);
     return json;
+}
+
+double hzp_http_metric(const char *page, const char *name, const char *label)
+{
+    double sum = NAN;
+    size_t n = strlen(name);
+    for (const char *at = page; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
+        if (strncmp(at, name, n) || (at[n] != '{' && at[n] != ' '))
+            continue;
+        const char *end = strchrnul(at, '\n'), *has = strstr(at, label), *value = end;
+        while (value > at && value[-1] != ' ')
+            value--;
+        if (has && has < end)
+            sum = (isnan(sum) ? 0 : sum) + strtod(value, NULL);
+    }
+    return sum;
 }

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/bench/load.h"
 
-#include "api/bench/http_stream.h"
 #include "api/bench/load_event.h"
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/thread.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,24 +17,20 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 64 << 10, EVENTS = 512, SPARE_SOCKETS = 32, SOCKETS_MAX = 65536 };
+enum { EVENTS = 512, SPARE_SOCKETS = 32, SOCKETS_MAX = 65536 };
 static const double LOOK_S = 1; /* between two looks at silent streams */
 
 /* A request in flight. */
 struct stream {
     struct load *load;
-    int fd;
     int64_t index;
-    char *out; /* the request, until it is sent */
-    size_t out_bytes, out_at;
+    char *body; /* the request's */
     struct hzp_http_stream in;
     uint64_t sent_ns, first_ns, last_ns, heard_ns;
     float *itl;
     int64_t itls, itls_room;
     int32_t input, output; /* tokens, as counted by the server; 0: not reported */
     bool done;             /* the server has sent its end mark */
-    bool watched;          /* epoll knows the socket */
-    bool kept;             /* the connection has carried an earlier request */
     char error[160];
 };
 
@@ -46,18 +39,18 @@ struct load {
     const struct hzp_workload *work;
     struct hzp_load_record *record;
     struct hzp_load_failures *failures;
+    CURLM *multi;
     int epoll, timer;
     struct stream **running; /* the first `streams` of `max` */
     int32_t streams, max;
-    int *idle; /* connections that await a request; `idles` of at most `max` */
-    int32_t idles;
     int64_t next;
     uint64_t begin_ns, ended_ns, told_ns;
+    uint64_t curl_ns;             /* when libcurl wants to be called; UINT64_MAX: never */
     uint64_t looked_ns, timer_ns; /* the last look at silent streams; what the timer is set to */
+    uint64_t read_ns;             /* when what is being read was there */
     int32_t *prompt;
     char *tail; /* end of every request's body: the fields that are the same in all of them */
     struct hzp_err_text *reterr;
-    char bytes[READ_BYTES];
 };
 
 static volatile sig_atomic_t interrupted;
@@ -108,6 +101,7 @@ static int piece(struct stream *s, uint64_t now)
 static int event(void *ctx, const char *data, size_t n)
 {
     struct stream *s = ctx;
+    s->heard_ns = s->load->read_ns;
     if (n == 6 && !memcmp(data, "[DONE]", 6)) {
         s->done = true;
         return HZP_OK;
@@ -149,8 +143,7 @@ static void count_failure(struct load *l, const char *why)
 static void refusal(struct stream *s)
 {
     json_t *json = s->in.bytes ? hzp_json_load(s->in.body, s->in.bytes, 0, NULL, NULL) : NULL;
-    const char *message =
-        json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    const char *message = hzp_http_error(json);
     fail_stream(s, "HTTP %d%s%.120s", s->in.status, message ? ": " : "", message ? message : "");
     json_decref(json);
 }
@@ -193,25 +186,14 @@ static void write_line(const struct load *l, const struct stream *s)
     fprintf(out, "]}\n");
 }
 
-static void free_stream(struct stream *s)
+static void free_stream(struct load *l, struct stream *s)
 {
-    if (s->fd >= 0)
-        close(s->fd); /* also removes it from epoll */
+    if (s->in.easy)
+        curl_multi_remove_handle(l->multi, s->in.easy);
     hzp_http_stream_fini(&s->in);
-    free(s->out);
+    free(s->body);
     free(s->itl);
     free(s);
-}
-
-/* Keeps the stream's connection for a later request, if it can carry one.  A server may close it in
- * between: the next request then notices (restart). */
-static void keep_connection(struct load *l, struct stream *s)
-{
-    if (s->error[0] || !hzp_http_stream_done(&s->in) || s->in.closes || l->idles == l->max ||
-        epoll_ctl(l->epoll, EPOLL_CTL_DEL, s->fd, NULL) < 0)
-        return;
-    l->idle[l->idles++] = s->fd;
-    s->fd = -1;
 }
 
 /* Ends a stream, successful or not; the last stream takes its place in the list. */
@@ -234,110 +216,26 @@ static int end_stream(struct load *l, struct stream *s)
             break;
         }
     l->ended_ns = hzp_now_ns();
-    keep_connection(l, s);
-    free_stream(s);
+    free_stream(l, s);
     return r;
 }
 
 /* ---- sending ---- */
 
-static size_t body_head(struct load *l, char *text, const struct hzp_trace_request *r)
+/* The request's body; NULL: no memory. */
+static char *make_body(struct load *l, int64_t index)
 {
-    char *at = text;
+    const struct hzp_trace_request *r = &l->work->trace.request[index];
+    enum { DIGITS = 11 };
+    char *body = malloc(64 + (size_t)r->input * DIGITS + strlen(l->tail)), *at = body;
+    if (!body)
+        return NULL;
+    hzp_workload_prompt(l->work, index, l->prompt);
     at += sprintf(at, "{\"max_tokens\":%d,\"prompt\":[", r->output);
     for (int32_t i = 0; i < r->input; i++)
         at += sprintf(at, i ? ",%d" : "%d", l->prompt[i]);
-    return (size_t)(at - text);
-}
-
-/* Builds the whole request, head and body; false: no memory. */
-static bool make_request(struct load *l, struct stream *s)
-{
-    const struct hzp_load_server *server = l->config->server;
-    const struct hzp_trace_request *r = &l->work->trace.request[s->index];
-    enum { HEAD = 2048, DIGITS = 11 };
-    size_t tail = strlen(l->tail);
-    s->out = malloc(HEAD + 64 + (size_t)r->input * DIGITS + tail);
-    char *body = malloc(64 + (size_t)r->input * DIGITS);
-    if (!s->out || !body) {
-        free(body);
-        return false;
-    }
-    hzp_workload_prompt(l->work, s->index, l->prompt);
-    size_t n = body_head(l, body, r);
-    int head = snprintf(s->out, HEAD,
-                        "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\n%s%s%s"
-                        "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
-                        server->path, server->host, server->port,
-                        server->key[0] ? "Authorization: Bearer " : "", server->key,
-                        server->key[0] ? "\r\n" : "", n + tail);
-    HZP_ASSERT(head > 0 && head < HEAD); /* host, path and key are bounded */
-    memcpy(s->out + head, body, n);
-    memcpy(s->out + head + n, l->tail, tail);
-    s->out_bytes = (size_t)head + n + tail;
-    free(body);
-    return true;
-}
-
-/* Waits for what the stream needs: the answer, and while there is more to send, room for it. */
-static int watch(struct load *l, struct stream *s)
-{
-    struct epoll_event want = {.events = s->out ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = s};
-    if (epoll_ctl(l->epoll, s->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, s->fd, &want) < 0)
-        return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
-    s->watched = true;
-    return HZP_OK;
-}
-
-static int send_some(struct load *l, struct stream *s)
-{
-    while (s->out_at < s->out_bytes) {
-        ssize_t n = send(s->fd, s->out + s->out_at, s->out_bytes - s->out_at, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 &&
-            (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN || errno == EINPROGRESS))
-            return s->watched ? HZP_OK : watch(l, s);
-        if (n < 0)
-            break; /* the server may have answered and closed; its answer is read below */
-        s->out_at += (size_t)n;
-    }
-    free(s->out);
-    s->out = NULL;
-    s->out_at = s->out_bytes = 0;
-    return watch(l, s);
-}
-
-/* Opens a connection; false: the stream's error says why not. */
-static bool open_connection(struct load *l, struct stream *s)
-{
-    const struct hzp_load_server *server = l->config->server;
-    int on = 1;
-    s->watched = s->kept = false;
-    s->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (s->fd < 0 ||
-        (connect(s->fd, (const struct sockaddr *)&server->address, server->address_bytes) < 0 &&
-         errno != EINPROGRESS)) {
-        fail_stream(s, "no connection: %s", strerror(errno));
-        return false;
-    }
-    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    return true;
-}
-
-/* Sends a request again on a new connection, because the server had closed the kept one before the
- * request arrived. */
-static int restart(struct load *l, struct stream *s)
-{
-    close(s->fd);
-    hzp_http_stream_fini(&s->in);
-    hzp_http_stream_init(&s->in, event, s);
-    free(s->out);
-    s->out = NULL;
-    s->out_at = 0;
-    if (!make_request(l, s))
-        return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
-    return open_connection(l, s) ? send_some(l, s) : end_stream(l, s);
+    strcpy(at, l->tail);
+    return body;
 }
 
 static int start_next(struct load *l)
@@ -347,60 +245,85 @@ static int start_next(struct load *l)
         return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
     s->load = l;
     s->index = l->next++;
-    s->fd = -1;
     hzp_http_stream_init(&s->in, event, s);
     l->running[l->streams++] = s;
     l->record->sent++;
     l->record->peak = HZP_MAX(l->record->peak, l->streams);
-    if (!make_request(l, s))
+    s->body = make_body(l, s->index);
+    const struct hzp_http_call call = {
+        .method = "POST", .route = "/v1/completions", .body = s->body};
+    if (!s->body || hzp_http_prepare(l->config->server, &call, &s->in) < 0)
         return hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request");
+    curl_easy_setopt(s->in.easy, CURLOPT_PRIVATE, s);
+    curl_easy_setopt(s->in.easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(s->in.easy, CURLOPT_DNS_CACHE_TIMEOUT, -1L);
     s->sent_ns = s->heard_ns = hzp_now_ns();
     if (hzp_workload_timed(l->work)) {
         double late = seconds(l->begin_ns, s->sent_ns) - l->work->trace.request[s->index].at_s;
         l->record->late_max_s = HZP_MAX(l->record->late_max_s, late);
         l->record->late_sum_s += HZP_MAX(late, 0);
     }
-    if (l->idles) {
-        s->fd = l->idle[--l->idles];
-        s->kept = true;
-    } else if (!open_connection(l, s)) {
-        return end_stream(l, s);
+    return curl_multi_add_handle(l->multi, s->in.easy)
+               ? hzp_fail(l->reterr, HZP_ENOMEM, "no memory for a request")
+               : HZP_OK;
+}
+
+/* ---- libcurl ---- */
+
+/* The sockets that libcurl waits for, and what for. */
+static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known)
+{
+    struct load *l = ctx;
+    struct epoll_event want = {.data.fd = fd};
+    if (what & CURL_POLL_IN && what != CURL_POLL_REMOVE)
+        want.events |= EPOLLIN;
+    if (what & CURL_POLL_OUT && what != CURL_POLL_REMOVE)
+        want.events |= EPOLLOUT;
+    if (what == CURL_POLL_REMOVE)
+        epoll_ctl(l->epoll, EPOLL_CTL_DEL, fd, &want);
+    else if (epoll_ctl(l->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &want) < 0)
+        return -1;
+    curl_multi_assign(l->multi, fd, l); /* known from now on */
+    return 0;
+}
+
+static int on_timer(CURLM *multi, long ms, void *ctx)
+{
+    struct load *l = ctx;
+    l->curl_ns = ms < 0 ? UINT64_MAX : hzp_now_ns() + (uint64_t)ms * 1000000u;
+    return 0;
+}
+
+static void act(struct load *l, curl_socket_t fd, uint32_t events)
+{
+    int running, what = (events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                        (events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                        (events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+    l->read_ns = hzp_now_ns();
+    if (fd == CURL_SOCKET_TIMEOUT)
+        l->curl_ns = UINT64_MAX; /* unless it sets another time now */
+    curl_multi_socket_action(l->multi, fd, what, &running);
+}
+
+/* Ends the streams whose transfers have ended.  An end that the server has marked is one, however
+ * its connection ends. */
+static int end_ended(struct load *l)
+{
+    const CURLMsg *m;
+    int left;
+    while ((m = curl_multi_info_read(l->multi, &left))) {
+        struct stream *s;
+        long status = 0;
+        if (m->msg != CURLMSG_DONE)
+            continue;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &s);
+        curl_easy_getinfo(m->easy_handle, CURLINFO_RESPONSE_CODE, &status);
+        s->in.status = (int)status;
+        if (m->data.result != CURLE_OK && !s->error[0] && !s->done)
+            fail_stream(s, "%s", hzp_http_reason(&s->in, m->data.result));
+        HZP_TRY(end_stream(l, s));
     }
-    return send_some(l, s);
-}
-
-/* ---- receiving ---- */
-
-enum heard { WAIT, ENDED, AGAIN };
-
-/* Reads what has arrived.  AGAIN: the server had closed the kept connection. */
-static enum heard receive(struct load *l, struct stream *s)
-{
-    struct hzp_err_text err = {0};
-    ssize_t n = recv(s->fd, l->bytes, sizeof(l->bytes), 0);
-    s->heard_ns = hzp_now_ns();
-    if (s->kept && (n == 0 || (n < 0 && errno == ECONNRESET)))
-        return AGAIN;
-    s->kept &= n < 0;
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR
-                   ? WAIT
-                   : (fail_stream(s, "the connection failed: %s", strerror(errno)), ENDED);
-    int r = n ? hzp_http_stream_feed(&s->in, l->bytes, (size_t)n, &err)
-              : hzp_http_stream_close(&s->in, &err);
-    if (r < 0 && !s->error[0] && !s->done)
-        fail_stream(s, "%.150s", err.text[0] ? err.text : hzp_err_name(r));
-    return r < 0 || n == 0 || s->done || hzp_http_stream_done(&s->in) ? ENDED : WAIT;
-}
-
-static int turn(struct load *l, struct stream *s, uint32_t what)
-{
-    if (what & EPOLLOUT && s->out)
-        HZP_TRY(send_some(l, s));
-    if (!(what & (EPOLLIN | EPOLLHUP | EPOLLERR)))
-        return HZP_OK;
-    enum heard heard = receive(l, s);
-    return heard == ENDED ? end_stream(l, s) : heard == AGAIN ? restart(l, s) : HZP_OK;
+    return HZP_OK;
 }
 
 /* Fails the streams that have been silent for too long. */
@@ -410,7 +333,8 @@ static int end_silent(struct load *l, uint64_t now)
         struct stream *s = l->running[i];
         if (seconds(s->heard_ns, now) <= l->config->silence_s)
             continue;
-        fail_stream(s, "silent for %g s", l->config->silence_s);
+        if (!s->done)
+            fail_stream(s, "silent for %g s", l->config->silence_s);
         HZP_TRY(end_stream(l, s));
     }
     return HZP_OK;
@@ -424,8 +348,8 @@ static bool due(const struct load *l, uint64_t now)
            l->work->trace.request[l->next].at_s <= seconds(l->begin_ns, now);
 }
 
-/* Sets the timer to the next thing to do without a socket event: the next arrival, or a look at
- * silent streams.  A timer that is set to an earlier time stays. */
+/* Sets the timer to the next thing to do without a socket event: the next arrival, what libcurl
+ * waits for, or a look at silent streams.  A timer that is set to an earlier time stays. */
 static int set_clock(struct load *l, uint64_t now)
 {
     double wait = LOOK_S;
@@ -433,6 +357,8 @@ static int set_clock(struct load *l, uint64_t now)
         double to_next = l->work->trace.request[l->next].at_s - seconds(l->begin_ns, now);
         wait = HZP_MIN(wait, to_next);
     }
+    double to_curl = seconds(now, l->curl_ns);
+    wait = HZP_MIN(wait, to_curl);
     int64_t ns = HZP_MAX((int64_t)(wait * 1e9), (int64_t)1);
     if (l->timer_ns > now && l->timer_ns <= now + (uint64_t)ns)
         return HZP_OK;
@@ -465,16 +391,20 @@ static int loop(struct load *l)
             HZP_TRY(start_next(l));
             now = hzp_now_ns();
         }
+        if (l->curl_ns <= now)
+            act(l, CURL_SOCKET_TIMEOUT, 0);
+        HZP_TRY(end_ended(l));
         HZP_TRY(set_clock(l, now));
         int n = epoll_wait(l->epoll, ready, EVENTS, -1);
         if (n < 0 && errno != EINTR)
             return hzp_fail(l->reterr, HZP_EIO, "epoll: %s", strerror(errno));
         for (int i = 0; i < n; i++) {
-            if (ready[i].data.ptr)
-                HZP_TRY(turn(l, ready[i].data.ptr, ready[i].events));
+            if (ready[i].data.fd != l->timer)
+                act(l, ready[i].data.fd, ready[i].events);
             else if (read(l->timer, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
                 return hzp_fail(l->reterr, HZP_EIO, "timer: %s", strerror(errno));
         }
+        HZP_TRY(end_ended(l));
         now = hzp_now_ns();
         if (seconds(l->looked_ns, now) >= LOOK_S) {
             l->looked_ns = now;
@@ -522,6 +452,20 @@ static char *make_tail(const struct hzp_load_config *config)
     return tail;
 }
 
+/* NULL: no memory. */
+static CURLM *make_multi(struct load *l)
+{
+    CURLM *multi = curl_multi_init();
+    if (!multi)
+        return NULL;
+    curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(multi, CURLMOPT_SOCKETDATA, l);
+    curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(multi, CURLMOPT_TIMERDATA, l);
+    curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, (long)l->max);
+    return multi;
+}
+
 static int drive(const struct hzp_load_config *config, const struct hzp_workload *work, int32_t max,
                  struct hzp_load_record *record, struct hzp_load_failures *failures,
                  struct hzp_err_text *reterr)
@@ -536,15 +480,16 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
                        .record = record,
                        .failures = failures,
                        .max = max,
+                       .curl_ns = UINT64_MAX,
                        .reterr = reterr};
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     l->running = malloc((size_t)max * sizeof(struct stream *));
-    l->idle = malloc((size_t)max * sizeof(*l->idle));
     l->prompt = malloc((size_t)longest * sizeof(*l->prompt));
     l->tail = make_tail(config);
-    struct epoll_event clock = {.events = EPOLLIN};
-    if (!l->running || !l->idle || !l->prompt || !l->tail)
+    l->multi = make_multi(l);
+    struct epoll_event clock = {.events = EPOLLIN, .data.fd = l->timer};
+    if (!l->running || !l->prompt || !l->tail || !l->multi)
         r = hzp_fail(reterr, HZP_ENOMEM, "no memory for %d requests in flight", max);
     else if (l->epoll < 0 || l->timer < 0 ||
              epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->timer, &clock) < 0)
@@ -552,15 +497,13 @@ static int drive(const struct hzp_load_config *config, const struct hzp_workload
     else
         r = loop(l);
     while (l->streams)
-        free_stream(l->running[--l->streams]);
-    while (l->idles)
-        close(l->idle[--l->idles]);
+        free_stream(l, l->running[--l->streams]);
+    curl_multi_cleanup(l->multi);
     if (l->epoll >= 0)
         close(l->epoll);
     if (l->timer >= 0)
         close(l->timer);
     free(l->running);
-    free(l->idle);
     free(l->prompt);
     free(l->tail);
     free(l);

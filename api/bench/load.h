@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/bench/load.h - a client that keeps hundreds of streaming requests in flight from one thread.
  *
- * It uses plain HTTP/1.1 over sockets, without a library or a thread per stream, because a client
- * on the same machine takes CPU time from the server.  As the usual client libraries do, it keeps
- * the connection of a request that has ended for a later one, if the server keeps it too.  Any
- * server with the OpenAI completions route works.
+ * The transfers are libcurl's, driven by one epoll set without a thread per stream, because a
+ * client on the same machine takes CPU time from the server.  The connection of a request that has
+ * ended carries a later one, if the server keeps it.  Any server with the OpenAI completions route
+ * works.
  *
  * Open loop: each request is sent at its arrival time unless max_running are in flight; the delay
  * of requests sent later is reported.  Closed loop: an untimed workload with max_running.
@@ -14,23 +14,11 @@
 #ifndef HZP_API_BENCH_LOAD_H
 #define HZP_API_BENCH_LOAD_H
 
+#include "api/bench/http_client.h"
 #include "api/bench/load_stats.h"
 #include "api/bench/workload.h"
 
-#include <jansson.h>
 #include <stdio.h>
-#include <sys/socket.h>
-
-/* The server's address. */
-struct hzp_load_server {
-    char host[256], port[8], path[256]; /* path: prefix of /v1, "" or "/x" */
-    char key[256];                      /* bearer token; "": none */
-    struct sockaddr_storage address;
-    socklen_t address_bytes;
-    /* as reported by the server; 0: not reported */
-    char model[256];
-    int32_t context, vocab;
-};
 
 struct hzp_load_config {
     const struct hzp_load_server *server;
@@ -54,9 +42,9 @@ struct hzp_load_failures {
     } reason[HZP_LOAD_REASONS]; /* the last entry counts all other reasons */
 };
 
-/* Reads http://HOST[:PORT][/PATH], resolves the address, and asks the server for its model, context
- * and vocabulary. model: the name wanted, NULL: the first one listed.  HZP_EINVAL: the URL;
- * HZP_EIO: no server there. */
+/* Reads http[s]://HOST[:PORT][/PATH] and asks the server for its model, context and vocabulary.
+ * model: the name wanted, NULL: the first one listed.  HZP_EINVAL: the URL; HZP_EIO: no server
+ * there. */
 int hzp_load_connect(const char *url, const char *key, const char *model,
                      struct hzp_load_server *ret, struct hzp_err_text *reterr);
 
@@ -66,7 +54,7 @@ struct hzp_load_cost {
     double deliver_s; /* time of the engine thread for handing out results */
     double resident;  /* memory of the process, bytes */
 };
-void hzp_load_read_cost(struct hzp_load_server *server, struct hzp_load_cost *ret);
+void hzp_load_read_cost(const struct hzp_load_server *server, struct hzp_load_cost *ret);
 
 /* Sends all requests and records the answers; failed requests are counted and do not end the load.
  * A line of config->record is a JSON object of one request: its index in the load, when it was sent

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve chat [URL|MODEL]: a conversation on the terminal, with a running server or with one that
  * this command starts for the model and ends with itself. */
-#include "api/bench/http_client.h"
+#include "api/bench/load.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
 #include "base/json.h"
@@ -186,6 +186,7 @@ static void answer(struct chat *chat)
         take_error(&a, json);
         json_decref(json);
     }
+    hzp_http_stream_fini(&in);
     printf("%s\n", r == HZP_ECANCELED ? " [interrupted]" : "");
     if (a.error[0] || (r < 0 && r != HZP_ECANCELED))
         fprintf(stderr, "%s\n", a.error[0] ? a.error : err.text);
@@ -194,7 +195,6 @@ static void answer(struct chat *chat)
                                                         "content", a.text, a.bytes));
         chat->version = a.version;
     }
-    hzp_http_stream_fini(&in);
     json_decref(body);
     free(text);
     free(a.text);

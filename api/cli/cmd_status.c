@@ -107,23 +107,6 @@ static void on_end(int number)
     ended = 1;
 }
 
-/* Adds the samples of a metric, lines `name{labels} value`; NAN: there is none. */
-static double sum_of(const char *page, const char *metric, const char *label)
-{
-    double sum = NAN;
-    size_t n = strlen(metric);
-    for (const char *at = page; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
-        if (strncmp(at, metric, n) || (at[n] != '{' && at[n] != ' '))
-            continue;
-        const char *end = strchrnul(at, '\n'), *has = strstr(at, label), *value = end;
-        while (value > at && value[-1] != ' ')
-            value--;
-        if (has && has < end)
-            sum = (isnan(sum) ? 0 : sum) + strtod(value, NULL);
-    }
-    return sum;
-}
-
 static int take(struct watch *w, struct look *ret, struct hzp_err_text *reterr)
 {
     size_t n = 0;
@@ -132,7 +115,7 @@ static int take(struct watch *w, struct look *ret, struct hzp_err_text *reterr)
     w->page[n] = 0;
     *ret = (struct look){.ns = hzp_now_ns()};
     for (int i = 0; i < FIGURES; i++)
-        ret->value[i] = sum_of(w->page, figures[i].metric, figures[i].label);
+        ret->value[i] = hzp_http_metric(w->page, figures[i].metric, figures[i].label);
     const char *model = strstr(w->page, "model_name=\"");
     if (!model || isnan(ret->value[RUNNING]))
         return hzp_fail(reterr, HZP_EIO, "%s: is no server of hzpserve", w->url);
@@ -140,7 +123,7 @@ static int take(struct watch *w, struct look *ret, struct hzp_err_text *reterr)
     snprintf(ret->model, sizeof(ret->model), "%.*s", (int)strcspn(model, "\"\n"), model);
     for (int i = 0; i < HZP_COUNT(reasons); i++) {
         snprintf(label, sizeof(label), "by=\"%s\"", reasons[i][0]);
-        if (!ret->held_back[0] && sum_of(w->page, "hzpserve_learn_held_back", label) > 0)
+        if (!ret->held_back[0] && hzp_http_metric(w->page, "hzpserve_learn_held_back", label) > 0)
             snprintf(ret->held_back, sizeof(ret->held_back), "%s", reasons[i][0]);
     }
     return HZP_OK;

@@ -121,10 +121,12 @@ def test_refusals(url, scratch):
             (["--scale", "0"], "--scale", 2), (["--served-model-name", "other"], "other", 1)):
         _, err = replay(url, *arguments, status=status)
         assert err.startswith("hzpserve: ") and err.count("\n") == 1 and says in err, err
-    _, err = replay("https://127.0.0.1:1", status=2)
-    assert "http://" in err
-    _, err = replay("http://127.0.0.1:1", status=1)
-    assert "no server" in err
+    for wrong in ("ftp://127.0.0.1:1", "http://127.0.0.1:x", "http://127.0.0.1:1/?a=b", "http://a b"):
+        _, err = replay(wrong, status=2)
+        assert "http[s]://" in err and wrong in err, err
+    for nobody in ("http://127.0.0.1:1", "https://127.0.0.1:1"):
+        _, err = replay(nobody, status=1)
+        assert f"no server at {nobody}" in err, err
 
 
 EVENT = b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n'
