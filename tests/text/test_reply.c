@@ -525,6 +525,38 @@ static void reasoned(void **state)
     json_decref(channels.names);
 }
 
+/* A call whose arguments the text does not end is none that a client may make. */
+static void called(void **state)
+{
+    static const struct {
+        enum hzp_reply_calls calls;
+        const char *text;
+        bool called;
+    } cases[] = {
+        {HZP_CALLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>",
+         true},
+        {HZP_CALLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}", true},
+        {HZP_CALLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", false},
+        {HZP_CALLS_HERMES, "<tool_call>{\"name\": \"f\", \"argu", false},
+        {HZP_CALLS_HERMES,
+         "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"f\", \"arguments\": {",
+         false},
+        {HZP_CALLS_HERMES, "no call", false},
+        {HZP_CALLS_GLM, "<tool_call>f<arg_key>a</arg_key><arg_value>1", false},
+    };
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        struct hzp_reply_rules rules = {.calls = cases[i].calls,
+                                        .names = json_pack("{s:b}", "f", 1)};
+        struct hzp_reply *reply;
+        assert_int_equal(hzp_reply_create(&rules, &reply), HZP_OK);
+        assert_int_equal(hzp_reply_feed(reply, cases[i].text, strlen(cases[i].text), true), HZP_OK);
+        if (hzp_reply_called(reply) != cases[i].called)
+            fail_msg("%s", cases[i].text);
+        hzp_reply_destroy(reply);
+        json_decref(rules.names);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +566,7 @@ int main(void)
         cmocka_unit_test(channels),   cmocka_unit_test(arguments_arrive),
         cmocka_unit_test(odd_hermes), cmocka_unit_test(odd_others),
         cmocka_unit_test(own_ids),    cmocka_unit_test(reasoned),
+        cmocka_unit_test(called),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

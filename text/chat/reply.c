@@ -387,6 +387,11 @@ static int end_text(struct hzp_reply *reply)
     }
 }
 
+bool hzp_reply_called(const struct hzp_reply *reply)
+{
+    return reply && reply->calls > 0 && reply->state != HZP_REPLY_ARGUMENTS;
+}
+
 int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool end)
 {
     reply->fed += bytes;

@@ -145,6 +145,9 @@ struct hzp_reply {
 int hzp_reply_create(const struct hzp_reply_rules *rules, struct hzp_reply **ret);
 void hzp_reply_destroy(struct hzp_reply *reply); /* NULL: no effect */
 
+/* Whether the text, which has ended, has calls and has not broken off within the arguments of the
+ * last one; NULL: false. */
+bool hzp_reply_called(const struct hzp_reply *reply);
 /* Takes more text; end: that was all.  HZP_ENOMEM. */
 int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool end);
 

@@ -43,7 +43,7 @@ static void add_rest(const struct hzp_completion *c, const struct hzp_choice *ch
 {
     json_object_set_new(json, "logprobs",
                         c->params.logprobs >= 0 ? logprobs_json(c, choice, token0) : json_null());
-    bool called = choice->reply && choice->reply->calls && choice->finish == HZP_FINISH_STOP;
+    bool called = hzp_reply_called(choice->reply) && choice->finish == HZP_FINISH_STOP;
     json_object_set_new(json, "finish_reason",
                         called ? json_string("tool_calls") : hzp_finish_json(choice));
     json_object_set_new(json, "stop_reason", hzp_stop_reason_json(c, choice));

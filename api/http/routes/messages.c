@@ -347,7 +347,7 @@ static json_t *stop_json(const struct hzp_answer *a)
     const char *why = changed                               ? changed
                       : choice->finish == HZP_FINISH_LENGTH ? "max_tokens"
                       : choice->stop_string >= 0            ? "stop_sequence"
-                      : choice->reply->calls                ? "tool_use"
+                      : hzp_reply_called(choice->reply)     ? "tool_use"
                                                             : "end_turn";
     return json_pack("{s:s, s:o}", "stop_reason", why, "stop_sequence",
                      choice->stop_string >= 0 ? hzp_stop_reason_json(a->c, choice) : json_null());
