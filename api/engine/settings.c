@@ -56,6 +56,8 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
         .micro_rows = (int32_t)HZP_MIN(settings->micro_rows, config->positions),
         .publish_every = (int32_t)settings->publish_every,
         .moment_type = hzp_settings_moments(settings),
+        .divide = (enum hzp_divide)settings->divide,
+        .divide_by = (float)settings->divide_by,
     };
 }
 

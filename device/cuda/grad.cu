@@ -3,6 +3,7 @@
  * embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a fixed order.
  */
 #include "device/cuda/kernel.cuh"
+#include "device/objective.h"
 
 enum {
     THREADS = 256,
@@ -20,9 +21,10 @@ enum {
 
 /* ---- xent: one block per row, two passes ---- */
 
-/* The row's largest element and the sum of exp(x - largest). */
+/* The largest element of x times `scale`, and the sum of exp(that - largest). */
 template <int N>
-static __device__ void row_mass(const float *x, int cols, float *ret_top, double *ret_sum)
+static __device__ void row_mass(const float *x, int cols, float scale, float *ret_top,
+                                double *ret_sum)
 {
     float top = -INFINITY, sum = 0;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
@@ -30,17 +32,50 @@ static __device__ void row_mass(const float *x, int cols, float *ret_top, double
         load_n(x + c, v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            if (v[k] > top) {
-                sum = sum * expf(top - v[k]);
-                top = v[k];
+            float z = v[k] * scale;
+            if (z > top) {
+                sum = sum * expf(top - z);
+                top = z;
             }
             if (top > -INFINITY)
-                sum += expf(v[k] - top);
+                sum += expf(fmaf(v[k], scale, -top));
         }
     }
     float all = block_max(top);
     *ret_top = all;
     *ret_sum = block_sum(top > -INFINITY ? (double)sum * exp((double)top - all) : 0.0);
+}
+
+/* -sum p log p, in thread 0; the row is read once more. */
+template <int N>
+static __device__ float row_entropy(const float *x, int cols, float scale, float top, double sum)
+{
+    float log_sum = (float)log(sum), mean = 0;
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float z = fmaxf(fmaf(v[k], scale, -top) - log_sum, -1e4f); /* exp of it is 0 */
+            mean += expf(z) * z;
+        }
+    }
+    return (float)-block_sum((double)mean);
+}
+
+/* Thread 0 writes what a row gives beside dx; each thread gets what dx is multiplied by. */
+static __device__ float row_loss(const struct hzp_xent_args &a, int r, double lp, bool learned)
+{
+    float weight = a.weight ? a.weight[r] : 1;
+    struct hzp_objective o = {-lp, 1, 1, 0};
+    if (a.how && learned)
+        o = hzp_objective_of(&a.how[r], lp);
+    if (threadIdx.x == 0) {
+        a.loss[r] = learned ? (float)(weight * o.value) : 0;
+        if (a.lp)
+            a.lp[r] = learned ? (float)lp : 0;
+    }
+    return learned ? (float)(weight * o.slope) : 0;
 }
 
 /* OVER: a row of dx lies in the first half of x's, in BF16.  A tile of dx lies on floats of this tile
@@ -49,12 +84,16 @@ template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent
 {
     int r = blockIdx.x, target = a.target[r], cols = a.x.cols;
     const float *x = row_of<float>(a.x, r);
-    float top;
+    float top, scale = a.how ? a.how[r].inv_temperature : 1;
     double sum;
-    row_mass<N>(x, cols, &top, &sum);
-    float at_target = target < 0 ? 0 : x[target], weight = a.weight ? a.weight[r] : 1;
-    if (threadIdx.x == 0)
-        a.loss[r] = target < 0 ? 0 : (float)(weight * (log(sum) - ((double)at_target - top)));
+    row_mass<N>(x, cols, scale, &top, &sum);
+    float at_target = target < 0 ? 0 : x[target];
+    float by = row_loss(a, r, (double)at_target * scale - top - log(sum), target >= 0) * scale;
+    if (a.entropy) {
+        float entropy = row_entropy<N>(x, cols, scale, top, sum);
+        if (threadIdx.x == 0)
+            a.entropy[r] = target < 0 ? 0 : entropy;
+    }
     if (!a.dx.ptr)
         return;
     T *dx = row_of<T>(a.dx, r);
@@ -71,9 +110,9 @@ template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent
             continue;
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = target < 0
-                       ? 0
-                       : weight * (expf(v[k] - top) * share - (c + k == target ? 1.0f : 0.0f));
+            v[k] = target < 0 ? 0
+                              : by * (expf(fmaf(v[k], scale, -top)) * share -
+                                      (c + k == target ? 1.0f : 0.0f));
         store_n(dx + c, v);
     }
 }

@@ -68,7 +68,7 @@ static void write_micro(struct world *w)
             learn[i] = (uint8_t)pick(w, 2);
             weight[i] = (float)pick(w, 5) * 0.25f;
         }
-        if (hzp_micro_add_weighted(w->sent, token, learn, weighted ? weight : NULL, count) < 0)
+        if (hzp_micro_add_losses(w->sent, token, learn, weighted ? weight : NULL, NULL, count) < 0)
             break;
     }
     w->work = (struct hzp_work){
@@ -222,7 +222,7 @@ static void one_wrong_field_is_refused(void **state)
         struct hzp_work got;
         w.work = (struct hzp_work){.kind = HZP_WORK_MICRO};
         hzp_micro_clear(w.sent);
-        assert_int_equal(hzp_micro_add_weighted(w.sent, token, learn, weight, 4), 0);
+        assert_int_equal(hzp_micro_add_losses(w.sent, token, learn, weight, NULL, 4), 0);
         w.bytes = hzp_work_write(&w.work, w.sent, w.data);
         assert_int_equal(read_it(&w, &got), 0);
         memcpy(w.data + 4 * cases[i].at, &cases[i].is, 4);
