@@ -64,32 +64,35 @@ static __device__ float row_entropy(const float *x, int cols, float scale, float
 }
 
 /* Thread 0 writes what a row gives beside dx; each thread gets what dx is multiplied by. */
+template <bool MORE>
 static __device__ float row_loss(const struct hzp_xent_args &a, int r, double lp, bool learned)
 {
     float weight = a.weight ? a.weight[r] : 1;
     struct hzp_objective o = {-lp, 1, 1, 0};
-    if (a.how && learned)
+    if (MORE && a.how && learned)
         o = hzp_objective_of(&a.how[r], lp);
     if (threadIdx.x == 0) {
         a.loss[r] = learned ? (float)(weight * o.value) : 0;
-        if (a.lp)
+        if (MORE && a.lp)
             a.lp[r] = learned ? (float)lp : 0;
     }
     return learned ? (float)(weight * o.slope) : 0;
 }
 
 /* OVER: a row of dx lies in the first half of x's, in BF16.  A tile of dx lies on floats of this tile
- * or earlier ones, so the block reads a tile before it writes it. */
-template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent_args a)
+ * or earlier ones, so the block reads a tile before it writes it.  MORE: other losses than plain
+ * cross-entropy, or further outputs; without them fewer registers let more blocks run at a time. */
+template <class T, int N, bool OVER, bool MORE> static __global__ void xent(struct hzp_xent_args a)
 {
     int r = blockIdx.x, target = a.target[r], cols = a.x.cols;
     const float *x = row_of<float>(a.x, r);
-    float top, scale = a.how ? a.how[r].inv_temperature : 1;
+    float top, scale = MORE && a.how ? a.how[r].inv_temperature : 1;
     double sum;
     row_mass<N>(x, cols, scale, &top, &sum);
     float at_target = target < 0 ? 0 : x[target];
-    float by = row_loss(a, r, (double)at_target * scale - top - log(sum), target >= 0) * scale;
-    if (a.entropy) {
+    float by =
+        row_loss<MORE>(a, r, (double)at_target * scale - top - log(sum), target >= 0) * scale;
+    if (MORE && a.entropy) {
         float entropy = row_entropy<N>(x, cols, scale, top, sum);
         if (threadIdx.x == 0)
             a.entropy[r] = target < 0 ? 0 : entropy;
@@ -117,14 +120,22 @@ template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent
     }
 }
 
-template <class T, bool OVER>
+template <class T, bool OVER, bool MORE>
 static int start_xent(struct hzp_lane *lane, const struct hzp_xent_args *a)
 {
     if (wide(&a->x) && wide(&a->dx))
-        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8, OVER>, *a);
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8, OVER, MORE>, *a);
     else
-        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1, OVER>, *a);
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1, OVER, MORE>, *a);
     return hzp_cuda_launched(lane, "xent");
+}
+
+template <bool MORE> static int start_type(struct hzp_lane *lane, const struct hzp_xent_args *a)
+{
+    if (a->dx.ptr && a->dx.type == HZP_BF16)
+        return a->dx.ptr == a->x.ptr ? start_xent<uint16_t, true, MORE>(lane, a)
+                                     : start_xent<uint16_t, false, MORE>(lane, a);
+    return start_xent<float, false, MORE>(lane, a);
 }
 
 extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
@@ -132,10 +143,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     const struct hzp_xent_args *a = (const struct hzp_xent_args *)args;
     if (a->x.rows == 0)
         return HZP_OK;
-    if (a->dx.ptr && a->dx.type == HZP_BF16)
-        return a->dx.ptr == a->x.ptr ? start_xent<uint16_t, true>(lane, a)
-                                     : start_xent<uint16_t, false>(lane, a);
-    return start_xent<float, false>(lane, a);
+    return a->how || a->lp || a->entropy ? start_type<true>(lane, a) : start_type<false>(lane, a);
 }
 
 /* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */

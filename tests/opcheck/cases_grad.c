@@ -263,6 +263,8 @@ const struct oc_case oc_cases_grad[] = {
     XENT(0, 26, 1024, 3, 0, 2),
     XENT(OC_GAPS, 25, 9000, 4, 1, 2),
     XENT(0, 12, 1000, 0, 0, 2),
+    XENT(OC_GAPS, 13, 97, 2, 1, 2),
+    XENT(0, 13, 1024, 4, 0, 1),
     XENT(0, 1, 1, 1, 0, 2),
     XENT(OC_GAPS, 9, 96, 2, 1),
     XENT(0, 11, 1024, 3, 1),
