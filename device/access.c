@@ -216,6 +216,10 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
     array(l, "loss", a->loss, a->x.rows, sizeof(float), WRITE);
     array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);
+    array(l, "how", a->how, HZP_ROW_LOSS_WORDS * (int64_t)a->x.rows, sizeof(float),
+          READ | OPTIONAL);
+    array(l, "lp", a->lp, a->x.rows, sizeof(float), WRITE | OPTIONAL);
+    array(l, "entropy", a->entropy, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }
 
 static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)

@@ -332,15 +332,54 @@ struct hzp_collective_args {
     int32_t part; /* enum hzp_collective_part */
 };
 
-/* loss[r] = w (log sum exp(x[r]) - x[r][target[r]]); dx[r] = w (softmax(x[r]) - onehot(target[r]));
- * w = weight[r].  target -1: loss and dx are 0.  x [rows][vocab] F32; dx act, absent: none.  dx may
- * be x if F32.  In BF16 each row of it may lie in the first half of x's row (the same ptr, twice
- * the stride): the second half keeps its logits. */
+/* What a row's loss f is, as a function of lp, the log-probability of its target:
+ *
+ *     XENT   -lp
+ *     IS     -r A                                        importance sampling
+ *     PPO    -min(r A, clip(r) A)                        clip(r): into [1 - low, 1 + high]
+ *     CISPO  -clip(r) A lp, clip(r) held fixed
+ *     DPPO   -keep r A + beta (log r)^2                  keep 0 where A > 0 and p - q > high, or
+ *                                                        A < 0 and p - q < -low; otherwise 1
+ *     DRO    -A lp + beta/2 (lp - old)^2
+ *
+ * and of each kind  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage; old,
+ * reference: log-probabilities of the target by the model that drew it and by another one;
+ * p = exp(lp), q = exp(old), r = exp(lp - old), where lp is rounded to F32, as old was.  Differences
+ * in exponents and logarithms of r are held within +-20; the slope ignores that bound. */
+enum hzp_loss_kind {
+    HZP_LOSS_XENT,
+    HZP_LOSS_IS,
+    HZP_LOSS_PPO,
+    HZP_LOSS_CISPO,
+    HZP_LOSS_DPPO,
+    HZP_LOSS_DRO,
+    HZP_LOSS_KINDS
+};
+struct hzp_row_loss {
+    int32_t kind;          /* enum hzp_loss_kind */
+    float inv_temperature; /* > 0: lp is that of logits times it */
+    float old, advantage;  /* not read by XENT */
+    float reference, kl;   /* kl 0: no such term, reference is not read */
+    float low, high, beta; /* of the kinds that have them, >= 0 */
+};
+enum { HZP_ROW_LOSS_WORDS = sizeof(struct hzp_row_loss) / 4 };
+
+/* With z[r] = x[r] inv_temperature, lp[r] = z[r][target[r]] - log sum exp(z[r]), w = weight[r] of
+ * either sign and f of how[r]:
+ *
+ *     loss[r] = w f(lp[r])      dx[r] = -w f'(lp[r]) inv_temperature (softmax(z[r]) - onehot)
+ *
+ * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  x [rows][vocab] F32; dx
+ * act, absent: none.  dx may be x if F32.  In BF16 each row of it may lie in the first half of x's
+ * row (the same ptr, twice the stride): the second half keeps its logits.  how NULL: XENT of x as
+ * it is; rows of IS with old = lp and A = 1 have the same bits in dx. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
-    const int32_t *target; /* [rows] */
-    float *loss;           /* [rows] */
-    const float *weight;   /* [rows]; NULL: all 1 */
+    const int32_t *target;          /* [rows] */
+    float *loss;                    /* [rows] */
+    const float *weight;            /* [rows]; NULL: all 1 */
+    const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
+    float *lp, *entropy;            /* [rows]; NULL: not wanted */
 };
 
 /* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy

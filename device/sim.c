@@ -135,6 +135,10 @@ static void sim_xent(const struct hzp_xent_args *a)
     for (int32_t r = 0; r < a->x.rows; r++) {
         float loss = 2 + (float)(hash((uint64_t)a->target[r], (uint64_t)r) >> 40) * 0x1p-24f;
         a->loss[r] = a->target[r] < 0 ? 0 : (a->weight ? a->weight[r] : 1) * loss;
+        if (a->lp)
+            a->lp[r] = a->target[r] < 0 ? 0 : -loss;
+        if (a->entropy)
+            a->entropy[r] = a->target[r] < 0 ? 0 : loss;
     }
 }
 

@@ -192,6 +192,16 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
 
 /* --- Data ------------------------------------------------------------------------------------- */
 
+static uint64_t hash_words(uint64_t hash, const void *word, int32_t count)
+{
+    for (int32_t k = 0; k < count; k++) {
+        uint32_t bits;
+        memcpy(&bits, (const char *)word + 4 * (size_t)k, sizeof(bits));
+        hash = (hash ^ bits) * 0x100000001b3u;
+    }
+    return hash;
+}
+
 /* Describes the training data, so that a resumed run cannot continue with other data. */
 static void describe_data(struct run *run, const struct data *data)
 {
@@ -202,11 +212,8 @@ static void describe_data(struct run *run, const struct data *data)
         tokens += s->count;
         for (int32_t k = 0; k < s->count; k++)
             hash = (hash ^ ((uint64_t)(uint32_t)s->token[k] << 1 | s->learn[k])) * 0x100000001b3u;
-        for (int32_t k = 0; s->weight && k < s->count; k++) {
-            uint32_t bits;
-            memcpy(&bits, &s->weight[k], sizeof(bits));
-            hash = (hash ^ bits) * 0x100000001b3u;
-        }
+        hash = hash_words(hash, s->weight, s->weight ? s->count : 0);
+        hash = hash_words(hash, s->how, s->how ? HZP_ROW_LOSS_WORDS * s->count : 0);
         hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* marks the end of a sample */
     }
     snprintf(run->note, sizeof(run->note),

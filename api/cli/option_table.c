@@ -92,6 +92,10 @@ static const struct hzp_option schedule_parts[] = {
     CHOICE("", engine.training.schedule, NULL, "constant|cosine", 0, NULL),
     NUM("floor", engine.training.lr_floor, NULL, 0, 1, 0, NULL),
 };
+static const struct hzp_option divide_parts[] = {
+    CHOICE("", engine.training.divide, NULL, "weights|tokens|sequences|constant|none", 0, NULL),
+    NUM("by", engine.training.divide_by, NULL, 0, BIG, 0, NULL),
+    {0}};
 static const struct hzp_option shard_parts[] = {
     INT("z1", engine.training.z1, NULL, 0, 1024, 0, NULL),
     INT("z2", engine.training.z2, NULL, 0, 1024, 0, NULL),
@@ -285,6 +289,10 @@ const struct hzp_option hzp_option_table[] = {
         "--schedule", schedule_parts, "constant,floor=0.1", "constant|cosine[,floor=X]", LEARN,
         "learning rate after the warm-up: constant, for a stream of examples without an end, or a "
         "cosine down to this fraction of --lr at --total-steps"),
+    PARTS("--divide", divide_parts, "weights,by=1", "weights|tokens|sequences|constant|none[,by=X]",
+          LEARN,
+          "what an update divides the sum of its gradients by: the sum of the weights of what it "
+          "learns, each as a positive number; tokens; examples; a constant; nothing"),
     INT("--warmup-steps", engine.training.warmup_steps, "0", 0, BIG, LEARN,
         "updates of linear warm-up, while the optimizer's moments are young"),
     INT("--total-steps", engine.training.total_steps, "0", 0, BIG, LEARN,

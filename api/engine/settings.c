@@ -58,6 +58,8 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
         .recompute = (enum hzp_recompute)HZP_MAX(settings->recompute - 1, 0),
         .publish_every = (int32_t)settings->publish_every,
         .moment_type = hzp_settings_moments(settings),
+        .divide = (enum hzp_divide)settings->divide,
+        .divide_by = (float)settings->divide_by,
     };
 }
 

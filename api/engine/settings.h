@@ -62,7 +62,8 @@ struct hzp_serving_settings {
 
 /* Updates: the values of hzp_recipe, and how work and publication are divided. */
 struct hzp_training_settings {
-    double lr, beta1, beta2, eps, decay, clip, lr_floor;
+    double lr, beta1, beta2, eps, decay, clip, lr_floor, divide_by;
+    int64_t divide;   /* enum hzp_divide */
     int64_t schedule; /* 0: constant, 1: cosine */
     int64_t warmup_steps, total_steps;
     int64_t update_tokens, micro_rows;

@@ -113,6 +113,8 @@ static bool cut_left(struct hzp_parse *p, int32_t *token, uint8_t *learn, float 
     memmove(learn + begin, learn + begin + cut, left);
     if (weight)
         memmove(weight + begin, weight + begin + cut, left * sizeof(*weight));
+    if (p->losses)
+        memmove(p->how + begin, p->how + begin + cut, left * sizeof(*p->how));
     return true;
 }
 
@@ -129,7 +131,8 @@ static int fit(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weigh
     return 0;
 }
 
-/* weight NULL: each token counts once.  All three may be changed. */
+/* weight NULL: each token counts once; p->how are the losses, if the example has any.  All of these
+ * may be changed. */
 static int push_sample(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
                        int32_t count)
 {
@@ -151,11 +154,13 @@ static int push_sample(struct hzp_parse *p, int32_t *token, uint8_t *learn, floa
         p->sample = sample;
         p->room = room;
     }
-    struct hzp_sample *sample = hzp_sample_create_weighted(token, learn, weight, count);
+    struct hzp_sample *sample =
+        hzp_sample_create_losses(token, learn, weight, p->losses ? p->how : NULL, count);
     if (!sample)
         return hzp_parse_no_memory(p);
     p->sample[p->count++] = sample;
-    size_t each = sizeof(*token) + sizeof(*learn) + (sample->weight ? sizeof(*weight) : 0);
+    size_t each = sizeof(*token) + sizeof(*learn) + (sample->weight ? sizeof(*weight) : 0) +
+                  (sample->how ? sizeof(*sample->how) : 0);
     p->held += sizeof(*sample) + (size_t)count * each;
     return HZP_OK;
 }
@@ -343,13 +348,13 @@ static int push_parts(struct hzp_parse *p)
         size_t before = p->tokens.n;
         HZP_TRY(encode(p, "", form->text.data + from, form->part[i].end - from,
                        i ? HZP_TOKENIZER_PARSE_SPECIAL : as_request, &p->tokens));
-        if (form->part[i].weight > 0)
+        if (form->part[i].weight != 0)
             HZP_TRY(append_eos(p));
         if (beyond(p, p->tokens.n))
             return too_long(p, "", p->tokens.n);
         HZP_TRY(grow_learn(p, p->tokens.n));
         for (size_t k = before; k < p->tokens.n; k++) {
-            p->learn[k] = form->part[i].weight > 0 && k > 0;
+            p->learn[k] = form->part[i].weight != 0 && k > 0;
             p->weight[k] = form->part[i].weight;
         }
     }
@@ -437,8 +442,7 @@ static int parse_tokens(struct hzp_parse *p, const json_t *object)
     if (learn && json_array_size(learn) != n)
         return hzp_parse_bad(p, "learn", "has %zu entries, tokens has %zu", json_array_size(learn),
                              n);
-    if (hzp_text_grow((void **)&p->learn, &p->learn_room, HZP_MAX(n, 1), 1) < 0)
-        return hzp_parse_no_memory(p);
+    HZP_TRY(grow_learn(p, n));
     bool any = false;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(tokens, i);
@@ -458,7 +462,9 @@ static int parse_tokens(struct hzp_parse *p, const json_t *object)
     }
     if (!any)
         return nothing(p, learn ? "learn" : "tokens");
-    return push_sample(p, p->tokens.ids, p->learn, NULL, (int32_t)n);
+    float *weight;
+    HZP_TRY(hzp_parse_losses(p, object, n, &weight));
+    return push_sample(p, p->tokens.ids, p->learn, weight, (int32_t)n);
 }
 
 static int push_learned_text(struct hzp_parse *p, const struct hzp_learned_text *text)
@@ -563,6 +569,9 @@ static int check_fields(struct hzp_parse *p, json_t *object)
         "learn",  "messages",      "tools",     "documents",
         "output", "conversations", "input",     "instruction",
         "system", "history",       "functions", "chat_template_kwargs"};
+    /* beside tokens */
+    static const char *const columns[] = {"weights", "loss", "logprobs", "advantages",
+                                          "reference_logprobs"};
     const char *name;
     json_t *value;
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
@@ -578,7 +587,10 @@ static int check_fields(struct hzp_parse *p, json_t *object)
             i++;
         bool asked = (named->prompt && !strcmp(name, named->prompt)) ||
                      (named->completion && !strcmp(name, named->completion));
-        if (i < HZP_COUNT(known) || asked)
+        bool column = false;
+        for (int k = 0; k < HZP_COUNT(columns) && json_object_get(object, "tokens"); k++)
+            column |= !strcmp(name, columns[k]);
+        if (i < HZP_COUNT(known) || asked || column)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);
@@ -593,6 +605,7 @@ static int check_fields(struct hzp_parse *p, json_t *object)
 static int parse_object(struct hzp_parse *p, json_t *object)
 {
     p->tokens.n = 0;
+    p->losses = false;
     if (!json_is_object(object) || hzp_json_spelling(object))
         return hzp_parse_bad(p, "", "must be an object");
     HZP_TRY(check_fields(p, object));

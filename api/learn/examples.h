@@ -7,7 +7,8 @@
  *     {"messages": [{"role", "content"}, ..]}  what the assistant says (text/chat/learned.h)
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned
  *     {"text": "..."}                          all but the first token, and the end token
- *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first
+ *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first; weights
+ *                                              and a loss may stand beside them (row_losses.c)
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
  *     every learned answer is followed by the end token
  *

@@ -73,6 +73,7 @@ int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t
     hzp_form_fini(&p->form);
     free(p->learn);
     free(p->weight);
+    free(p->how);
     if (r >= 0 && !p->count)
         r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
     if (r < 0) {

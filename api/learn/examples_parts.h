@@ -39,8 +39,10 @@ struct hzp_parse {
     const struct hzp_example_fields *fields; /* NULL: those of ex */
     struct hzp_form form;
     uint8_t *learn;
-    float *weight; /* weights of a conversation in plain lines */
-    size_t learn_room, weight_room;
+    float *weight;            /* weights of a conversation in plain lines */
+    struct hzp_row_loss *how; /* of the tokens, if the example has `losses` */
+    bool losses;
+    size_t learn_room, weight_room, how_room;
     struct hzp_parse_found
         *found; /* collects a file's errors; NULL: the first error ends the parsing */
     struct hzp_err_text *reterr;
@@ -54,6 +56,9 @@ int hzp_parse_no_memory(struct hzp_parse *p);
 int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
 int hzp_parse_look_on(struct hzp_parse *p, int r);
+/* Reads what may stand beside tokens into p->weight and p->how, which has room for them after it; p->learn
+ * is known.  *ret_weight NULL: no weights. */
+int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight);
 /* One plain text. */
 int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);
 /* A body as of a request. */

@@ -302,11 +302,10 @@ static int read_talk(struct talk *t, const json_t *object, struct hzp_form *ret)
     for (t->i = 0; t->i < json_array_size(list); t->i++)
         HZP_TRY(read_message(t, json_array_get(list, t->i), ret));
     for (size_t i = 0; i < ret->parts; i++)
-        any |= ret->part[i].weight > 0;
+        any |= ret->part[i].weight != 0;
     if (!any)
         return hzp_fail_param(t->reterr, HZP_EINVAL, t->list, "has no answer to learn");
-    if (!(ret->part[ret->parts - 1].weight >
-          0)) { /* what follows the last answer teaches nothing */
+    if (ret->part[ret->parts - 1].weight == 0) { /* what follows the last answer teaches nothing */
         ret->parts--;
         ret->text.bytes = ret->part[ret->parts - 1].end;
     }

@@ -181,6 +181,17 @@ static void show(struct hzp_train_log *log, const struct hzp_update_report *repo
     log->bar_stands = true;
 }
 
+static void write_ratios(FILE *file, const struct hzp_ratio_stats *ratios)
+{
+    double n = (double)ratios->rows;
+    if (ratios->rows)
+        fprintf(file,
+                "\"ratio\":{\"mean\":%.9g,\"max\":%.9g,\"clipped\":%.9g,\"k1\":%.9g,\"k3\":%.9g,"
+                "\"effective\":%.9g,\"entropy\":%.9g},",
+                ratios->sum / n, ratios->max, (double)ratios->clipped / n, ratios->k1 / n,
+                ratios->k3 / n, ratios->sum * ratios->sum / ratios->squares, ratios->entropy / n);
+}
+
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report)
 {
     const double keep = 0.95;
@@ -193,11 +204,13 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
     } else {
         fprintf(log->file,
                 "{\"step\":%" PRId64 ",\"loss\":%.17g,\"lr\":%.9g,\"grad_norm\":%.17g,"
-                "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"tokens_per_second\":%.1f,"
-                "\"time\":%.3f}\n",
+                "\"tokens\":%d,\"learned_tokens\":%d,\"samples\":%d,\"divisor\":%.17g,"
+                "\"tokens_per_second\":%.1f,",
                 report->optimizer_step, report->loss, (double)report->lr, report->grad_norm,
-                report->rows, report->learned_tokens, report->samples,
-                seconds > 0 ? report->rows / seconds : 0, unix_seconds());
+                report->rows, report->learned_tokens, report->samples, report->divisor,
+                seconds > 0 ? report->rows / seconds : 0);
+        write_ratios(log->file, &report->ratios);
+        fprintf(log->file, "\"time\":%.3f}\n", unix_seconds());
     }
     fflush(log->file);
     show(log, report);

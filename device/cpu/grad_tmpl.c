@@ -5,6 +5,7 @@
  * number of rows only, and the chunks are added in order: the same bits for any number of threads.
  */
 #include "device/cpu/vec_tmpl.h"
+#include "device/objective.h"
 
 enum { XENT_BLOCK = 1024, CHUNKS_MAX = 64, CHUNK_ROWS_MIN = 16, STRIP = 8 * VL };
 
@@ -15,8 +16,9 @@ static int chunk_rows(int rows)
 
 /* log sum exp of a row in one pass over memory: each block is still in the cache when it is
  * summed. */
-static double row_lse(const float *x, int cols)
+static double row_lse(const float *x, int cols, float scale)
 {
+    vf by = vset(scale); /* 1 changes no bit */
     float top = -INFINITY;
     double sum = 0;
 
@@ -24,14 +26,14 @@ static double row_lse(const float *x, int cols)
         int n = HZP_MIN(XENT_BLOCK, cols - c0);
         vf block = vset(-INFINITY), acc = vzero();
         EACH(c, n, block = vmax(vkeep(vload(x + c0 + c, left), -INFINITY, left), block););
-        float high = vtop(block);
+        float high = scale * vtop(block);
         if (high > top) {
             sum *= exp((double)top - high);
             top = high;
         }
-        vf shift = vset(top == -INFINITY ? 0 : top);
+        vf shift = vset(top == -INFINITY ? 0 : -top);
         EACH(c, n, {
-            vf e = vexp(vsub(vload(x + c0 + c, left), shift));
+            vf e = vexp(vfma(vload(x + c0 + c, left), by, shift));
             acc = vadd(acc, vkeep(e, 0, left));
         });
         sum += vsum(acc);
@@ -39,38 +41,81 @@ static double row_lse(const float *x, int cols)
     return top + log(sum);
 }
 
+/* What the backward pass of a row multiplies by, and its outputs other than dx. */
+static double row_loss(const struct hzp_xent_args *a, int r, double lp)
+{
+    double weight = a->weight ? a->weight[r] : 1;
+    struct hzp_objective o = {.value = -lp, .slope = 1};
+    if (a->how)
+        o = hzp_objective_of(&a->how[r], lp);
+    a->loss[r] = (float)(weight * o.value);
+    if (a->lp)
+        a->lp[r] = (float)lp;
+    return weight * o.slope;
+}
+
+/* -sum p log p; the row is read once more. */
+static float row_entropy(const float *x, int cols, float scale, double lse)
+{
+    double sum = 0;
+    vf by = vset(scale), high = vset(-(float)lse), low = vset((float)(lse - (float)lse));
+    for (int c0 = 0; c0 < cols; c0 += XENT_BLOCK) {
+        int n = HZP_MIN(XENT_BLOCK, cols - c0);
+        vf acc = vzero(), least = vset(-1e4f); /* exp() of it is 0, and 0 times it, too */
+        EACH(c, n, {
+            vf z = vmax(vsub(vfma(vload(x + c0 + c, left), by, high), low), least);
+            acc = vadd(acc, vkeep(vmul(vexp(z), z), 0, left));
+        });
+        sum += vsum(acc);
+    }
+    return (float)-sum;
+}
+
+static void no_loss(const struct hzp_xent_args *a, int r, void *dx)
+{
+    a->loss[r] = 0;
+    if (a->lp)
+        a->lp[r] = 0;
+    if (a->entropy)
+        a->entropy[r] = 0;
+    if (dx)
+        memset(dx, 0, (size_t)a->x.cols * (a->dx.type == HZP_F32 ? 4 : 2));
+}
+
 static void xent_row(const struct hzp_xent_args *a, int r)
 {
     const float *x = hzp_cpu_row(&a->x, r);
     void *dx = a->dx.ptr ? hzp_cpu_row(&a->dx, r) : NULL;
     int target = a->target[r], cols = a->x.cols;
+    float scale = a->how ? a->how[r].inv_temperature : 1;
 
     if (target < 0) {
-        a->loss[r] = 0;
-        if (dx)
-            memset(dx, 0, (size_t)cols * (a->dx.type == HZP_F32 ? 4 : 2));
+        no_loss(a, r, dx);
         return;
     }
-    double lse = row_lse(x, cols), weight = a->weight ? a->weight[r] : 1;
-    float at_target; /* read before dx is written, which may lie on x, in BF16, too */
-    memcpy(&at_target, x + target, sizeof(at_target));
-    float hit = (float)(weight * (exp(at_target - lse) - 1));
-    a->loss[r] = (float)(weight * (lse - at_target));
+    double lse = row_lse(x, cols, scale), lp = (double)scale * x[target] - lse;
+    double by = row_loss(a, r, lp) * scale;
+    if (a->entropy)
+        a->entropy[r] = row_entropy(x, cols, scale, lse);
     if (!dx)
         return;
+    /* Before dx is written, which may lie on x, in BF16, too. */
+    float hit = (float)(by * (exp(lp) - 1));
     /* lse is split into high and low: the rounding error of a float near 200 would be a relative
      * error of 8e-6 in every probability, while x - high is exact where it matters. */
-    vf high = vset((float)lse), low = vset((float)(lse - (float)lse)), by = vset((float)weight);
+    vf high = vset(-(float)lse), low = vset((float)(lse - (float)lse));
+    vf each = vset((float)by), times = vset(scale);
     if (a->dx.type ==
         HZP_BF16) { /* ascending: what is written lies below what is still to be read */
         EACH(c, cols,
              vstore_bf16((uint16_t *)dx + c,
-                         vmul(by, vexp(vsub(vsub(vload(x + c, left), high), low))), left););
+                         vmul(each, vexp(vsub(vfma(vload(x + c, left), times, high), low))),
+                         left););
         ((uint16_t *)dx)[target] = hzp_bf16_from_f32(hit);
     } else {
         EACH(c, cols,
-             vstore((float *)dx + c, vmul(by, vexp(vsub(vsub(vload(x + c, left), high), low))),
-                    left););
+             vstore((float *)dx + c,
+                    vmul(each, vexp(vsub(vfma(vload(x + c, left), times, high), low))), left););
         ((float *)dx)[target] = hit;
     }
 }

@@ -3,6 +3,7 @@
  * embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a fixed order.
  */
 #include "device/cuda/kernel.cuh"
+#include "device/objective.h"
 
 enum {
     THREADS = 256,
@@ -20,9 +21,10 @@ enum {
 
 /* ---- xent: one block per row, two passes ---- */
 
-/* The row's largest element and the sum of exp(x - largest). */
+/* The largest element of x times `scale`, and the sum of exp(that - largest). */
 template <int N>
-static __device__ void row_mass(const float *x, int cols, float *ret_top, double *ret_sum)
+static __device__ void row_mass(const float *x, int cols, float scale, float *ret_top,
+                                double *ret_sum)
 {
     float top = -INFINITY, sum = 0;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
@@ -30,12 +32,13 @@ static __device__ void row_mass(const float *x, int cols, float *ret_top, double
         load_n(x + c, v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            if (v[k] > top) {
-                sum = sum * expf(top - v[k]);
-                top = v[k];
+            float z = v[k] * scale;
+            if (z > top) {
+                sum = sum * expf(top - z);
+                top = z;
             }
             if (top > -INFINITY)
-                sum += expf(v[k] - top);
+                sum += expf(fmaf(v[k], scale, -top));
         }
     }
     float all = block_max(top);
@@ -43,18 +46,57 @@ static __device__ void row_mass(const float *x, int cols, float *ret_top, double
     *ret_sum = block_sum(top > -INFINITY ? (double)sum * exp((double)top - all) : 0.0);
 }
 
+/* -sum p log p, in thread 0; the row is read once more. */
+template <int N>
+static __device__ float row_entropy(const float *x, int cols, float scale, float top, double sum)
+{
+    float log_sum = (float)log(sum), mean = 0;
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        float v[N];
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float z = fmaxf(fmaf(v[k], scale, -top) - log_sum, -1e4f); /* exp of it is 0 */
+            mean += expf(z) * z;
+        }
+    }
+    return (float)-block_sum((double)mean);
+}
+
+/* Thread 0 writes what a row gives beside dx; each thread gets what dx is multiplied by. */
+template <bool MORE>
+static __device__ float row_loss(const struct hzp_xent_args &a, int r, double lp, bool learned)
+{
+    float weight = a.weight ? a.weight[r] : 1;
+    struct hzp_objective o = {-lp, 1, 1, 0};
+    if (MORE && a.how && learned)
+        o = hzp_objective_of(&a.how[r], lp);
+    if (threadIdx.x == 0) {
+        a.loss[r] = learned ? (float)(weight * o.value) : 0;
+        if (MORE && a.lp)
+            a.lp[r] = learned ? (float)lp : 0;
+    }
+    return learned ? (float)(weight * o.slope) : 0;
+}
+
 /* OVER: a row of dx lies in the first half of x's, in BF16.  A tile of dx lies on floats of this tile
- * or earlier ones, so the block reads a tile before it writes it. */
-template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent_args a)
+ * or earlier ones, so the block reads a tile before it writes it.  MORE: other losses than plain
+ * cross-entropy, or further outputs; without them fewer registers let more blocks run at a time. */
+template <class T, int N, bool OVER, bool MORE> static __global__ void xent(struct hzp_xent_args a)
 {
     int r = blockIdx.x, target = a.target[r], cols = a.x.cols;
     const float *x = row_of<float>(a.x, r);
-    float top;
+    float top, scale = MORE && a.how ? a.how[r].inv_temperature : 1;
     double sum;
-    row_mass<N>(x, cols, &top, &sum);
-    float at_target = target < 0 ? 0 : x[target], weight = a.weight ? a.weight[r] : 1;
-    if (threadIdx.x == 0)
-        a.loss[r] = target < 0 ? 0 : (float)(weight * (log(sum) - ((double)at_target - top)));
+    row_mass<N>(x, cols, scale, &top, &sum);
+    float at_target = target < 0 ? 0 : x[target];
+    float by =
+        row_loss<MORE>(a, r, (double)at_target * scale - top - log(sum), target >= 0) * scale;
+    if (MORE && a.entropy) {
+        float entropy = row_entropy<N>(x, cols, scale, top, sum);
+        if (threadIdx.x == 0)
+            a.entropy[r] = target < 0 ? 0 : entropy;
+    }
     if (!a.dx.ptr)
         return;
     T *dx = row_of<T>(a.dx, r);
@@ -71,21 +113,29 @@ template <class T, int N, bool OVER> static __global__ void xent(struct hzp_xent
             continue;
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = target < 0
-                       ? 0
-                       : weight * (expf(v[k] - top) * share - (c + k == target ? 1.0f : 0.0f));
+            v[k] = target < 0 ? 0
+                              : by * (expf(fmaf(v[k], scale, -top)) * share -
+                                      (c + k == target ? 1.0f : 0.0f));
         store_n(dx + c, v);
     }
 }
 
-template <class T, bool OVER>
+template <class T, bool OVER, bool MORE>
 static int start_xent(struct hzp_lane *lane, const struct hzp_xent_args *a)
 {
     if (wide(&a->x) && wide(&a->dx))
-        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8, OVER>, *a);
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 8, OVER, MORE>, *a);
     else
-        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1, OVER>, *a);
+        start(lane, a->x.rows, LOSS_THREADS, 0, xent<T, 1, OVER, MORE>, *a);
     return hzp_cuda_launched(lane, "xent");
+}
+
+template <bool MORE> static int start_type(struct hzp_lane *lane, const struct hzp_xent_args *a)
+{
+    if (a->dx.ptr && a->dx.type == HZP_BF16)
+        return a->dx.ptr == a->x.ptr ? start_xent<uint16_t, true, MORE>(lane, a)
+                                     : start_xent<uint16_t, false, MORE>(lane, a);
+    return start_xent<float, false, MORE>(lane, a);
 }
 
 extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
@@ -93,10 +143,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     const struct hzp_xent_args *a = (const struct hzp_xent_args *)args;
     if (a->x.rows == 0)
         return HZP_OK;
-    if (a->dx.ptr && a->dx.type == HZP_BF16)
-        return a->dx.ptr == a->x.ptr ? start_xent<uint16_t, true>(lane, a)
-                                     : start_xent<uint16_t, false>(lane, a);
-    return start_xent<float, false>(lane, a);
+    return a->how || a->lp || a->entropy ? start_type<true>(lane, a) : start_type<false>(lane, a);
 }
 
 /* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */

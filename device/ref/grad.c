@@ -6,24 +6,71 @@
 #include "base/arena.h"
 #include "device/ref/ref.h"
 
+static double within(double v, double low, double high)
+{
+    return fmin(fmax(v, low), high);
+}
+
+/* f of one row, and its derivative to lp. */
+static double loss_of(const struct hzp_row_loss *h, double lp, double *ret_slope)
+{
+    double adv = h->advantage, beta = h->beta, log_r = (float)lp - (double)h->old, slope = -1;
+    double near = within(log_r, -20, 20), r = exp(near), low = 1.0 - h->low, high = 1.0 + h->high;
+    double f = -lp, held = within(r, low, high), p = exp((float)lp), q = exp(h->old);
+    if (h->kind == HZP_LOSS_IS) {
+        f = slope = -r * adv;
+    } else if (h->kind == HZP_LOSS_PPO) {
+        f = -fmin(r * adv, held * adv);
+        slope = r * adv <= held * adv ? f : 0;
+    } else if (h->kind == HZP_LOSS_CISPO) {
+        slope = -held * adv;
+        f = slope * lp;
+    } else if (h->kind == HZP_LOSS_DPPO) {
+        bool keep = !(adv > 0 && p - q > h->high) && !(adv < 0 && p - q < -h->low);
+        f = -keep * r * adv + beta * near * near;
+        slope = -keep * r * adv + 2 * beta * near;
+    } else if (h->kind == HZP_LOSS_DRO) {
+        f = -lp * adv + beta / 2 * log_r * log_r;
+        slope = -adv + beta * log_r;
+    }
+    double gap = within(h->reference - (double)(float)lp, -20, 20);
+    *ret_slope = slope + (h->kl != 0 ? h->kl * (1 - exp(gap)) : 0);
+    return f + (h->kl != 0 ? h->kl * (exp(gap) - gap - 1) : 0);
+}
+
+static void xent_row(const struct hzp_xent_args *a, int32_t r)
+{
+    static const struct hzp_row_loss plain = {.kind = HZP_LOSS_XENT, .inv_temperature = 1};
+    const struct hzp_row_loss *how = a->how ? &a->how[r] : &plain;
+    int32_t target = a->target[r];
+    double weight = a->weight ? a->weight[r] : 1, by = how->inv_temperature, slope;
+    double top = -INFINITY, sum = 0, mean = 0;
+    for (int32_t c = 0; c < a->x.cols; c++)
+        top = fmax(top, by * ref_get(&a->x, r, c));
+    for (int32_t c = 0; c < a->x.cols; c++)
+        sum += exp(by * ref_get(&a->x, r, c) - top);
+    double lse = top + log(sum), lp = target < 0 ? 0 : by * ref_get(&a->x, r, target) - lse;
+    for (int32_t c = 0; a->entropy && c < a->x.cols; c++) {
+        double z = by * ref_get(&a->x, r, c) - lse;
+        mean += z == -INFINITY ? 0 : exp(z) * z;
+    }
+    double f = loss_of(how, lp, &slope);
+    a->loss[r] = target < 0 ? 0 : (float)(weight * f);
+    if (a->lp)
+        a->lp[r] = (float)lp;
+    if (a->entropy)
+        a->entropy[r] = target < 0 ? 0 : (float)-mean;
+    for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
+        double p = exp(by * ref_get(&a->x, r, c) - lse);
+        ref_put(&a->dx, r, c, target < 0 ? 0 : -weight * slope * by * (p - (c == target)));
+    }
+}
+
 static int ref_xent(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_xent_args *a = args;
-    for (int32_t r = 0; r < a->x.rows; r++) {
-        int32_t target = a->target[r];
-        double weight = a->weight ? a->weight[r] : 1;
-        double top = -INFINITY, sum = 0;
-        for (int32_t c = 0; c < a->x.cols; c++)
-            top = fmax(top, ref_get(&a->x, r, c));
-        for (int32_t c = 0; c < a->x.cols; c++)
-            sum += exp(ref_get(&a->x, r, c) - top);
-        double lse = top + log(sum);
-        a->loss[r] = target < 0 ? 0 : (float)(weight * (lse - ref_get(&a->x, r, target)));
-        for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
-            double p = exp(ref_get(&a->x, r, c) - lse);
-            ref_put(&a->dx, r, c, target < 0 ? 0 : weight * (p - (c == target)));
-        }
-    }
+    for (int32_t r = 0; r < a->x.rows; r++)
+        xent_row(a, r);
     return HZP_OK;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/model/loss.h - what training minimises, as a descriptor on the micro-batch.
  *
- * Each learned row r has a target and a weight w[r], 1 unless given.  The builder appends ops that
- * turn logits into value[r] = w[r] loss[r] and into their gradient w[r] dloss[r]/dlogits.  Nothing
- * is divided here: gradients of micro-batches add up, and the update divides by the sum of all
- * weights, which is the number of learned tokens when every weight is 1.  So an update minimises
- * the weighted mean  sum(w[r] loss[r]) / sum(w[r])  over its rows.
+ * Each learned row r has a target and a weight w[r], 1 unless given, and may have a loss of another
+ * kind than cross-entropy.  The builder appends ops that turn logits into value[r] = w[r] loss[r]
+ * and into their gradient w[r] dloss[r]/dlogits.  Nothing is divided here: gradients of
+ * micro-batches add up, and the update divides once (enum hzp_divide, train/state/recipe.h); by
+ * default by the sum of |w|, which is the number of learned tokens when every weight is 1.
  *
  * Thread: engine.
  */
@@ -14,16 +14,28 @@
 
 #include "nanobatch/plan/plan.h"
 
-enum hzp_loss_kind {
-    HZP_LOSS_XENT, /* cross-entropy: -log softmax(logits)[target] */
+struct hzp_loss {
+    const int32_t *target;          /* [rows] the token that each row should predict */
+    const float *weight;            /* [rows] of either sign; NULL: all 1 */
+    const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy (device/ops.h) */
+    /* [rows] out, once the plan has run; lp and entropy only where there is `how` */
+    float *value; /* weighted losses */
+    float *lp, *entropy;
 };
 
-struct hzp_loss {
-    enum hzp_loss_kind kind;
-    const int32_t *target; /* [rows] the token that each row should predict */
-    const float *weight;   /* [rows]; NULL: all 1 */
-    float *value;          /* [rows] out: weighted losses, once the plan has run */
+/* How far the model has moved from the one that drew the targets, over rows of kinds other than
+ * XENT; all 0: there are none. */
+struct hzp_ratio_stats {
+    int64_t rows, clipped;    /* clipped: beyond the bound that counts for their kind */
+    double sum, squares, max; /* of r = exp(lp - old) */
+    double k1, k3;            /* sums of old - lp and of r - 1 - log r: estimates of KL(old, now) */
+    double entropy;           /* sum */
 };
+/* Adds the first `rows` rows of a loss whose plan has run. */
+void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio_stats *into);
+
+/* Its kind is known, its numbers are finite and in range. */
+bool hzp_row_loss_valid(const struct hzp_row_loss *how);
 
 /* Rows [row0, row0 + logits.rows) of the loss, whose logits are given.  dlogits, absent: no
  * gradient; it may be logits in F32 models.  Rows are independent, so they are cut into items of

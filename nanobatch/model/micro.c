@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
@@ -11,7 +12,8 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->dev = dev;
     m->rows_max = rows_max;
     size_t n = (size_t)rows_max + 1;
-    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * 14 * sizeof(int32_t), &m->memory);
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * (16 + HZP_ROW_LOSS_WORDS) * sizeof(int32_t),
+                             &m->memory);
     if (r < 0) {
         free(m);
         return r;
@@ -27,6 +29,9 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->chunk_row0 = at + 7 * n;
     m->chunk_pos0 = at + 10 * n;
     m->weight = (float *)(at + 13 * n);
+    m->loss.lp = (float *)(at + 14 * n);
+    m->loss.entropy = (float *)(at + 15 * n);
+    m->how = (struct hzp_row_loss *)(at + 16 * n);
     m->loss.target = m->target;
     hzp_micro_clear(m);
     *ret = m;
@@ -46,8 +51,8 @@ void hzp_micro_clear(struct hzp_micro *m)
 {
     m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = 0;
     m->row0[0] = 0;
-    m->loss.kind = HZP_LOSS_XENT;
     m->loss.weight = NULL;
+    m->loss.how = NULL;
     m->weight_sum = 0;
 }
 
@@ -108,19 +113,23 @@ struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
 }
 
 /* Token `token` is to be predicted by row `row`. */
-static void add_target(struct hzp_micro *m, int32_t row, int32_t token, float weight)
+static void add_target(struct hzp_micro *m, int32_t row, int32_t token, float weight,
+                       const struct hzp_row_loss *how)
 {
     int32_t i = m->learned++;
     m->learned_row[i] = row;
     m->target[i] = token;
     m->weight[i] = weight;
-    m->weight_sum += (double)weight;
+    m->weight_sum += fabs((double)weight);
     if (weight != 1)
         m->loss.weight = m->weight;
+    m->how[i] = how ? *how : (struct hzp_row_loss){.inv_temperature = 1};
+    if (how)
+        m->loss.how = m->how;
 }
 
-int hzp_micro_add_weighted(struct hzp_micro *m, const int32_t *token, const uint8_t *learn,
-                           const float *weight, int32_t count)
+int hzp_micro_add_losses(struct hzp_micro *m, const int32_t *token, const uint8_t *learn,
+                         const float *weight, const struct hzp_row_loss *how, int32_t count)
 {
     HZP_ASSERT(count >= 2);
     int32_t rows = count - 1;
@@ -131,7 +140,7 @@ int hzp_micro_add_weighted(struct hzp_micro *m, const int32_t *token, const uint
         m->id[r] = token[i];
         m->pos[r] = i;
         if (learn[i + 1])
-            add_target(m, r, token[i + 1], weight ? weight[i + 1] : 1);
+            add_target(m, r, token[i + 1], weight ? weight[i + 1] : 1, how ? &how[i + 1] : NULL);
     }
     m->chunks = 0;
     m->pos0[m->docs++] = 0;
@@ -143,5 +152,5 @@ int hzp_micro_add_weighted(struct hzp_micro *m, const int32_t *token, const uint
 
 int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)
 {
-    return hzp_micro_add_weighted(m, token, learn, NULL, count);
+    return hzp_micro_add_losses(m, token, learn, NULL, NULL, count);
 }

@@ -30,7 +30,9 @@ struct hzp_micro {
     int32_t rows_max;
     struct hzp_chunk *chunk; /* [chunks] */
     int32_t chunks_room;
-    float *weight; /* [rows_max] of the learned rows; loss.weight, if any is not 1 */
+    /* [rows_max] of the learned rows; loss.weight, if any is not 1, and loss.how, if any has one */
+    float *weight;
+    struct hzp_row_loss *how;
 
     int32_t rows, docs, learned;
     int32_t chunks;       /* hzp_micro_cut; 0: all is one */
@@ -42,7 +44,7 @@ struct hzp_micro {
     int32_t *learned_row; /* [rows_max] the rows that have a target, ascending */
     int32_t *target;      /* [rows_max] of those rows: the next token */
     struct hzp_loss loss; /* those rows' */
-    double weight_sum;    /* sum over those rows: `learned` if all weights are 1 */
+    double weight_sum;    /* sum of |weight| over those rows: `learned` if each is 1 */
 };
 
 /* Empty, for at most rows_max rows, in memory that the host and the device see; dev is borrowed.
@@ -56,10 +58,10 @@ void hzp_micro_clear(struct hzp_micro *micro);
 int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                   int32_t count);
 
-/* The same; the loss of predicting token i counts weight[i] times (finite, >= 0).  NULL:
- * each counts once. */
-int hzp_micro_add_weighted(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
-                           const float *weight, int32_t count);
+/* The same; the loss of predicting token i counts weight[i] times (finite, of either sign; NULL:
+ * each counts once) and is how[i] (NULL: cross-entropy). */
+int hzp_micro_add_losses(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
+                         const float *weight, const struct hzp_row_loss *how, int32_t count);
 
 /* Cuts what was added into equal chunks of about so many rows; 0: into one. */
 void hzp_micro_cut(struct hzp_micro *micro, int32_t chunk_rows);

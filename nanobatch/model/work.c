@@ -7,6 +7,7 @@
  *     learned_row   [learned], ascending
  *     target        [learned]
  *     weight        [weights]: of the learned rows, or none
+ *     how           [hows]: of the learned rows, or none
  */
 #include "nanobatch/model/work.h"
 
@@ -24,19 +25,23 @@ struct head {
     int32_t units, micros;
     int64_t follow, optimizer_step;
     uint64_t version, checksum;
+    int32_t hows, spare; /* spare 0 */
 };
 _Static_assert(sizeof(struct head) == HZP_WORK_HEAD, "the head has no padding");
 
 static size_t bytes_of(const struct head *h)
 {
-    return sizeof(*h) +
-           4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned + (size_t)h->weights);
+    return sizeof(*h) + 4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned +
+                             (size_t)h->weights + HZP_ROW_LOSS_WORDS * (size_t)h->hows);
 }
 
 size_t hzp_work_room(int32_t rows_max)
 {
-    return bytes_of(&(struct head){
-        .docs = rows_max, .rows = rows_max, .learned = rows_max, .weights = rows_max});
+    return bytes_of(&(struct head){.docs = rows_max,
+                                   .rows = rows_max,
+                                   .learned = rows_max,
+                                   .weights = rows_max,
+                                   .hows = rows_max});
 }
 
 static bool has_docs(int32_t kind)
@@ -76,17 +81,18 @@ size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *m, ch
                      .checksum = work->checksum};
     char *at = data + sizeof(h);
     if (has_docs(work->kind)) {
-        HZP_ASSERT(m->loss.kind == HZP_LOSS_XENT);
         h.docs = m->docs;
         h.rows = m->rows;
         h.learned = m->learned;
         h.weights = m->loss.weight ? m->learned : 0;
+        h.hows = m->loss.how ? m->learned : 0;
         for (int32_t d = 0; d < m->docs; d++)
             put(&at, &(int32_t){m->row0[d + 1] - m->row0[d]}, 1);
         put(&at, m->id, m->rows);
         put(&at, m->learned_row, m->learned);
         put(&at, m->target, m->learned);
         put(&at, m->weight, h.weights);
+        put(&at, m->how, HZP_ROW_LOSS_WORDS * h.hows);
     }
     memcpy(data, &h, sizeof(h));
     return bytes_of(&h);
@@ -118,6 +124,8 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
         return bad(reterr, "too many learned rows", h->learned);
     if (h->weights && h->weights != h->learned)
         return bad(reterr, "weights of other rows than the learned ones", h->weights);
+    if (h->hows && h->hows != h->learned)
+        return bad(reterr, "losses of other rows than the learned ones", h->hows);
     if (h->micros < (h->kind == HZP_WORK_DEAL) || (h->micros && !deals))
         return bad(reterr, "micro-batches that follow it", h->micros);
     if (h->follow < h->micros || h->follow > HZP_WORK_FOLLOW_MAX || (h->follow && !h->micros))
@@ -146,10 +154,13 @@ static int check_hyper(const struct hzp_update_hyper *h, struct hzp_err_text *re
 struct arrays {
     const int32_t *doc_rows, *id, *learned_row, *target;
     const float *weight;
+    const struct hzp_row_loss *how;
     int32_t vocab, positions;
-    int32_t *token; /* [rows + 1] */
-    uint8_t *learn; /* [rows + 1] */
+    /* [rows + 1] */
+    int32_t *token;
+    uint8_t *learn;
     float *token_weight;
+    struct hzp_row_loss *token_how;
 };
 
 /* The document of rows [row, row + rows); *at: its first learned row. */
@@ -172,8 +183,12 @@ static int read_doc(const struct head *h, const struct arrays *a, int32_t row, i
         if (target < 0 || target >= a->vocab || (i < rows && target != a->token[i]))
             return bad(reterr, "a target that is not the next token", target);
         float weight = h->weights ? a->weight[*at] : 1;
-        if (!isfinite(weight) || weight < 0)
-            return bad(reterr, "a weight that is not finite, or below 0", *at);
+        if (!isfinite(weight))
+            return bad(reterr, "a weight that is not finite", *at);
+        if (h->hows && !hzp_row_loss_valid(&a->how[*at]))
+            return bad(reterr, "a loss of no kind, or with numbers out of range", *at);
+        if (h->hows)
+            a->token_how[i] = a->how[*at];
         a->token[i] = target;
         a->learn[i] = 1;
         a->token_weight[i] = weight;
@@ -190,8 +205,8 @@ static int read_docs(const struct head *h, const struct arrays *a, struct hzp_mi
         if (rows < 1 || rows > h->rows - row || rows > a->positions)
             return bad(reterr, "a document that is too long, or empty", d);
         HZP_TRY(read_doc(h, a, row, rows, &at, reterr));
-        HZP_TRY(hzp_micro_add_weighted(micro, a->token, a->learn,
-                                       h->weights ? a->token_weight : NULL, rows + 1));
+        HZP_TRY(hzp_micro_add_losses(micro, a->token, a->learn, h->weights ? a->token_weight : NULL,
+                                     h->hows ? a->token_how : NULL, rows + 1));
         row += rows;
     }
     if (row != h->rows || at != h->learned)
@@ -205,15 +220,18 @@ static int read_micro(const struct head *h, const char *data, int32_t vocab, int
                       struct hzp_micro *micro, struct hzp_err_text *reterr)
 {
     size_t body = bytes_of(h) - sizeof(*h), rows = (size_t)h->rows + 1;
-    int32_t *copy = hzp_xcalloc(1, body + rows * (4 + 4 + 1)); /* aligned, unlike data */
+    int32_t *copy = hzp_xcalloc(
+        1, body + rows * (sizeof(struct hzp_row_loss) + 4 + 4 + 1)); /* aligned, unlike data */
     struct arrays a = {.doc_rows = copy, .vocab = vocab, .positions = positions};
     memcpy(copy, data + sizeof(*h), body);
     a.id = a.doc_rows + h->docs;
     a.learned_row = a.id + h->rows;
     a.target = a.learned_row + h->learned;
     a.weight = (const float *)(a.target + h->learned);
+    a.how = (const struct hzp_row_loss *)(a.weight + h->weights);
     a.token = copy + body / 4;
-    a.token_weight = (float *)(a.token + rows);
+    a.token_how = (struct hzp_row_loss *)(a.token + rows);
+    a.token_weight = (float *)(a.token_how + rows);
     a.learn = (uint8_t *)(a.token_weight + rows);
     hzp_micro_clear(micro);
     int r = read_docs(h, &a, micro, reterr);
@@ -298,7 +316,8 @@ int hzp_works_find(const struct hzp_works *works, int32_t i, const char **ret, s
         int32_t most = (int32_t)((works->bytes - at) / 4);
         bool fits = h.kind == HZP_WORK_MICRO && h.docs >= 0 && h.docs <= most && h.rows >= 0 &&
                     h.rows <= most && h.learned >= 0 && h.learned <= most && h.weights >= 0 &&
-                    h.weights <= most && bytes_of(&h) <= works->bytes - at;
+                    h.weights <= most && h.hows >= 0 && h.hows <= most &&
+                    bytes_of(&h) <= works->bytes - at;
         if (!fits)
             return bad(reterr, "what follows it is no micro-batch", k);
         if (k == i) {

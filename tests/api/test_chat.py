@@ -412,7 +412,7 @@ def test_lessons():
                 ([], "lines[1].messages", {}),
                 ([{**said, "weight": 0}], "lines[1].messages", {}),
                 ([{**said, "weight": 1e-6}], "lines[1].messages[1].weight", {}),
-                ([{**said, "weight": -1}], "lines[1].messages[1].weight", {}),
+                ([{**said, "weight": -1e-6}], "lines[1].messages[1].weight", {}),
                 ([{"role": "user", "content": "x", "weight": 1}], "lines[1].messages[1].weight",
                  {}),
                 ([{**said, "content": 5}], "lines[1].messages[1].content", {}),

@@ -616,7 +616,7 @@ static double weighted(struct fixture *f, float weight, uint32_t seed, struct hz
         weights[i] = weight;
     }
     hzp_micro_clear(f->micro);
-    MUST(hzp_micro_add_weighted(f->micro, token, learn, weights, N));
+    MUST(hzp_micro_add_losses(f->micro, token, learn, weights, NULL, N));
     make_chain(f, 0);
     hzp_batch_clear(f->batch);
     run(f, &hzp_plan_sequential);

@@ -57,18 +57,24 @@ static bool has_docs(const struct hzp_work *work)
 
 static void write_micro(struct world *w)
 {
-    bool weighted = pick(w, 2);
+    bool weighted = pick(w, 2), losses = pick(w, 2);
     hzp_micro_clear(w->sent);
     for (int docs = 1 + pick(w, 4); docs > 0; docs--) {
         int32_t token[POSITIONS + 1], count = 2 + pick(w, POSITIONS - 1);
         uint8_t learn[POSITIONS + 1];
         float weight[POSITIONS + 1];
+        struct hzp_row_loss how[POSITIONS + 1];
         for (int32_t i = 0; i < count; i++) {
             token[i] = pick(w, VOCAB);
             learn[i] = (uint8_t)pick(w, 2);
-            weight[i] = (float)pick(w, 5) * 0.25f;
+            weight[i] = (float)pick(w, 5) * 0.25f - 0.5f;
+            how[i] = (struct hzp_row_loss){.kind = pick(w, HZP_LOSS_KINDS),
+                                           .inv_temperature = 1 + (float)pick(w, 2),
+                                           .old = -(float)pick(w, 9),
+                                           .advantage = (float)pick(w, 5) - 2};
         }
-        if (hzp_micro_add_weighted(w->sent, token, learn, weighted ? weight : NULL, count) < 0)
+        if (hzp_micro_add_losses(w->sent, token, learn, weighted ? weight : NULL,
+                                 losses && pick(w, 4) ? how : NULL, count) < 0)
             break;
     }
     w->work = (struct hzp_work){
@@ -123,6 +129,8 @@ static void what_is_written_is_read(void **state)
         SAME(learned_row, a->learned);
         SAME(target, a->learned);
         SAME(weight, a->learned);
+        SAME(how, a->learned);
+        assert_int_equal(a->loss.how != NULL, b->loss.how != NULL);
         weighted += a->loss.weight != NULL;
     }
     assert_true(weighted > 300 && weighted < 1700);
@@ -179,7 +187,7 @@ static void a_gather_is_read(void **state)
     close_world(&w);
 }
 
-/* One document of three rows, of which the first and the last learn, with weights. */
+/* One document of three rows, of which the first and the last learn, with weights and losses. */
 static void one_wrong_field_is_refused(void **state)
 {
     enum { HEAD = 32 }; /* numbers of 4 bytes before the arrays */
@@ -211,18 +219,26 @@ static void one_wrong_field_is_refused(void **state)
                  {HEAD + 6, 9, "next token"},
                  {HEAD + 7, VOCAB, "next token"},
                  {HEAD + 8, 0x7fc00000, "weight"},
-                 {HEAD + 9, (int32_t)0xbf800000, "weight"}};
+                 {30, 1, "losses"},
+                 {HEAD + 10, HZP_LOSS_KINDS, "no kind"},
+                 {HEAD + 10, -1, "no kind"},
+                 {HEAD + 11, 0, "out of range"},
+                 {HEAD + 12, 0x7fc00000, "out of range"},
+                 {HEAD + 10 + HZP_ROW_LOSS_WORDS + 6, (int32_t)0xbf800000, "out of range"}};
     struct world w;
     (void)state;
     open_world(&w);
     for (int i = 0; i < HZP_COUNT(cases); i++) {
         const int32_t token[] = {5, 6, 7, 8};
         const uint8_t learn[] = {0, 1, 0, 1};
-        const float weight[] = {0, 0.5f, 0, 2};
+        const float weight[] = {0, 0.5f, 0, -2};
+        const struct hzp_row_loss how[4] = {
+            [1] = {.kind = HZP_LOSS_PPO, .inv_temperature = 1, .old = -1, .advantage = -2},
+            [3] = {.kind = HZP_LOSS_DRO, .inv_temperature = 2, .old = -3, .advantage = 1}};
         struct hzp_work got;
         w.work = (struct hzp_work){.kind = HZP_WORK_MICRO};
         hzp_micro_clear(w.sent);
-        assert_int_equal(hzp_micro_add_weighted(w.sent, token, learn, weight, 4), 0);
+        assert_int_equal(hzp_micro_add_losses(w.sent, token, learn, weight, how, 4), 0);
         w.bytes = hzp_work_write(&w.work, w.sent, w.data);
         assert_int_equal(read_it(&w, &got), 0);
         memcpy(w.data + 4 * cases[i].at, &cases[i].is, 4);

@@ -18,8 +18,27 @@ static struct hzp_mat half_over(struct oc_io *io, const struct hzp_mat *x)
     return (struct hzp_mat){x->ptr, x->rows, x->cols, 2 * x->stride, HZP_BF16};
 }
 
+/* Rows of each kind, on either side of each bound, advantages of either sign; old is near what lp
+ * is, some row far off. */
+static const struct hzp_row_loss *row_losses(struct oc_io *io, int32_t rows, float lp)
+{
+    struct hzp_row_loss *how =
+        oc_bytes(io, "how", (size_t)rows * sizeof(struct hzp_row_loss), OC_IN);
+    for (int32_t r = 0; r < rows; r++)
+        how[r] = (struct hzp_row_loss){.kind = r % HZP_LOSS_KINDS,
+                                       .inv_temperature = r % 4 == 2 ? 0.7f : 1,
+                                       .old = lp + (float)oc_uniform(io) * 2 - 1,
+                                       .advantage = r % 3 == 0 ? -0.8f : 1.7f,
+                                       .reference = lp + (float)oc_uniform(io) - 0.5f,
+                                       .kl = r % 2 ? 0.3f : 0,
+                                       .low = 0.2f,
+                                       .high = 0.28f,
+                                       .beta = 0.1f};
+    return how;
+}
+
 /* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place, 4 BF16 in place; whether rows have
- * weights */
+ * weights; losses of all kinds: 1, and outputs of lp and entropy: 2 */
 static void build_xent(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1];
@@ -44,10 +63,19 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
             weight[r] = (float)(r % 5) * (r % 4 == 3 ? -0.75f : 0.75f);
         a.weight = weight;
     }
+    if (c->p[4])
+        a.how = row_losses(io, rows, -(float)log(vocab) - 2);
+    if (c->p[4] == 2) {
+        a.lp = oc_array(io, "lp", OC_F32, rows, OC_OUT);
+        a.entropy = oc_array(io, "entropy", OC_F32, rows, OC_OUT);
+    }
     for (int32_t r = 3; r < rows; r += 4)
         target[r] = -1;
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d%s%s", rows, vocab, kinds[c->p[2]], c->p[3] ? " weighted" : "");
+    oc_what(io, "%dx%d%s%s%s", rows, vocab, kinds[c->p[2]], c->p[3] ? " weighted" : "",
+            c->p[4] == 2 ? " all kinds, lp out"
+            : c->p[4]    ? " all kinds"
+                         : "");
 }
 
 /* rows, vocab, width, first row of the table: ids lie on both sides of it */
@@ -230,6 +258,14 @@ const struct oc_case oc_cases_grad[] = {
     XENT(0, 5, 9000, 4), /* several tiles of a block, the last one a part */
     XENT(0, 6, 32001, 4, 1),
     XENT(OC_GAPS, 9, 97, 1, 1),
+    XENT(OC_GAPS, 41, 97, 1, 1, 2),
+    XENT(0, 40, 96, 2, 1, 1),
+    XENT(0, 26, 1024, 3, 0, 2),
+    XENT(OC_GAPS, 25, 9000, 4, 1, 2),
+    XENT(0, 12, 1000, 0, 0, 2),
+    XENT(OC_GAPS, 13, 97, 2, 1, 2),
+    XENT(0, 13, 1024, 4, 0, 1),
+    XENT(0, 1, 1, 1, 0, 2),
     XENT(OC_GAPS, 9, 96, 2, 1),
     XENT(0, 11, 1024, 3, 1),
     XENT(0, 7, 1000, 0, 1),

@@ -265,7 +265,28 @@ static const float *xent_weights(struct oc_io *io, int32_t rows)
     return weight;
 }
 
-static void grad_xent(struct probe *p, bool weighted)
+/* lp is about -log(11): within and beyond the bounds.  Where cispo holds its ratio fixed, only rows
+ * beyond them can be compared. */
+static const struct hzp_row_loss *xent_losses(struct oc_io *io, int32_t rows, int kind, float kl)
+{
+    struct hzp_row_loss *how =
+        oc_bytes(io, "how", (size_t)rows * sizeof(struct hzp_row_loss), OC_IN);
+    for (int32_t r = 0; r < rows; r++)
+        how[r] = (struct hzp_row_loss){.kind = kind,
+                                       .inv_temperature = r ? 1 : 0.8f,
+                                       .old = r == 3 ? -0.05f : -6,
+                                       .advantage = r ? -1.4f : 0.6f,
+                                       .reference = -2,
+                                       .kl = kl,
+                                       .low = 0.2f,
+                                       .high = r ? 1e6f : 0.2f,
+                                       .beta = 0.1f};
+    if (kind == HZP_LOSS_CISPO)
+        how[1].high = 0.28f;
+    return how;
+}
+
+static void grad_xent(struct probe *p, bool weighted, int kind, float kl)
 {
     enum { ROWS = 4, VOCAB = 11 };
     static const int32_t targets[ROWS] = {10, 0, -1, 5};
@@ -275,6 +296,8 @@ static void grad_xent(struct probe *p, bool weighted)
     f.target = target;
     if (weighted)
         f.weight = xent_weights(p->f, ROWS);
+    if (kind || kl != 0)
+        f.how = xent_losses(p->f, ROWS, kind, kl);
     f.loss = oc_array(p->f, "loss", OC_F32, ROWS, OC_OUT);
     p->y = (struct hzp_mat){f.loss, 1, ROWS, ROWS, HZP_F32};
     p->weight = oc_mat(p->f, "weight", 1, ROWS, HZP_F32, OC_IN);
@@ -289,6 +312,8 @@ static void grad_xent(struct probe *p, bool weighted)
     b.target = target;
     if (weighted)
         b.weight = xent_weights(p->b, ROWS);
+    if (kind || kl != 0)
+        b.how = xent_losses(p->b, ROWS, kind, kl);
     b.loss = oc_array(p->b, "loss", OC_F32, ROWS, OC_OUT);
     backward(p, &b, sizeof(b));
     check(p, "dx", &f.x, &b.dx, false);
@@ -344,8 +369,10 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
     GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2))
     GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2))
     GRAD(swiglu_bwd, swiglu, grad_swiglu(&p))
-    GRAD(xent, xent, grad_xent(&p, false))
-    GRAD(xent, xent, grad_xent(&p, true))
+    GRAD(xent, xent, grad_xent(&p, false, HZP_LOSS_XENT, 0))
+    for (int kind = HZP_LOSS_XENT; kind < HZP_LOSS_KINDS; kind++)
+        for (int kl = 0; kl < 2; kl++)
+            GRAD(xent, xent, grad_xent(&p, true, kind, kl ? 0.3f : 0))
     GRAD(matmul, matmul, grad_matmul(&p, seed))
 #undef GRAD
     free(p.f_result);

@@ -135,6 +135,9 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed);
  * hundred thousand draws), exactness, known values. */
 int oc_facts(struct oc_target *target, const char *pattern, bool slow);
 
+/* facts_loss.c: those of xent. */
+int oc_facts_loss(struct oc_target *target, struct oc_io *io, uint8_t *result);
+
 /* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 leaves it correct.  The name
  * is NULL past the last kind. */
 const char *oc_sabotage_name(int kind);

@@ -57,7 +57,7 @@ static void fill(struct learner *l)
             learn[i] = i > d % 2;
             weight[i] = l->number % 2 ? 1 : 0.5f;
         }
-        MUST(hzp_micro_add_weighted(l->micro, token, learn, weight, count));
+        MUST(hzp_micro_add_losses(l->micro, token, learn, weight, NULL, count));
     }
     hzp_micro_halve(l->micro); /* its sums go beside the products of the other half */
 }

@@ -216,6 +216,38 @@ static void test_refusals(void **state)
 }
 
 /* Columns of a file that are not read may hold whatever Python or JavaScript writes. */
+#define TOKENS "{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1], "
+
+static void test_losses(void **state)
+{
+    static const char body[] = TOKENS
+        "\"weights\": [null, null, -2.5], \"advantages\": 1.5, \"logprobs\": [0, null, -0.25],"
+        " \"loss\": {\"kind\": \"ppo\", \"high\": 0.5, \"kl\": 0.125, \"temperature\": 0.5},"
+        " \"reference_logprobs\": [null, null, -0.75]}";
+    struct hzp_sample **sample;
+    int32_t count;
+    struct hzp_err_text err;
+    assert_int_equal(hzp_examples_parse(&ex, body, strlen(body), NULL, &sample, &count, &err),
+                     HZP_OK);
+    assert_int_equal(count, 1);
+    const struct hzp_row_loss want = {HZP_LOSS_PPO, 2,    -0.25f, 1.5f, -0.75f,
+                                      0.125f,       0.2f, 0.5f,   0.1f};
+    assert_true(sample[0]->weight[2] == -2.5f);
+    assert_memory_equal(&sample[0]->how[2], &want, sizeof(want));
+    hzp_examples_free(sample, count);
+    refuse(TOKENS "\"logprobs\": -1}", "lines[1].logprobs", "with a loss only");
+    refuse(TOKENS "\"loss\": {\"kind\": \"is\"}}", "lines[1].logprobs", "missing");
+    refuse(TOKENS "\"loss\": {\"kind\": \"is\"}, \"logprobs\": [-1, -1]}", "lines[1].logprobs",
+           "array of 3");
+    refuse(TOKENS "\"loss\": {\"kind\": \"is\"}, \"logprobs\": 1, \"advantages\": 1}",
+           "lines[1].logprobs", "range");
+    refuse(TOKENS "\"loss\": {\"kind\": \"dpo\"}}", "lines[1].loss.kind", "xent, is, ppo");
+    refuse(TOKENS "\"loss\": {\"kind\": \"xent\", \"lo\": 1}}", "lines[1].loss", "unknown");
+    refuse(TOKENS "\"loss\": {\"kind\": \"ppo\", \"low\": -1}}", "lines[1].loss.low", "from 0");
+    refuse(TOKENS "\"weights\": [1, 1, 0]}", "lines[1].weights", "range");
+    refuse("{\"text\": \"a\", \"weights\": 2}", "lines[1].weights", "not a field");
+}
+
 static void test_columns(void **state)
 {
     ex.split = true;
@@ -532,6 +564,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_losses, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_columns, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_pieces, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_bound, open_bytes, close_all),

@@ -126,6 +126,23 @@ static void test_check(void **state)
     assert_int_equal(hzp_recipe_check(&r, &text), HZP_EINVAL);
 }
 
+static void test_divisor(void **state)
+{
+    struct hzp_err_text text;
+    struct hzp_recipe r = recipe();
+    static const double want[] = {12.5, 6, 2, 40, 1};
+    r.divide_by = 40;
+    for (int i = 0; i < HZP_COUNT(want); i++) {
+        r.divide = (enum hzp_divide)i;
+        assert_int_equal(hzp_recipe_check(&r, &text), HZP_OK);
+        assert_near(hzp_recipe_divisor(&r, 12.5, 6, 2), want[i]);
+    }
+    r.divide = HZP_DIVIDE_CONSTANT;
+    r.divide_by = 0;
+    assert_int_equal(hzp_recipe_check(&r, &text), HZP_EINVAL);
+    assert_string_equal(text.param, "divide");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -133,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_nadam),
         cmocka_unit_test(test_cosine),
         cmocka_unit_test(test_check),
+        cmocka_unit_test(test_divisor),
     };
     return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
 }

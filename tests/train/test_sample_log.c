@@ -63,7 +63,13 @@ static struct hzp_sample *make_sample(int64_t n, int64_t first, int32_t size)
     float weight[32]; /* of every third sample */
     for (int32_t i = 0; i < count; i++)
         weight[i] = 1.0f / (float)(n + i);
-    return hzp_sample_create_weighted(token, learn, n % 3 ? NULL : weight, count);
+    struct hzp_row_loss how[32]; /* of every fifth */
+    for (int32_t i = 0; i < count; i++)
+        how[i] = (struct hzp_row_loss){.kind = (int32_t)((n + i) % HZP_LOSS_KINDS),
+                                       .inv_temperature = 1.0f / (float)(1 + i),
+                                       .old = -(float)(n % 7),
+                                       .advantage = (float)i - 3};
+    return hzp_sample_create_losses(token, learn, n % 3 ? NULL : weight, n % 5 ? NULL : how, count);
 }
 
 static int append_body(struct hzp_sample_log *log, int64_t first, int32_t size, int64_t *ret_first)
@@ -97,6 +103,10 @@ static void check_all(struct hzp_sample_log *log, int64_t last)
             assert_int_equal(sample[i]->weight != NULL, want->weight != NULL);
             if (want->weight)
                 assert_memory_equal(sample[i]->weight, want->weight, (size_t)want->count * 4);
+            assert_int_equal(sample[i]->how != NULL, want->how != NULL);
+            if (want->how)
+                assert_memory_equal(sample[i]->how, want->how,
+                                    (size_t)want->count * sizeof(*want->how));
             if (sample[i]->token[1] == next) {
                 assert_int_equal(body_end, next - 1);
                 body_end = next - 1 + sample[i]->token[2];

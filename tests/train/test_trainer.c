@@ -581,6 +581,80 @@ static void test_weights(void **state)
     tiny_close(plain);
 }
 
+/* One update from the same two documents; the first one's loss is what `how` says, times weight. */
+static struct tiny *run_losses(enum hzp_divide divide, float by, float weight,
+                               const struct hzp_row_loss *how)
+{
+    struct tiny_config config = tiny_defaults();
+    config.recipe.clip = 0;
+    config.recipe.eps = 1;
+    config.recipe.divide = divide;
+    config.recipe.divide_by = by;
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(t);
+    const int32_t token[2][5] = {{1, 7, 3, 9, 4}, {5, 2, 8, 6, 7}};
+    const uint8_t learn[] = {0, 1, 0, 1, 1};
+    const float each[] = {1, weight, 1, weight, weight};
+    struct hzp_row_loss all[5];
+    struct hzp_sample *sample[2];
+    for (int32_t i = 0; how && i < 5; i++)
+        all[i] = *how;
+    sample[0] = hzp_sample_create_losses(token[0], learn, each, how ? all : NULL, 5);
+    sample[1] = hzp_sample_create(token[1], learn, 5);
+    for (int32_t i = 0; i < 2; i++)
+        sample[i]->sequence_number = i + 1;
+    assert_int_equal(hzp_sample_queue_reserve(t->queue, 2, 10), HZP_OK);
+    hzp_sample_queue_push(t->queue, sample, 2);
+    tiny_run(t);
+    assert_int_equal(t->reports, 1);
+    return t;
+}
+
+/* The largest difference of the weights. */
+static double distance(struct tiny *x, struct tiny *y)
+{
+    const struct hzp_units *a = tiny_units(x), *b = tiny_units(y);
+    double most = 0;
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        struct hzp_unit_view view = hzp_unit_view(a, u);
+        const float *p = view.base, *q = hzp_unit_view(b, u).base;
+        for (size_t i = 0; i < view.elements; i++)
+            most = fmax(most, fabs((double)p[i] - (double)q[i]));
+    }
+    return most;
+}
+
+/* dro without its penalty is cross-entropy times the advantage, of either sign; weights of either
+ * sign are; and each divisor is what it says. */
+static void test_losses(void **state)
+{
+    static const float factor[] = {3, -0.5f};
+    for (int i = 0; i < HZP_COUNT(factor); i++) {
+        struct hzp_row_loss dro = {
+            .kind = HZP_LOSS_DRO, .inv_temperature = 1, .old = -2, .advantage = factor[i]};
+        struct tiny *a = run_losses(HZP_DIVIDE_TOKENS, 0, factor[i], NULL),
+                    *b = run_losses(HZP_DIVIDE_TOKENS, 0, 1, &dro),
+                    *c = run_losses(HZP_DIVIDE_CONSTANT, 6, factor[i], NULL),
+                    *d = run_losses(HZP_DIVIDE_WEIGHTS, 0, factor[i], NULL),
+                    *e = run_losses(HZP_DIVIDE_SEQUENCES, 0, factor[i], NULL);
+        assert_true(distance(a, b) < 1e-6 && distance(a, c) == 0);
+        assert_true(distance(a, d) > 1e-6 && distance(a, e) > 1e-5);
+        assert_true(a->report[0].divisor == 6 && e->report[0].divisor == 2);
+        assert_true(fabs(d->report[0].divisor - (3 + 3 * fabs((double)factor[i]))) < 1e-6);
+        assert_int_equal(a->report[0].ratios.rows, 0);
+        const struct hzp_ratio_stats *ratios = &b->report[0].ratios;
+        assert_int_equal(ratios->rows, 3);
+        assert_true(ratios->max > 0 && ratios->max <= ratios->sum &&
+                    ratios->sum <= 3 * ratios->max);
+        assert_true(ratios->k3 > 0 && ratios->entropy > 0 && ratios->clipped == 0);
+        tiny_close(a);
+        tiny_close(b);
+        tiny_close(c);
+        tiny_close(d);
+        tiny_close(e);
+    }
+}
+
 static void test_pause_and_finish(void **state)
 {
     struct tiny_config config = tiny_defaults();
@@ -672,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_not_finite_always),
         cmocka_unit_test(test_broken_weights),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_losses),
         cmocka_unit_test(test_pause_and_finish),
         cmocka_unit_test(test_freeze),
     };

@@ -73,6 +73,11 @@ static bool is_assistant(const struct maker *m, size_t i)
     return role && !strcmp(role, "assistant");
 }
 
+bool hzp_weight_valid(double w)
+{
+    return w == 0 || (fabs(w) >= HZP_WEIGHT_MIN && fabs(w) <= HZP_WEIGHT_MAX);
+}
+
 int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
                        float *ret, struct hzp_err_text *reterr)
 {
@@ -83,10 +88,11 @@ int hzp_message_weight(const json_t *message, const char *list, size_t i, bool a
         return HZP_OK;
     double w = json_number_value(weight);
     snprintf(param, sizeof(param), "%s[%zu].weight", list, i);
-    if (!json_is_number(weight) || !(w == 0 || (w >= HZP_WEIGHT_MIN && w <= HZP_WEIGHT_MAX)))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be 0, or a number from %g to %g",
+    if (!json_is_number(weight) || !hzp_weight_valid(w))
+        return hzp_fail_param(reterr, HZP_EINVAL, param,
+                              "%s must be 0, or a number from %g to %g, or the negative of one",
                               param, HZP_WEIGHT_MIN, HZP_WEIGHT_MAX);
-    if (!assistant && w > 0)
+    if (!assistant && w != 0)
         return hzp_fail_param(reterr, HZP_EINVAL, param,
                               "%s: only what the assistant says is learned", param);
     *ret = (float)w;
@@ -210,7 +216,7 @@ static int add_text(struct maker *m, const struct hzp_jinja_output *text, const 
 
 static void add_part(struct maker *m, size_t from, size_t to, float weight)
 {
-    if (weight > 0 && to > from)
+    if (weight != 0 && to > from)
         m->part[m->parts++] = (struct part){from, to, weight};
 }
 
@@ -227,7 +233,7 @@ static int from_spans(struct maker *m, struct hzp_learned_texts *ret)
         HZP_TRY(weight_of(m, i, &w));
         if (!is_assistant(m, i))
             continue;
-        if (--left == 0 && w > 0) /* earlier ones may be there without their reasoning */
+        if (--left == 0 && w != 0) /* earlier ones may be there without their reasoning */
             HZP_TRY(check_learned(m, i, &m->whole));
         if (!paired && w != 1)
             return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",

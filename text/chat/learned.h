@@ -22,10 +22,11 @@
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* A message's weight, if not 0: an update divides by the sum of its weights, so what matters is how
- * they compare. */
+/* The magnitude of a weight that is not 0.  Below 0: what is learned becomes less likely.  By
+ * default an update divides by the sum of these magnitudes, so what matters is how they compare. */
 #define HZP_WEIGHT_MIN 0.001
 #define HZP_WEIGHT_MAX 1000.0
+bool hzp_weight_valid(double w); /* 0 is */
 
 struct hzp_learned_text {
     struct hzp_tokens tokens;

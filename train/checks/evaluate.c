@@ -71,10 +71,10 @@ static int add(struct hzp_evaluator *e, const struct hzp_version *v, const struc
     for (int32_t at = 0; at + 1 < s->count; at += e->micro->rows_max) {
         int32_t piece = HZP_MIN(s->count - at, e->micro->rows_max + 1);
         const float *weight = s->weight ? s->weight + at : NULL;
-        int r = hzp_micro_add_weighted(e->micro, s->token + at, s->learn + at, weight, piece);
+        int r = hzp_micro_add_losses(e->micro, s->token + at, s->learn + at, weight, NULL, piece);
         if (r == HZP_EBUSY) {
             HZP_TRY(compute(e, v));
-            r = hzp_micro_add_weighted(e->micro, s->token + at, s->learn + at, weight, piece);
+            r = hzp_micro_add_losses(e->micro, s->token + at, s->learn + at, weight, NULL, piece);
         }
         HZP_TRY(r);
     }

@@ -71,7 +71,7 @@ static bool fill(struct hzp_gate_check *g)
         if (micro->docs && (config->tag[g->at] != g->tag || micro->rows + s->count - 1 > packed))
             break;
         g->tag = config->tag[g->at];
-        if (hzp_micro_add_weighted(micro, s->token, s->learn, s->weight, s->count) == HZP_EBUSY)
+        if (hzp_micro_add_losses(micro, s->token, s->learn, s->weight, NULL, s->count) == HZP_EBUSY)
             break;
     }
     return micro->learned > 0;

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { DRAWS_MAX = 65536 /* most samples in one update */ };
@@ -40,7 +41,7 @@ static void count_sample(struct hzp_draw *d, const struct hzp_sample *sample)
     for (int32_t i = 1; i < sample->count; i++)
         if (sample->learn[i]) {
             learned++;
-            d->weight_sum += sample->weight ? (double)sample->weight[i] : 1;
+            d->weight_sum += sample->weight ? fabs((double)sample->weight[i]) : 1;
         }
     d->samples++;
     d->rows += sample->count - 1;
@@ -124,7 +125,7 @@ static void write_works(struct hzp_draw *d, struct hzp_micro *micro)
             const struct hzp_sample *s = d->sample[i];
             if (d->bin[i] != bin)
                 continue;
-            int r = hzp_micro_add_weighted(micro, s->token, s->learn, s->weight, s->count);
+            int r = hzp_micro_add_losses(micro, s->token, s->learn, s->weight, s->how, s->count);
             HZP_ASSERT(r >= 0);
         }
         hzp_works_add(&d->works, &(struct hzp_work){.kind = HZP_WORK_MICRO, .first = bin == 0},

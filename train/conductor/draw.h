@@ -19,7 +19,7 @@ struct hzp_draw {
     int32_t count, bins, room;
     /* samples in micro-batches, but the sequence numbers of all */
     int32_t samples, rows, learned_tokens;
-    double weight_sum; /* weights of the learned tokens, 1 each by default */
+    double weight_sum; /* sum of |weight| of the learned tokens, 1 each by default */
     int64_t first_sequence, last_sequence;
     struct hzp_works works; /* the micro-batches, for a learner */
 };

@@ -67,9 +67,11 @@
 
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
-    int64_t optimizer_step; /* from 1 */
-    double loss;            /* weighted mean over its learned tokens, before the update */
-    double grad_norm;
+    int64_t optimizer_step;        /* from 1 */
+    double loss;                   /* weighted mean over its learned tokens, before the update */
+    double divisor;                /* of the sum of gradients, as the recipe says */
+    double grad_norm;              /* after that division */
+    struct hzp_ratio_stats ratios; /* of the micro-batches that this rank computed */
     float lr;
     int32_t learned_tokens, rows, samples;
     uint64_t device_ns, wall_ns; /* the update's device time, and time from begin to end */
@@ -161,7 +163,8 @@ struct hzp_trainer_stats {
     int64_t optimizer_step; /* the newest */
     uint64_t updates, skipped, learned_tokens, device_ns;
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
-    double loss, grad_norm; /* the newest update's */
+    double loss, grad_norm; /* the newest update's, as are ratios */
+    struct hzp_ratio_stats ratios;
     float lr;
     int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
     uint64_t dropped; /* those given up because the update was not finite twice */

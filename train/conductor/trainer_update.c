@@ -36,13 +36,16 @@ static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 static void begin_report(struct hzp_trainer *t)
 {
     const struct hzp_draw *d = t->draw;
-    t->now = (struct hzp_update_report){.samples = d->samples,
-                                        .rows = d->rows,
-                                        .learned_tokens = d->learned_tokens,
-                                        .first_sequence = d->first_sequence,
-                                        .last_sequence = d->last_sequence,
-                                        .gate_before = NAN,
-                                        .gate_after = NAN};
+    t->now =
+        (struct hzp_update_report){.samples = d->samples,
+                                   .rows = d->rows,
+                                   .learned_tokens = d->learned_tokens,
+                                   .first_sequence = d->first_sequence,
+                                   .last_sequence = d->last_sequence,
+                                   .divisor = hzp_recipe_divisor(&t->config.recipe, d->weight_sum,
+                                                                 d->learned_tokens, d->samples),
+                                   .gate_before = NAN,
+                                   .gate_after = NAN};
     t->loss_sum = 0;
     t->weight_sum = d->weight_sum;
     t->begin_ns = hzp_now_ns();
@@ -122,7 +125,7 @@ static struct hzp_update_hyper hyper_of(struct hzp_trainer *t)
         .eps = recipe->eps,
         .decay = recipe->decay,
         .clip = recipe->clip,
-        .grad_scale = 1.0f / (float)t->weight_sum,
+        .grad_scale = 1.0f / (float)t->now.divisor,
         .t = (int32_t)HZP_MIN(next - t->reset_step, INT32_MAX),
     };
     if (recipe->optimizer == HZP_NADAM)
@@ -286,6 +289,7 @@ static void count_update(struct hzp_trainer *t)
     s->device_ns += t->now.device_ns;
     s->loss = t->now.loss;
     s->grad_norm = t->now.grad_norm;
+    s->ratios = t->now.ratios;
     s->lr = t->now.lr;
     if (!t->now.skipped)
         s->learned_tokens += (uint64_t)t->now.learned_tokens;
@@ -331,7 +335,8 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
     t->now.optimizer_step = t->learner->optimizer_step + 1;
     t->loss_sum = t->learner->update_loss;
     t->now.loss = t->loss_sum / t->weight_sum;
-    t->now.grad_norm = sqrt(result->sumsq) / t->weight_sum;
+    t->now.grad_norm = sqrt(result->sumsq) / t->now.divisor;
+    t->now.ratios = t->learner->update_ratios;
     if (hzp_learner_result(t->learner) == HZP_UPDATE_GOOD) {
         hzp_trainer_check(t, step);
         return;

@@ -255,6 +255,7 @@ int hzp_learner_deal(struct hzp_learner *l, const struct hzp_works *works,
     hzp_works_receive(&l->deal, works->data, works->bytes, works->count);
     l->bin = 0;
     l->loss_sum = 0;
+    l->ratios = (struct hzp_ratio_stats){0};
     hzp_learner_hold(l);
     return build_micro(l, reterr);
 }
@@ -268,6 +269,7 @@ static bool end_micro(struct hzp_learner *l)
                   (uint64_t)(l->bin + (x ? hzp_collectives_position(x) : 0)));
     for (int32_t i = 0; i < l->micro->learned; i++)
         loss += (double)l->micro->loss.value[i];
+    hzp_loss_ratios(&l->micro->loss, l->micro->learned, &l->ratios);
     if (x)
         hzp_collectives_note_loss(x, loss);
     else
@@ -346,6 +348,7 @@ static void begin_tail(struct hzp_learner *l, uint64_t last_step)
 /* True: the update is in its tail. */
 static bool end_update(struct hzp_learner *l, uint64_t last_step)
 {
+    l->update_ratios = l->ratios;
     if (l->collectives) {
         begin_tail(l, last_step);
         return true;

@@ -47,6 +47,23 @@ int32_t hzp_recipe_rows(const struct hzp_recipe *r)
     return HZP_MAX(r->micro_rows, r->long_rows);
 }
 
+double hzp_recipe_divisor(const struct hzp_recipe *recipe, double weights, int64_t tokens,
+                          int64_t sequences)
+{
+    switch (recipe->divide) {
+    case HZP_DIVIDE_TOKENS:
+        return (double)tokens;
+    case HZP_DIVIDE_SEQUENCES:
+        return (double)sequences;
+    case HZP_DIVIDE_CONSTANT:
+        return (double)recipe->divide_by;
+    case HZP_DIVIDE_NONE:
+        return 1;
+    default:
+        return weights;
+    }
+}
+
 int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
 {
     const struct {
@@ -70,6 +87,9 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
             return hzp_fail_param(reterr, HZP_EINVAL, range[i].name,
                                   "%s is %g; it must be from %g to %g", range[i].name,
                                   range[i].value, range[i].low, range[i].high);
+    if (r->divide == HZP_DIVIDE_CONSTANT && !(r->divide_by > 0 && r->divide_by <= 1e9f))
+        return hzp_fail_param(reterr, HZP_EINVAL, "divide",
+                              "divide is %g; it must be above 0, up to 1e9", (double)r->divide_by);
     if (r->schedule == HZP_LR_COSINE && r->total_steps < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "total_steps",
                               "a cosine schedule needs its last step");

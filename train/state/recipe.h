@@ -12,6 +12,15 @@
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
 enum hzp_optimizer { HZP_ADAMW, HZP_NADAM };
 
+/* What an update divides the sum of its gradients by. */
+enum hzp_divide {
+    HZP_DIVIDE_WEIGHTS,   /* the sum of |weight| of its learned tokens */
+    HZP_DIVIDE_TOKENS,    /* their number */
+    HZP_DIVIDE_SEQUENCES, /* the number of samples that have any */
+    HZP_DIVIDE_CONSTANT,  /* divide_by */
+    HZP_DIVIDE_NONE
+};
+
 struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
     enum hzp_optimizer optimizer;
@@ -26,7 +35,13 @@ struct hzp_recipe {
     enum hzp_recompute recompute, recompute_long; /* of usual and of longer micro-batches */
     int32_t publish_every;                        /* updates per version, >= 1 */
     enum hzp_dtype moment_type;
+    enum hzp_divide divide;
+    float divide_by; /* CONSTANT: > 0 */
 };
+
+/* The divisor of an update of all ranks together, > 0. */
+double hzp_recipe_divisor(const struct hzp_recipe *recipe, double weights, int64_t tokens,
+                          int64_t sequences);
 
 /* The learning rate of optimizer step t (from 1): linear warm-up to lr over warmup_steps, then
  * constant, or a cosine down to lr * lr_floor at total_steps. */

@@ -107,9 +107,10 @@ static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
 };
 
 /* A sample with room for its arrays; NULL: out of memory. */
-static struct hzp_sample *sample_alloc(int32_t count, bool weighted)
+static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses)
 {
-    size_t each = sizeof(int32_t) + 1 + (weighted ? sizeof(float) : 0);
+    size_t n = (size_t)HZP_MAX(count, 0), words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
+    size_t each = words * sizeof(int32_t) + 1;
     struct hzp_sample *sample = malloc(sizeof(*sample) + (size_t)count * each);
     if (!sample)
         return NULL;
@@ -119,30 +120,41 @@ static struct hzp_sample *sample_alloc(int32_t count, bool weighted)
     sample->count = count;
     sample->token = (int32_t *)(void *)(sample + 1);
     sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
-    sample->learn = (uint8_t *)(sample->token + (weighted ? 2 : 1) * (size_t)count);
+    sample->how =
+        losses ? (struct hzp_row_loss *)(void *)(sample->token + (weighted ? 2 : 1) * n) : NULL;
+    sample->learn = (uint8_t *)(sample->token + words * n);
     return sample;
 }
 
-struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
-                                              const float *weight, int32_t count)
+struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
+                                            const float *weight, const struct hzp_row_loss *how,
+                                            int32_t count)
 {
     HZP_ASSERT(count >= 0);
     bool weighted = false;
     for (int32_t i = 0; weight && i < count; i++)
         weighted |= learn[i] && weight[i] != 1;
-    struct hzp_sample *sample = sample_alloc(count, weighted);
+    struct hzp_sample *sample = sample_alloc(count, weighted, how && count);
     if (!sample || !count)
         return sample;
     memcpy(sample->token, token, (size_t)count * sizeof(*token));
     memcpy(sample->learn, learn, (size_t)count);
     for (int32_t i = 0; weighted && i < count; i++)
         sample->weight[i] = learn[i] ? weight[i] : 1;
+    for (int32_t i = 0; how && i < count; i++)
+        sample->how[i] = learn[i] ? how[i] : (struct hzp_row_loss){.inv_temperature = 1};
     return sample;
+}
+
+struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
+                                              const float *weight, int32_t count)
+{
+    return hzp_sample_create_losses(token, learn, weight, NULL, count);
 }
 
 struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
 {
-    return hzp_sample_create_weighted(token, learn, NULL, count);
+    return hzp_sample_create_losses(token, learn, NULL, NULL, count);
 }
 
 void hzp_sample_destroy(struct hzp_sample *sample)
@@ -400,9 +412,23 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
 
 /* --- Samples ---------------------------------------------------------------------------------- */
 
-static size_t blob_size(int32_t count, bool weighted)
+/* The four sizes of a row differ, so they say what is in it. */
+static size_t blob_size(int32_t count, bool weighted, bool losses)
 {
-    return (size_t)count * (weighted ? 8 : 4) + HZP_DIV_UP((size_t)count, 8);
+    size_t words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
+    return (size_t)count * 4 * words + HZP_DIV_UP((size_t)count, 8);
+}
+
+/* False: no row of so many tokens has this size. */
+static bool parts_of(int32_t count, size_t size, bool *ret_weighted, bool *ret_losses)
+{
+    for (int i = 0; i < 4; i++)
+        if (size == blob_size(count, i & 1, i & 2)) {
+            *ret_weighted = count && i & 1;
+            *ret_losses = count && i & 2;
+            return true;
+        }
+    return false;
 }
 
 /* Words of the machine, and of four little-endian bytes each; both return what is behind. */
@@ -434,8 +460,11 @@ static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
     memset(blob, 0, bits);
     for (int32_t i = 0; i < sample->count; i++)
         blob[i / 8] |= (uint8_t)((sample->learn[i] ? 1 : 0) << i % 8);
+    blob += bits;
     if (sample->weight)
-        pack_words(sample->weight, sample->count, blob + bits);
+        blob = pack_words(sample->weight, sample->count, blob);
+    if (sample->how)
+        pack_words(sample->how, HZP_ROW_LOSS_WORDS * sample->count, blob);
 }
 
 static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
@@ -443,8 +472,11 @@ static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
     blob = unpack_words(blob, sample->count, sample->token);
     for (int32_t i = 0; i < sample->count; i++)
         sample->learn[i] = blob[i / 8] >> i % 8 & 1;
+    blob += HZP_DIV_UP((size_t)sample->count, 8);
     if (sample->weight)
-        unpack_words(blob + HZP_DIV_UP((size_t)sample->count, 8), sample->count, sample->weight);
+        blob = unpack_words(blob, sample->count, sample->weight);
+    if (sample->how)
+        unpack_words(blob, HZP_ROW_LOSS_WORDS * sample->count, sample->how);
 }
 
 /* FNV-1a of a sample's row. */
@@ -464,7 +496,7 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
                       struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s = log->statement[HZP_LOG_SQL_APPEND];
-    size_t size = blob_size(sample->count, sample->weight != NULL);
+    size_t size = blob_size(sample->count, sample->weight, sample->how);
     uint8_t *blob = malloc(size + 1);
     if (!blob || size > INT_MAX) {
         free(blob);
@@ -587,8 +619,8 @@ static bool is_sound(sqlite3_stmt *s)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
     size_t size = (size_t)sqlite3_column_bytes(s, 2);
-    if (count < 0 || count > INT_MAX / 8 ||
-        (size != blob_size((int32_t)count, false) && size != blob_size((int32_t)count, true)))
+    bool weighted, losses;
+    if (count < 0 || count > INT_MAX / 8 || !parts_of((int32_t)count, size, &weighted, &losses))
         return false;
     return sqlite3_column_type(s, 3) == SQLITE_NULL ||
            sqlite3_column_int64(s, 3) ==
@@ -603,8 +635,9 @@ int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct 
     if (!sound)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
                         (long long)number);
-    bool weighted = count && (size_t)sqlite3_column_bytes(s, 2) == blob_size((int32_t)count, true);
-    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted);
+    bool weighted, losses;
+    parts_of((int32_t)count, (size_t)sqlite3_column_bytes(s, 2), &weighted, &losses);
+    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted, losses);
     if (!sample)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory for sample %lld", log->path,
                         (long long)number);

@@ -22,7 +22,8 @@ struct hzp_sample {
     int32_t passes; /* those that the log's newest checkpoint contains; 0: of a new sample */
     bool learned;   /* from one of them at least: it was not given up in all */
     int32_t *token; /* [count], owned */
-    float *weight;  /* [count] how much a token's loss counts, finite and > 0; NULL: each 1 */
+    float *weight;  /* [count] how much a token's loss counts, finite, not 0; NULL: each 1 */
+    struct hzp_row_loss *how; /* [count] the loss of a token; NULL: cross-entropy */
     uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
 };
 
@@ -32,6 +33,11 @@ struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn,
  * none. */
 struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
                                               const float *weight, int32_t count);
+/* The same; how [count], valid (nanobatch/model/loss.h) where learn is 1, and read there.  NULL: the
+ * sample has none. */
+struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
+                                            const float *weight, const struct hzp_row_loss *how,
+                                            int32_t count);
 void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
 
 struct hzp_sample_log;

@@ -426,7 +426,9 @@ static const struct hzp_field policy[] = {
      "{\"type\": \"number\", \"minimum\": 0, \"maximum\": 100}"},
     END};
 
+#define COLUMN "{\"anyOf\": [{\"type\": \"number\"}, {\"type\": \"array\"}]}"
 static const struct hzp_field example[] = {
+    {"advantages", JSON, NULL, USED, "with a loss: of each token, or one number for all", COLUMN},
     {"chat_template_kwargs", JSON, NULL, USED, "with messages: further variables of the template",
      "{\"type\": \"object\"}"},
     {"completion", TEXT, NULL, USED, "what is learned behind prompt", NULL},
@@ -440,15 +442,22 @@ static const struct hzp_field example[] = {
     {"input", TEXT, NULL, USED, "alpaca's form: input of the instruction", NULL},
     {"instruction", TEXT, NULL, USED, "alpaca's form: the instruction", NULL},
     {"learn", JSON, NULL, USED, "which of the tokens are learned", "{\"type\": \"array\"}"},
+    {"logprobs", JSON, NULL, USED, "with a loss: of the tokens, by the model that drew them",
+     COLUMN},
+    {"loss", JSON, NULL, USED, "with tokens: kind, low, high, beta, kl, temperature",
+     "{\"type\": \"object\"}"},
     {"messages", JSON, NULL, USED, "what the assistant says is learned", MESSAGES},
     {"output", TEXT, NULL, USED, "alpaca's form: the answer, which is learned", NULL},
     {"prompt", TEXT, NULL, USED, "what stands before completion", NULL},
+    {"reference_logprobs", JSON, NULL, USED, "with loss.kl: of the tokens, by another model",
+     COLUMN},
     {"system", TEXT, NULL, USED, "with messages, conversations, alpaca: what stands before them",
      NULL},
     {"text", TEXT, NULL, USED, "all of it is learned", NULL},
     {"tokens", JSON, NULL, USED, "as given", "{\"type\": \"array\"}"},
     {"tools", JSON, NULL, USED, "with messages: tools for the template, or their JSON as a text",
      "{\"anyOf\": [{\"type\": \"array\"}, {\"type\": \"string\"}]}"},
+    {"weights", JSON, NULL, USED, "with tokens: how much each counts, of either sign", COLUMN},
     END};
 
 static const struct hzp_field job_query[] = {
