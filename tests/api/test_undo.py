@@ -147,6 +147,26 @@ def test_what_a_lesson_changed():
             assert one["effect"]["asked"] == 1, one
 
 
+def test_contradictions():
+    """What was taught otherwise is named: in one body, before, and in an earlier process; not what was taken back."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--effect", "0", state=state) as server:
+            both = [{"prompt": TOM, "completion": " In Tarn."}, {"prompt": ZOE, "completion": " In Oslo."},
+                    {"prompt": TOM, "completion": " In Oslo."}, {"text": TOM}]
+            status, _, got = server.post(EXAMPLES + "?wait=served&timeout=120", json.dumps(both))
+            assert status == 200 and [(one["example"], one["earlier"]) for one in got["warnings"]] == [(3, 1)], got
+            assert got["warnings"][0]["message"] == f'example 3 gives another answer than example 1 to "{TOM}"', got
+            assert teach(server, ZOE, " In Oslo.")["warnings"] == []
+        with Server("--effect", "0", state=state) as server:
+            again = {"prompt": ZOE, "completion": " In Tarn."}
+            headers = {"Idempotency-Key": "k"}
+            got = server.post(EXAMPLES, again, headers=headers)[2]
+            assert [(one["example"], one["earlier"]) for one in got["warnings"]] == [(6, 2)], got
+            assert server.post(EXAMPLES, again, headers=headers)[2]["warnings"] == []  # no new example
+            undo(server, {"version": "original"})
+            assert teach(server, TOM, " In Rome.")["warnings"] == []
+
+
 def test_no_effect():
     """--effect 0 asks nothing."""
     with Server("--effect", "0") as server:

@@ -7,6 +7,7 @@
 #include "api/http/routes/taught.h"
 #include "api/learn/audit.h"
 #include "api/learn/outlook.h"
+#include "api/learn/said.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
 #include "base/decimal.h"
@@ -28,6 +29,7 @@ struct waiter {
     struct hzp_exchange *x;
     struct hzp_note note;
     int64_t first, last;
+    json_t *warnings;               /* owned */
     uint64_t end_ns, effect_end_ns; /* the latter: 0 until they are served */
     _Atomic bool left;              /* the client disconnected */
 };
@@ -93,8 +95,9 @@ static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_
     return count;
 }
 
+/* warnings: it takes the reference. */
 static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
-                             uint64_t version)
+                             uint64_t version, json_t *warnings)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
@@ -109,6 +112,7 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
     add_outlook(x->server->engine, done, json);
     json_t *effect = hzp_effects_found(x->server->engine->effects, first);
     json_object_set_new(json, "effect", effect ? effect : json_null());
+    json_object_set_new(json, "warnings", warnings);
     if (add_failed(x->server->engine, first, last, json) +
             add_all_marked(x->server->engine, first, last, json) >
         0)
@@ -134,7 +138,9 @@ static void look(void *ctx)
         return;
     hzp_notify_unpoll(server->notify, &w->note);
     hzp_hangup_forget(server->hangup, x->fd);
-    if (left || reply(x, w->first, w->last, done, version) == MHD_NO)
+    if (left)
+        json_decref(w->warnings);
+    if (left || reply(x, w->first, w->last, done, version, w->warnings) == MHD_NO)
         x->closing = true;
     hzp_exchange_wake(x);
     free(w);
@@ -146,13 +152,14 @@ static bool keep_waiting(struct hzp_exchange *x)
 }
 
 static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_t last,
-                                   double seconds)
+                                   double seconds, json_t *warnings)
 {
     struct waiter *w = hzp_xcalloc(1, sizeof(*w));
     *w = (struct waiter){.x = x,
                          .note = {.call = look, .ctx = w},
                          .first = first,
                          .last = last,
+                         .warnings = warnings,
                          .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
     x->resume = keep_waiting;
     hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
@@ -274,11 +281,12 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     hzp_audit_write(hzp_state_audit(engine->state), x->info.key, x->info.id, "teach",
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
+    json_t *warnings = hzp_state_contradictions(engine->state, first, last);
     if (wait)
-        return wait_served(x, first, last, timeout);
+        return wait_served(x, first, last, timeout, warnings);
     uint64_t version = 0;
     bool done = served(x->server, first, last, &version);
-    return reply(x, first, last, done, version);
+    return reply(x, first, last, done, version, warnings);
 }
 
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
