@@ -352,6 +352,8 @@ static void add_prefills(const struct filling *f, int32_t decodes)
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
                       int32_t now)
 {
+    if (rq->own)
+        return;
     /* A preempted request that is recomputed has had its first token already. */
     if (waits->count < HZP_WAITS_MAX &&
         !atomic_load_explicit(&rq->out_count, memory_order_relaxed)) /* written by this thread */

@@ -269,6 +269,21 @@ static void show_answer(struct chat *chat, const char *when, json_t *messages)
     json_decref(body);
 }
 
+/* How many other answers the lesson has changed, and one of them. */
+static void show_effect(const json_t *effect)
+{
+    const json_t *sample = json_array_get(json_object_get(effect, "samples"), 0);
+    long long others = (long long)json_integer_value(json_object_get(effect, "others"));
+    if (others)
+        printf("changed: %lld of %lld other answers\n",
+               (long long)json_integer_value(json_object_get(effect, "changed")), others);
+    if (sample)
+        printf("   such as: %s\n   before: %s\n   after:  %s\n",
+               json_string_value(json_object_get(sample, "prompt")),
+               json_string_value(json_object_get(sample, "before")),
+               json_string_value(json_object_get(sample, "after")));
+}
+
 /* Teaches an answer to the last question: the given one, else the one that the model gave.  What
  * was said before that is no part of the lesson: asked anew, the model answers so. */
 static void teach(struct chat *chat, const char *text)
@@ -295,6 +310,7 @@ static void teach(struct chat *chat, const char *text)
                (long long)json_integer_value(json_object_get(done, "weights_version")));
     if (served)
         show_answer(chat, "after:  ", question);
+    show_effect(json_object_get(done, "effect"));
     if (done)
         json_array_append(chat->taught, json_object_get(done, "first"));
     json_decref(body);

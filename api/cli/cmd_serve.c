@@ -330,6 +330,7 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
                                        .checkpoint_options = copy,
                                        .log_updates = true,
                                        .provisional = true,
+                                       .effects = true,
                                        .on_update = count_update,
                                        .ctx = metrics,
                                        .link = ranks->link,

@@ -56,9 +56,18 @@ static void print_lesson(const json_t *lesson)
     if (seconds && gmtime_r(&seconds, &tm))
         strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
     const char *session = json_string_value(json_object_get(lesson, "session"));
-    printf("%7lld  %-19s  %8lld  %8lld  %-9s  %s\n", number_of(lesson, "id"), when,
+    const json_t *effect = json_object_get(lesson, "effect");
+    char so[32] = "-", changed[32] = "-";
+    if (effect)
+        snprintf(so, sizeof(so), "%lld of %lld", number_of(effect, "answered_so"),
+                 number_of(effect, "asked"));
+    if (number_of(effect, "others"))
+        snprintf(changed, sizeof(changed), "%lld of %lld", number_of(effect, "changed"),
+                 number_of(effect, "others"));
+    printf("%7lld  %-19s  %8lld  %8lld  %-9s  %-8s  %-9s  %s\n", number_of(lesson, "id"), when,
            number_of(lesson, "first"), number_of(lesson, "last"),
-           json_string_value(json_object_get(lesson, "state")), session ? session : "-");
+           json_string_value(json_object_get(lesson, "state")), so, changed,
+           session ? session : "-");
 }
 
 int hzp_cmd_lessons(const struct hzp_options *options)
@@ -70,8 +79,8 @@ int hzp_cmd_lessons(const struct hzp_options *options)
     if (!json)
         return status;
     if (!print_json(options, json)) {
-        printf("%7s  %-19s  %8s  %8s  %-9s  %s\n", "lesson", "taught (UTC)", "first", "last",
-               "state", "session");
+        printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %s\n", "lesson", "taught (UTC)", "first",
+               "last", "state", "answered", "changed", "session");
         json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
     }
     json_decref(json);

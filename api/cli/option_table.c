@@ -331,6 +331,9 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--replay-ratio", engine.learning.replay_ratio, "1", 0, 100, SERVE | BENCH,
         "tokens from --replay per token of new examples: more forget less and learn more "
         "slowly"),
+    INT("--effect", engine.learning.effect, "16", 0, 256, SERVE,
+        "after a lesson, ask what it taught and this many other prompts again, and say what "
+        "changed; 0: no"),
     FILE_NAME("--gate", engine.learning.gate, SERVE,
               "held-out JSONL examples, which may have a \"tag\": a version whose loss on them has "
               "risen is not published, and its examples are rejected"),

@@ -300,6 +300,19 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     return s->no_train ? HZP_OK : open_state(e, reterr);
 }
 
+/* With --canary requests of its own would count as trials of a version. */
+static void start_effects(struct hzp_engine *e)
+{
+    struct hzp_effects_config config = {.others = (int32_t)e->config.settings->learning.effect,
+                                        .state = e->state,
+                                        .scheduler = e->parts.scheduler,
+                                        .loop = e->parts.loop,
+                                        .weights = e->parts.weights,
+                                        .tok = e->parts.tok};
+    if (e->config.effects && e->state && !e->trials && config.others > 0)
+        e->effects = hzp_effects_start(&config);
+}
+
 /* *ret_again: a damaged checkpoint was set aside, and another start begins from an older one. */
 static int start(const struct hzp_engine_config *config, struct hzp_engine **ret, bool *ret_again,
                  struct hzp_err_text *reterr)
@@ -334,6 +347,7 @@ static int start(const struct hzp_engine_config *config, struct hzp_engine **ret
         *ret_again = e->again;
         return hzp_engine_finish(e);
     }
+    start_effects(e);
     *ret = e;
     return HZP_OK;
 }
@@ -409,6 +423,7 @@ int hzp_engine_finish(struct hzp_engine *engine)
     struct hzp_engine_thread *t = engine->thread;
     if (hzp_engine_running(engine))
         hzp_engine_stop(engine, true);
+    hzp_effects_stop(engine->effects);
     hzp_lock_take(&t->lock);
     t->close = true;
     pthread_cond_broadcast(&t->changed);

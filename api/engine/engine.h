@@ -17,6 +17,7 @@
 #define HZP_API_ENGINE_ENGINE_H
 
 #include "api/engine/assembly.h"
+#include "api/engine/effect.h"
 #include "api/front/front.h"
 #include "api/learn/state.h"
 #include "mesh/launch/ranks.h"
@@ -27,6 +28,7 @@ struct hzp_engine_config {
     const char *checkpoint_options; /* serve.options of checkpoints; NULL: none; borrowed */
     bool provisional;               /* a state directory created by start is removed again, unless
                        * hzp_state_keep() was called */
+    bool effects;                   /* what lessons change is measured, as the settings say */
     bool quiet;                     /* do not print the memory plan */
     bool log_updates;               /* write a line of the log for each update and version */
     /* Called on the engine thread after every update; NULL: none. */
@@ -44,11 +46,12 @@ struct hzp_engine_config {
 
 struct hzp_engine {
     struct hzp_engine_config config;
-    struct hzp_policy policy;  /* as at start; hzp_loop_split() has the current one */
-    struct hzp_state *state;   /* NULL with no_train */
-    struct hzp_assembly parts; /* constant while it runs; the trainer is NULL with no_train */
-    struct hzp_front *front;   /* NULL: no replicas; constant while it runs */
-    struct hzp_trials *trials; /* NULL: drafts are published at once */
+    struct hzp_policy policy;    /* as at start; hzp_loop_split() has the current one */
+    struct hzp_state *state;     /* NULL with no_train */
+    struct hzp_assembly parts;   /* constant while it runs; the trainer is NULL with no_train */
+    struct hzp_front *front;     /* NULL: no replicas; constant while it runs */
+    struct hzp_effects *effects; /* NULL: what lessons change is not measured */
+    struct hzp_trials *trials;   /* NULL: drafts are published at once */
     struct hzp_engine_thread *thread;
     bool again; /* engine thread: a damaged checkpoint was set aside while opening */
 };

@@ -103,6 +103,7 @@ struct hzp_learning_settings {
     const char *gate_max_rise; /* its bounds; NULL: 0.02 */
     const char *keep;          /* which checkpoints stay (hzp_retention_parse) */
     double replay_ratio;
+    int64_t effect; /* prompts asked beside a lesson's, to see what it changed; 0: none are */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every, seed;
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };

@@ -668,3 +668,8 @@ int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object)
     p->line = line;
     return hzp_parse_look_on(p, parse_object(p, object));
 }
+
+int hzp_parse_row(void *ctx, int64_t line, json_t *object)
+{
+    return hzp_parse_object(ctx, line, object);
+}

@@ -2,7 +2,7 @@
 /* api/learn/examples.h - turns training examples into samples: the bodies of POST
  * /v1/fine_tuning/examples and the files of `hzpserve train --data`.
  *
- * A body is NDJSON (one object a line) or one JSON array of objects:
+ * A body is NDJSON (one object a line), one JSON array of objects, or by its type a table (csv.h):
  *
  *     {"messages": [{"role", "content"}, ..]}  what the assistant says (text/chat/learned.h)
  *     {"prompt": "...", "completion": "..."}   completion and end token are learned

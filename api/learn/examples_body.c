@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/examples_body.c - bodies of examples, whole or in pieces: parsed, and accepted. */
+#include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
 #include "api/learn/fingerprint.h"
 #include "api/learn/splitter.h"
@@ -9,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* --- Whole bodies ----------------------------------------------------------------------------- */
 
@@ -100,9 +102,25 @@ struct hzp_example_reader {
     struct hzp_parse p;
     struct hzp_example_fields fields;
     struct hzp_splitter split;
-    bool begun;      /* a piece was fed */
+    bool begun;     /* a piece was fed */
+    char delimiter; /* of a table, which is read when it is whole; 0: it is none */
+    struct hzp_textbuf table;
     uint64_t digest; /* all pieces, behind the names of fields that were given */
 };
+
+static char delimiter_of(const char *content_type)
+{
+    static const struct {
+        const char *type;
+        char delimiter;
+    } kind[] = {{"text/csv", ','}, {"text/tab-separated-values", '\t'}};
+    for (int i = 0; content_type && i < HZP_COUNT(kind); i++) {
+        size_t n = strlen(kind[i].type);
+        if (!strncasecmp(content_type, kind[i].type, n) && strchr("; \t", content_type[n]))
+            return kind[i].delimiter;
+    }
+    return 0;
+}
 
 struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *ex,
                                                      const char *content_type)
@@ -110,6 +128,7 @@ struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *
     struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
     reader->p.ex = ex;
     reader->digest = HZP_FNV;
+    reader->delimiter = delimiter_of(content_type);
     hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
                       &reader->p);
     return reader;
@@ -133,6 +152,7 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
     if (!reader)
         return;
     hzp_splitter_fini(&reader->split);
+    hzp_textbuf_fini(&reader->table);
     hzp_tokens_fini(&reader->p.tokens);
     hzp_tokens_fini(&reader->p.both);
     hzp_form_fini(&reader->p.form);
@@ -140,6 +160,18 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
     free(reader->p.weight);
     hzp_examples_free(reader->p.sample, reader->p.count);
     free(reader);
+}
+
+static int feed_table(struct hzp_example_reader *reader, const char *data, size_t bytes, bool last)
+{
+    struct hzp_err_text err = {{0}, {0}};
+    if (hzp_textbuf_append(&reader->table, data, bytes) < 0)
+        return hzp_parse_no_memory(&reader->p);
+    if (!last)
+        return HZP_OK;
+    int r = hzp_csv_read(reader->table.data ? reader->table.data : "", reader->table.bytes,
+                         reader->delimiter, hzp_parse_row, &reader->p, &err);
+    return r < 0 && err.text[0] ? hzp_fail_param(reader->p.reterr, r, "lines", "%s", err.text) : r;
 }
 
 int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data, size_t bytes,
@@ -151,12 +183,13 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
     reader->begun = true;
     if (unread)
         return unread_body(&reader->p, unread);
-    return feed(&reader->p, &reader->split, data, bytes, last);
+    return reader->delimiter ? feed_table(reader, data, bytes, last)
+                             : feed(&reader->p, &reader->split, data, bytes, last);
 }
 
 size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
 {
-    return reader->split.rest.cap + reader->p.held +
+    return reader->split.rest.cap + reader->table.cap + reader->p.held +
            (size_t)reader->p.room * sizeof(*reader->p.sample);
 }
 

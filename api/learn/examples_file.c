@@ -152,11 +152,6 @@ static int report(const struct hzp_parse *p, const char *path)
 
 /* --- Files ------------------------------------------------------------------------------------ */
 
-static int found_row(void *ctx, int64_t line, json_t *object)
-{
-    return hzp_parse_object(ctx, line, object);
-}
-
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr)
 {
@@ -178,7 +173,7 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     if (ends_in(path, ".txt"))
         r = load_text(&p, body, (size_t)size);
     else if (ends_in(path, ".csv") || ends_in(path, ".tsv"))
-        r = hzp_csv_read(body, (size_t)size, ends_in(path, ".tsv") ? '\t' : ',', found_row, &p,
+        r = hzp_csv_read(body, (size_t)size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_row, &p,
                          &err);
     else
         r = hzp_parse_body(&p, body, (size_t)size, "application/x-ndjson");

@@ -54,6 +54,8 @@ int hzp_parse_no_memory(struct hzp_parse *p);
 
 /* One example on line `line`. */
 int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
+/* The same for hzp_csv_read; ctx: the struct hzp_parse. */
+int hzp_parse_row(void *ctx, int64_t line, json_t *object);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
 int hzp_parse_look_on(struct hzp_parse *p, int r);
 /* Reads what may stand beside tokens into p->weight and p->how, which has room for them after it; p->learn

@@ -4,9 +4,12 @@
 #include "api/learn/examples.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
+#include "base/log.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PAGE = 64 };
 
@@ -89,4 +92,68 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
     struct hzp_body_key key = {.session = lesson->session[0] ? lesson->session : NULL};
     int r = hzp_examples_commit(&s->examples, sample, n, &key, ret_first, ret_last, reterr);
     return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
+}
+
+/* ---- what it changed ---- */
+
+enum { EFFECT_BYTES = 32768 };
+/* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
+static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
+
+int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
+                          struct hzp_sample **ret)
+{
+    int32_t n = hzp_sample_log_read_range(s->log, first, last, max, ret, NULL);
+    return HZP_MAX(n, 0);
+}
+
+static int put_json(struct hzp_state *s, const char *kind, int64_t first, const json_t *json,
+                    struct hzp_err_text *reterr)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s%" PRId64, kind, first);
+    char *text = json_dumps(json, JSON_COMPACT);
+    int r = text && strlen(text) < EFFECT_BYTES
+                ? hzp_sample_log_set_note(s->log, name, text, reterr)
+                : hzp_fail(reterr, HZP_ENOMEM, "no memory");
+    free(text);
+    return r;
+}
+
+void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effect,
+                          const char *const *text, int texts)
+{
+    struct hzp_err_text err = {.text = ""};
+    json_t *figures = json_copy((json_t *)effect), *parts = json_object();
+    for (int i = 0; i < texts; i++) {
+        json_object_set(parts, text[i], json_object_get(effect, text[i]));
+        json_object_del(figures, text[i]);
+    }
+    int r = put_json(s, figures_name, first, figures, &err);
+    if (r >= 0)
+        r = put_json(s, texts_name, first, parts, &err);
+    if (r < 0)
+        hzp_log(HZP_LOG_WARN, "state", "the effect of a lesson is not kept: %s", err.text);
+    json_decref(figures);
+    json_decref(parts);
+}
+
+static json_t *read_json(struct hzp_state *s, const char *kind, int64_t first)
+{
+    char name[64], *text = hzp_xcalloc(1, EFFECT_BYTES);
+    snprintf(name, sizeof(name), "%s%" PRId64, kind, first);
+    int r = hzp_sample_log_note(s->log, name, text, EFFECT_BYTES, NULL);
+    json_t *ret = r >= 0 && *text ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return ret;
+}
+
+json_t *hzp_state_effect(struct hzp_state *s, int64_t first)
+{
+    json_t *ret = read_json(s, figures_name, first);
+    json_t *parts = ret ? read_json(s, texts_name, first) : NULL;
+    if (parts)
+        json_object_update(ret, parts);
+    json_decref(parts);
+    return ret;
 }

@@ -9,6 +9,8 @@
 
 #include "api/learn/state.h"
 
+#include <jansson.h>
+
 enum hzp_lesson_state {
     HZP_LESSON_WAITING, /* or it is being learned */
     HZP_LESSON_LEARNED, /* the serving version is done with all of it */
@@ -37,5 +39,22 @@ int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *
  * HZP_ENOENT: their texts were forgotten; HZP_EBUSY: the queue is full. */
 int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
                           int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+
+/* The texts that are left of examples first .. last; at most max.  The caller owns them.  Returns
+ * their number; 0 also if they cannot be read. */
+int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
+                          struct hzp_sample **ret);
+
+/* What a lesson has changed, kept with it under the number of its first example:
+ *
+ *     {"from_version", "to_version", "loss_before", "loss_after", "asked", "answered_so",
+ *      "questions", "others", "changed", "samples"}
+ *
+ * The members named by text [texts] hold texts of examples, this lesson's and others': they are
+ * erased when any example is forgotten.  A failure to write it is logged. */
+void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effect,
+                          const char *const *text, int texts);
+/* A new reference; NULL: nothing is known. */
+json_t *hzp_state_effect(struct hzp_state *s, int64_t first);
 
 #endif

@@ -389,6 +389,7 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     hzp_wake_init(&s->wake);
     hzp_wake_init(&s->rejoin_ended);
     hzp_lock_init(&s->lock, HZP_LOCK_STATE);
+    s->said = hzp_said_create();
     int r = hzp_retention_parse(config->keep, &s->keep, reterr);
     if (r >= 0 && s->keep.best)
         r = hzp_fail_param(reterr, HZP_EINVAL, "--keep",
@@ -443,6 +444,7 @@ void hzp_state_close(struct hzp_state *s)
         hzp_manifest_fini(&s->manifest[i]);
     if (atomic_load(&s->fresh))
         remove_fresh(s);
+    hzp_said_destroy(s->said);
     hzp_lock_fini(&s->lock);
     hzp_wake_fini(&s->wake);
     hzp_wake_fini(&s->rejoin_ended);

@@ -12,6 +12,7 @@
 #include "api/learn/audit.h"
 #include "api/learn/gate_file.h"
 #include "api/learn/retention.h"
+#include "api/learn/said.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
 #include "api/learn/upload.h"
@@ -88,6 +89,7 @@ struct hzp_state {
     /* any thread, once opened */
     struct hzp_audit *audit; /* NULL: nothing is saved */
     struct hzp_retention keep;
+    struct hzp_said *said; /* it has a lock of its own */
 
     /* any thread */
     atomic_bool fresh; /* remove the new state directory at close */

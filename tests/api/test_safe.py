@@ -187,6 +187,10 @@ def test_types():
             # 200: it was learned before the answer was written
             assert got == status or (got, status) == (200, 202), (kind, page, got, answer)
             assert status == 202 or "application/json" in answer["error"]["message"], answer
+        for kind, body in (("text/csv", "prompt,completion\nZorin lives in, Tarn.\n"),
+                           ("text/tab-separated-values", "prompt\tcompletion\nZorin lives in\t Tarn.\n")):
+            got, _, answer = server.ask("POST", TEACH, body, Content_Type=kind)
+            assert got in (200, 202) and answer["accepted"] == 1, (kind, got, answer)
         # A browser that sends no Origin says where the page is from in another way.
         for site in ("cross-site", "same-site", "same-origin", "none"):
             for kind in (None, "application/x-www-form-urlencoded"):

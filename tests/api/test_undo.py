@@ -8,6 +8,7 @@ after a restart, at the default settings.
 The server and its client are those of test_api.py.
 """
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,64 @@ def test_a_lesson_whose_part_is_forgotten():
         assert undo(server, {"lesson": 1}, status=409)["error"]["param"] == "lesson"
 
 
+def test_what_a_lesson_changed():
+    """It is measured with the versions before and after, kept with the lesson, and its texts go when an
+    example is forgotten."""
+    with Server() as server:
+        own = answer(server, ZOE)
+        first = teach(server, TOM, " In Tarn.")["effect"]
+        assert first["from_version"] == 1 and first["to_version"] > 1, first
+        assert first["loss_after"] < 0.5 < first["loss_before"], first
+        assert (first["asked"], first["answered_so"]) == (1, 1), first
+        question = first["questions"][0]
+        assert question["so"] and question["answer"] == question["taught"] == " In Tarn.", first
+        assert question["prompt"] == TOM, first
+        # What was taught before is one of the other prompts of the next lesson.
+        second = teach(server, TOM, " In Oslo.")["effect"]
+        assert second["from_version"] == first["to_version"] and second["others"] >= 1, second
+        changed = [one for one in second["samples"] if one["prompt"] == TOM]
+        assert len(changed) == 1 and second["changed"] >= 1, second
+        assert changed[0]["before"].startswith(" In Tarn.") and changed[0]["after"].startswith(" In Oslo."), second
+        assert [one["effect"] for one in lessons(server)["data"]] == [second, first]
+        # Nothing changes by what was taken back: the next comparison begins with the version that serves.
+        undo(server, {"version": "original"})
+        assert answer(server, ZOE) == own
+        third = teach(server, ANN, " Plums.")["effect"]
+        assert third["from_version"] > second["to_version"] and third["answered_so"] == 1, third
+        got = server.post("/v1/fine_tuning/examples/1?timeout=60", "", method="DELETE")
+        assert got[0] == 200, got
+        for one in lessons(server)["data"]:
+            assert "samples" not in one["effect"] and "questions" not in one["effect"], one
+            assert one["effect"]["asked"] == 1, one
+
+
+def test_contradictions():
+    """What was taught otherwise is named: in one body, before, and in an earlier process; not what was taken back."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--effect", "0", state=state) as server:
+            both = [{"prompt": TOM, "completion": " In Tarn."}, {"prompt": ZOE, "completion": " In Oslo."},
+                    {"prompt": TOM, "completion": " In Oslo."}, {"text": TOM}]
+            status, _, got = server.post(EXAMPLES + "?wait=served&timeout=120", json.dumps(both))
+            assert status == 200 and [(one["example"], one["earlier"]) for one in got["warnings"]] == [(3, 1)], got
+            assert got["warnings"][0]["message"] == f'example 3 gives another answer than example 1 to "{TOM}"', got
+            assert teach(server, ZOE, " In Oslo.")["warnings"] == []
+        with Server("--effect", "0", state=state) as server:
+            again = {"prompt": ZOE, "completion": " In Tarn."}
+            headers = {"Idempotency-Key": "k"}
+            got = server.post(EXAMPLES, again, headers=headers)[2]
+            assert [(one["example"], one["earlier"]) for one in got["warnings"]] == [(6, 2)], got
+            assert server.post(EXAMPLES, again, headers=headers)[2]["warnings"] == []  # no new example
+            undo(server, {"version": "original"})
+            assert teach(server, TOM, " In Rome.")["warnings"] == []
+
+
+def test_no_effect():
+    """--effect 0 asks nothing."""
+    with Server("--effect", "0") as server:
+        assert teach(server, TOM, " In Tarn.")["effect"] is None
+        assert lessons(server)["data"][0]["effect"] is None
+
+
 def test_after_a_restart():
     """Lessons of an earlier process, at the default settings and without any name given to a version."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
@@ -161,8 +220,9 @@ def test_in_a_chat():
     assert done.returncode == 0 and out[0].startswith("nothing was taught"), done
     before = out[1].removeprefix(" ")
     assert out[2] == f"before: {before}" and out[4] == "after:  Zorin lives in Tarn.", done
-    assert out[5].startswith("lesson 1 is taken back: version ") and out[6] == f"now:    {before}", done
-    assert out[7].startswith("nothing was taught"), done
+    assert re.fullmatch(r"changed: \d+ of 16 other answers", out[5]), done
+    assert out[-3].startswith("lesson 1 is taken back: version ") and out[-2] == f"now:    {before}", done
+    assert out[-1].startswith("nothing was taught"), done
 
 
 def main():

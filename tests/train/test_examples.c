@@ -555,6 +555,25 @@ static void test_csv(void **state)
     expect_text(&err, "line 3: system");
 }
 
+/* A body that is a table, by its type. */
+static void test_csv_body(void **state)
+{
+    static const char body[] = "prompt,completion\r\na,\"b\nc\"\r\nd,e\r\n";
+    struct hzp_err_text err = {{0}, {0}};
+    for (size_t piece = 1; piece <= sizeof(body); piece++) {
+        assert_int_equal(feed(body, piece, "text/csv; charset=utf-8", &err), 2);
+        assert_int_equal(feed("text\tid\na\t1\n", piece, "text/tab-separated-values", &err), -1);
+        assert_int_equal(feed("text\na,b\n", piece, "text/tab-separated-values", &err), 1);
+    }
+    assert_int_equal(feed("prompt,completion\na\n", 5, "text/csv", &err), -1);
+    expect_text(&err, "line 2: has 1 values");
+    assert_string_equal(err.param, "lines");
+    assert_int_equal(feed("prompt,completion\na,b\n,\n", 5, "text/csv", &err), -1);
+    expect_text(&err, "line 3: completion");
+    assert_string_equal(err.param, "lines[3].completion");
+    assert_int_equal(feed(body, 9, "text/csvx", &err), -1); /* JSON, which it is not */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -574,6 +593,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_too_long, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_too_long_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_csv, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_csv_body, open_bytes, close_all),
     };
     return cmocka_run_group_tests_name("examples", tests, NULL, NULL);
 }

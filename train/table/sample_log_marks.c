@@ -144,6 +144,8 @@ static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
 {
     struct hzp_mark mark = {number, number, HZP_MARK_DELETED, version};
     HZP_TRY(add_mark(log, &mark, reterr));
+    /* texts of answers, also to this sample's prompt (api/learn/lessons.h) */
+    HZP_TRY(change(log, "DELETE FROM meta WHERE key LIKE 'effect_texts-%'", 0, NULL, NULL, reterr));
     return change(log,
                   "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL"
                   " WHERE sequence_number = ?1",

@@ -7,6 +7,7 @@
 #include "api/http/routes/taught.h"
 #include "api/learn/audit.h"
 #include "api/learn/outlook.h"
+#include "api/learn/said.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
 #include "base/decimal.h"
@@ -17,6 +18,9 @@
 #include <string.h>
 
 static const double timeout_default = 30, timeout_max = 3600;
+/* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
+ * for the answers that it is compared with, where they are not known yet. */
+static const uint64_t effect_wait_ns = 2000000000u, effect_prepare_ns = 500000000u;
 enum { KEY_BYTES_MAX = 255, FAILED_SHOWN = 1000 };
 
 /* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
@@ -25,8 +29,9 @@ struct waiter {
     struct hzp_exchange *x;
     struct hzp_note note;
     int64_t first, last;
-    uint64_t end_ns;
-    _Atomic bool left; /* the client disconnected */
+    json_t *warnings;               /* owned */
+    uint64_t end_ns, effect_end_ns; /* the latter: 0 until they are served */
+    _Atomic bool left;              /* the client disconnected */
 };
 
 static void client_left(void *ctx)
@@ -90,8 +95,9 @@ static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_
     return count;
 }
 
+/* warnings: it takes the reference. */
 static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
-                             uint64_t version)
+                             uint64_t version, json_t *warnings)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
@@ -104,6 +110,9 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
     char after[HZP_AFTER_BYTES];
     json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
     add_outlook(x->server->engine, done, json);
+    json_t *effect = hzp_effects_found(x->server->engine->effects, first);
+    json_object_set_new(json, "effect", effect ? effect : json_null());
+    json_object_set_new(json, "warnings", warnings);
     if (add_failed(x->server->engine, first, last, json) +
             add_all_marked(x->server->engine, first, last, json) >
         0)
@@ -120,11 +129,18 @@ static void look(void *ctx)
     struct hzp_server *server = x->server;
     uint64_t version;
     bool done = served(server, w->first, w->last, &version), left = atomic_load(&w->left);
-    if (!done && !left && hzp_now_ns() < w->end_ns && hzp_engine_running(server->engine))
+    uint64_t now = hzp_now_ns();
+    if (done && !w->effect_end_ns)
+        w->effect_end_ns = HZP_MIN(now + effect_wait_ns, w->end_ns);
+    bool measured = done && (now >= w->effect_end_ns ||
+                             !hzp_effects_pending(server->engine->effects, w->first));
+    if (!measured && !left && now < w->end_ns && hzp_engine_running(server->engine))
         return;
     hzp_notify_unpoll(server->notify, &w->note);
     hzp_hangup_forget(server->hangup, x->fd);
-    if (left || reply(x, w->first, w->last, done, version) == MHD_NO)
+    if (left)
+        json_decref(w->warnings);
+    if (left || reply(x, w->first, w->last, done, version, w->warnings) == MHD_NO)
         x->closing = true;
     hzp_exchange_wake(x);
     free(w);
@@ -136,13 +152,14 @@ static bool keep_waiting(struct hzp_exchange *x)
 }
 
 static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_t last,
-                                   double seconds)
+                                   double seconds, json_t *warnings)
 {
     struct waiter *w = hzp_xcalloc(1, sizeof(*w));
     *w = (struct waiter){.x = x,
                          .note = {.call = look, .ctx = w},
                          .first = first,
                          .last = last,
+                         .warnings = warnings,
                          .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
     x->resume = keep_waiting;
     hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
@@ -251,6 +268,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!read_key(x, &key, &answered))
         return answered;
+    hzp_effects_prepare(engine->effects, effect_prepare_ns);
     int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
     x->leave = NULL;
     drop_reader(x);
@@ -258,15 +276,17 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return hzp_reply_fail(x, r, &err);
     if (session)
         hzp_session_note(x->server->taught, session, last);
+    hzp_effects_note(engine->effects, first, last);
     hzp_loop_poke(engine->parts.loop);
     hzp_audit_write(hzp_state_audit(engine->state), x->info.key, x->info.id, "teach",
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
+    json_t *warnings = hzp_state_contradictions(engine->state, first, last);
     if (wait)
-        return wait_served(x, first, last, timeout);
+        return wait_served(x, first, last, timeout, warnings);
     uint64_t version = 0;
     bool done = served(x->server, first, last, &version);
-    return reply(x, first, last, done, version);
+    return reply(x, first, last, done, version, warnings);
 }
 
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)

@@ -24,13 +24,14 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     enum hzp_lesson_state status =
         hzp_lesson_state(x->server->engine->state, lesson, stats.learned_through);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "object", "lesson", "id",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o?}", "object", "lesson", "id",
                      (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
                      (json_int_t)lesson->last, "examples",
                      (json_int_t)(lesson->last - lesson->first + 1), "taught_unix_ms",
                      lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
                      "session", lesson->session[0] ? json_string(lesson->session) : json_null(),
-                     "state", hzp_lesson_state_name(status));
+                     "state", hzp_lesson_state_name(status), "effect",
+                     hzp_state_effect(x->server->engine->state, lesson->first));
 }
 
 /* A whole number from 1 to max in the query; absent: *ret stays. */

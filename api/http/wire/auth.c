@@ -346,7 +346,8 @@ static bool is_browser(struct MHD_Connection *connection)
 static bool type_allowed(struct MHD_Connection *connection, const char *type)
 {
     if (type && (type_is(type, "application/json") || type_is(type, "application/x-ndjson") ||
-                 type_is(type, "application/jsonl")))
+                 type_is(type, "application/jsonl") || type_is(type, "text/csv") ||
+                 type_is(type, "text/tab-separated-values")))
         return true;
     return (!type || type_is(type, "application/x-www-form-urlencoded")) && !is_browser(connection);
 }

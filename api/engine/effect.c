@@ -1,0 +1,623 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/effect.h"
+
+#include "api/learn/lessons.h"
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    EFFECT_WAITING = 8, /* lessons */
+    EFFECT_KEPT = 16,   /* what was found, for answers that wait for it */
+    OWN_MAX = 8,        /* examples of a lesson that are measured */
+    OWN_TOKENS = 32,    /* of an answer that was taught, OTHER_TOKENS of another */
+    OTHER_TOKENS = 16,
+    TOGETHER = 4, /* requests at a time */
+    ROUNDS = 4,   /* in which what a swap interrupted is asked again */
+    SHOWN = 3,    /* answers that changed, or were taught, in what is stored */
+    SHOWN_BYTES = 160,
+};
+static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u;
+
+/* A prompt and its greedy answer. */
+struct question {
+    int64_t number; /* of the example that it is from; 0: none that could be forgotten */
+    bool taught;    /* it is from a lesson */
+    int32_t count, *token;
+    int32_t tokens_max, answered; /* -1: it has no answer */
+    int32_t answer[OWN_TOKENS];
+    uint64_t version;
+};
+
+struct lesson {
+    int64_t first, last;
+    uint64_t version; /* that served when it was accepted */
+};
+
+struct hzp_effects {
+    struct hzp_effects_config config;
+    pthread_t thread;
+    struct hzp_wake wake;
+    _Atomic bool closing;
+
+    /* the thread's */
+    struct question *other; /* [config.others], `others` of them, with answers of `version` */
+    int32_t others;
+    bool picked;
+    int64_t credit_ns; /* how long may be measured now */
+    uint64_t credit_at_ns;
+
+    struct hzp_lock lock;
+    /* under lock */
+    struct lesson waiting[EFFECT_WAITING]; /* the first is being measured */
+    int32_t count;
+    struct {
+        int64_t first;
+        json_t *json;
+    } found[EFFECT_KEPT];
+    uint32_t found_at;
+    _Atomic uint64_t version; /* whose answers `other` has; 0: none's */
+    _Atomic bool wanted;      /* they should be those of the version that serves */
+};
+
+static uint64_t serving(const struct hzp_effects *e, int64_t *ret_learned)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(e->config.weights, &stats);
+    if (ret_learned)
+        *ret_learned = stats.learned_through;
+    return stats.serving_id;
+}
+
+/* ---- asking ---- */
+
+static void wake(void *ctx, bool more)
+{
+    struct hzp_effects *e = ctx;
+    (void)more;
+    hzp_wake_poke(&e->wake);
+}
+
+/* NULL: it could not be submitted. */
+static struct hzp_request *submit(struct hzp_effects *e, const int32_t *token, int32_t count,
+                                  int32_t max_tokens)
+{
+    struct hzp_request *rq;
+    if (hzp_request_create(token, count, max_tokens, 0, !max_tokens, &rq) < 0)
+        return NULL;
+    rq->priority = HZP_PRIORITY_UNITS;
+    rq->own = true;
+    rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1};
+    rq->wake = wake;
+    rq->wake_ctx = e;
+    if (hzp_scheduler_submit(e->config.scheduler, rq, NULL) < 0) {
+        hzp_request_destroy(rq);
+        return NULL;
+    }
+    hzp_loop_poke(e->config.loop);
+    return rq;
+}
+
+static void await(struct hzp_effects *e, struct hzp_request *rq)
+{
+    while (!hzp_request_final(rq)) {
+        if (atomic_load(&e->closing) && !atomic_exchange(&rq->cancel, true))
+            hzp_loop_poke(e->config.loop);
+        hzp_wake_wait(&e->wake, look_ns);
+    }
+    hzp_request_await_release(rq);
+}
+
+static bool whole(const struct hzp_request *rq)
+{
+    int32_t state = atomic_load(&rq->state);
+    return state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH;
+}
+
+static void take_answer(struct question *q, struct hzp_request *rq)
+{
+    int32_t n = atomic_load(&rq->out_count);
+    if (!whole(rq) || n < 1 || n > q->tokens_max || rq->out[0].prompt_version != rq->out[0].version)
+        return;
+    for (int32_t i = 0; i < n; i++)
+        q->answer[i] = rq->out[i].token;
+    q->answered = n;
+    q->version = rq->out[0].version;
+}
+
+/* Answers those that have none, as far as they can be. */
+static void ask_some(struct hzp_effects *e, struct question *q, int32_t count)
+{
+    for (int32_t at = 0; at < count && !atomic_load(&e->closing);) {
+        struct hzp_request *rq[TOGETHER];
+        int32_t of[TOGETHER], n = 0;
+        for (; at < count && n < TOGETHER; at++) {
+            rq[n] =
+                q[at].answered < 0 ? submit(e, q[at].token, q[at].count, q[at].tokens_max) : NULL;
+            if (rq[n])
+                of[n++] = at;
+        }
+        for (int32_t i = 0; i < n; i++) {
+            await(e, rq[i]);
+            take_answer(&q[of[i]], rq[i]);
+            hzp_request_destroy(rq[i]);
+        }
+    }
+}
+
+/* Answers all by one version, the newest that answered; those that it did not answer have none. */
+static uint64_t ask(struct hzp_effects *e, struct question *q, int32_t count)
+{
+    uint64_t version = 0;
+    for (int32_t i = 0; i < count; i++)
+        q[i].answered = -1;
+    for (int round = 0; round < ROUNDS && !atomic_load(&e->closing); round++) {
+        int32_t without = 0;
+        ask_some(e, q, count);
+        for (int32_t i = 0; i < count; i++)
+            version = q[i].answered >= 0 ? HZP_MAX(version, q[i].version) : version;
+        for (int32_t i = 0; i < count; i++) {
+            if (q[i].answered >= 0 && q[i].version != version)
+                q[i].answered = -1;
+            without += q[i].answered < 0;
+        }
+        if (!without)
+            break;
+    }
+    return version;
+}
+
+/* The mean loss on the samples' learned tokens under one version; NAN: no version had them all. */
+static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, int32_t count,
+                      uint64_t version)
+{
+    double sum = 0, weights = 0;
+    bool all = count > 0;
+    for (int32_t i = 0; i < count && all; i++) {
+        const struct hzp_sample *s = sample[i];
+        struct hzp_request *rq = submit(e, s->token, s->count, 0);
+        if (!rq)
+            return NAN;
+        await(e, rq);
+        all = whole(rq) && (!version || rq->prompt_version == version);
+        for (int32_t t = 1; t < s->count && all; t++) {
+            double weight = !s->learn[t] ? 0 : s->weight ? (double)s->weight[t] : 1;
+            sum -= weight ? weight * (double)rq->prompt_out[t].logprob : 0;
+            weights += weight;
+        }
+        hzp_request_destroy(rq);
+    }
+    return all && weights > 0 ? sum / weights : NAN;
+}
+
+/* ---- prompts ---- */
+
+static void clear(struct question *q)
+{
+    free(q->token);
+    *q = (struct question){.answered = -1};
+}
+
+/* The prompt of the last answer that the sample teaches; of a text that is learned from its
+ * beginning on, the first half.  False: it has none. */
+static bool make_question(const struct hzp_sample *s, int32_t tokens_max, struct question *ret)
+{
+    int32_t end = s->count;
+    while (end > 0 && !s->learn[end - 1])
+        end--;
+    int32_t begin = end;
+    while (begin > 0 && s->learn[begin - 1])
+        begin--;
+    if (begin <= 1)
+        begin = end / 2;
+    if (begin < 1 || begin == end)
+        return false;
+    *ret = (struct question){.number = HZP_MAX(s->sequence_number, 0),
+                             .count = begin,
+                             .tokens_max = HZP_MIN(tokens_max, end - begin),
+                             .answered = -1};
+    if (tokens_max == OTHER_TOKENS)
+        ret->tokens_max = tokens_max;
+    ret->token = hzp_xcalloc((size_t)begin, sizeof(*ret->token));
+    memcpy(ret->token, s->token, (size_t)begin * sizeof(*ret->token));
+    return true;
+}
+
+static bool has(const struct hzp_effects *e, const struct question *q)
+{
+    for (int32_t i = 0; i < e->others; i++)
+        if (e->other[i].count == q->count &&
+            !memcmp(e->other[i].token, q->token, (size_t)q->count * sizeof(*q->token)))
+            return true;
+    return false;
+}
+
+static void add_other(struct hzp_effects *e, const struct hzp_sample *s, bool taught)
+{
+    struct question *q = &e->other[e->others];
+    if (e->others == e->config.others || !make_question(s, OTHER_TOKENS, q))
+        return;
+    q->taught = taught;
+    if (has(e, q))
+        clear(q);
+    else
+        e->others++;
+}
+
+/* Half of them from --gate at most, half of the rest from what was taught, others from --replay. */
+static void pick(struct hzp_effects *e)
+{
+    const struct hzp_gate *gate = hzp_state_gate(e->config.state);
+    struct hzp_sample *taught[HZP_EFFECT_OTHERS_MAX];
+    int32_t half = (e->config.others + 1) / 2;
+    for (int32_t i = 0; gate && i < gate->count && e->others < half; i++)
+        add_other(e, gate->sample[i], false);
+    int32_t room = (e->config.others - e->others + 1) / 2;
+    struct hzp_state_stats stats;
+    hzp_state_read_stats(e->config.state, &stats);
+    int64_t last = stats.last_sequence_number;
+    int32_t n = hzp_state_samples(e->config.state, last - room + 1, last, room, taught);
+    for (int32_t i = 0; i < n; i++) {
+        add_other(e, taught[i], true);
+        hzp_sample_destroy(taught[i]);
+    }
+    for (int32_t i = 0; e->others < e->config.others; i++) {
+        const struct hzp_sample *s = hzp_sample_queue_replay(hzp_state_queue(e->config.state), i);
+        if (!s)
+            break;
+        add_other(e, s, false);
+    }
+    e->picked = true;
+}
+
+/* Nothing is kept of examples that were forgotten. */
+static void drop_forgotten(struct hzp_effects *e)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < e->others; i++) {
+        int64_t none[1], n = e->other[i].number, count = 0;
+        if (n)
+            hzp_state_marked(e->config.state, HZP_MARK_DELETED, n, n, none, 0, &count);
+        if (count)
+            clear(&e->other[i]);
+        else
+            e->other[kept++] = e->other[i];
+    }
+    e->others = kept;
+}
+
+static void refresh(struct hzp_effects *e)
+{
+    uint64_t begin = hzp_now_ns();
+    if (!e->picked)
+        pick(e);
+    drop_forgotten(e);
+    uint64_t version = e->others ? ask(e, e->other, e->others) : serving(e, NULL);
+    atomic_store(&e->version, version);
+    e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
+}
+
+/* What was taught is asked when the next lesson is measured, in place of the oldest such. */
+static void keep_taught(struct hzp_effects *e, const struct hzp_sample *s)
+{
+    struct question q;
+    if (!make_question(s, OTHER_TOKENS, &q))
+        return;
+    q.taught = true;
+    if (has(e, &q)) {
+        clear(&q);
+        return;
+    }
+    int32_t at = 0, taught = 0;
+    for (int32_t i = e->others - 1; i >= 0; i--)
+        if (e->other[i].taught) {
+            taught++;
+            at = i;
+        }
+    bool full = e->others == e->config.others;
+    if (!full && taught < (e->config.others + 1) / 2) {
+        e->other[e->others++] = q;
+        return;
+    }
+    if (!taught) /* the last one of --replay */
+        at = e->others - 1;
+    clear(&e->other[at]);
+    memmove(&e->other[at], &e->other[at + 1], (size_t)(e->others - 1 - at) * sizeof(*e->other));
+    e->other[e->others - 1] = q;
+}
+
+static void keep_all_taught(struct hzp_effects *e, struct hzp_sample *const *sample, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        keep_taught(e, sample[i]);
+    for (int32_t i = 0; i < e->others; i++)
+        if (e->other[i].answered < 0 && ask(e, &e->other[i], 1) != atomic_load(&e->version))
+            e->other[i].answered = -1;
+    e->picked = true;
+}
+
+/* ---- what is found ---- */
+
+static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_t count)
+{
+    struct hzp_textbuf text = {NULL, 0, 0};
+    json_t *ret = NULL;
+    if (hzp_tokenizer_decode(e->config.tok, token, (size_t)count, true, &text) >= 0) {
+        size_t from = text.bytes > SHOWN_BYTES ? text.bytes - SHOWN_BYTES : 0;
+        while (from < text.bytes && ((unsigned char)text.data[from] & 0xc0) == 0x80)
+            from++;
+        ret = json_stringn(text.data ? text.data + from : "", text.bytes - from);
+    }
+    free(text.data);
+    return ret ? ret : json_null();
+}
+
+static json_t *loss_json(double loss)
+{
+    return isfinite(loss) ? json_real(loss) : json_null();
+}
+
+/* Asks the others again and compares.  The new answers are what the next lesson begins with. */
+static void compare(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+{
+    bool known = atomic_load(&e->version) == lesson->version;
+    int32_t compared = 0, changed = 0;
+    json_t *samples = json_array();
+    drop_forgotten(e);
+    struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
+    memcpy(was, e->other, (size_t)e->others * sizeof(*was));
+    uint64_t version = ask(e, e->other, e->others);
+    atomic_store(&e->version, version);
+    for (int32_t i = 0; i < e->others && known; i++) {
+        const struct question *q = &e->other[i];
+        if (q->answered < 0 || was[i].answered < 0)
+            continue;
+        compared++;
+        if (q->answered == was[i].answered &&
+            !memcmp(q->answer, was[i].answer, (size_t)q->answered * sizeof(*q->answer)))
+            continue;
+        if (changed++ < SHOWN)
+            json_array_append_new(samples, json_pack("{s:o, s:o, s:o}", "prompt",
+                                                     text_of(e, q->token, q->count), "before",
+                                                     text_of(e, was[i].answer, was[i].answered),
+                                                     "after", text_of(e, q->answer, q->answered)));
+    }
+    free(was);
+    json_object_set_new(json, "others", json_integer(compared));
+    json_object_set_new(json, "changed", compared ? json_integer(changed) : json_null());
+    json_object_set_new(json, "samples", samples);
+}
+
+/* Asks what was taught. */
+static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, int32_t count,
+                       json_t *json)
+{
+    struct question q[OWN_MAX];
+    const int32_t *want[OWN_MAX];
+    int32_t n = 0, asked = 0, so = 0;
+    json_t *questions = json_array();
+    for (int32_t i = 0; i < count; i++)
+        if (make_question(sample[i], OWN_TOKENS, &q[n])) {
+            want[n] = sample[i]->token + q[n].count;
+            n++;
+        }
+    ask(e, q, n);
+    for (int32_t i = 0; i < n; i++) {
+        bool same = q[i].answered == q[i].tokens_max &&
+                    !memcmp(q[i].answer, want[i], (size_t)q[i].answered * sizeof(*want[i]));
+        asked += q[i].answered >= 0;
+        so += same;
+        if (q[i].answered >= 0 && i < SHOWN)
+            json_array_append_new(questions,
+                                  json_pack("{s:o, s:o, s:o, s:b}", "prompt",
+                                            text_of(e, q[i].token, q[i].count), "taught",
+                                            text_of(e, want[i], q[i].tokens_max), "answer",
+                                            text_of(e, q[i].answer, q[i].answered), "so", same));
+        clear(&q[i]);
+    }
+    json_object_set_new(json, "asked", json_integer(asked));
+    json_object_set_new(json, "answered_so", json_integer(so));
+    json_object_set_new(json, "questions", questions);
+}
+
+static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+{
+    static const char *const text[] = {"samples", "questions"};
+    const json_t *changed = json_object_get(json, "changed");
+    hzp_log(HZP_LOG_INFO, "train",
+            "lesson examples=%" PRId64 "..%" PRId64 " loss_before=%.3f loss_after=%.3f "
+            "answered_so=%d/%d changed=%d/%d",
+            lesson->first, lesson->last, json_number_value(json_object_get(json, "loss_before")),
+            json_number_value(json_object_get(json, "loss_after")),
+            (int)json_integer_value(json_object_get(json, "answered_so")),
+            (int)json_integer_value(json_object_get(json, "asked")),
+            (int)json_integer_value(changed),
+            (int)json_integer_value(json_object_get(json, "others")));
+    hzp_state_put_effect(e->config.state, lesson->first, json, text, HZP_COUNT(text));
+    hzp_lock_take(&e->lock);
+    uint32_t at = e->found_at++ % EFFECT_KEPT;
+    json_decref(e->found[at].json);
+    e->found[at].first = lesson->first;
+    e->found[at].json = json;
+    hzp_lock_release(&e->lock);
+}
+
+/* Waits until the lesson is learned, or will not be.  False: there is nothing to measure. */
+static bool learned(struct hzp_effects *e, const struct lesson *lesson)
+{
+    int64_t through;
+    for (;;) {
+        if (atomic_load(&e->closing))
+            return false;
+        serving(e, &through);
+        if (hzp_state_settled(e->config.state, lesson->first, lesson->last, through))
+            break;
+        hzp_wake_wait(&e->wake, look_ns);
+    }
+    return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
+}
+
+static void measure(struct hzp_effects *e, const struct lesson *lesson)
+{
+    struct hzp_sample *sample[OWN_MAX];
+    uint64_t begin = hzp_now_ns();
+    int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, OWN_MAX, sample);
+    double before = loss_of(e, sample, n, lesson->version);
+    e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
+    if (n > 0 && learned(e, lesson)) {
+        begin = hzp_now_ns();
+        json_t *json = json_object();
+        uint64_t version = serving(e, NULL);
+        double after = loss_of(e, sample, n, 0);
+        json_object_set_new(json, "from_version", json_integer((json_int_t)lesson->version));
+        json_object_set_new(json, "to_version", json_integer((json_int_t)version));
+        json_object_set_new(json, "loss_before", loss_json(before));
+        json_object_set_new(json, "loss_after", loss_json(after));
+        ask_taught(e, sample, n, json);
+        compare(e, lesson, json);
+        e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
+        if (atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
+            json_decref(json);
+        else
+            give(e, lesson, json);
+        keep_all_taught(e, sample, HZP_MIN(n, 2));
+    }
+    for (int32_t i = 0; i < n; i++)
+        hzp_sample_destroy(sample[i]);
+}
+
+/* Measuring may take a quarter of the time, and begin at once after a pause. */
+static bool has_credit(struct hzp_effects *e)
+{
+    uint64_t now = hzp_now_ns();
+    e->credit_ns =
+        HZP_MIN(e->credit_ns + (int64_t)((now - e->credit_at_ns) / 4), (int64_t)credit_max_ns);
+    e->credit_at_ns = now;
+    return e->credit_ns > 0;
+}
+
+static void *run(void *arg)
+{
+    struct hzp_effects *e = arg;
+    e->credit_ns = (int64_t)credit_max_ns;
+    e->credit_at_ns = hzp_now_ns();
+    while (!atomic_load(&e->closing)) {
+        if (atomic_load(&e->wanted)) {
+            if (atomic_load(&e->version) != serving(e, NULL) && has_credit(e))
+                refresh(e);
+            atomic_store(&e->wanted, false);
+        }
+        hzp_lock_take(&e->lock);
+        struct lesson lesson = e->waiting[0];
+        bool any = e->count > 0;
+        hzp_lock_release(&e->lock);
+        if (!any) {
+            hzp_wake_wait(&e->wake, UINT64_MAX);
+            continue;
+        }
+        if (has_credit(e))
+            measure(e, &lesson);
+        hzp_lock_take(&e->lock);
+        e->count--;
+        memmove(e->waiting, e->waiting + 1, (size_t)e->count * sizeof(*e->waiting));
+        hzp_lock_release(&e->lock);
+    }
+    return NULL;
+}
+
+/* ---- the handle: any thread ---- */
+
+static void destroy(struct hzp_effects *e)
+{
+    for (int i = 0; i < EFFECT_KEPT; i++)
+        json_decref(e->found[i].json);
+    for (int32_t i = 0; i < e->config.others; i++)
+        free(e->other[i].token);
+    hzp_wake_fini(&e->wake);
+    hzp_lock_fini(&e->lock);
+    free(e->other);
+    free(e);
+}
+
+struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config)
+{
+    struct hzp_effects *e = hzp_xcalloc(1, sizeof(*e));
+    e->config = *config;
+    e->other = hzp_xcalloc((size_t)config->others, sizeof(*e->other));
+    hzp_wake_init(&e->wake);
+    hzp_lock_init(&e->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
+    if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK)
+        return e;
+    destroy(e);
+    return NULL;
+}
+
+void hzp_effects_stop(struct hzp_effects *e)
+{
+    if (!e)
+        return;
+    atomic_store(&e->closing, true);
+    hzp_wake_poke(&e->wake);
+    pthread_join(e->thread, NULL);
+    destroy(e);
+}
+
+void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns)
+{
+    static const struct timespec nap = {.tv_nsec = 2000000};
+    if (!e || hzp_effects_pending(e, 0))
+        return;
+    uint64_t end = hzp_now_ns() + wait_ns;
+    if (atomic_load(&e->version) == serving(e, NULL))
+        return;
+    atomic_store(&e->wanted, true);
+    hzp_wake_poke(&e->wake);
+    while (atomic_load(&e->wanted) && hzp_now_ns() < end)
+        nanosleep(&nap, NULL);
+}
+
+void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last)
+{
+    int64_t through;
+    if (!e)
+        return;
+    struct lesson lesson = {.first = first, .last = last, .version = serving(e, &through)};
+    if (hzp_state_settled(e->config.state, first, last, through))
+        return; /* the body was sent before */
+    hzp_lock_take(&e->lock);
+    if (e->count < EFFECT_WAITING)
+        e->waiting[e->count++] = lesson;
+    hzp_lock_release(&e->lock);
+    hzp_wake_poke(&e->wake);
+}
+
+bool hzp_effects_pending(struct hzp_effects *e, int64_t first)
+{
+    bool ret = false;
+    if (!e)
+        return false;
+    hzp_lock_take(&e->lock);
+    for (int32_t i = 0; i < e->count; i++)
+        ret = ret || !first || e->waiting[i].first == first;
+    hzp_lock_release(&e->lock);
+    return ret;
+}
+
+json_t *hzp_effects_found(struct hzp_effects *e, int64_t first)
+{
+    json_t *ret = NULL;
+    if (!e)
+        return NULL;
+    hzp_lock_take(&e->lock);
+    for (int i = 0; i < EFFECT_KEPT; i++)
+        if (e->found[i].json && e->found[i].first == first)
+            ret = json_incref(e->found[i].json);
+    hzp_lock_release(&e->lock);
+    return ret;
+}

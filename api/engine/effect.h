@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/engine/effect.h - what a lesson has changed, measured with the versions that serve.
+ *
+ *     note     the loss on its examples, under the version that served when it was accepted
+ *     learned  their loss, and the answers to their prompts, under the version that serves then;
+ *              the answers to other prompts, which are compared with those of the version before
+ *
+ * Other prompts are those of --gate, of earlier lessons and of --replay.  Their answers are kept
+ * from lesson to lesson and asked anew where another version serves than the one that gave them.
+ * All are greedy, of a few tokens, and ordinary requests of the least priority, four at a time,
+ * which this process's scheduler computes.  An answer that a swap interrupts is asked again.
+ *
+ * Bounds: EFFECT_WAITING lessons wait to be measured, and measuring takes at most a quarter of the
+ * time; a lesson beyond that is not measured.
+ *
+ * Thread: any; the measuring is a thread's of its own ("hzp-effect").
+ */
+#ifndef HZP_API_ENGINE_EFFECT_H
+#define HZP_API_ENGINE_EFFECT_H
+
+#include "api/learn/state.h"
+#include "serve/scheduler.h"
+
+struct hzp_effects;
+
+enum { HZP_EFFECT_OTHERS_MAX = 256 };
+
+struct hzp_effects_config { /* all borrowed */
+    int32_t others;         /* prompts that are asked beside the lesson's; 1 .. the maximum */
+    struct hzp_state *state;
+    struct hzp_scheduler *scheduler;
+    struct hzp_loop *loop;
+    struct hzp_weights *weights;
+    const struct hzp_tokenizer *tok;
+};
+
+/* NULL: no thread is left. */
+struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config);
+/* Ends the thread, when the loop has ended or still runs, and the scheduler exists.  NULL: no
+ * effect. */
+void hzp_effects_stop(struct hzp_effects *e);
+
+/* A lesson is about to be accepted: waits at most wait_ns until the answers of the version that
+ * serves are known, unless another lesson is being learned.  NULL: no effect. */
+void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns);
+/* Examples first .. last were accepted together.  NULL: no effect. */
+void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last);
+/* Whether the lesson that begins with `first` is still to be measured.  NULL: false. */
+bool hzp_effects_pending(struct hzp_effects *e, int64_t first);
+/* What was found, as in api/learn/lessons.h: a new reference; NULL: it was not measured, or is not
+ * among the newest.  e may be NULL. */
+json_t *hzp_effects_found(struct hzp_effects *e, int64_t first);
+
+#endif
