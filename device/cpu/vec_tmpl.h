@@ -124,60 +124,72 @@ INLINE float v4_sum(v4 a)
     return a[0] + a[1];
 }
 
-#if defined(__AVX512F__)
-
+#ifdef __AVX2__ /* with AVX-512 it is there, too */
+#ifdef __AVX512F__
 enum { VL = 16 };
 typedef __m512 vf;
 typedef __m512i vi;
+#define MM(op) _mm512_##op
+#else
+enum { VL = 8 };
+typedef __m256 vf;
+typedef __m256i vi;
+#define MM(op) _mm256_##op
+#endif
 
-INLINE __mmask16 lanes(int left)
-{
-    return (__mmask16)((1u << left) - 1);
-}
 INLINE vf vset(float x)
 {
-    return _mm512_set1_ps(x);
+    return MM(set1_ps)(x);
 }
 INLINE vf vzero(void)
 {
-    return _mm512_setzero_ps();
+    return MM(setzero_ps)();
 }
 INLINE vf vadd(vf a, vf b)
 {
-    return _mm512_add_ps(a, b);
+    return MM(add_ps)(a, b);
 }
 INLINE vf vsub(vf a, vf b)
 {
-    return _mm512_sub_ps(a, b);
+    return MM(sub_ps)(a, b);
 }
 INLINE vf vmul(vf a, vf b)
 {
-    return _mm512_mul_ps(a, b);
+    return MM(mul_ps)(a, b);
 }
 INLINE vf vdiv(vf a, vf b)
 {
-    return _mm512_div_ps(a, b);
+    return MM(div_ps)(a, b);
 }
 INLINE vf vfma(vf a, vf b, vf c)
 {
-    return _mm512_fmadd_ps(a, b, c);
+    return MM(fmadd_ps)(a, b, c);
 }
 INLINE vf vfnma(vf a, vf b, vf c)
 {
-    return _mm512_fnmadd_ps(a, b, c);
+    return MM(fnmadd_ps)(a, b, c);
 }
 /* The second operand if either is NaN. */
 INLINE vf vmax(vf a, vf b)
 {
-    return _mm512_max_ps(a, b);
+    return MM(max_ps)(a, b);
 }
 INLINE vf vmin(vf a, vf b)
 {
-    return _mm512_min_ps(a, b);
+    return MM(min_ps)(a, b);
 }
 INLINE vf vsqrt(vf a)
 {
-    return _mm512_sqrt_ps(a);
+    return MM(sqrt_ps)(a);
+}
+#undef MM
+#endif
+
+#if defined(__AVX512F__)
+
+INLINE __mmask16 lanes(int left)
+{
+    return (__mmask16)((1u << left) - 1);
 }
 INLINE vf vload(const float *p, int left)
 {
@@ -271,58 +283,9 @@ INLINE vf vexp(vf x)
 
 #elif defined(__AVX2__)
 
-enum { VL = 8 };
-typedef __m256 vf;
-typedef __m256i vi;
-
 INLINE vi lanes(int left)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(left), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-INLINE vf vset(float x)
-{
-    return _mm256_set1_ps(x);
-}
-INLINE vf vzero(void)
-{
-    return _mm256_setzero_ps();
-}
-INLINE vf vadd(vf a, vf b)
-{
-    return _mm256_add_ps(a, b);
-}
-INLINE vf vsub(vf a, vf b)
-{
-    return _mm256_sub_ps(a, b);
-}
-INLINE vf vmul(vf a, vf b)
-{
-    return _mm256_mul_ps(a, b);
-}
-INLINE vf vdiv(vf a, vf b)
-{
-    return _mm256_div_ps(a, b);
-}
-INLINE vf vfma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-INLINE vf vfnma(vf a, vf b, vf c)
-{
-    return _mm256_fnmadd_ps(a, b, c);
-}
-/* The second operand if either is NaN. */
-INLINE vf vmax(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-}
-INLINE vf vmin(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-}
-INLINE vf vsqrt(vf a)
-{
-    return _mm256_sqrt_ps(a);
 }
 INLINE vf vload(const float *p, int left)
 {

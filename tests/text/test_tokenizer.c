@@ -117,7 +117,6 @@ static void configuration(void **state)
                        "\"added_tokens_decoder\": {\"300\": {\"content\": \"<new>\", "
                        "\"special\": true, \"normalized\": false}}}");
     struct hzp_tokenizer *tok = make_open();
-    assert_int_equal(hzp_tokenizer_bos(tok), 263);
     assert_int_equal(hzp_tokenizer_eos(tok), 264);
     assert_int_equal(hzp_tokenizer_vocab(tok), 301);
     EXPECT(tok, "hello<new>", ALL, 263, 259, 300, 264, -1);
@@ -126,7 +125,6 @@ static void configuration(void **state)
     hzp_tokenizer_close(tok);
     assert_int_equal(remove(scratch_path("tokenizer_config.json")), 0);
     tok = make_open();
-    assert_int_equal(hzp_tokenizer_bos(tok), -1);
     EXPECT(tok, "hello", ALL, 259, -1);
     hzp_tokenizer_close(tok);
 }

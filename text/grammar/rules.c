@@ -274,30 +274,3 @@ int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_
     hzp_rules_empty(rules, at, to);
     return to;
 }
-
-int32_t hzp_rules_until(struct hzp_rules *rules, int32_t from, const char *mark, size_t bytes)
-{
-    HZP_ASSERT(bytes > 0 && bytes < 256);
-    int32_t node[257], fail[257];
-    node[0] = hzp_rules_node(rules);
-    hzp_rules_empty(rules, from, node[0]);
-    for (size_t i = 1; i <= bytes; i++)
-        node[i] = hzp_rules_node(rules);
-    /* Knuth, Morris and Pratt: fail[i] is the longest proper border of the first i bytes. */
-    fail[0] = fail[1] = 0;
-    for (size_t i = 1; i < bytes; i++) {
-        int32_t k = fail[i];
-        while (k && mark[k] != mark[i])
-            k = fail[k];
-        fail[i + 1] = mark[k] == mark[i] ? k + 1 : 0;
-    }
-    for (size_t i = 0; i < bytes; i++)
-        for (int c = 0; c < 0xFF; c++) {
-            int32_t k = (int32_t)i;
-            while (k && (uint8_t)mark[k] != c)
-                k = fail[k];
-            int32_t next = (uint8_t)mark[k] == c ? k + 1 : 0;
-            hzp_rules_bytes(rules, node[i], (uint8_t)c, (uint8_t)c, node[next]);
-        }
-    return node[bytes];
-}

@@ -94,9 +94,6 @@ int32_t hzp_rules_then(struct hzp_rules *rules, int32_t from, int32_t rule);
 int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_of part,
                          int32_t least, int32_t most);
 
-/* Appends text in which `mark` first occurs at its end; returns the node behind it. */
-int32_t hzp_rules_until(struct hzp_rules *rules, int32_t from, const char *mark, size_t bytes);
-
 /* How far the rules are made, and back to it: what was added since is gone, `full` too. */
 struct hzp_rules_point {
     int32_t rules, nodes, edges, shares;

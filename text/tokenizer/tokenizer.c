@@ -104,16 +104,14 @@ static int encode_plain(struct encoding *e, const char *text, size_t bytes, bool
     return HZP_OK;
 }
 
-/* Text without added tokens of the raw kind: normalised, the others found in it. */
-static int encode_section(struct encoding *e, const char *text, size_t bytes, bool first)
+/* Finds the added tokens of a kind in the text; between() encodes what is between them. */
+static int encode_walk(struct encoding *e, enum hzp_added_where where, const char *text,
+                       size_t bytes, bool first,
+                       int (*between)(struct encoding *, const char *, size_t, bool))
 {
     const struct hzp_added *added = &e->tok->added;
-    HZP_TRY(hzp_normalizer_run(e->tok->normalizer, e->scratch->matcher, text, bytes,
-                               e->scratch->normal, &text, &bytes, &first));
-    if (bytes > UINT32_MAX / 2)
-        return HZP_ENOMEM;
     struct hzp_added_walk walk = {.added = added,
-                                  .where = HZP_ADDED_NORMALIZED,
+                                  .where = where,
                                   .matcher = e->scratch->matcher,
                                   .text = text,
                                   .bytes = bytes,
@@ -125,34 +123,26 @@ static int encode_section(struct encoding *e, const char *text, size_t bytes, bo
         if (token >= 0)
             HZP_TRY(hzp_tokens_append(e->out, &added->tokens[token].id, 1));
         else
-            HZP_TRY(encode_plain(e, text + from, to - from, first && from == 0));
+            HZP_TRY(between(e, text + from, to - from, first && from == 0));
         if (e->out->n > e->max)
             return HZP_EINVAL;
     }
     return HZP_OK;
 }
 
+/* Text without added tokens of the raw kind: normalised, the others found in it. */
+static int encode_section(struct encoding *e, const char *text, size_t bytes, bool first)
+{
+    HZP_TRY(hzp_normalizer_run(e->tok->normalizer, e->scratch->matcher, text, bytes,
+                               e->scratch->normal, &text, &bytes, &first));
+    if (bytes > UINT32_MAX / 2)
+        return HZP_ENOMEM;
+    return encode_walk(e, HZP_ADDED_NORMALIZED, text, bytes, first, encode_plain);
+}
+
 static int encode_text(struct encoding *e, const char *text, size_t bytes)
 {
-    const struct hzp_added *added = &e->tok->added;
-    struct hzp_added_walk walk = {.added = added,
-                                  .where = HZP_ADDED_RAW,
-                                  .matcher = e->scratch->matcher,
-                                  .text = text,
-                                  .bytes = bytes,
-                                  .special = e->special,
-                                  .found = -1};
-    size_t from, to;
-    int32_t token;
-    while (hzp_added_next(&walk, &from, &to, &token)) {
-        if (token >= 0)
-            HZP_TRY(hzp_tokens_append(e->out, &added->tokens[token].id, 1));
-        else
-            HZP_TRY(encode_section(e, text + from, to - from, from == 0));
-        if (e->out->n > e->max)
-            return HZP_EINVAL;
-    }
-    return HZP_OK;
+    return encode_walk(e, HZP_ADDED_RAW, text, bytes, true, encode_section);
 }
 
 static int encode_around(struct encoding *e, const char *text, size_t bytes, bool add)
@@ -237,11 +227,6 @@ int32_t hzp_tokenizer_find(const struct hzp_tokenizer *tok, const char *spelling
             memcmp(tok->added.tokens[i].text, spelling, bytes) == 0)
             id = tok->added.tokens[i].id;
     return id;
-}
-
-int32_t hzp_tokenizer_bos(const struct hzp_tokenizer *tok)
-{
-    return tok->bos;
 }
 
 int32_t hzp_tokenizer_eos(const struct hzp_tokenizer *tok)

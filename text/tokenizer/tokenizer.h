@@ -63,8 +63,7 @@ bool hzp_tokenizer_is_special(const struct hzp_tokenizer *tok, int32_t id);
 /* The id of a spelling, -1: none. */
 int32_t hzp_tokenizer_find(const struct hzp_tokenizer *tok, const char *spelling, size_t bytes);
 
-/* The tokens that begin and end a text, -1 where the directory names none. */
-int32_t hzp_tokenizer_bos(const struct hzp_tokenizer *tok);
+/* The token that ends a text, -1 where the directory names none. */
 int32_t hzp_tokenizer_eos(const struct hzp_tokenizer *tok);
 
 #endif

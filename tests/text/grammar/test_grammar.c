@@ -546,6 +546,34 @@ static void test_masks(void **v)
         }
 }
 
+/* Appends text in which `mark` first occurs at its end; returns the node behind it. */
+static int32_t until(struct hzp_rules *rules, int32_t from, const char *mark, size_t bytes)
+{
+    HZP_ASSERT(bytes > 0 && bytes < 256);
+    int32_t node[257], fail[257];
+    node[0] = hzp_rules_node(rules);
+    hzp_rules_empty(rules, from, node[0]);
+    for (size_t i = 1; i <= bytes; i++)
+        node[i] = hzp_rules_node(rules);
+    /* Knuth, Morris and Pratt: fail[i] is the longest proper border of the first i bytes. */
+    fail[0] = fail[1] = 0;
+    for (size_t i = 1; i < bytes; i++) {
+        int32_t k = fail[i];
+        while (k && mark[k] != mark[i])
+            k = fail[k];
+        fail[i + 1] = mark[k] == mark[i] ? k + 1 : 0;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        for (int c = 0; c < 0xFF; c++) {
+            int32_t k = (int32_t)i;
+            while (k && (uint8_t)mark[k] != c)
+                k = fail[k];
+            int32_t next = (uint8_t)mark[k] == c ? k + 1 : 0;
+            hzp_rules_bytes(rules, node[i], (uint8_t)c, (uint8_t)c, node[next]);
+        }
+    return node[bytes];
+}
+
 /* Rules that ask for special tokens, beside text that spells them. */
 static void test_specials(void **v)
 {
@@ -556,7 +584,7 @@ static void test_specials(void **v)
     int32_t special = TOKENS - 1, root = hzp_rules_add(rules, "root", 4);
     int32_t at = hzp_rules_node(rules), end = rules->rule[root].last;
     hzp_rules_special(rules, rules->rule[root].first, special, at);
-    at = hzp_rules_until(rules, at, "aab", 3);
+    at = until(rules, at, "aab", 3);
     hzp_rules_special(rules, at, special, end);
     assert_int_equal(hzp_grammar_create(rules, root, lexicon, &g, NULL), HZP_OK);
     hzp_rules_destroy(rules);
