@@ -344,8 +344,8 @@ struct hzp_collective_args {
  *
  * and of each kind  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage; old,
  * reference: log-probabilities of the target by the model that drew it and by another one;
- * p = exp(lp), q = exp(old), r = exp(lp - old), where lp is rounded to F32, as old was.  Differences
- * in exponents and logarithms of r are held within +-20; the slope ignores that bound. */
+ * p = exp(lp), q = exp(old), r = exp(lp - old), where lp is rounded to F32, as old was.
+ * Differences in exponents and log r are held within +-20; the slope ignores that bound. */
 enum hzp_loss_kind {
     HZP_LOSS_XENT,
     HZP_LOSS_IS,

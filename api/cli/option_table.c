@@ -95,7 +95,7 @@ static const struct hzp_option schedule_parts[] = {
 static const struct hzp_option divide_parts[] = {
     CHOICE("", engine.training.divide, NULL, "weights|tokens|sequences|constant|none", 0, NULL),
     NUM("by", engine.training.divide_by, NULL, 0, BIG, 0, NULL),
-    {0}};
+};
 static const struct hzp_option shard_parts[] = {
     INT("z1", engine.training.z1, NULL, 0, 1024, 0, NULL),
     INT("z2", engine.training.z2, NULL, 0, 1024, 0, NULL),

@@ -58,8 +58,8 @@ int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
 int hzp_parse_row(void *ctx, int64_t line, json_t *object);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
 int hzp_parse_look_on(struct hzp_parse *p, int r);
-/* Reads what may stand beside tokens into p->weight and p->how, which has room for them after it; p->learn
- * is known.  *ret_weight NULL: no weights. */
+/* Reads what may stand beside n tokens into p->weight, which has room for them, and p->how;
+ * p->learn is known.  *ret_weight NULL: no weights. */
 int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight);
 /* One plain text. */
 int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/row_losses.c - what stands beside tokens in an example: weights, a loss, its columns. */
+/* api/learn/row_losses.c - what stands beside tokens in an example: weights, a loss, columns. */
 #include <math.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static int read_column(struct hzp_parse *p, const json_t *object, const char *na
     for (size_t i = 0; i < n; i++) {
         const json_t *entry = one ? column : json_array_get(column, i);
         if (!p->learn[i] || !i)
-            continue; /* 0, as it was */
+            continue; /* as it was */
         if (!json_is_number(entry) || !valid(json_number_value(entry)))
             return hzp_parse_bad(p, name, "entry %zu is not a number in range", i);
         float value = (float)json_number_value(entry);
@@ -108,6 +108,8 @@ int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float 
     struct hzp_row_loss all;
     *ret_weight = NULL;
     if (json_object_get(object, "weights")) {
+        for (size_t i = 0; i < n; i++)
+            p->weight[i] = 1;
         HZP_TRY(read_column(p, object, "weights", n, is_weight, p->weight, sizeof(*p->weight)));
         *ret_weight = p->weight;
     }

@@ -272,6 +272,8 @@ const struct oc_case oc_cases_grad[] = {
     XENT(OC_BENCH, 256, 32000, 3),
     XENT(OC_BENCH, 256, 32000, 2),
     XENT(OC_BENCH, 256, 32000, 4),
+    XENT(OC_BENCH, 256, 32000, 4, 0, 1),
+    XENT(OC_BENCH, 256, 32000, 4, 0, 2),
 
     EMBED(0, 1, 1, 1),
     EMBED(0, 0, 7, 8),

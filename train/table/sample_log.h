@@ -33,8 +33,8 @@ struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn,
  * none. */
 struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
                                               const float *weight, int32_t count);
-/* The same; how [count], valid (nanobatch/model/loss.h) where learn is 1, and read there.  NULL: the
- * sample has none. */
+/* The same; how [count], valid (nanobatch/model/loss.h) where learn is 1, and read there.  NULL:
+ * the sample has none. */
 struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
                                             const float *weight, const struct hzp_row_loss *how,
                                             int32_t count);

@@ -400,6 +400,21 @@ static void put_gate(struct page *p, const struct hzp_engine *e, const struct hz
             (long long)kept->rejected);
 }
 
+static void ratios(struct page *p, const struct hzp_ratio_stats *r)
+{
+    double n = (double)r->rows;
+    if (!r->rows)
+        return;
+    gauge(p, "hzpserve_train_ratio_mean", r->sum / n,
+          "Mean ratio of the probabilities now and when a token was drawn, newest update.");
+    gauge(p, "hzpserve_train_ratio_max", r->max, "The largest such ratio.");
+    gauge(p, "hzpserve_train_ratio_clipped", (double)r->clipped / n,
+          "Share of tokens whose ratio is beyond the bound of their loss.");
+    gauge(p, "hzpserve_train_ratio_k3", r->k3 / n,
+          "Estimate of the KL divergence since these tokens were drawn.");
+    gauge(p, "hzpserve_train_entropy", r->entropy / n, "Mean entropy of these tokens.");
+}
+
 static void training(struct page *p, struct hzp_server *server)
 {
     const struct hzp_engine *e = server->engine;
@@ -425,17 +440,7 @@ static void training(struct page *p, struct hzp_server *server)
         gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
     if (isfinite(t.grad_norm))
         gauge(p, "hzpserve_train_grad_norm", t.grad_norm, "Gradient norm of the newest update.");
-    if (t.ratios.rows) {
-        double n = (double)t.ratios.rows;
-        gauge(p, "hzpserve_train_ratio_mean", t.ratios.sum / n,
-              "Mean ratio of the probabilities now and when a token was drawn, newest update.");
-        gauge(p, "hzpserve_train_ratio_max", t.ratios.max, "The largest such ratio.");
-        gauge(p, "hzpserve_train_ratio_clipped", (double)t.ratios.clipped / n,
-              "Share of tokens whose ratio is beyond the bound of their loss.");
-        gauge(p, "hzpserve_train_ratio_k3", t.ratios.k3 / n,
-              "Estimate of the KL divergence since these tokens were drawn.");
-        gauge(p, "hzpserve_train_entropy", t.ratios.entropy / n, "Mean entropy of these tokens.");
-    }
+    ratios(p, &t.ratios);
     gauge(p, "hzpserve_train_learning_rate", (double)t.lr, "Learning rate of the newest update.");
     gauge(p, "hzpserve_train_preparing", t.preparing,
           "1: training's memory is being prepared, or its state read; examples wait.");
