@@ -10,6 +10,7 @@
 #include "api/cli/quiet.h"
 #include "api/engine/assembly.h"
 #include "api/engine/group.h"
+#include "api/engine/exclusions.h"
 #include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/search/measure.h"
@@ -682,7 +683,9 @@ static int search_on_ranks(const struct hzp_options *options)
     if (status)
         return status;
     engine.device.threads = hzp_cmd_ranks_threads(options, &ranks);
-    int r = hzp_group_check(&engine, ranks.ranks, &err);
+    int r = hzp_exclusions_check(&engine, ranks.ranks, &err);
+    if (r == HZP_OK)
+        r = hzp_group_check(&engine, ranks.ranks, &err);
     if (r == HZP_OK && !engine.no_train)
         r = hzp_fail(&err, HZP_EINVAL,
                      "search --tensor needs --no-train: in a group training follows serving's rows "

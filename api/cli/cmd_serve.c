@@ -12,6 +12,7 @@
 #include "api/engine/follow.h"
 #include "api/engine/group.h"
 #include "api/engine/join.h"
+#include "api/engine/exclusions.h"
 #include "api/engine/rejoin.h"
 #include "api/http/server.h"
 #include "base/log.h"
@@ -472,47 +473,27 @@ static int open_ranks(const struct hzp_options *options, struct meeting *meeting
     return r == HZP_EINVAL ? 2 : r < 0;
 }
 
-/* What --replicas needs; 0, or the exit status. */
+/* Where replicas meet; 0, or the exit status. */
 static int open_replicas(const struct hzp_options *options, const struct hzp_ranks *ranks,
                          struct replicas *ret)
 {
-    const struct hzp_engine_settings *s = &options->engine;
     struct hzp_err_text err = {0};
-    int r = HZP_OK;
-    if (ranks->ranks > 1 && s->no_train && !s->ranks.replicas && s->ranks.tensor <= 1)
-        r = hzp_fail(&err, HZP_EINVAL,
-                     "--no-train: several ranks share learning, or with --replicas requests, or "
-                     "with --tensor each step");
-    else if (!s->ranks.replicas)
+    if (!options->engine.ranks.replicas)
         return 0;
-    else if (ranks->ranks == 1)
-        r = hzp_fail(&err, HZP_EINVAL, "--replicas: there is one rank; --ranks starts several");
-    else if (s->ranks.link == HZP_RANKS_MPI)
-        r = hzp_fail(&err, HZP_EINVAL, "--replicas cannot be used with --link mpi");
-    else if (!s->no_train && s->training.max_staleness < 1)
-        r = hzp_fail(&err, HZP_EINVAL,
-                     "--max-staleness 0 cannot be used with --replicas: each rank takes over a new "
-                     "version at its own next step");
-    else if (!s->no_train && s->training.publish_every != 1)
-        r = hzp_fail(&err, HZP_EINVAL, "--publish-every %lld cannot be used with --replicas",
-                     (long long)s->training.publish_every);
-    else if (!s->no_train && s->serving.slots < 2)
-        r = hzp_fail(&err, HZP_EINVAL, "--slots 1 cannot be used with --replicas");
-    else
-        r = hzp_ranks_replicas_place(ranks, &ret->at, &err);
+    int r = hzp_ranks_replicas_place(ranks, &ret->at, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     ret->record = r < 0 ? NULL : hzp_cmd_ranks_record(options);
     return r < 0 ? 2 : !ret->record;
 }
 
-/* What --tensor needs; 0, or the exit status. */
-static int check_group(const struct hzp_options *options, const struct hzp_ranks *ranks)
+/* Whether so many ranks can do what is asked; 0, or the exit status. */
+static int check_ranks(const struct hzp_options *options, const struct hzp_ranks *ranks)
 {
     struct hzp_err_text err = {0};
-    int r = hzp_group_check(&options->engine, ranks->ranks, &err);
+    int r = hzp_exclusions_check(&options->engine, ranks->ranks, &err);
     if (r == HZP_OK)
-        r = hzp_group_check_learning(&options->engine, &err);
+        r = hzp_group_check(&options->engine, ranks->ranks, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     return r < 0 ? 2 : 0;
@@ -547,7 +528,7 @@ int hzp_cmd_serve(const struct hzp_options *options)
     status = open_ranks(options, &meeting, &ranks);
     if (status)
         return status;
-    status = check_group(options, &ranks);
+    status = check_ranks(options, &ranks);
     if (!status)
         status = open_replicas(options, &ranks, &replicas);
     struct hzp_engine_settings settings = options->engine;

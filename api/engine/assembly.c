@@ -108,30 +108,14 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
 
 /* ---- open ---- */
 
-/* Checks the settings of training beside requests against each other and against the device. */
+/* Checks the settings of training beside requests against the device. */
 static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    int cores = (int)a->is.split->train_cores, ride = (int)a->is.split->ride;
-    bool trains = a->is.training != NULL;
-    if (cores && !trains)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
-                              "--train-cores %d has no effect with --no-train", cores);
+    int cores = (int)a->is.split->train_cores;
     if (cores && cores >= a->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
                               "--train-cores %d leaves none of the %d cores for serving", cores,
                               a->dev->threads);
-    if (ride && !trains)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
-                              "--ride %d has no effect with --no-train", ride);
-    if (ride && a->is.model->fp8)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
-                              "--ride %d cannot be used with --quantization fp8: serving "
-                              "multiplies by other weights than training",
-                              ride);
-    if (cores && ride)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--ride",
-                              "--ride and --train-cores exclude each other: training either "
-                              "rides in serving's products or has cores of its own");
     return HZP_OK;
 }
 

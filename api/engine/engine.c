@@ -3,6 +3,7 @@
 
 #include "api/engine/fill.h"
 #include "api/engine/group.h"
+#include "api/engine/exclusions.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -213,26 +214,12 @@ static bool keeps_checkpoints(const struct hzp_engine_settings *s)
     return !s->no_train && !s->learning.no_checkpoint_copy && !(dir && !strcmp(dir, "none"));
 }
 
-/* --gate and --canary look at every update before it is published. */
-static int check_publication(const struct hzp_engine *e, const char *option,
-                             struct hzp_err_text *reterr)
-{
-    if (e->config.settings->training.publish_every != 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, option,
-                              "%s checks every update: it needs --publish-every 1", option);
-    return HZP_OK;
-}
-
 static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = e->config.settings;
     const struct hzp_canary_settings *canary = &s->canary;
     if (s->no_train || !(canary->share > 0))
         return HZP_OK;
-    HZP_TRY(check_publication(e, "--canary", reterr));
-    if (e->config.link)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
-                              "--canary is not supported with several ranks");
     if (slots < 3 || !(s->serving.pin_seconds > 0))
         return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
                               "--canary needs --slots 3 or more (here %d), and --pin-seconds",
@@ -291,8 +278,10 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .serves = true,
                                          .copies = keeps_checkpoints(s),
                                          .quiet = e->config.quiet};
-    if (!s->no_train && s->learning.gate)
-        HZP_TRY(check_publication(e, "--gate", reterr));
+    int ranks = e->config.replicas ? e->config.replicas->ranks
+                : e->config.link   ? hzp_link_ranks(e->config.link)
+                                   : 1;
+    HZP_TRY(hzp_exclusions_check(s, ranks, reterr));
     HZP_TRY(check_prefix(&s->serving, reterr));
     HZP_TRY(open_trials(e, slots, reterr));
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));

@@ -34,48 +34,7 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
                               "--tensor %d: there are %d ranks; all ranks of a run compute each "
                               "step together, so both numbers must be equal",
                               tensor, ranks);
-    const struct {
-        bool given;
-        const char *option, *why;
-    } bad[] = {
-        {s->ranks.replicas, "--replicas",
-         "cannot be used with --tensor: a rank is a replica or a "
-         "part of one"},
-        {s->model.fp8, "--quantization", "fp8 cannot be used with --tensor"},
-        {s->serving.prefix_dir, "--prefix-file",
-         "cannot be used with --tensor: pages would be read back on rank 0 only"},
-        {s->serving.prefix_host, "--prefix-host-bytes",
-         "cannot be used with --tensor: pages would be read back on rank 0 only"},
-    };
-    for (int i = 0; i < HZP_COUNT(bad); i++)
-        if (bad[i].given)
-            return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
-                                  bad[i].why);
     return check_model(s, ranks, reterr);
-}
-
-int hzp_group_check_learning(const struct hzp_engine_settings *s, struct hzp_err_text *reterr)
-{
-    if (s->ranks.tensor <= 1 || s->no_train)
-        return HZP_OK;
-    const struct {
-        bool given;
-        const char *option, *why;
-    } bad[] = {
-        {s->canary.share > 0, "--canary", "cannot be used with --tensor"},
-        {s->split.ride, "--ride",
-         "cannot be used with --tensor: training follows serving's rows in each step"},
-        {s->split.train_cores, "--train-cores",
-         "cannot be used with --tensor: training follows serving's rows in each step"},
-        {s->training.ordered, "--ordered", "cannot be used with --tensor"},
-        {s->serving.slots > 2, "--slots",
-         "above 2 cannot be used with --tensor: steps read the current version only"},
-    };
-    for (int i = 0; i < HZP_COUNT(bad); i++)
-        if (bad[i].given)
-            return hzp_fail_param(reterr, HZP_EINVAL, bad[i].option, "%s %s", bad[i].option,
-                                  bad[i].why);
-    return HZP_OK;
 }
 
 size_t hzp_group_links_bytes(bool learns)

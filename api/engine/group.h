@@ -18,16 +18,10 @@
 
 #include <limits.h>
 
-/* Whether so many ranks can serve this model as one group with these settings; of the model only
- * its configuration is read.  HZP_EINVAL names the option that excludes it, or what of the model
- * the ranks do not divide. */
+/* Whether so many ranks can serve this model as one group; of the model only its configuration is
+ * read.  HZP_EINVAL: the number of ranks, or what of the model they do not divide. */
 int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
                     struct hzp_err_text *reterr);
-
-/* Whether such a group can learn with these settings; without --tensor, and with --no-train, there
- * is nothing to check.  HZP_EINVAL names the option that excludes it. */
-int hzp_group_check_learning(const struct hzp_engine_settings *settings,
-                             struct hzp_err_text *reterr);
 
 /* Bytes of device memory that the links of a group's steps take on a GPU. */
 size_t hzp_group_links_bytes(bool learns);

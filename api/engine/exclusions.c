@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/engine/exclusions.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What settings say, each a bit; a row applies when all its bits are set. */
+enum {
+    ONE = 1 << 0, /* rank */
+    SEVERAL = 1 << 1,
+    LEARNS = 1 << 2,
+    SERVES_ONLY = 1 << 3,
+    TENSOR = 1 << 4,
+    REPLICAS = 1 << 5,
+    ALONE = 1 << 6, /* neither of the two */
+    MPI = 1 << 7,
+    FP8 = 1 << 8,
+    PREFIX_FILE = 1 << 9,
+    PREFIX_HOST = 1 << 10,
+    CANARY = 1 << 11,
+    GATE = 1 << 12,
+    RIDE = 1 << 13,
+    CORES = 1 << 14,
+    ORDERED = 1 << 15,
+    SLOTS_ONE = 1 << 16,
+    SLOTS_MORE = 1 << 17,
+    NEVER_BEHIND = 1 << 18,
+    SELDOM = 1 << 19,
+};
+
+static const struct {
+    unsigned facts;
+    struct hzp_exclusion says;
+} row[] = {
+    {TENSOR | REPLICAS, {"--replicas", "--tensor", "a rank is a replica or a part of one"}},
+    {TENSOR | FP8,
+     {"--quantization fp8", "--tensor", "tensor slices are not converted to e4m3 yet"}},
+    {TENSOR | PREFIX_FILE,
+     {"--prefix-file", "--tensor", "pages would be read back on rank 0 only"}},
+    {TENSOR | PREFIX_HOST,
+     {"--prefix-host-bytes", "--tensor", "pages would be read back on rank 0 only"}},
+    {TENSOR | LEARNS | CANARY, {"--canary", "--tensor", "steps read the current version only"}},
+    {TENSOR | LEARNS | RIDE,
+     {"--ride", "--tensor", "training follows serving's rows in each step"}},
+    {TENSOR | LEARNS | CORES,
+     {"--train-cores", "--tensor", "training follows serving's rows in each step"}},
+    {TENSOR | LEARNS | ORDERED,
+     {"--ordered", "--tensor", "a group adds to the sums of gradients at once"}},
+    {TENSOR | LEARNS | SLOTS_MORE,
+     {"--slots above 2", "--tensor", "steps read the current version only"}},
+    {REPLICAS | ONE, {"--replicas", "one rank", "--ranks starts several"}},
+    {REPLICAS | MPI, {"--replicas", "--link mpi", "requests travel between ranks by ZeroMQ"}},
+    {REPLICAS | LEARNS | NEVER_BEHIND,
+     {"--max-staleness 0", "--replicas",
+      "each rank takes over a new version at its own next step"}},
+    {REPLICAS | LEARNS | SELDOM,
+     {"--publish-every above 1", "--replicas", "ranks take over each update as a version"}},
+    {REPLICAS | LEARNS | SLOTS_ONE,
+     {"--slots 1", "--replicas", "requests go on while a rank takes over the next version"}},
+    {SEVERAL | SERVES_ONLY | ALONE,
+     {"--no-train", "--ranks alone",
+      "several ranks share learning, or with --replicas requests, or with --tensor each step"}},
+    {SEVERAL | LEARNS | CANARY, {"--canary", "--ranks", "a trial is known on one rank only"}},
+    {LEARNS | CANARY | SELDOM,
+     {"--canary", "--publish-every above 1", "every update is checked before it is published"}},
+    {LEARNS | GATE | SELDOM,
+     {"--gate", "--publish-every above 1", "every update is checked before it is published"}},
+    {SERVES_ONLY | CORES, {"--train-cores", "--no-train", "it would have no effect"}},
+    {SERVES_ONLY | RIDE, {"--ride", "--no-train", "it would have no effect"}},
+    {RIDE | FP8,
+     {"--ride", "--quantization fp8", "serving multiplies by other weights than training"}},
+    {RIDE | CORES,
+     {"--ride", "--train-cores",
+      "training either rides in serving's products or has cores of its own"}},
+};
+
+static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
+{
+    const struct {
+        bool is;
+        unsigned fact;
+    } fact[] = {
+        {ranks == 1, ONE},
+        {ranks > 1, SEVERAL},
+        {!s->no_train, LEARNS},
+        {s->no_train, SERVES_ONLY},
+        {s->ranks.tensor > 1, TENSOR},
+        {s->ranks.replicas, REPLICAS},
+        {s->ranks.tensor <= 1 && !s->ranks.replicas, ALONE},
+        {s->ranks.link == HZP_RANKS_MPI, MPI},
+        {s->model.fp8, FP8},
+        {s->serving.prefix_dir, PREFIX_FILE},
+        {s->serving.prefix_host, PREFIX_HOST},
+        {s->canary.share > 0, CANARY},
+        {s->learning.gate, GATE},
+        {s->split.ride, RIDE},
+        {s->split.train_cores, CORES},
+        {s->training.ordered, ORDERED},
+        {s->serving.slots < 2, SLOTS_ONE},
+        {s->serving.slots > 2, SLOTS_MORE},
+        {s->training.max_staleness < 1, NEVER_BEHIND},
+        {s->training.publish_every != 1, SELDOM},
+    };
+    unsigned facts = 0;
+    for (int i = 0; i < HZP_COUNT(fact); i++)
+        facts |= fact[i].is ? fact[i].fact : 0;
+    return facts;
+}
+
+const struct hzp_exclusion *hzp_exclusion(int i)
+{
+    return i >= 0 && i < HZP_COUNT(row) ? &row[i].says : NULL;
+}
+
+int hzp_exclusions_check(const struct hzp_engine_settings *s, int ranks,
+                         struct hzp_err_text *reterr)
+{
+    unsigned facts = facts_of(s, ranks);
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        const struct hzp_exclusion *says = &row[i].says;
+        if ((facts & row[i].facts) != row[i].facts)
+            continue;
+        char name[32]; /* without a value */
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(says->option, " "), says->option);
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s cannot be used with %s: %s",
+                              says->option, says->with, says->why);
+    }
+    return HZP_OK;
+}

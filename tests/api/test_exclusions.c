@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings that cannot be combined: each is refused by name where it applies, and only there, and
+   the document has the same table. */
+#include "api/engine/exclusions.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *operations;
+
+/* What a plain server has. */
+static struct hzp_engine_settings plain(void)
+{
+    return (struct hzp_engine_settings){.serving.slots = 2,
+                                        .training = {.publish_every = 1, .max_staleness = 1}};
+}
+
+static void allows(const struct hzp_engine_settings *s, int ranks)
+{
+    struct hzp_err_text err = {0};
+    int r = hzp_exclusions_check(s, ranks, &err);
+    if (r < 0)
+        fail_msg("%s", err.text);
+}
+
+static void refuses(const struct hzp_engine_settings *s, int ranks, const char *option,
+                    const char *text)
+{
+    struct hzp_err_text err = {0};
+    assert_int_equal(hzp_exclusions_check(s, ranks, &err), HZP_EINVAL);
+    assert_string_equal(err.param, option);
+    assert_non_null(strstr(err.text, text));
+}
+
+static void test_tensor(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.ranks.tensor = 2;
+    allows(&s, 2);
+    s.training.ordered = 1;
+    refuses(&s, 2, "--ordered", "--ordered cannot be used with --tensor: ");
+    s.no_train = 1;
+    allows(&s, 2);
+    s.model.fp8 = 1;
+    refuses(&s, 2, "--quantization", "fp8 cannot be used with --tensor");
+    s = plain();
+    s.model.fp8 = s.training.ordered = 1;
+    allows(&s, 2);
+}
+
+static void test_replicas(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.ranks.replicas = 1;
+    allows(&s, 2);
+    refuses(&s, 1, "--replicas", "--ranks starts several");
+    s.training.publish_every = 2;
+    refuses(&s, 2, "--publish-every", "above 1 cannot be used with --replicas");
+    s.no_train = 1;
+    allows(&s, 2);
+    s.ranks.link = HZP_RANKS_MPI;
+    refuses(&s, 2, "--replicas", "--link mpi");
+    s.ranks.replicas = 0;
+    refuses(&s, 2, "--no-train", "--ranks alone");
+    allows(&s, 1);
+}
+
+static void test_drafts(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.canary.share = 0.5;
+    allows(&s, 1);
+    refuses(&s, 2, "--canary", "a trial is known on one rank only");
+    s.training.publish_every = 4;
+    refuses(&s, 1, "--canary", "--publish-every above 1");
+    s.canary.share = 0;
+    allows(&s, 1);
+    s.learning.gate = "held-out";
+    refuses(&s, 1, "--gate", "--publish-every above 1");
+}
+
+/* OPERATIONS.md has the rows of the table, one below the other, and no more. */
+static void test_document(void **state)
+{
+    static char text[1 << 20];
+    static const char head[] = "| option | not with | why |\n|---|---|---|\n";
+    FILE *file = fopen(operations, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+    fclose(file);
+    const char *at = strstr(text, head);
+    assert_non_null(at);
+    at += strlen(head);
+    const struct hzp_exclusion *row;
+    for (int i = 0; (row = hzp_exclusion(i)); i++) {
+        char line[512];
+        int n = snprintf(line, sizeof(line), "| `%s` | `%s` | %s |\n", row->option, row->with,
+                         row->why);
+        if (strncmp(at, line, (size_t)n) != 0)
+            fail_msg("row %d of the table in OPERATIONS.md is not %s", i, line);
+        at += n;
+    }
+    assert_int_equal(*at, '\n');
+}
+
+int main(int argc, char **argv)
+{
+    operations = argv[argc - 1];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensor), cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_drafts), cmocka_unit_test(test_document)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
