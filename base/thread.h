@@ -75,7 +75,7 @@ enum hzp_lock_rank {
     HZP_LOCK_STATE,     /* api/learn/state */
     HZP_LOCK_AUDIT,     /* api/learn/audit: the file */
     HZP_LOCK_UPDATES,   /* api/learn/update_log */
-    HZP_LOCK_BENCH,     /* api/bench: reports of updates; asks whether the engine runs */
+    HZP_LOCK_BENCH,     /* dev/bench: reports of updates; asks whether the engine runs */
     HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */
     HZP_LOCK_LOG,       /* train/sample_log: the database */
     HZP_LOCK_TRAINER,   /* train/trainer: statistics */

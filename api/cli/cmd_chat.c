@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve chat [URL|MODEL]: a conversation on the terminal, with a running server or with one that
  * this command starts for the model and ends with itself. */
-#include "api/bench/load.h"
+#include "api/client/http_client.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
 #include "base/json.h"
@@ -485,7 +485,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
     else
         r = start_server(&chat, options, url, sizeof(url), &err);
     if (r == HZP_OK)
-        r = hzp_load_connect(url, options->client.api_key, NULL, &chat.server, &err);
+        r = hzp_http_connect(url, options->client.api_key, NULL, &chat.server, &err);
     if (r == HZP_OK) {
         chat.messages = json_array();
         chat.taught = json_array();

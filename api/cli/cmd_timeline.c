@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve timeline [URL] -o FILE: the last seconds of a running server and of all its ranks, as a
  * Chrome trace. */
-#include "api/bench/http_client.h"
+#include "api/client/http_client.h"
 #include "api/cli/commands.h"
 
 #include <errno.h>

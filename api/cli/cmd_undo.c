@@ -6,7 +6,7 @@
  *     undo LESSON          that one, by its number
  *     undo VERSION         a version serves again: a name, "original", or v and its number
  */
-#include "api/bench/http_client.h"
+#include "api/client/http_client.h"
 #include "api/cli/commands.h"
 
 #include <jansson.h>

@@ -11,7 +11,7 @@
  *     drop VERSION              its trial ends: it serves none
  *     export VERSION DIRECTORY  a model directory on the server: STATE/export/DIRECTORY
  */
-#include "api/bench/http_client.h"
+#include "api/client/http_client.h"
 #include "api/cli/commands.h"
 
 #include <jansson.h>

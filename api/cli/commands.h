@@ -16,6 +16,11 @@
  * 1. */
 int hzp_command_failed(int code, const struct hzp_err_text *err);
 
+/* What both programs' main is: reads the options and runs the command.  bench: the command of that
+ * name, which hands over to another program, or measures. */
+int hzp_commands_run(int argc, char **argv, const char *commit,
+                     int (*bench)(const struct hzp_options *options));
+
 int hzp_cmd_serve(const struct hzp_options *options);
 int hzp_cmd_complete(const struct hzp_options *options);
 int hzp_cmd_chat(const struct hzp_options *options);

@@ -14,7 +14,7 @@
 #ifndef HZP_API_CLI_OPTIONS_H
 #define HZP_API_CLI_OPTIONS_H
 
-#include "api/bench/settings.h"
+#include "api/cli/bench_settings.h"
 #include "api/engine/settings.h"
 #include "api/http/wire/settings.h"
 #include "api/learn/forms.h"

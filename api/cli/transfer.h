@@ -9,7 +9,7 @@
 #ifndef HZP_API_CLI_TRANSFER_H
 #define HZP_API_CLI_TRANSFER_H
 
-#include "api/bench/http_client.h"
+#include "api/client/http_client.h"
 
 #include <jansson.h>
 

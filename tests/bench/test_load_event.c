@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events of a streamed completion: those of one pass and those that the JSON library reads say the
  * same. */
-#include "api/bench/load_event.h"
+#include "dev/bench/load_event.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics against values computed by hand and goals. */
-#include "api/bench/load_stats.h"
+#include "dev/bench/load_stats.h"
 
 #include <math.h>
 #include <setjmp.h>

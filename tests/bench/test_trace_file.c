@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Request traces: the three formats, and files that are not traces. */
-#include "api/bench/trace_file.h"
+#include "dev/bench/trace_file.h"
 #include "tests/weights/scratch.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prompts that are reproducible, shared where the trace shares them, and shortened to fit a
    context. */
-#include "api/bench/workload.h"
+#include "dev/bench/workload.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -69,8 +69,8 @@ SUBFOLDERS = {
         "engine": ["front", "learn"],
         "http": ["front", "learn", "engine"],
         "relay": ["http"],
-        "bench": ["front", "learn", "engine"],
-        "cli": ["front", "learn", "engine", "http", "relay", "bench"],
+        "client": [],
+        "cli": ["front", "learn", "engine", "http", "relay", "client"],
     },
     "api/http": {
         "wire": [],
@@ -81,7 +81,7 @@ SUBFOLDERS = {
 BELOW = ["mesh/link.h"]
 # Libraries, by their headers, and the folders that may include them.
 LIBRARY = {
-    "jansson.h": ["base", "text", "weights", "api"],
+    "jansson.h": ["base", "text", "weights", "api", "dev"],
     "sqlite3.h": ["train/table"],
     "microhttpd.h": ["api"],
     "pcre2.h": ["text"],
