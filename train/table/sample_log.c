@@ -109,9 +109,8 @@ static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
 /* A sample with room for its arrays; NULL: out of memory. */
 static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses)
 {
-    size_t n = (size_t)HZP_MAX(count, 0), words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
-    size_t each = words * sizeof(int32_t) + 1;
-    struct hzp_sample *sample = malloc(sizeof(*sample) + (size_t)count * each);
+    size_t n = (size_t)count, words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
+    struct hzp_sample *sample = malloc(sizeof(*sample) + n * (4 * words + 1));
     if (!sample)
         return NULL;
     sample->sequence_number = 0;
@@ -120,8 +119,7 @@ static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses
     sample->count = count;
     sample->token = (int32_t *)(void *)(sample + 1);
     sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
-    sample->how =
-        losses ? (struct hzp_row_loss *)(void *)(sample->token + (weighted ? 2 : 1) * n) : NULL;
+    sample->how = losses ? (void *)(sample->token + (1 + weighted) * n) : NULL;
     sample->learn = (uint8_t *)(sample->token + words * n);
     return sample;
 }
@@ -456,8 +454,7 @@ static const uint8_t *unpack_words(const uint8_t *blob, int32_t count, void *wor
 static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
 {
     size_t bits = HZP_DIV_UP((size_t)sample->count, 8);
-    blob = pack_words(sample->token, sample->count, blob);
-    memset(blob, 0, bits);
+    memset(blob = pack_words(sample->token, sample->count, blob), 0, bits);
     for (int32_t i = 0; i < sample->count; i++)
         blob[i / 8] |= (uint8_t)((sample->learn[i] ? 1 : 0) << i % 8);
     blob += bits;
@@ -619,8 +616,8 @@ static bool is_sound(sqlite3_stmt *s)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
     size_t size = (size_t)sqlite3_column_bytes(s, 2);
-    bool weighted, losses;
-    if (count < 0 || count > INT_MAX / 8 || !parts_of((int32_t)count, size, &weighted, &losses))
+    bool part[2];
+    if (count < 0 || count > INT_MAX / 44 || !parts_of((int32_t)count, size, &part[0], &part[1]))
         return false;
     return sqlite3_column_type(s, 3) == SQLITE_NULL ||
            sqlite3_column_int64(s, 3) ==
@@ -631,8 +628,7 @@ int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct 
                             struct hzp_err_text *reterr)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
-    bool sound = is_sound(s);
-    if (!sound)
+    if (!is_sound(s))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
                         (long long)number);
     bool weighted, losses;
