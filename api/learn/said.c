@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/learn/said.h"
-
+/* api/learn/said.c - notices examples that answer a prompt otherwise than an earlier one does.
+ *
+ * A table of the newest prompts that were taught, each by its hash, with the hash of its answer
+ * and the number of its example.  It is filled from the log, at first with the newest there.
+ *
+ * Thread: any but the engine's (one lock inside), because it reads the log. */
 #include "api/learn/fingerprint.h"
-#include "api/learn/lessons.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PIECE = 256, SHOWN_TOKENS = 24 };
+enum { PLACES = 16384, TOLD = 10, PIECE = 256, SHOWN_TOKENS = 24 };
 
 struct place {
     uint64_t prompt, answer; /* hashes */
@@ -19,8 +22,8 @@ struct place {
 struct hzp_said {
     struct hzp_lock lock;
     /* under lock */
-    struct place place[HZP_SAID_PLACES]; /* by the prompt's hash; a newer prompt takes its place */
-    int64_t through;                     /* examples up to it were looked at */
+    struct place place[PLACES]; /* by the prompt's hash; a newer prompt takes its place */
+    int64_t through;            /* examples up to it were looked at */
 };
 
 struct hzp_said *hzp_said_create(void)
@@ -48,7 +51,7 @@ static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t p
 {
     struct hzp_textbuf text = {NULL, 0, 0};
     int32_t from = HZP_MAX(prompt - SHOWN_TOKENS, 0);
-    if (json_array_size(ret) < HZP_SAID_TOLD && s->config.tok &&
+    if (json_array_size(ret) < TOLD && s->config.tok &&
         hzp_tokenizer_decode(s->config.tok, sample->token + from, (size_t)(prompt - from), true,
                              &text) >= 0)
         json_array_append_new(
@@ -76,7 +79,7 @@ static void enter(struct hzp_state *s, const struct hzp_sample *sample, bool tol
     now.prompt = hzp_fnv(HZP_FNV, sample->token, (size_t)begin * sizeof(*sample->token));
     now.answer =
         hzp_fnv(HZP_FNV, sample->token + begin, (size_t)(end - begin) * sizeof(*sample->token));
-    struct place *was = &s->said->place[now.prompt % HZP_SAID_PLACES];
+    struct place *was = &s->said->place[now.prompt % PLACES];
     bool same = was->number && was->prompt == now.prompt;
     if (same && was->number >= now.number)
         return;
@@ -92,9 +95,9 @@ json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t las
     struct hzp_said *said = s->said;
     json_t *ret = json_array();
     hzp_lock_take(&said->lock);
-    for (int64_t at = HZP_MAX(said->through + 1, last - HZP_SAID_PLACES + 1); at <= last;
-         at += PIECE) {
-        int32_t n = hzp_state_samples(s, at, HZP_MIN(at + PIECE - 1, last), PIECE, sample);
+    for (int64_t at = HZP_MAX(said->through + 1, last - PLACES + 1); at <= last; at += PIECE) {
+        int32_t n = hzp_sample_log_read_range(s->log, at, HZP_MIN(at + PIECE - 1, last), PIECE,
+                                              sample, NULL);
         for (int32_t i = 0; i < n; i++) {
             if (counts(s, sample[i]->sequence_number))
                 enter(s, sample[i], sample[i]->sequence_number >= first, ret);

@@ -32,6 +32,8 @@
 #include "text/tokenizer/tokenizer.h"
 #include "train/conductor/trainer.h"
 
+#include <jansson.h>
+
 struct hzp_state;
 
 struct hzp_state_config {
@@ -163,6 +165,11 @@ enum hzp_example_state hzp_state_learned(struct hzp_state *s, int64_t number,
                                          int64_t learned_through);
 /* Whether each of [first, last] is learned, or never will be. */
 bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t learned_through);
+
+/* Examples first .. last are in the log: a list of {"example", "earlier", "message"} for those
+ * whose prompt has another answer in an earlier example, of the newest 16384, that is learned or
+ * waits; 10 at most.  A new reference.  Any thread but the engine's. */
+json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t last);
 
 struct hzp_state_stats {
     uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */

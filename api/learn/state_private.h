@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state_private.h - the state's struct, private to the files that implement it: state.c
  * (opening, accepting), state_files.c (the file thread), write_behind.c (checkpoints from a copy),
- * marks.c (what is not learned), versions.c (what is kept, names, jobs), rollback.c (older
+ * marks.c (what is not learned), said.c (what
+ * was said otherwise), versions.c (what is kept, names, jobs), rollback.c (older
  * versions), rejoin.c (other ranks that were lost), replication.c (versions that travel).
  *
  * Thread: as the comments in the struct say.
@@ -12,7 +13,6 @@
 #include "api/learn/audit.h"
 #include "api/learn/gate_file.h"
 #include "api/learn/retention.h"
-#include "api/learn/said.h"
 #include "api/learn/state.h"
 #include "api/learn/update_log.h"
 #include "api/learn/upload.h"
@@ -129,6 +129,10 @@ struct hzp_state {
     int saver_result;
     struct hzp_err_text saver_why;
 };
+
+/* Prompts that were taught (said.c). */
+struct hzp_said *hzp_said_create(void);
+void hzp_said_destroy(struct hzp_said *said); /* NULL: no effect */
 
 /* Counts examples that were accepted, r >= 0, or refused; returns 0, or the error. */
 int hzp_state_count_accepted(struct hzp_state *s, int r, int64_t first, int64_t last);

@@ -7,7 +7,6 @@
 #include "api/http/routes/taught.h"
 #include "api/learn/audit.h"
 #include "api/learn/outlook.h"
-#include "api/learn/said.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
 #include "base/decimal.h"
