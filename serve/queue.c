@@ -44,8 +44,8 @@ void hzp_tell_news(struct hzp_scheduler *s)
         last--;
     for (int32_t i = 0; i < s->news_count; i++) {
         struct hzp_request *rq = s->news[i];
-        if (rq->wake)
-            rq->wake(rq->wake_ctx, i < last);
+        if (rq->wake) /* the last one's call says nothing to those who are called otherwise */
+            rq->wake(rq->wake_ctx, i < last && rq->wake == s->news[last]->wake);
         if (hzp_request_final(rq))
             atomic_store(&rq->let_go, true);
     }
