@@ -85,8 +85,8 @@ struct hzp_request {
     uint64_t affinity; /* requests with the same number prefer one rank (api/front); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */
     /* The engine calls it after output or a final state; it may only wake a thread.  more: another
-     * call of this function follows at once, for another request, so one wakeup can serve all.  wake_ctx must outlive the
-     * request: the final state may be visible before wake is called. */
+     * call of this function follows at once, for another request, so one wakeup can serve all.
+     * wake_ctx must outlive the request: the final state may be visible before wake is called. */
     void (*wake)(void *ctx, bool more);
     void *wake_ctx;
 

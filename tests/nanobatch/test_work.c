@@ -190,7 +190,7 @@ static void a_gather_is_read(void **state)
 /* One document of three rows, of which the first and the last learn, with weights and losses. */
 static void one_wrong_field_is_refused(void **state)
 {
-    enum { HEAD = 32 }; /* numbers of 4 bytes before the arrays */
+    enum { HEAD = 34 }; /* numbers of 4 bytes before the arrays */
     static const struct {
         int at;
         int32_t is;
@@ -219,7 +219,7 @@ static void one_wrong_field_is_refused(void **state)
                  {HEAD + 6, 9, "next token"},
                  {HEAD + 7, VOCAB, "next token"},
                  {HEAD + 8, 0x7fc00000, "weight"},
-                 {30, 1, "losses"},
+                 {32, 1, "losses"},
                  {HEAD + 10, HZP_LOSS_KINDS, "no kind"},
                  {HEAD + 10, -1, "no kind"},
                  {HEAD + 11, 0, "out of range"},
@@ -275,7 +275,7 @@ static void what_has_no_halves_is_refused(void **state)
  * subtracted. */
 static void rows_before_a_document_are_refused(void **state)
 {
-    enum { HEAD = 32, DOCS = 2, ROWS_EACH = 3, AT = HEAD + DOCS + DOCS * ROWS_EACH + 1 };
+    enum { HEAD = 34, DOCS = 2, ROWS_EACH = 3, AT = HEAD + DOCS + DOCS * ROWS_EACH + 1 };
     static const int32_t row[] = {INT32_MIN, INT32_MIN + ROWS_EACH - 1, -1, 0, 2};
     const int32_t token[] = {5, 6, 7, 8};
     const uint8_t none[] = {0, 0, 0, 0}, learn[] = {0, 1, 1, 0};
