@@ -360,7 +360,7 @@ struct hzp_row_loss {
     float inv_temperature; /* > 0: lp is that of logits times it */
     float old, advantage;  /* not read by XENT */
     float reference, kl;   /* kl 0: no such term, reference is not read */
-    float low, high, beta; /* of the kinds that have them, >= 0 */
+    float low, high, beta; /* >= 0; a kind that has none ignores it */
 };
 enum { HZP_ROW_LOSS_WORDS = sizeof(struct hzp_row_loss) / 4 };
 

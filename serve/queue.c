@@ -63,8 +63,8 @@ void hzp_add_news(struct hzp_scheduler *s, struct hzp_request *rq)
 static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
 {
-    s->now.finished[state]++;
-    s->now.aborted += rq->changed == HZP_CHANGED_SWAP;
+    s->now.finished[state] += !rq->own;
+    s->now.aborted += !rq->own && rq->changed == HZP_CHANGED_SWAP;
     s->now.pins_ended += rq->changed == HZP_CHANGED_PIN;
     s->bounded -= rq->demands.max_staleness >= 0;
     hzp_unpin(s, rq);

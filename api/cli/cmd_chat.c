@@ -18,7 +18,7 @@ enum { PATIENCE_S = 600 };
 struct chat {
     const struct hzp_chat_settings *settings;
     json_t *sampling; /* fields of each request */
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     json_t *messages;
     int64_t version; /* that made the last answer; -1: none */
     json_t *taught;  /* the first example of each lesson that was taught here and not taken back */

@@ -32,7 +32,7 @@ struct pull {
     const struct hzp_options *options;
     const char *url, *dir;
     char stage[PATH_MAX - 64];
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     uint64_t id;
     char name[64]; /* that the version has meanwhile */
     struct hzp_layout layout;

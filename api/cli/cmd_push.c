@@ -22,7 +22,7 @@ enum { PULLED_BYTES_MAX = 1 << 20 };
 struct push {
     const struct hzp_options *options;
     const char *dir;
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     struct hzp_layout layout;
     bool layout_made;
     struct hzp_manifest m;

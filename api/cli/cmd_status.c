@@ -95,7 +95,7 @@ struct look {
 
 struct watch {
     const char *url;
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     char *page;
     char health[300];
 };

@@ -34,7 +34,7 @@ static int get(const struct hzp_options *options, struct hzp_http_stream *in,
     const struct hzp_timeline_settings *s = &options->timeline;
     const char *url = options->words ? options->word[0] : "http://127.0.0.1:8000";
     char route[80];
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     snprintf(route, sizeof(route), "/debug/timeline?seconds=%g", s->seconds);
     const struct hzp_http_call call = {.method = "GET", .route = route, .patience_s = PATIENCE_S};
     HZP_TRY(hzp_http_server(url, options->client.api_key, &server, reterr));

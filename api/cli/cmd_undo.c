@@ -24,7 +24,7 @@ static long long number_of(const json_t *json, const char *name)
 static json_t *ask(const struct hzp_options *options, const char *method, const char *route,
                    const json_t *body, int *ret_status)
 {
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     struct hzp_err_text err = {.text = ""};
     int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
     *ret_status = 1;

@@ -23,7 +23,7 @@ enum { PATIENCE_S = 3700, SHOWN = 20 };
 
 struct client {
     const struct hzp_options *options;
-    struct hzp_load_server server;
+    struct hzp_http_host server;
 };
 
 /* The answer; NULL: an error was printed. */

@@ -92,8 +92,10 @@ static const struct hzp_option schedule_parts[] = {
     CHOICE("", engine.training.schedule, NULL, "constant|cosine", 0, NULL),
     NUM("floor", engine.training.lr_floor, NULL, 0, 1, 0, NULL),
 };
-static const struct hzp_option divide_parts[] = {
-    CHOICE("", engine.training.divide, NULL, "weights|tokens|sequences|constant|none", 0, NULL),
+static const struct hzp_option update_parts[] = {
+    INT("", engine.training.update_tokens, NULL, 1, 1 << 24, 0, NULL),
+    CHOICE("divide", engine.training.divide, NULL, "weights|tokens|sequences|constant|none", 0,
+           NULL),
     NUM("by", engine.training.divide_by, NULL, 0, BIG, 0, NULL),
 };
 static const struct hzp_option shard_parts[] = {
@@ -289,17 +291,16 @@ const struct hzp_option hzp_option_table[] = {
         "--schedule", schedule_parts, "constant,floor=0.1", "constant|cosine[,floor=X]", LEARN,
         "learning rate after the warm-up: constant, for a stream of examples without an end, or a "
         "cosine down to this fraction of --lr at --total-steps"),
-    PARTS("--divide", divide_parts, "weights,by=1", "weights|tokens|sequences|constant|none[,by=X]",
-          LEARN,
-          "what an update divides the sum of its gradients by: the sum of the weights of what it "
-          "learns, each as a positive number; tokens; examples; a constant; nothing"),
     INT("--warmup-steps", engine.training.warmup_steps, "0", 0, BIG, LEARN,
         "updates of linear warm-up, while the optimizer's moments are young"),
     INT("--total-steps", engine.training.total_steps, "0", 0, BIG, LEARN,
         "updates after which the cosine schedule, and offline training, end; 0: offline, from "
         "--epochs"),
-    INT("--update-tokens", engine.training.update_tokens, "2048", 1, 1 << 24, LEARN,
-        "training tokens per update: more give steadier updates, fewer publish sooner"),
+    PARTS(
+        "--update-tokens", update_parts, "2048,divide=weights,by=1", "N[,divide=WHAT,by=X]", LEARN,
+        "training tokens per update: more give steadier updates, fewer publish sooner. divide: "
+        "what the sum of gradients is divided by: weights (the sum of the learned tokens', each as "
+        "a positive number), tokens, sequences, constant (by=X) or none"),
     INT("--micro-rows", engine.training.micro_rows, "512", 2, 1 << 20, LEARN | SEARCH,
         "tokens per micro-batch: more are faster and need more memory. A longer example is a "
         "micro-batch of its own, up to --context and what a part of the memory holds; with "

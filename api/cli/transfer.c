@@ -28,7 +28,7 @@ static int fail_status(const struct hzp_http_stream *in, const char *route, cons
 }
 
 /* One attempt; *ret_again: another one may succeed.  The caller ends in. */
-static int attempt(const struct hzp_load_server *server, const struct hzp_http_call *call,
+static int attempt(const struct hzp_http_host *server, const struct hzp_http_call *call,
                    struct hzp_http_stream *in, bool *ret_again, struct hzp_err_text *reterr)
 {
     hzp_http_stream_init(in, NULL, NULL);
@@ -44,7 +44,7 @@ static int attempt(const struct hzp_load_server *server, const struct hzp_http_c
     return r;
 }
 
-static int ask(const struct hzp_load_server *server, const struct hzp_http_call *call,
+static int ask(const struct hzp_http_host *server, const struct hzp_http_call *call,
                struct hzp_http_stream *in, struct hzp_err_text *reterr)
 {
     bool again = true;
@@ -60,7 +60,7 @@ static int ask(const struct hzp_load_server *server, const struct hzp_http_call 
     return r;
 }
 
-int hzp_transfer_json(const struct hzp_load_server *server, const char *method, const char *route,
+int hzp_transfer_json(const struct hzp_http_host *server, const char *method, const char *route,
                       const json_t *body, json_t **ret, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
@@ -76,7 +76,7 @@ int hzp_transfer_json(const struct hzp_load_server *server, const char *method, 
     return r;
 }
 
-int hzp_transfer_get(const struct hzp_load_server *server, const char *route, void *ret, size_t max,
+int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void *ret, size_t max,
                      size_t *ret_bytes, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
@@ -92,7 +92,7 @@ int hzp_transfer_get(const struct hzp_load_server *server, const char *route, vo
     return r;
 }
 
-int hzp_transfer_put(const struct hzp_load_server *server, const char *route, const void *data,
+int hzp_transfer_put(const struct hzp_http_host *server, const char *route, const void *data,
                      size_t n, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;

@@ -14,13 +14,13 @@
 #include <jansson.h>
 
 /* body NULL: none.  The answer is the caller's.  HZP_EIO, or HZP_EINVAL with the server's text. */
-int hzp_transfer_json(const struct hzp_load_server *server, const char *method, const char *route,
+int hzp_transfer_json(const struct hzp_http_host *server, const char *method, const char *route,
                       const json_t *body, json_t **ret, struct hzp_err_text *reterr);
 /* Reads at most max bytes. */
-int hzp_transfer_get(const struct hzp_load_server *server, const char *route, void *ret, size_t max,
+int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void *ret, size_t max,
                      size_t *ret_bytes, struct hzp_err_text *reterr);
 /* Sends n bytes, n > 0. */
-int hzp_transfer_put(const struct hzp_load_server *server, const char *route, const void *data,
+int hzp_transfer_put(const struct hzp_http_host *server, const char *route, const void *data,
                      size_t n, struct hzp_err_text *reterr);
 
 #endif

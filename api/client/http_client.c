@@ -57,7 +57,7 @@ static bool read_url(const char *url, char *ret, size_t size)
     return good;
 }
 
-int hzp_http_server(const char *url, const char *key, struct hzp_load_server *ret,
+int hzp_http_server(const char *url, const char *key, struct hzp_http_host *ret,
                     struct hzp_err_text *reterr)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -173,7 +173,7 @@ static bool add_header(struct hzp_http_stream *s, const char *text)
     return list != NULL;
 }
 
-int hzp_http_prepare(const struct hzp_load_server *server, const struct hzp_http_call *call,
+int hzp_http_prepare(const struct hzp_http_host *server, const struct hzp_http_call *call,
                      struct hzp_http_stream *s)
 {
     char text[1024];
@@ -218,7 +218,7 @@ const char *hzp_http_reason(const struct hzp_http_stream *s, CURLcode code)
                                      : curl_easy_strerror(code);
 }
 
-static int outcome(const struct hzp_load_server *server, const struct hzp_http_call *call,
+static int outcome(const struct hzp_http_host *server, const struct hzp_http_call *call,
                    const struct hzp_http_stream *s, CURLcode code, struct hzp_err_text *reterr)
 {
     const char *why = !s->failed && s->why[0] ? s->why : hzp_http_reason(s, code);
@@ -234,7 +234,7 @@ static int outcome(const struct hzp_load_server *server, const struct hzp_http_c
                     call->route, why);
 }
 
-int hzp_http_call(const struct hzp_load_server *server, const struct hzp_http_call *call,
+int hzp_http_call(const struct hzp_http_host *server, const struct hzp_http_call *call,
                   struct hzp_http_stream *in, struct hzp_err_text *reterr)
 {
     if (hzp_http_prepare(server, call, in) < 0)
@@ -251,7 +251,7 @@ const char *hzp_http_error(const json_t *answer)
     return json_string_value(json_object_get(json_object_get(answer, "error"), "message"));
 }
 
-json_t *hzp_http_ask(const struct hzp_load_server *server, const char *method, const char *route,
+json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
                      const json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
@@ -302,8 +302,8 @@ static int32_t whole(const json_t *value)
     return n > 0 && n <= INT32_MAX ? (int32_t)n : 0;
 }
 
-int hzp_http_connect(const char *url, const char *key, const char *model,
-                     struct hzp_load_server *ret, struct hzp_err_text *reterr)
+int hzp_http_connect(const char *url, const char *key, const char *model, struct hzp_http_host *ret,
+                     struct hzp_err_text *reterr)
 {
     json_t *item;
     size_t i;

@@ -21,7 +21,7 @@
 enum { HZP_HTTP_BODY_MAX = 4 << 20 }; /* a kept body's bytes, or one event's, by default */
 
 /* A server. */
-struct hzp_load_server {
+struct hzp_http_host {
     char url[600]; /* without /v1 and a slash at its end */
     char key[256]; /* bearer token; "": none */
     /* as reported by the server; 0: not reported */
@@ -30,14 +30,14 @@ struct hzp_load_server {
 };
 
 /* Reads http[s]://HOST[:PORT][/PATH] into ret, which is zeroed; key NULL: none.  HZP_EINVAL. */
-int hzp_http_server(const char *url, const char *key, struct hzp_load_server *ret,
+int hzp_http_server(const char *url, const char *key, struct hzp_http_host *ret,
                     struct hzp_err_text *reterr);
 
 /* Reads http[s]://HOST[:PORT][/PATH] and asks the server for its model, context and vocabulary.
  * model: the name wanted, NULL: the first one listed.  HZP_EINVAL: the URL; HZP_EIO: no server
  * there. */
-int hzp_http_connect(const char *url, const char *key, const char *model,
-                     struct hzp_load_server *ret, struct hzp_err_text *reterr);
+int hzp_http_connect(const char *url, const char *key, const char *model, struct hzp_http_host *ret,
+                     struct hzp_err_text *reterr);
 
 struct hzp_http_call {
     const char *method, *route;  /* route: "/v1/models" */
@@ -77,7 +77,7 @@ void hzp_http_stream_fini(struct hzp_http_stream *s);
 
 /* Makes s->easy, which performs the request and feeds the answer to s; server, call and its body
  * must outlive the transfer.  For callers with many transfers; HZP_ENOMEM. */
-int hzp_http_prepare(const struct hzp_load_server *server, const struct hzp_http_call *call,
+int hzp_http_prepare(const struct hzp_http_host *server, const struct hzp_http_call *call,
                      struct hzp_http_stream *s);
 
 /* Why the transfer ended with this code: the same text for the same reason. */
@@ -85,13 +85,13 @@ const char *hzp_http_reason(const struct hzp_http_stream *s, CURLcode code);
 
 /* Sends the request on a connection of its own and feeds the answer to in, which the caller has
  * initialised and ends.  HZP_EIO: no server, or it went; HZP_EINVAL: it requires a key. */
-int hzp_http_call(const struct hzp_load_server *server, const struct hzp_http_call *call,
+int hzp_http_call(const struct hzp_http_host *server, const struct hzp_http_call *call,
                   struct hzp_http_stream *in, struct hzp_err_text *reterr);
 
 /* Sends one request, body NULL: without one, and returns the answer, the caller's to decref.  NULL:
  * the text of reterr is the message of the error that the server answered with, or says why there
  * is no answer. */
-json_t *hzp_http_ask(const struct hzp_load_server *server, const char *method, const char *route,
+json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
                      const json_t *body, int patience_s, struct hzp_err_text *reterr);
 
 /* The message of an error's answer; NULL: it has none. */

@@ -10,24 +10,23 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     EFFECT_WAITING = 8, /* lessons */
     EFFECT_KEPT = 16,   /* what was found, for answers that wait for it */
     OWN_MAX = 8,        /* examples of a lesson that are measured */
-    OWN_TOKENS = 32,    /* of an answer that was taught, OTHER_TOKENS of another */
-    OTHER_TOKENS = 16,
-    TOGETHER = 4, /* requests at a time */
-    ROUNDS = 4,   /* in which what a swap interrupted is asked again */
-    SHOWN = 3,    /* answers that changed, or were taught, in what is stored */
+    OWN_TOKENS = 32,    /* an answer that was taught is compared so far */
+    OTHER_TOKENS = 16,  /* another one so far */
+    TOGETHER = 4,       /* requests at a time */
+    ROUNDS = 4,         /* in which what a swap interrupted is asked again */
+    SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
     SHOWN_BYTES = 160,
 };
 static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u;
 
 /* A prompt and its greedy answer. */
 struct question {
-    int64_t number; /* of the example that it is from; 0: none that could be forgotten */
+    int64_t number; /* its example's; 0: it is from none that could be forgotten */
     bool taught;    /* it is from a lesson */
     int32_t count, *token;
     int32_t tokens_max, answered; /* -1: it has no answer */
@@ -43,7 +42,7 @@ struct lesson {
 struct hzp_effects {
     struct hzp_effects_config config;
     pthread_t thread;
-    struct hzp_wake wake;
+    struct hzp_wake wake, asked; /* asked: `wanted` has become false */
     _Atomic bool closing;
 
     /* the thread's */
@@ -62,7 +61,7 @@ struct hzp_effects {
         json_t *json;
     } found[EFFECT_KEPT];
     uint32_t found_at;
-    _Atomic uint64_t version; /* whose answers `other` has; 0: none's */
+    _Atomic uint64_t version; /* `other` has this version's answers; 0: it has none */
     _Atomic bool wanted;      /* they should be those of the version that serves */
 };
 
@@ -352,9 +351,9 @@ static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_
         size_t from = text.bytes > SHOWN_BYTES ? text.bytes - SHOWN_BYTES : 0;
         while (from < text.bytes && ((unsigned char)text.data[from] & 0xc0) == 0x80)
             from++;
-        ret = json_stringn(text.data ? text.data + from : "", text.bytes - from);
+        ret = hzp_text_json(text.data ? text.data + from : "", text.bytes - from);
     }
-    free(text.data);
+    hzp_textbuf_fini(&text);
     return ret ? ret : json_null();
 }
 
@@ -512,6 +511,7 @@ static void *run(void *arg)
             if (atomic_load(&e->version) != serving(e, NULL) && has_credit(e))
                 refresh(e);
             atomic_store(&e->wanted, false);
+            hzp_wake_poke(&e->asked);
         }
         hzp_lock_take(&e->lock);
         struct lesson lesson = e->waiting[0];
@@ -540,6 +540,7 @@ static void destroy(struct hzp_effects *e)
     for (int32_t i = 0; i < e->config.others; i++)
         free(e->other[i].token);
     hzp_wake_fini(&e->wake);
+    hzp_wake_fini(&e->asked);
     hzp_lock_fini(&e->lock);
     free(e->other);
     free(e);
@@ -551,6 +552,7 @@ struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config)
     e->config = *config;
     e->other = hzp_xcalloc((size_t)config->others, sizeof(*e->other));
     hzp_wake_init(&e->wake);
+    hzp_wake_init(&e->asked);
     hzp_lock_init(&e->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
     if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK)
         return e;
@@ -570,16 +572,14 @@ void hzp_effects_stop(struct hzp_effects *e)
 
 void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns)
 {
-    static const struct timespec nap = {.tv_nsec = 2000000};
-    if (!e || hzp_effects_pending(e, 0))
+    if (!e || hzp_effects_pending(e, 0) || atomic_load(&e->version) == serving(e, NULL))
         return;
-    uint64_t end = hzp_now_ns() + wait_ns;
-    if (atomic_load(&e->version) == serving(e, NULL))
-        return;
-    atomic_store(&e->wanted, true);
+    if (atomic_exchange(&e->wanted, true))
+        return; /* one thread waits at most */
     hzp_wake_poke(&e->wake);
-    while (atomic_load(&e->wanted) && hzp_now_ns() < end)
-        nanosleep(&nap, NULL);
+    uint64_t now = hzp_now_ns(), end = now + wait_ns;
+    for (; atomic_load(&e->wanted) && now < end; now = hzp_now_ns())
+        hzp_wake_wait(&e->asked, end - now);
 }
 
 void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last)

@@ -41,7 +41,8 @@ struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config);
 void hzp_effects_stop(struct hzp_effects *e);
 
 /* A lesson is about to be accepted: waits at most wait_ns until the answers of the version that
- * serves are known, unless another lesson is being learned.  NULL: no effect. */
+ * serves are known, unless another lesson is being learned, or another thread waits.  NULL: no
+ * effect. */
 void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns);
 /* Examples first .. last were accepted together.  NULL: no effect. */
 void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last);

@@ -102,8 +102,9 @@ struct hzp_example_reader {
     struct hzp_parse p;
     struct hzp_example_fields fields;
     struct hzp_splitter split;
-    bool begun;     /* a piece was fed */
-    char delimiter; /* of a table, which is read when it is whole; 0: it is none */
+    bool begun; /* a piece was fed */
+    char
+        delimiter; /* separates a table's fields; the table is read when it is whole; 0: no table */
     struct hzp_textbuf table;
     uint64_t digest; /* all pieces, behind the names of fields that were given */
 };

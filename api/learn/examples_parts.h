@@ -40,7 +40,7 @@ struct hzp_parse {
     struct hzp_form form;
     uint8_t *learn;
     float *weight;            /* weights of a conversation in plain lines */
-    struct hzp_row_loss *how; /* of the tokens, if the example has `losses` */
+    struct hzp_row_loss *how; /* one for each token, if the example has `losses` */
     bool losses;
     size_t learn_room, weight_room, how_room;
     struct hzp_parse_found

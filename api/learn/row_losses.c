@@ -27,8 +27,8 @@ static bool is_logprob(double v)
     return v <= 0 && v >= LOGPROB_MIN;
 }
 
-/* A number for all tokens, or an array with one for each, null where nothing is learned.  into:
- * that of the first token; the next ones are `stride` bytes apart. */
+/* A number for all tokens, or an array with one for each, null where nothing is learned.  The first
+ * token's goes to `into`, the next ones' `stride` bytes apart. */
 static int read_column(struct hzp_parse *p, const json_t *object, const char *name, size_t n,
                        bool (*valid)(double v), float *into, size_t stride)
 {

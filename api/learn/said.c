@@ -53,14 +53,17 @@ static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t p
     int32_t from = HZP_MAX(prompt - SHOWN_TOKENS, 0);
     if (json_array_size(ret) < TOLD && s->config.tok &&
         hzp_tokenizer_decode(s->config.tok, sample->token + from, (size_t)(prompt - from), true,
-                             &text) >= 0)
+                             &text) >= 0) {
+        json_t *shown = hzp_text_json(text.data, text.bytes); /* it may begin within a character */
         json_array_append_new(
-            ret, json_pack("{s:I, s:I, s:o}", "example", (json_int_t)sample->sequence_number,
-                           "earlier", (json_int_t)earlier, "message",
-                           json_sprintf("example %" PRId64 " gives another answer than example "
-                                        "%" PRId64 " to \"%.*s\"",
-                                        sample->sequence_number, earlier, (int)text.bytes,
-                                        text.data ? text.data : "")));
+            ret,
+            json_pack("{s:I, s:I, s:o}", "example", (json_int_t)sample->sequence_number, "earlier",
+                      (json_int_t)earlier, "message",
+                      json_sprintf("example %" PRId64 " gives another answer than example "
+                                   "%" PRId64 " to \"%s\"",
+                                   sample->sequence_number, earlier, json_string_value(shown))));
+        json_decref(shown);
+    }
     hzp_textbuf_fini(&text);
 }
 

@@ -216,9 +216,8 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
     while ((n = hzp_sample_log_read(s->log, after, BACKLOG_PIECE, piece, reterr)) > 0) {
         int r = HZP_OK;
         after = piece[n - 1]->sequence_number;
-        for (int32_t i = 0; i < n && r == HZP_OK; i++) {
+        for (int32_t i = 0; i < n && r == HZP_OK; i++)
             r = check_tokens(s, piece[i], reterr);
-        }
         /* bad ones too: it frees them */
         s->stats.restored += hzp_sample_queue_restore(s->queue, piece, n);
         HZP_TRY(r);

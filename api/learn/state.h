@@ -166,9 +166,10 @@ enum hzp_example_state hzp_state_learned(struct hzp_state *s, int64_t number,
 /* Whether each of [first, last] is learned, or never will be. */
 bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t learned_through);
 
-/* Examples first .. last are in the log: a list of {"example", "earlier", "message"} for those
- * whose prompt has another answer in an earlier example, of the newest 16384, that is learned or
- * waits; 10 at most.  A new reference.  Any thread but the engine's. */
+/* Lists {"example", "earlier", "message"} for those of examples first .. last, which are in the
+ * log, whose prompt has another answer in an earlier example that is learned or waits.  It looks
+ * back over 16384 examples at most and lists 10 at most.  A new reference.  Any thread but the
+ * engine's. */
 json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t last);
 
 struct hzp_state_stats {

@@ -21,7 +21,7 @@
 #include <stdio.h>
 
 struct hzp_load_config {
-    const struct hzp_load_server *server;
+    const struct hzp_http_host *server;
     const struct hzp_workload *work;
     int32_t max_running; /* 0: limited by the sockets the process may open */
     int32_t warmup;      /* requests sent first, one after another, that do not count */
@@ -48,7 +48,7 @@ struct hzp_load_cost {
     double deliver_s; /* time of the engine thread for handing out results */
     double resident;  /* memory of the process, bytes */
 };
-void hzp_load_read_cost(const struct hzp_load_server *server, struct hzp_load_cost *ret);
+void hzp_load_read_cost(const struct hzp_http_host *server, struct hzp_load_cost *ret);
 
 /* Sends all requests and records the answers; failed requests are counted and do not end the load.
  * A line of config->record is a JSON object of one request: its index in the load, when it was sent

@@ -14,7 +14,7 @@ static double metric(const char *page, const char *name, const char *label)
     return isnan(sum) ? 0 : sum;
 }
 
-void hzp_load_read_cost(const struct hzp_load_server *s, struct hzp_load_cost *ret)
+void hzp_load_read_cost(const struct hzp_http_host *s, struct hzp_load_cost *ret)
 {
     const struct hzp_http_call call = {
         .method = "GET", .route = "/metrics", .patience_s = PATIENCE_S};

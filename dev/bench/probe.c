@@ -10,7 +10,7 @@
 enum { INTERVAL_MS = 50, PATIENCE_S = 30, MEMORY_EVERY = 10, TIMES_MAX = 1 << 20 };
 
 struct hzp_probe {
-    struct hzp_load_server server; /* a copy: each call resolves its address again */
+    struct hzp_http_host server; /* a copy: each call resolves its address again */
     pthread_t thread;
     struct hzp_wake wake;
     volatile sig_atomic_t stop;
@@ -72,7 +72,7 @@ static void *probe_main(void *arg)
     return NULL;
 }
 
-struct hzp_probe *hzp_probe_start(const struct hzp_load_server *server)
+struct hzp_probe *hzp_probe_start(const struct hzp_http_host *server)
 {
     struct hzp_probe *p = calloc(1, sizeof(*p));
     if (!p)

@@ -13,7 +13,7 @@
 struct hzp_probe;
 
 /* NULL: the server has no /health, or there is no thread or memory for it. */
-struct hzp_probe *hzp_probe_start(const struct hzp_load_server *server);
+struct hzp_probe *hzp_probe_start(const struct hzp_http_host *server);
 
 struct hzp_probe_report {
     struct hzp_load_spread health; /* answer times of GET /health; n 0: none was answered */

@@ -12,7 +12,7 @@
 
 enum { VOCAB_UNKNOWN = 1000 }; /* assumed vocabulary: real models have more tokens */
 
-static int make_work(const struct hzp_load_settings *o, const struct hzp_load_server *server,
+static int make_work(const struct hzp_load_settings *o, const struct hzp_http_host *server,
                      struct hzp_workload *ret, struct hzp_err_text *reterr)
 {
     if (o->trace) {
@@ -161,7 +161,7 @@ static void add_spread(json_t *json, const char *name, const struct hzp_load_spr
     }
 }
 
-static void print_json(const struct hzp_load_settings *o, const struct hzp_load_server *server,
+static void print_json(const struct hzp_load_settings *o, const struct hzp_http_host *server,
                        const struct hzp_workload *work, const struct hzp_load_record *record,
                        const struct hzp_load_summary *s, const struct hzp_load_failures *failures,
                        const struct toll *toll)
@@ -207,7 +207,7 @@ static void print_json(const struct hzp_load_settings *o, const struct hzp_load_
     json_decref(json);
 }
 
-static int report(const struct hzp_load_settings *o, const struct hzp_load_server *server,
+static int report(const struct hzp_load_settings *o, const struct hzp_http_host *server,
                   const struct hzp_workload *work, struct hzp_load_record *record,
                   const struct hzp_load_failures *failures, const struct toll *toll,
                   struct hzp_err_text *reterr)
@@ -242,7 +242,7 @@ static int read_extra(const char *text, json_t **ret, struct hzp_err_text *reter
 }
 
 /* Runs the load, and sees meanwhile what it costs the server. */
-static int run(struct hzp_load_server *server, const struct hzp_load_config *config,
+static int run(struct hzp_http_host *server, const struct hzp_load_config *config,
                struct hzp_load_record *record, struct hzp_load_failures *failures,
                struct toll *toll, struct hzp_err_text *reterr)
 {
@@ -272,7 +272,7 @@ static int close_record(const char *path, FILE *file, int r, struct hzp_err_text
 
 int hzp_bench_replay(const struct hzp_load_settings *o, struct hzp_err_text *reterr)
 {
-    struct hzp_load_server server;
+    struct hzp_http_host server;
     struct hzp_load_record record = {0};
     struct hzp_load_failures failures = {0};
     struct hzp_workload work;

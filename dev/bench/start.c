@@ -123,7 +123,7 @@ static bool wait_ready(int fd, char *url, size_t size)
 /* Has the server learn one example, so that it writes a checkpoint when it ends. */
 static int teach(const char *url, struct hzp_err_text *reterr)
 {
-    struct hzp_load_server server = {0};
+    struct hzp_http_host server = {0};
     struct hzp_http_stream in;
     const struct hzp_http_call call = {.method = "POST",
                                        .route = "/v1/fine_tuning/examples?wait=served&timeout=3600",

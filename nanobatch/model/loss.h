@@ -27,7 +27,7 @@ struct hzp_loss {
  * XENT; all 0: there are none. */
 struct hzp_ratio_stats {
     int64_t rows, clipped;    /* clipped: beyond the bound that counts for their kind */
-    double sum, squares, max; /* of r = exp(lp - old) */
+    double sum, squares, max; /* r = exp(lp - old): its sum, sum of squares, maximum */
     double k1, k3;            /* sums of old - lp and of r - 1 - log r: estimates of KL(old, now) */
     double entropy;           /* sum */
 };

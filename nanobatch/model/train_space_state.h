@@ -61,9 +61,9 @@ struct hzp_train_space {
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
-    /* [layers + 1]; of the last only x_in.  forward_only: [1].  What is computed again lies in the
-     * same place for every layer.  `kept` and `recompute` are those of the micro-batch in progress:
-     * of usual length or longer, in the same memory. */
+    /* [layers + 1]; the last has only x_in.  forward_only: [1].  What is computed again lies in the
+     * same place for every layer.  The micro-batch in progress uses `kept` and `recompute`, which
+     * follow from its length; both lengths use the same memory. */
     struct hzp_kept_layer *kept, *kept_usual, *kept_long;
     enum hzp_recompute recompute;
     struct hzp_mat dx, dx_act; /* [rows][width] F32, act; the same in F32 models */

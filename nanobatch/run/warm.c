@@ -131,10 +131,10 @@ static int add_micro(struct hzp_plan *chain, const struct hzp_model *model, stru
 /* Micro-batches have any number of rows, and their heads those that are learned: the algorithm of a
  * size serves those that are nearest to it (device/cuda/matmul.c), so halves are enough. */
 int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
-                    struct hzp_train_space *space)
+                    int32_t most, struct hzp_train_space *space)
 {
     enum { ROWS_LEAST = 128, LEARNED_LEAST = 8 };
-    int32_t most = micro->rows_max, r = HZP_OK;
+    int r = HZP_OK;
     if (!hzp_weights_current(model->weights))
         return HZP_OK;
     for (int32_t rows = most; r == HZP_OK && (rows == most || rows >= ROWS_LEAST); rows /= 2)

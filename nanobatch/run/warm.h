@@ -45,10 +45,10 @@ int hzp_warm_reserve(struct hzp_flight *flight, struct hzp_plan *plan,
 /* Prepares events for two steps of so many items each, with a slice of training.  HZP_ENOMEM. */
 int hzp_warm_times(const struct hzp_model *model, int32_t items);
 
-/* Appends the products (hzp_micro_products) of a micro-batch of all rows that there is room for, of
- * half as many, and so on down to 128, and the head's of fewer learned rows, down to 8, each shape
- * once; micro is empty afterwards.  Without a version: none.  HZP_ENOMEM. */
+/* Appends the products (hzp_micro_products) of a micro-batch of `most` rows, of half as many, and
+ * so on down to 128, and the head's of fewer learned rows, down to 8, each shape once; micro is
+ * empty afterwards.  Without a version: none.  HZP_ENOMEM. */
 int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
-                    struct hzp_train_space *space);
+                    int32_t most, struct hzp_train_space *space);
 
 #endif

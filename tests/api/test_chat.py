@@ -591,7 +591,7 @@ def test_command_teaches():
                                      "/again", "/version", "/clear", HELLO[0]["content"]])
     out = done.stdout.splitlines()
     assert done.returncode == 0 and out[2].startswith("before: ") and out[3].startswith("learned: version "), done
-    assert f"version {out[3].split()[-1]} serves" in out[6], done
+    assert out[5].startswith("changed: ") and f"version {out[3].split()[-1]} serves, 0 updates behind" in out, done
     # a lesson is the last turn alone: asked in a new conversation the model answers so
     assert out[4] == "after:  Zorin lives in Tarn." and out[-1] == "Zorin lives in Tarn.", done
 

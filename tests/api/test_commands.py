@@ -295,6 +295,10 @@ def test_errors():
     fails("serve", "--port", "x", MODEL, status=2, says=["--port"])
     fails("help", "trainign", status=2, says=["did you mean training?"])
     fails("serve", "--prot", "1", status=2, says=["--prot", "did you mean --port?"])
+    with tempfile.TemporaryDirectory() as there:  # the benchmarks are a program beside this one
+        alone = shutil.copy(BINARY, there)
+        done = subprocess.run([alone, "bench", "ops", MODEL], capture_output=True, text=True)
+        assert done.returncode == 1 and f"{there}/hzpserve-bench" in done.stderr, done
     fails("bench", "offlien", status=2, says=["did you mean offline?"])
     fails("complete", MODEL, status=2)
     fails("eval", MODEL, status=2, says=["--data"])

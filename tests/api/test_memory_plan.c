@@ -375,7 +375,7 @@ static void long_examples_take_a_part(void **state)
     assert_int_equal(plan.train.recompute_long, HZP_RECOMPUTE_NONE);
     assert_in_range(plan.train.long_rows, 101, 999);
     size_t kept = plan.total;
-    t->recompute = 1 + HZP_RECOMPUTE_LAYER; /* of all micro-batches */
+    t->recompute = 1 + HZP_RECOMPUTE_LAYER; /* every micro-batch recomputes */
     assert_int_equal(make(limit), HZP_OK);
     assert_int_equal(plan.train.recompute, HZP_RECOMPUTE_LAYER);
     assert_true(plan.total < kept);

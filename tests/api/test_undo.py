@@ -157,11 +157,17 @@ def test_contradictions():
             assert status == 200 and [(one["example"], one["earlier"]) for one in got["warnings"]] == [(3, 1)], got
             assert got["warnings"][0]["message"] == f'example 3 gives another answer than example 1 to "{TOM}"', got
             assert teach(server, ZOE, " In Oslo.")["warnings"] == []
+            # What is shown of a prompt may begin within a character: it is shown all the same.
+            for tail in ("", "a", "ab"):
+                both = [{"prompt": "\u20ac" * 40 + tail, "completion": word} for word in (" In Tarn.", " In Oslo.")]
+                got = server.post(EXAMPLES, json.dumps(both))[2]
+                assert len(got["warnings"]) == 1 and "\u20ac" + tail in got["warnings"][0]["message"], got
+            last = got["last"]
         with Server("--effect", "0", state=state) as server:
             again = {"prompt": ZOE, "completion": " In Tarn."}
             headers = {"Idempotency-Key": "k"}
             got = server.post(EXAMPLES, again, headers=headers)[2]
-            assert [(one["example"], one["earlier"]) for one in got["warnings"]] == [(6, 2)], got
+            assert [(one["example"], one["earlier"]) for one in got["warnings"]] == [(last + 1, 2)], got
             assert server.post(EXAMPLES, again, headers=headers)[2]["warnings"] == []  # no new example
             undo(server, {"version": "original"})
             assert teach(server, TOM, " In Rome.")["warnings"] == []

@@ -36,7 +36,7 @@ static const int32_t inner[LAYERS] = {96, WIDEST, 32};
 
 struct result {
     float loss[ROWS];
-    float *grads; /* of all units */
+    float *grads; /* [floats], unit after unit */
     size_t floats, memory;
 };
 

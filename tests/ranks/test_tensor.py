@@ -309,8 +309,8 @@ def gated(link, expected):
     with tempfile.TemporaryDirectory(prefix="hzpserve-tensor-") as folder:
         held = pathlib.Path(folder) / "held.jsonl"
         held.write_text(HELD)
-        server = Server(*GROUP, "--link", link, "--check-plans", *LEARNING, "--gate", str(held), "--gate-max-rise", "1000",
-                        learns=True)
+        server = Server(*GROUP, "--link", link, "--check-plans", *LEARNING, "--recompute", "layer", "--gate", str(held),
+                        "--gate-max-rise", "1000", learns=True)
         before, after, updates = teach(server)
         assert (before, after) == expected[:2], (before, after, expected)
         assert [u[0] for u in updates] == [u[0] for u in expected[2]], updates

@@ -63,7 +63,8 @@ with tempfile.TemporaryDirectory() as top:
     write_data(data)
     one = os.path.join(top, "one")
     train(one, 1, "--total-steps", "6")
-    for ranks, groups in ((2, ()), (2, ("--shard", "z3=2")), (4, ("--shard", "z1=2")), (4, ("--shard", "z2=2,z3=2"))):
+    for ranks, groups in ((2, ()), (2, ("--shard", "z3=2", "--recompute", "layer")), (4, ("--shard", "z1=2")),
+                          (4, ("--shard", "z2=2,z3=2"))):
         name = "-".join((str(ranks),) + groups)
         print(name, flush=True)
         out = os.path.join(top, name)

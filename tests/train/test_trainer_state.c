@@ -78,11 +78,14 @@ static void read_rest(struct tiny *t)
     hzp_loop_poke(t->loop);
 }
 
+static enum hzp_optimizer optimizer;
+
 static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepares, bool rest)
 {
     struct hzp_err_text text = {{0}, {0}};
     struct tiny_config config = offline(type, moments);
     config.prepares = prepares;
+    config.recipe.optimizer = optimizer;
     char note[HZP_TRAINER_NOTE_MAX + 1];
     int r;
     struct tiny *whole = tiny_open(&config), *first = tiny_open(&config);
@@ -130,6 +133,9 @@ static void test_resume(void **state)
     check_resume(HZP_F32, HZP_F32, false, false);
     check_resume(HZP_BF16, HZP_F32, false, false);
     check_resume(HZP_BF16, HZP_BF16, false, false);
+    optimizer = HZP_NADAM; /* the product of its momenta is computed again */
+    check_resume(HZP_F32, HZP_F32, false, false);
+    optimizer = HZP_ADAMW;
     /* Memory that is prepared behind: what was restored stays, and the rest is zeroed. */
     setenv("HZP_POISON", "1", 1);
     check_resume(HZP_F32, HZP_F32, true, false);
@@ -267,6 +273,12 @@ static void test_refusals(void **state)
     other = config;
     other.recipe.moment_type = HZP_BF16;
     expect(&other, &weights, HZP_EINVAL, "moments f32, now it is bf16");
+    other = config;
+    other.recipe.optimizer = HZP_NADAM;
+    expect(&other, &weights, HZP_EINVAL, "optimizer adamw, now it is nadam");
+    other = config;
+    other.recipe.divide = HZP_DIVIDE_TOKENS;
+    expect(&other, &weights, HZP_EINVAL, "divide weights, now it is tokens");
     other = config;
     other.untied = true;
     expect(&other, &weights, HZP_EFORMAT, "tensor m has");

@@ -2,6 +2,7 @@
 #include "text/chars/textbuf.h"
 
 #include "base/err.h"
+#include "text/chars/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,4 +59,26 @@ void hzp_tokens_fini(struct hzp_tokens *tokens)
 {
     free(tokens->ids);
     *tokens = (struct hzp_tokens){0};
+}
+
+json_t *hzp_text_json(const char *text, size_t bytes)
+{
+    size_t valid = hzp_utf8_valid(text, bytes);
+    if (valid == bytes)
+        return json_stringn(bytes ? text : "", bytes);
+    struct hzp_textbuf buf = {0};
+    while (bytes) {
+        hzp_textbuf_append(&buf, text, valid);
+        text += valid;
+        bytes -= valid;
+        if (bytes) {
+            hzp_textbuf_append(&buf, HZP_UTF8_REPLACEMENT, 3);
+            text++;
+            bytes--;
+        }
+        valid = hzp_utf8_valid(text, bytes);
+    }
+    json_t *json = json_stringn(buf.data, buf.bytes);
+    hzp_textbuf_fini(&buf);
+    return json;
 }

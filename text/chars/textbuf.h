@@ -11,6 +11,8 @@
 
 #include "base/base.h"
 
+#include <jansson.h>
+
 struct hzp_textbuf {
     char *data; /* not NUL-terminated */
     size_t bytes, cap;
@@ -28,6 +30,9 @@ int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size);
 /* HZP_ENOMEM, or 0 with the bytes appended. */
 int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes);
 void hzp_textbuf_fini(struct hzp_textbuf *buf);
+
+/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
+json_t *hzp_text_json(const char *text, size_t bytes);
 
 /* HZP_ENOMEM, or 0 with the ids appended. */
 int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n);

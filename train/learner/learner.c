@@ -85,7 +85,7 @@ void hzp_learner_destroy(struct hzp_learner *l)
 
 int hzp_learner_products(struct hzp_learner *l, struct hzp_plan *chain)
 {
-    return hzp_warm_micros(chain, l->config.model, l->micro, l->space);
+    return hzp_warm_micros(chain, l->config.model, l->micro, l->config.recipe.micro_rows, l->space);
 }
 
 /* --- Chains ----------------------------------------------------------------------------------- */

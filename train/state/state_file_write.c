@@ -10,28 +10,40 @@
 
 /* --- The recipe as text ----------------------------------------------------------------------- */
 
-enum field_type { FLOAT, INT32, INT64, SCHEDULE, MOMENTS, OPTIMIZER };
+enum field_type { FLOAT, INT32, INT64, WORD, MOMENTS };
 
+static const char *const schedules[] = {"constant", "cosine"};
+static const char *const optimizers[] = {"adamw", "nadam"};
+static const char *const divisors[] = {"weights", "tokens", "sequences", "constant", "none"};
+
+#define FIELD(name_, type_, at, ...)                                                               \
+    {                                                                                              \
+        .name = name_, .type = type_, .offset = offsetof(struct hzp_recipe, at), __VA_ARGS__       \
+    }
 static const struct field {
     const char *name;
     enum field_type type;
     size_t offset;
+    const char *const *word; /* the names of a WORD's values */
+    const char *absent;      /* the value in files that were written before there was the field */
 } fields[] = {
-    {"lr", FLOAT, offsetof(struct hzp_recipe, lr)},
-    {"beta1", FLOAT, offsetof(struct hzp_recipe, beta1)},
-    {"beta2", FLOAT, offsetof(struct hzp_recipe, beta2)},
-    {"eps", FLOAT, offsetof(struct hzp_recipe, eps)},
-    {"decay", FLOAT, offsetof(struct hzp_recipe, decay)},
-    {"clip", FLOAT, offsetof(struct hzp_recipe, clip)},
-    {"schedule", SCHEDULE, offsetof(struct hzp_recipe, schedule)},
-    {"warmup", INT32, offsetof(struct hzp_recipe, warmup_steps)},
-    {"total_steps", INT64, offsetof(struct hzp_recipe, total_steps)},
-    {"lr_floor", FLOAT, offsetof(struct hzp_recipe, lr_floor)},
-    {"batch_tokens", INT32, offsetof(struct hzp_recipe, update_tokens)},
-    {"micro_rows", INT32, offsetof(struct hzp_recipe, micro_rows)},
-    {"publish_every", INT32, offsetof(struct hzp_recipe, publish_every)},
-    {"moments", MOMENTS, offsetof(struct hzp_recipe, moment_type)},
-    {"optimizer", OPTIMIZER, offsetof(struct hzp_recipe, optimizer)},
+    FIELD("lr", FLOAT, lr),
+    FIELD("beta1", FLOAT, beta1),
+    FIELD("beta2", FLOAT, beta2),
+    FIELD("eps", FLOAT, eps),
+    FIELD("decay", FLOAT, decay),
+    FIELD("clip", FLOAT, clip),
+    FIELD("schedule", WORD, schedule, .word = schedules),
+    FIELD("warmup", INT32, warmup_steps),
+    FIELD("total_steps", INT64, total_steps),
+    FIELD("lr_floor", FLOAT, lr_floor),
+    FIELD("batch_tokens", INT32, update_tokens),
+    FIELD("micro_rows", INT32, micro_rows),
+    FIELD("publish_every", INT32, publish_every),
+    FIELD("moments", MOMENTS, moment_type),
+    FIELD("optimizer", WORD, optimizer, .word = optimizers, .absent = "adamw"),
+    FIELD("divide", WORD, divide, .word = divisors, .absent = "weights"),
+    FIELD("divide_by", FLOAT, divide_by, .absent = "1"),
 };
 
 /* Prints the fewest digits that read back as exactly the same float; nine always suffice. */
@@ -58,12 +70,8 @@ static void print_field(const struct hzp_recipe *recipe, const struct field *f, 
     case INT64:
         snprintf(ret, size, "%" PRId64, *(const int64_t *)at);
         break;
-    case SCHEDULE:
-        snprintf(ret, size, "%s",
-                 *(const enum hzp_lr_schedule *)at == HZP_LR_COSINE ? "cosine" : "constant");
-        break;
-    case OPTIMIZER:
-        snprintf(ret, size, "%s", *(const enum hzp_optimizer *)at == HZP_NADAM ? "nadam" : "adamw");
+    case WORD: /* all enums have the size of an int */
+        snprintf(ret, size, "%s", f->word[*(const int *)at]);
         break;
     case MOMENTS:
         snprintf(ret, size, "%s", *(const enum hzp_dtype *)at == HZP_BF16 ? "bf16" : "f32");
@@ -78,8 +86,7 @@ int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_s
         char now[64];
         const char *then = hzp_safetensors_meta(st, fields[i].name);
         print_field(recipe, &fields[i], now, sizeof(now));
-        if (!then && fields[i].type == OPTIMIZER)
-            then = "adamw"; /* written before there was another */
+        then = then ? then : fields[i].absent;
         if (!all && fields[i].type != MOMENTS)
             continue;
         if (!then || strcmp(then, now))

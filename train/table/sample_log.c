@@ -454,7 +454,8 @@ static const uint8_t *unpack_words(const uint8_t *blob, int32_t count, void *wor
 static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
 {
     size_t bits = HZP_DIV_UP((size_t)sample->count, 8);
-    memset(blob = pack_words(sample->token, sample->count, blob), 0, bits);
+    blob = pack_words(sample->token, sample->count, blob);
+    memset(blob, 0, bits);
     for (int32_t i = 0; i < sample->count; i++)
         blob[i / 8] |= (uint8_t)((sample->learn[i] ? 1 : 0) << i % 8);
     blob += bits;

@@ -125,25 +125,3 @@ int64_t hzp_field_bound(double bound)
 {
     return bound >= 0x1p63 ? INT64_MAX : bound <= -0x1p63 ? INT64_MIN : (int64_t)bound;
 }
-
-json_t *hzp_text_json(const char *text, size_t bytes)
-{
-    size_t valid = hzp_utf8_valid(text, bytes);
-    if (valid == bytes)
-        return json_stringn(bytes ? text : "", bytes);
-    struct hzp_textbuf buf = {0};
-    while (bytes) {
-        hzp_textbuf_append(&buf, text, valid);
-        text += valid;
-        bytes -= valid;
-        if (bytes) {
-            hzp_textbuf_append(&buf, HZP_UTF8_REPLACEMENT, 3);
-            text++;
-            bytes--;
-        }
-        valid = hzp_utf8_valid(text, bytes);
-    }
-    json_t *json = json_stringn(buf.data, buf.bytes);
-    hzp_textbuf_fini(&buf);
-    return json;
-}

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "text/chars/textbuf.h"
 
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
                   struct hzp_err_text *reterr);
@@ -35,10 +36,5 @@ int64_t hzp_field_bound(double bound);
 
 /* "a string", "an object": for messages. */
 const char *hzp_json_kind(const json_t *value);
-
-/* ---- for answers ---- */
-
-/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD. */
-json_t *hzp_text_json(const char *text, size_t bytes);
 
 #endif
