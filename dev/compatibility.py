@@ -65,9 +65,73 @@ CHAT = {
              "continue_final_message": True, "documents": [{"text": "x"}], "echo": True,
              "include_reasoning": False, "thinking_token_budget": 5},
 }
+# Members of values, by path: what the body has for it.
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CHAT_MEMBERS = {
+    "OpenAI": {
+        "messages[].name": {"messages": [{**MESSAGES[0], "name": "ann"}]},
+        "messages[].refusal": {"messages": [*MESSAGES, {"role": "assistant", "content": None, "refusal": "no"},
+                                            *MESSAGES]},
+        "messages[].tool_calls": {"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [CALL]},
+                                               {"role": "tool", "tool_call_id": "1", "content": "x"}]},
+        "messages[].content[].image_url": {"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "response_format.json_schema.strict": {"response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": SCHEMA, "strict": True}}},
+        "stream_options.include_obfuscation": {"stream": True, "stream_options": {"include_obfuscation": True}},
+        "tool_choice.allowed_tools": {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [TOOL]}}},
+        "tools[].function.strict": {"tools": [{"type": "function", "function": {**TOOL["function"],
+                                                                                "strict": True}}]},
+        "tools[].custom": {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+    },
+    "vLLM": {"messages[].reasoning": {"messages": [*MESSAGES, {
+        "role": "assistant", "content": "x", "reasoning": "y"}, *MESSAGES]},
+        "stream_options.continuous_usage_stats": {"stream": True, "stream_options": {
+            "include_usage": True, "continuous_usage_stats": True}}},
+    "llama.cpp": {"response_format.schema": {"response_format": {"type": "json_object", "schema": SCHEMA}}},
+}
+RESPONSES = {"OpenAI": {
+    "background": True, "context_management": [{"type": "x"}], "conversation": "x",
+    "include": ["message.output_text.logprobs"], "input": "a", "instructions": "Be brief.", "max_output_tokens": 2,
+    "max_tool_calls": 1, "metadata": {"a": "b"}, "moderation": {"model": "x"}, "parallel_tool_calls": False,
+    "previous_response_id": "x", "prompt": {"id": "x"}, "prompt_cache_key": "x", "prompt_cache_retention": "24h",
+    "reasoning": {"effort": "low"}, "safety_identifier": "x", "service_tier": "auto", "store": True, "stream": True,
+    "stream_options": {"include_obfuscation": True}, "temperature": 0.5, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}], "top_logprobs": 2,
+    "top_p": 0.5, "truncation": "auto", "user": "ann"}}
+RESPONSES_MEMBERS = {"OpenAI": {
+    "input[].content[].image_url": {"input": [{"role": "user", "content": [
+        {"type": "input_image", "image_url": "x"}]}]},
+    "reasoning.summary": {"reasoning": {"summary": "auto"}},
+    "text.format.schema": {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},
+    "text.verbosity": {"text": {"verbosity": "low"}},
+    "tools[].type web_search": {"tools": [{"type": "web_search"}]}}}
+MESSAGES_FIELDS = {"Anthropic": {
+    "cache_control": {"type": "ephemeral"}, "container": "x", "context_management": {"edits": []},
+    "inference_geo": "us", "max_tokens": 2, "mcp_servers": [{"name": "x"}], "messages": MESSAGES,
+    "metadata": {"user_id": "x"}, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+    "service_tier": "auto", "stop_sequences": ["x"], "stream": True, "system": "Be brief.", "temperature": 0.5,
+    "thinking": {"type": "adaptive"}, "tool_choice": {"type": "auto"},
+    "tools": [{"name": "f", "input_schema": SCHEMA}], "top_k": 5, "top_p": 0.5}}
+MESSAGES_MEMBERS = {"Anthropic": {
+    "messages[].content[].cache_control": {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}]},
+    "messages[].content[].source": {"messages": [{"role": "user", "content": [
+        {"type": "image", "source": {"type": "url", "url": "x"}}]}]},
+    "output_config.effort": {"output_config": {"effort": "low"}},
+    "thinking.budget_tokens": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+    "tool_choice.disable_parallel_tool_use": {"tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {
+        "type": "auto", "disable_parallel_tool_use": True}},
+    "tools[].cache_control": {"tools": [{"name": "f", "input_schema": SCHEMA, "cache_control": {
+        "type": "ephemeral"}}]},
+    "tools[].type web_search": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}}}
 BESIDE = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True},
           "tool_choice": {"tools": [TOOL]}, "parallel_tool_calls": {"tools": [TOOL]},
           "continue_final_message": {"add_generation_prompt": False}}
+BESIDE_RESPONSES = {"tool_choice": {"tools": RESPONSES["OpenAI"]["tools"]},
+                    "top_logprobs": {"include": ["message.output_text.logprobs"]}}
+BESIDE_MESSAGES = {"tool_choice": {"tools": MESSAGES_FIELDS["Anthropic"]["tools"]}}
 ROUTES = {
     "OpenAI": ["POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses",
                "GET /v1/responses/x", "POST /v1/embeddings", "GET /v1/models", "GET /v1/models/MODEL",
@@ -110,27 +174,29 @@ def send(port, method, path, body=None):
     return answer.status, text
 
 
-def judge(port, path, base, field, value):
-    body = {**base, **BESIDE.get(field, {}), field: value}
+def judge(port, path, body, field):
     status, text = send(port, "POST", path, body)
     if status == 200:
-        ignored = re.search(r'"ignored":\s*\[([^\]]*)\]', text)
-        if ignored and f'"{field}"' in ignored[1]:
-            return "no effect"
-        return "yes"
+        at = text.find('"ignored":')
+        ignored = json.JSONDecoder().raw_decode(text[at:].split(":", 1)[1])[0] if at >= 0 else []
+        return "no effect" if field in [re.sub(r"\[\d+\]", "[]", name) for name in ignored] else "yes"
     error = json.loads(text)["error"]
     assert status == 400, (path, field, status, text)
     return "no: " + error["message"].removeprefix(f"{field} is not supported: ")
 
 
-def fields(port, title, path, base, groups):
+def fields(port, path, base, groups, beside, members=None):
     lines = [f"### `POST {path}`", "", "| field | of | |", "|---|---|---|"]
     rows = {}
     for group in groups:
         for owner, names in group.items():
             for field, value in names.items():
                 if value is not None:
-                    rows[field] = (owner, judge(port, path, base, field, value))
+                    body = {**base, **beside.get(field, {}), field: value}
+                    rows[field] = (owner, judge(port, path, body, field))
+    for owner, names in (members or {}).items():
+        for field, value in names.items():
+            rows[field] = (owner, judge(port, path, {**base, **value}, field))
     for field, (owner, result) in sorted(rows.items()):
         lines.append(f"| `{field}` | {owner} | {result} |")
     return lines + [""]
@@ -153,8 +219,12 @@ def made(port, model):
     text = {"prompt": "Hello", "max_tokens": 2}
     chat = {"messages": MESSAGES, "max_tokens": 2}
     lines = routes(port, model)
-    lines += fields(port, "Completions", "/v1/completions", text, [SAMPLING, COMPLETIONS])
-    lines += fields(port, "Chat", "/v1/chat/completions", chat, [SAMPLING, CHAT])
+    lines += fields(port, "/v1/completions", text, [SAMPLING, COMPLETIONS], BESIDE)
+    lines += fields(port, "/v1/chat/completions", chat, [SAMPLING, CHAT], BESIDE, CHAT_MEMBERS)
+    lines += fields(port, "/v1/responses", {"input": "Hello", "max_output_tokens": 2}, [RESPONSES],
+                    BESIDE_RESPONSES, RESPONSES_MEMBERS)
+    lines += fields(port, "/v1/messages", {**chat, "model": model}, [MESSAGES_FIELDS], BESIDE_MESSAGES,
+                    MESSAGES_MEMBERS)
     return "\n".join(lines)
 
 

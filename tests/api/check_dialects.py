@@ -62,7 +62,8 @@ def test_responses(server):
     assert of_text and all(e.logprobs == [] for e in of_text), of_text
     assert seen[-1].response.usage.total_tokens == made.usage.total_tokens
 
-    for fields, param in (({"input": 5}, "input"), ({"input": []}, "input"),
+    for fields, param in (({"input": 5}, "input"), ({"input": []}, "input"), ({"top_logprobs": 2}, "top_logprobs"),
+                          ({"include": "a"}, "include"), ({"include": ["no_such"]}, "include[0]"),
                           ({"input": [{"type": "image"}]}, "input[0]"),
                           ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
                            "input[0].content[0]"),
@@ -73,6 +74,43 @@ def test_responses(server):
                           ({"no_such": 1}, "no_such")):
         status, _, answer = server.post("/v1/responses", {**body, **fields})
         assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+
+
+def test_responses_logprobs(server):
+    """The text's tokens with their log-probabilities, as a chat has them; a stream has them in its deltas and again
+    when an item closes.  Tokens of reasoning are not the text's."""
+    body = {"input": ASKED, "max_output_tokens": 12, "include": ["message.output_text.logprobs"], "top_logprobs": 2,
+            **GREEDY}
+    want = said(server, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    for include in (body["include"], ["reasoning.encrypted_content", *body["include"]]):
+        made = server.client.responses.create(model=server.model, **{**body, "include": include})
+        item = next(item for item in made.output if item.type == "message")
+        got = [each.to_dict() for each in item.content[0].logprobs]
+        shown = [each for each in want if each["bytes"]][:len(got)]
+        assert got == shown and "".join(each["token"] for each in got) == made.output_text, (got, want)
+        assert all(len(each["top_logprobs"]) == 2 for each in got), got
+    events = list(server.client.responses.create(model=server.model, stream=True, **body))
+    deltas = [each.to_dict() for e in events if e.type == "response.output_text.delta" for each in e.logprobs]
+    closed = [e for e in events if e.type == "response.output_text.done"][0]
+    assert deltas == got == [each.to_dict() for each in closed.logprobs], (deltas, got)
+    last = next(item for item in events[-1].response.output if item.type == "message")
+    assert [each.to_dict() for each in last.content[0].logprobs] == got
+    plain = server.client.responses.create(model=server.model, include=["reasoning.encrypted_content"],
+                                           input=ASKED, max_output_tokens=2)
+    assert plain.output[0].content[0].logprobs == []
+
+
+def test_unshown_reasoning(server):
+    """A template without a place for reasoning leaves it out; the answer says so, by the request's own path."""
+    turns = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "Here.", "reasoning": "Hm so."},
+             {"role": "user", "content": ASKED}]
+    status, _, answer = server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1})
+    assert status == 200 and answer["hzpserve"]["ignored"] == ["messages[1].reasoning"], answer
+    turns[1] = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm so.", "signature": ""},
+                                                 {"type": "text", "text": "Here."}]}
+    status, _, answer = server.post("/v1/messages", {"model": server.model, "messages": turns, "max_tokens": 1})
+    ignored = answer["hzpserve"]["ignored"]
+    assert status == 200 and len(ignored) == 1 and ignored[0].startswith("messages[1]"), answer
 
 
 def test_messages_shape(server):

@@ -55,7 +55,8 @@ MEMBERS = {
     "MessagesRequest": {"messages[]": MESSAGES[0], "messages[].content[]": {"type": "text", "text": "a"},
                         "messages[].content[].content[]": {"type": "text", "text": "a"},
                         "system[]": {"type": "text", "text": "a"}, "thinking": {"type": "disabled"},
-                        "tool_choice": {"type": "auto"},
+                        "tool_choice": {"type": "auto"}, "output_config": {"effort": "low"},
+                        "output_config.format": {"type": "json_schema", "schema": {"enum": ["x"]}},
                         "tools[]": {"name": "look", "input_schema": {"type": "object"}}},
 }
 MEMBERS["CountTokensRequest"] = MEMBERS["MessagesRequest"]
@@ -76,6 +77,8 @@ AROUND = {
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{}]}]}]},
     "system[]": {"system": [{}]},
+    "output_config": {"output_config": {}},
+    "output_config.format": {"output_config": {"format": {}}},
 }
 
 

@@ -187,6 +187,57 @@ def check_messages(server, found):
         validate(claude.ErrorResponse, answer, found)
 
 
+def check_signatures(server):
+    """What a method of the official clients takes is in the route's table: used, without effect, or refused by name.
+    A later client may have more than these, which were all of theirs in openai 3.57 and anthropic 2.14."""
+    schemas = ask(server, "/openapi.json")["components"]["schemas"]
+    common = {"model", "temperature", "top_p", "stream"}
+    chat = {"metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+            "moderation", "safety_identifier", "service_tier", "store", "stream_options", "tool_choice", "tools",
+            "top_logprobs", "user", *common}
+    penalties = {"frequency_penalty", "presence_penalty", "logit_bias", "max_tokens", "n", "seed", "stop", "logprobs"}
+    counted = {"cache_control", "messages", "model", "output_config", "speed", "system", "thinking", "tool_choice",
+               "tools", "user_profile_id", "workspace_id"}
+    signatures = {
+        "CompletionRequest": {"best_of", "echo", "prompt", "stream_options", "suffix", "user", *penalties, *common},
+        "ChatRequest": {"audio", "function_call", "functions", "max_completion_tokens", "messages", "modalities",
+                        "prediction", "reasoning_effort", "response_format", "verbosity", "web_search_options",
+                        *penalties, *chat},
+        "ResponsesRequest": {"access_programs", "background", "background_options", "context_management",
+                             "conversation", "image", "include", "input", "instructions", "max_output_tokens",
+                             "max_tool_calls", "previous_response_id", "prompt", "reasoning", "text", "truncation",
+                             *chat},
+        "EmbeddingsRequest": {"dimensions", "encoding_format", "input", "model", "user"},
+        "MessagesRequest": {"container", "diagnostics", "inference_geo", "max_tokens", "metadata", "service_tier",
+                            "stop_sequences", "top_k", *counted, *common},
+        "CountTokensRequest": counted,
+    }
+    for name, wanted in signatures.items():
+        there = set(schemas[name]["properties"]) | set(schemas[name].get("x-refused", {}))
+        assert wanted <= there, (name, wanted - there)
+    made = ask(server, "/v1/messages", {
+        "model": server.model, "max_tokens": 64, "messages": [{"role": "user", "content": "Look"}],
+        "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["Tarn", "Zorin"]}}}})
+    assert json.loads(made["content"][-1]["text"]) in ("Tarn", "Zorin"), made
+
+
+def check_logprobs_of_parts(server):
+    """Tokens of reasoning and of calls are not the text's, in a stream and whole."""
+    body = {"input": "Look at Tarn", "max_output_tokens": 60, "reasoning": {"effort": "low"}, "seed": 5,
+            "include": ["message.output_text.logprobs"]}
+    for fields in ({"temperature": 0}, {"temperature": 1.3}, {"temperature": 0, "text": {"format": {
+            "type": "json_schema", "name": "a", "schema": {"enum": ["Tarn and Zorin"]}}}}):
+        whole = [part for item in ask(server, "/v1/responses", {**body, **fields})["output"]
+                 if item["type"] == "message" for part in item["content"]]
+        events = ask(server, "/v1/responses", {**body, **fields, "stream": True})
+        deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+        assert [each for part in whole for each in part["logprobs"]] == \
+            [each for event in deltas for each in event["logprobs"]], fields
+        for part in whole:
+            text = b"".join(bytes(each["bytes"]) for each in part["logprobs"]).decode(errors="replace")
+            assert part["text"].strip() in text or text.strip() in part["text"], (part["text"], text)
+
+
 def check_rest(server, found):
     for fields in ({"input": "a"}, {"input": ["a", "b"], "user": "x"}):
         validate(CreateEmbeddingResponse, ask(server, "/v1/embeddings", fields), found)
@@ -216,9 +267,11 @@ def main():
             check_chat(server, found, [{"role": "user", "content": "Look at Tarn"}])
             check_responses(server, found)
             check_rest(server, found)
+            server.model = ask(server, "/v1/models")["data"][0]["id"]
+            check_signatures(server)
+            check_logprobs_of_parts(server)
             theirs = collections.defaultdict(set)
             if claude:
-                server.model = ask(server, "/v1/models")["data"][0]["id"]
                 check_messages(server, theirs)
                 theirs = {name: names for name, names in theirs.items() if names}
                 assert theirs == THEIRS, theirs

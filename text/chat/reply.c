@@ -105,25 +105,33 @@ void hzp_reply_destroy(struct hzp_reply *reply)
 
 /* ---- what is held, and where it goes ---- */
 
-int hzp_reply_put(struct hzp_reply *reply, enum hzp_reply_kind kind, const char *text, size_t bytes)
+static struct hzp_textbuf *text_of(struct hzp_reply *reply, enum hzp_reply_kind kind, int call)
 {
-    int call = kind == HZP_REPLY_IS_CALL ? reply->calls - 1 : 0;
-    struct hzp_textbuf *to = kind == HZP_REPLY_IS_REASONING ? &reply->reasoning
-                             : kind == HZP_REPLY_IS_CONTENT ? &reply->content
-                                                            : &reply->call[call].arguments;
-    struct hzp_reply_part *last = reply->parts ? &reply->part[reply->parts - 1] : NULL;
-    size_t from = to->bytes;
-    if (bytes)
-        HZP_TRY(hzp_textbuf_append(to, text, bytes));
-    if (last && last->kind == kind && last->call == call) {
-        last->to = to->bytes;
-        return HZP_OK;
-    }
+    return kind == HZP_REPLY_IS_REASONING ? &reply->reasoning
+           : kind == HZP_REPLY_IS_CONTENT ? &reply->content
+                                          : &reply->call[call].arguments;
+}
+
+static void open_part(struct hzp_reply *reply, enum hzp_reply_kind kind, int call, size_t code)
+{
+    size_t at = text_of(reply, kind, call)->bytes;
     if (reply->parts == reply->parts_room) {
         reply->parts_room = HZP_MAX(2 * reply->parts_room, 8);
         reply->part = hzp_xrealloc(reply->part, (size_t)reply->parts_room * sizeof(*reply->part));
     }
-    reply->part[reply->parts++] = (struct hzp_reply_part){kind, call, from, to->bytes};
+    reply->part[reply->parts++] = (struct hzp_reply_part){kind, call, at, at, code, code};
+}
+
+int hzp_reply_put(struct hzp_reply *reply, enum hzp_reply_kind kind, const char *text, size_t bytes)
+{
+    int call = kind == HZP_REPLY_IS_CALL ? reply->calls - 1 : 0;
+    struct hzp_textbuf *to = text_of(reply, kind, call);
+    struct hzp_reply_part *last = reply->parts ? &reply->part[reply->parts - 1] : NULL;
+    if (!last || last->kind != kind || last->call != call)
+        open_part(reply, kind, call, 0);
+    if (bytes)
+        HZP_TRY(hzp_textbuf_append(to, text, bytes));
+    reply->part[reply->parts - 1].to = to->bytes;
     return HZP_OK;
 }
 
@@ -138,6 +146,33 @@ void hzp_reply_drop(struct hzp_reply *reply)
     reply->blanks = 0;
 }
 
+static size_t codes_of(const char *text, size_t bytes)
+{
+    size_t codes = 0;
+    for (size_t i = 0; i < bytes; i++)
+        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return codes;
+}
+
+/* Code points of the text that have been taken and will not be taken again. */
+static size_t codes_taken(const struct hzp_reply *reply)
+{
+    return reply->codes - codes_of(reply->redo.data, reply->redo.bytes);
+}
+
+/* Content or reasoning, which the text has from this code point on. */
+static int put_text(struct hzp_reply *reply, enum hzp_reply_kind kind, const char *text,
+                    size_t bytes, size_t code)
+{
+    struct hzp_reply_part *last = reply->parts ? &reply->part[reply->parts - 1] : NULL;
+    bool more = last && last->kind == kind && last->code_to == code;
+    if (!more)
+        open_part(reply, kind, 0, code);
+    HZP_TRY(hzp_reply_put(reply, kind, text, bytes));
+    reply->part[reply->parts - 1].code_to = code + codes_of(text, bytes);
+    return HZP_OK;
+}
+
 int hzp_reply_release(struct hzp_reply *reply, size_t n, enum hzp_reply_kind kind)
 {
     size_t skip = 0;
@@ -145,8 +180,9 @@ int hzp_reply_release(struct hzp_reply *reply, size_t n, enum hzp_reply_kind kin
     while (reply->after_mark && skip < n && hzp_is_blank(text[skip]))
         skip++;
     if (n > skip) {
+        size_t behind = codes_of(text + skip, reply->held.bytes - skip);
         reply->after_mark = false;
-        HZP_TRY(hzp_reply_put(reply, kind, text + skip, n - skip));
+        HZP_TRY(put_text(reply, kind, text + skip, n - skip, codes_taken(reply) - behind));
     }
     if (n)
         memmove(text, text + n, reply->held.bytes - n);
@@ -206,29 +242,20 @@ int hzp_reply_watch(struct hzp_reply *reply, char c, const char *const *mark, in
 
 /* ---- where the reasoning is ---- */
 
-static size_t codes_of(const struct hzp_textbuf *text)
-{
-    size_t codes = 0;
-    for (size_t i = 0; i < text->bytes; i++)
-        codes += ((unsigned char)text->data[i] & 0xC0) != 0x80;
-    return codes;
-}
-
 void hzp_reply_reasoning_begin(struct hzp_reply *reply)
 {
     if (reply->spans == reply->spans_room) {
         reply->spans_room = HZP_MAX(2 * reply->spans_room, 2);
         reply->span = hzp_xrealloc(reply->span, (size_t)reply->spans_room * sizeof(*reply->span));
     }
-    size_t at = reply->codes - codes_of(&reply->redo);
-    reply->span[reply->spans++] = (struct hzp_reply_span){at, SIZE_MAX};
+    reply->span[reply->spans++] = (struct hzp_reply_span){codes_taken(reply), SIZE_MAX};
 }
 
 void hzp_reply_reasoning_end(struct hzp_reply *reply, const char *mark)
 {
     struct hzp_reply_span *last = reply->spans ? &reply->span[reply->spans - 1] : NULL;
     if (last && last->to == SIZE_MAX)
-        last->to = reply->codes - codes_of(&reply->redo) - strlen(mark);
+        last->to = codes_taken(reply) - strlen(mark);
 }
 
 /* The first token that does not begin before this place. */
@@ -251,7 +278,9 @@ int32_t hzp_reply_reasoned(const struct hzp_reply *reply, const int32_t *offset,
     for (int32_t i = 0; i < reply->spans; i++) {
         const struct hzp_reply_span *span = &reply->span[i];
         /* what is held may become the mark of its end */
-        size_t to = span->to == SIZE_MAX ? reply->codes - codes_of(&reply->held) : span->to;
+        size_t to = span->to == SIZE_MAX
+                        ? reply->codes - codes_of(reply->held.data, reply->held.bytes)
+                        : span->to;
         sum += first_token(offset, tokens, to) - first_token(offset, tokens, span->from);
     }
     return sum;

@@ -75,11 +75,13 @@ enum hzp_reply_state {
 /* What a piece of the answer is. */
 enum hzp_reply_kind { HZP_REPLY_IS_REASONING, HZP_REPLY_IS_CONTENT, HZP_REPLY_IS_CALL };
 
-/* Pieces in the order in which they came; a call's are its arguments. */
+/* Pieces in the order in which they came; a call's are its arguments.  Content of which a mark was
+ * taken out is two pieces. */
 struct hzp_reply_part {
     enum hzp_reply_kind kind;
     int call;
-    size_t from, to; /* bytes of its text */
+    size_t from, to;           /* bytes of its text */
+    size_t code_from, code_to; /* content, reasoning: code points of the answer's text */
 };
 
 /* Code points of the text within one piece of reasoning, without its marks. */

@@ -26,6 +26,7 @@ struct hzp_block {
     int index; /* blocks before it */
     char call_id[32], name[256];
     struct hzp_textbuf text;
+    json_t *logprobs; /* owned: of the text's tokens, if they are asked for */
 };
 
 struct hzp_answer {
@@ -45,8 +46,9 @@ struct hzp_answer {
     bool more; /* there is something that `out` had no room for */
     /* for blocks */
     struct hzp_block block;
-    int64_t sequence; /* events so far, or whether there were any */
-    json_t *blocks;   /* owned while it streams: those that are closed */
+    int32_t logprob_token; /* the next that a block may show */
+    int64_t sequence;      /* events so far, or whether there were any */
+    json_t *blocks;        /* owned while it streams: those that are closed */
     json_t *(*make_block)(const struct hzp_answer *a);
 };
 

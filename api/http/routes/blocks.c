@@ -25,22 +25,42 @@ static void open_block(struct hzp_answer *a, const struct hzp_block_writer *writ
     close_block(a, writer);
     block->kind = kind;
     block->text.bytes = 0;
+    json_decref(block->logprobs);
+    block->logprobs = json_array();
     snprintf(block->call_id, sizeof(block->call_id), "%s", call ? call->id : "");
     snprintf(block->name, sizeof(block->name), "%s", call ? call->name : "");
     writer->open(a);
 }
 
-static void add_text(struct hzp_answer *a, const struct hzp_block_writer *writer, const char *text,
-                     size_t bytes)
+/* Appends the log-probabilities of the tokens that the part has and that no part before it had. */
+static void add_logprobs(struct hzp_answer *a, const struct hzp_reply_part *part)
 {
+    const struct hzp_choice *choice = &a->c->choice[0];
+    for (; a->logprob_token < choice->seen; a->logprob_token++) {
+        int32_t n = a->logprob_token;
+        size_t from = (size_t)choice->offset[n],
+               to = (size_t)(n + 1 < choice->seen ? choice->offset[n + 1] : choice->codes);
+        if (from >= part->code_to)
+            return;
+        if (to > part->code_from || from >= part->code_from)
+            json_array_append_new(a->block.logprobs, hzp_chat_logprob_json(a->c, choice, n));
+    }
+}
+
+static void add_text(struct hzp_answer *a, const struct hzp_block_writer *writer, const char *text,
+                     const struct hzp_reply_part *part)
+{
+    size_t bytes = part->to - part->from, before = json_array_size(a->block.logprobs);
     if (!bytes)
         return;
     if (hzp_textbuf_append(&a->block.text, text, bytes) < 0) {
         hzp_completion_leave(a->c); /* out of memory: the stream ends without an end mark */
         return;
     }
+    if (a->c->params.logprobs >= 0 && a->block.kind == HZP_BLOCK_TEXT)
+        add_logprobs(a, part);
     json_t *json = json_stringn_nocheck(text, bytes);
-    writer->more(a, json);
+    writer->more(a, json, before);
     json_decref(json);
 }
 
@@ -60,7 +80,7 @@ void hzp_blocks_write(struct hzp_answer *a, const struct hzp_block_writer *write
         bool call = part.kind == HZP_REPLY_IS_CALL;
         if (first || !call)
             open_block(a, writer, kinds[part.kind], call ? &choice->reply->call[part.call] : NULL);
-        add_text(a, writer, text, part.to - part.from);
+        add_text(a, writer, text, &part);
     }
     if (choice->finish == HZP_FINISH_NONE)
         return;
@@ -74,7 +94,7 @@ static void no_open(struct hzp_answer *a)
 {
 }
 
-static void no_more(struct hzp_answer *a, json_t *text)
+static void no_more(struct hzp_answer *a, json_t *text, size_t logprobs)
 {
 }
 
@@ -133,26 +153,31 @@ json_t *hzp_blocks_places(json_t *chat)
     return places;
 }
 
+/* The error is about `param`, which its text may begin with. */
+static void set_param(struct hzp_err_text *reterr, const char *param)
+{
+    char rest[sizeof(reterr->text)];
+    size_t old = strlen(reterr->param);
+    if (!strncmp(reterr->text, reterr->param, old)) {
+        snprintf(rest, sizeof(rest), "%s", reterr->text + old);
+        snprintf(reterr->text, sizeof(reterr->text), "%s%.400s", param, rest);
+    }
+    snprintf(reterr->param, sizeof(reterr->param), "%s", param);
+}
+
 void hzp_blocks_rename(const json_t *places, struct hzp_err_text *reterr)
 {
     static const char name[] = "messages[";
-    char tail[sizeof(reterr->param)], rest[sizeof(reterr->text)], *end;
+    char param[sizeof(reterr->param)], *end;
     if (!reterr || strncmp(reterr->param, name, sizeof(name) - 1) != 0)
         return;
-    size_t param = strlen(reterr->param);
-    bool named = !strncmp(reterr->text, reterr->param, param);
     size_t i = strtoul(reterr->param + sizeof(name) - 1, &end, 10);
     const char *place = json_string_value(json_array_get(places, i));
     if (!place || *end != ']')
         return;
     bool whole = place[strlen(place) - 1] != ']'; /* a field that is one message's content */
-    snprintf(tail, sizeof(tail), "%s", whole ? "" : end + 1);
-    if (snprintf(reterr->param, sizeof(reterr->param), "%s%s", place, tail) < 0)
-        return;
-    if (named) {
-        snprintf(rest, sizeof(rest), "%s", reterr->text + param);
-        snprintf(reterr->text, sizeof(reterr->text), "%s%.400s", reterr->param, rest);
-    }
+    snprintf(param, sizeof(param), "%s%.64s", place, whole ? "" : end + 1);
+    set_param(reterr, param);
 }
 
 int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what)
@@ -183,6 +208,31 @@ int hzp_blocks_tools(const json_t *body,
     return HZP_OK;
 }
 
+/* The names of a chat's fields without effect become the request's own, and these are added. */
+static json_t *rename_ignored(json_t *of_chat, const char *const names[][2], const json_t *places,
+                              json_t *own)
+{
+    json_t *all = own || of_chat ? json_array() : NULL, *name;
+    size_t i;
+    json_array_foreach(of_chat, i, name)
+    {
+        struct hzp_err_text its = {.text = ""};
+        int k = 0;
+        snprintf(its.param, sizeof(its.param), "%s", json_string_value(name));
+        while (names[k][0] && strcmp(names[k][1], its.param) != 0)
+            k++;
+        if (names[k][0])
+            set_param(&its, names[k][0]);
+        hzp_blocks_rename(places, &its);
+        json_array_append_new(all, json_string(its.param));
+    }
+    if (own)
+        json_array_extend(all, own);
+    json_decref(of_chat);
+    json_decref(own);
+    return all;
+}
+
 int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)
@@ -192,22 +242,19 @@ int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hz
     json_decref(chat);
     if (r < 0)
         hzp_blocks_rename(places, reterr);
-    json_decref(places);
     if (r < 0) {
+        json_decref(places);
         for (int i = 0; reterr && names[i][0]; i++)
             if (!strcmp(reterr->param, names[i][1])) {
-                snprintf(reterr->param, sizeof(reterr->param), "%s", names[i][0]);
+                set_param(reterr, names[i][0]);
                 break;
             }
         json_decref(ignored);
         json_decref(asked);
         return r;
     }
-    if (ret->ignored && ignored)
-        json_array_extend(ret->ignored, ignored);
-    else if (ignored)
-        ret->ignored = json_incref(ignored);
-    json_decref(ignored);
+    ret->ignored = rename_ignored(ret->ignored, names, places, ignored);
+    json_decref(places);
     ret->asked = asked;
     ret->form = form;
     return HZP_OK;

@@ -16,8 +16,9 @@
 /* How a dialect writes the events of a block; a->block says which. */
 struct hzp_block_writer {
     void (*open)(struct hzp_answer *a);
-    void (*more)(struct hzp_answer *a, json_t *text); /* borrowed, never empty */
-    void (*close)(struct hzp_answer *a);              /* all of its text is in a->block.text */
+    /* text: borrowed, never empty; its tokens are those of a->block.logprobs from this place on */
+    void (*more)(struct hzp_answer *a, json_t *text, size_t logprobs);
+    void (*close)(struct hzp_answer *a); /* all of its text is in a->block.text */
 };
 
 /* Writes what is new in the reply of the only choice; the last block is closed when it has

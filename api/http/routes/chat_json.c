@@ -18,20 +18,25 @@ static json_t *token_json(const struct hzp_completion *c, int32_t id, float logp
                      hzp_logprob_json(logprob), "bytes", codes);
 }
 
+json_t *hzp_chat_logprob_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                              int32_t n)
+{
+    const struct hzp_request *rq = choice->rq;
+    json_t *token = token_json(c, rq->out[n].token, rq->out[n].logprob), *tops = json_array();
+    size_t at = (size_t)n * (size_t)rq->tops;
+    for (int32_t i = 0; i < c->params.logprobs; i++)
+        json_array_append_new(
+            tops, token_json(c, rq->top_token[at + (size_t)i], rq->top_logprob[at + (size_t)i]));
+    json_object_set_new(token, "top_logprobs", tops);
+    return token;
+}
+
 static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice,
                              int32_t token0)
 {
-    const struct hzp_request *rq = choice->rq;
     json_t *content = json_array();
-    for (int32_t n = token0; n < choice->seen; n++) {
-        json_t *token = token_json(c, rq->out[n].token, rq->out[n].logprob), *tops = json_array();
-        size_t at = (size_t)n * (size_t)rq->tops;
-        for (int32_t i = 0; i < c->params.logprobs; i++)
-            json_array_append_new(tops, token_json(c, rq->top_token[at + (size_t)i],
-                                                   rq->top_logprob[at + (size_t)i]));
-        json_object_set_new(token, "top_logprobs", tops);
-        json_array_append_new(content, token);
-    }
+    for (int32_t n = token0; n < choice->seen; n++)
+        json_array_append_new(content, hzp_chat_logprob_json(c, choice, n));
     return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 

@@ -3,6 +3,7 @@
 #include "api/http/routes/completion.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
+#include "text/chat/chat_form.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -237,9 +238,23 @@ static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
     return HZP_OK;
 }
 
-/* Names of speakers that the template does not write are listed as ignored. */
-static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
-                         struct hzp_completion_params *params)
+/* Reasoning that the template leaves out, as most do with that of earlier turns, is listed. */
+static void ignore_reasoning(const json_t *message, size_t i, const struct hzp_textbuf *text,
+                             struct hzp_completion_params *params)
+{
+    char param[64];
+    for (int k = 0; hzp_chat_reasoning[k]; k++) {
+        snprintf(param, sizeof(param), "messages[%zu].%s", i, hzp_chat_reasoning[k]);
+        if (json_string_length(json_object_get(message, hzp_chat_reasoning[k])) &&
+            json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
+            hzp_chat_check_whole(message, i, text, NULL) < 0)
+            ignore(params, param);
+    }
+}
+
+/* Names of speakers, and reasoning, that the template does not write are listed as ignored. */
+static void ignore_unwritten(const json_t *messages, const struct hzp_textbuf *text,
+                             struct hzp_completion_params *params)
 {
     const json_t *message;
     size_t i;
@@ -254,6 +269,7 @@ static void ignore_names(const json_t *messages, const struct hzp_textbuf *text,
         if (n && speaker && json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
             !memmem(text->data, text->bytes, json_string_value(name), n))
             ignore(params, param);
+        ignore_reasoning(message, i, text, params);
     }
 }
 
@@ -342,7 +358,7 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine, stru
     p->request.messages = p->messages;
     HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
     HZP_TRY(hzp_chat_check(messages, p->request.tools, &p->text.text, reterr));
-    ignore_names(messages, &p->text.text, params);
+    ignore_unwritten(messages, &p->text.text, params);
     ignore_members(chat, p, messages, params);
     return HZP_OK;
 }

@@ -158,9 +158,12 @@ static int check_size(const struct hzp_engine *engine, const struct hzp_completi
     return HZP_OK;
 }
 
+enum { LOGPROB = 768 /* bytes of a token and its log-probability in an answer */ };
+
 size_t hzp_completion_bytes(const struct hzp_completion_params *p)
 {
     enum { TOKENS = 4096, CHOICE = 4096 };
+    bool repeats = p->stream && p->form && p->form->events && p->logprobs >= 0;
     size_t tops = (size_t)HZP_MAX(HZP_MAX(p->logprobs, p->prompt_logprobs), 0) * 8, sum = CHOICE;
     size_t token = sizeof(struct hzp_output) + sizeof(int32_t);
     bool told = (p->echo && p->logprobs >= 0) || p->prompt_logprobs >= 0;
@@ -170,12 +173,14 @@ size_t hzp_completion_bytes(const struct hzp_completion_params *p)
         sum += p->prompt_text[i].cap + p->prompt[i].cap * sizeof(int32_t);
         sum += (size_t)p->n * (CHOICE + each + tokens * (token + tops));
     }
+    /* A stream of blocks tells a block's log-probabilities again when it closes. */
+    sum += repeats ? 2 * (size_t)p->max_tokens * (size_t)(1 + p->logprobs) * LOGPROB : 0;
     return sum + (p->structure ? strlen(p->structure) : 0);
 }
 
 size_t hzp_completion_answer_bytes(const struct hzp_completion *c)
 {
-    enum { TEXT_TIMES = 8, LOGPROB = 768, ID = 64, NUMBER = 64, CHOICE = 8192 };
+    enum { TEXT_TIMES = 8, ID = 64, NUMBER = 64, CHOICE = 8192 };
     const struct hzp_completion_params *p = &c->params;
     size_t sum = 0;
     for (int32_t i = 0; i < c->choices; i++) {

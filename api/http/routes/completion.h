@@ -274,6 +274,9 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
 /* The bytes of a token, a special one as it is spelled; borrowed from the tokenizer. */
 const char *hzp_token_bytes(const struct hzp_completion *c, int32_t id, size_t *ret_bytes);
 json_t *hzp_logprob_json(float logprob);
+/* OpenAI's {"token", "logprob", "bytes", "top_logprobs"} of token n. */
+json_t *hzp_chat_logprob_json(const struct hzp_completion *c, const struct hzp_choice *choice,
+                              int32_t n);
 /* Gives the choice's reply the text that it has not seen. */
 void hzp_choice_read_reply(const struct hzp_choice *choice);
 /* How a choice ended at a swap: "weights_changed", "pin_expired"; NULL: it did not. */

@@ -68,6 +68,7 @@ static void on_ended(void *ctx)
     hzp_textbuf_fini(&a->out);
     hzp_textbuf_fini(&a->head);
     hzp_textbuf_fini(&a->block.text);
+    json_decref(a->block.logprobs);
     json_decref(a->blocks);
     free(a);
     hzp_exchange_release(x);

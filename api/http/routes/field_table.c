@@ -194,6 +194,8 @@ static const struct hzp_field template[] = {
     "\"object\", \"required\": [\"type\", \"text\"], \"properties\": {\"type\": {\"const\": "      \
     "\"text\"}, \"text\": {\"type\": \"string\"}}}}]}}}}"
 
+static const char moderates_nothing[] = "this server moderates nothing";
+
 static const struct hzp_field chat[] = {
     {"audio", JSON, NULL, REFUSED, text_only, NULL},
     {"best_of", JSON, NULL, REFUSED, "ask for n and choose", NULL},
@@ -208,9 +210,11 @@ static const struct hzp_field chat[] = {
     {"messages", JSON, NULL, NEEDED, "the conversation so far", MESSAGES},
     {"modalities", JSON, NULL, USED, "only text",
      "{\"type\": \"array\", \"items\": {\"const\": \"text\"}}"},
+    {"moderation", JSON, NULL, REFUSED, moderates_nothing, NULL},
     {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
     {"prediction", JSON, NULL, IGNORED, "nothing is speculated", NULL},
     {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"prompt_cache_options", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"prompt_cache_retention", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"response_format", JSON, "{\"type\": \"text\"}", USED, FORMAT_NOTE, FORMAT},
     {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
@@ -252,10 +256,17 @@ const struct hzp_field_set hzp_fields_chat = {
 static const char nothing_stored[] = "this server stores no answers";
 
 static const struct hzp_field responses[] = {
+    {"access_programs", JSON, NULL, REFUSED, "there are no programs", NULL},
     {"background", BOOL, "false", REFUSED, nothing_stored, NULL},
+    {"background_options", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"conversation", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
-    {"include", JSON, NULL, IGNORED, "there is nothing to include", NULL},
+    {"image", JSON, NULL, REFUSED, text_only, NULL},
+    {"include", JSON, NULL, USED,
+     "message.output_text.logprobs: log-probabilities of the text's tokens; OpenAI's other names "
+     "have no effect",
+     "{\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"string\"}}"},
     {"input", JSON, NULL, NEEDED, "a text, or items: messages, function_call, function_call_output",
      "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"minItems\": 1}]}"},
     {"instructions", TEXT, NULL, USED, "the system's message", NULL},
@@ -264,11 +275,14 @@ static const struct hzp_field responses[] = {
     {"max_tool_calls", JSON, NULL, IGNORED, "calls are made by the client", NULL},
     {"metadata", JSON, "{}", USED, "repeated in the answer", "{}"},
     {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"moderation", JSON, NULL, REFUSED, moderates_nothing, NULL},
     {"parallel_tool_calls", BOOL, "true", USED, "false: the answer has one call at most", NULL},
     {"previous_response_id", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
     {"prompt", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"prompt_cache_key", JSON, NULL, IGNORED, "the prefix cache is one", NULL},
+    {"prompt_cache_options", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
+    {"prompt_cache_retention", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"reasoning", JSON, NULL, USED, "effort: for the template, where it reads that",
      "{\"type\": \"object\"}"},
     {"safety_identifier", JSON, NULL, IGNORED, "nothing is stored", NULL},
@@ -283,7 +297,8 @@ static const struct hzp_field responses[] = {
      "{\"type\": [\"string\", \"object\"]}"},
     {"tools", JSON, NULL, USED, "functions", "{\"type\": \"array\"}"},
     {"top_k", INT(-1, INT32_MAX), "0", USED, "0 or -1: all", NULL},
-    {"top_logprobs", JSON, "0", REFUSED, "use /v1/chat/completions", NULL},
+    {"top_logprobs", INT(0, 20), "0", USED,
+     "likeliest tokens shown beside each token; requires include", NULL},
     {"top_p", NUMBER(0, 1), "1", USED,
      "draw from the likeliest tokens that together have this probability",
      "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
@@ -292,15 +307,22 @@ static const struct hzp_field responses[] = {
     END};
 
 static const struct hzp_field messages[] = {
+    {"cache_control", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"container", JSON, NULL, REFUSED, "there are no containers", NULL},
     {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    {"diagnostics", JSON, NULL, IGNORED, "there is nothing to diagnose", NULL},
+    {"inference_geo", JSON, NULL, IGNORED, "it runs where the server is", NULL},
     {"max_tokens", INT(1, INT32_MAX), NULL, NEEDED, "maximum tokens of the answer", NULL},
     {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
     {"messages", JSON, NULL, NEEDED, "messages of user and assistant: text, or blocks",
      "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
     {"metadata", JSON, NULL, IGNORED, "nothing is stored", NULL},
     {"model", STRING, NULL, USED, "the served model's name", NULL},
+    {"output_config", JSON, NULL, USED,
+     "format: json_schema, which the answer keeps; effort: for the template, where it reads that",
+     "{\"type\": \"object\"}"},
     {"service_tier", JSON, NULL, IGNORED, "there is one tier", NULL},
+    {"speed", JSON, NULL, IGNORED, "there is one speed", NULL},
     {"stop_sequences", JSON, NULL, USED, "the answer ends before the first of these",
      "{\"type\": \"array\", \"maxItems\": 16, \"items\": {\"type\": \"string\", \"minLength\": "
      "1}}"},
@@ -317,6 +339,8 @@ static const struct hzp_field messages[] = {
     {"top_p", NUMBER(0, 1), "1", USED,
      "draw from the likeliest tokens that together have this probability",
      "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"},
+    {"user_profile_id", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"workspace_id", JSON, NULL, IGNORED, "there is one workspace", NULL},
     END};
 
 /* Items and blocks may be those of an answer, of this server or another. */
@@ -339,6 +363,8 @@ static const struct hzp_members message_members[] = {
      "type text thinking signature data id name input tool_use_id content citations", true},
     {"messages[].content[].content[]", "type text", true},
     {"system[]", "type text", true},
+    {"output_config", "effort format", false},
+    {"output_config.format", "type schema", false},
     {"thinking", "type -budget_tokens -display", false},
     {"tool_choice", "type name disable_parallel_tool_use", false},
     {"tools[]", "type name description input_schema strict", true},
@@ -350,11 +376,16 @@ const struct hzp_field_set hzp_fields_messages = {
     "MessagesRequest", {messages}, false, false, message_members};
 
 static const struct hzp_field count_tokens[] = {
+    {"cache_control", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"mcp_servers", JSON, NULL, REFUSED, "calls are made by the client", NULL},
     {"messages", JSON, NULL, NEEDED, "messages of user and assistant: text, or blocks",
      "{\"type\": \"array\", \"minItems\": 1, \"items\": {\"type\": \"object\"}}"},
     {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"output_config", JSON, NULL, USED,
+     "format: json_schema, which the answer keeps; effort: for the template, where it reads that",
+     "{\"type\": \"object\"}"},
+    {"speed", JSON, NULL, IGNORED, "there is one speed", NULL},
     {"system", JSON, NULL, USED, "the system's message: text, or blocks of text",
      "{\"type\": [\"string\", \"array\"]}"},
     {"thinking", JSON, NULL, USED, "type disabled: enable_thinking is false for the template",
@@ -362,6 +393,8 @@ static const struct hzp_field count_tokens[] = {
     {"tool_choice", JSON, NULL, USED, "type auto, any, none, or tool with a name",
      "{\"type\": \"object\", \"required\": [\"type\"]}"},
     {"tools", JSON, NULL, USED, "name, description, input_schema", "{\"type\": \"array\"}"},
+    {"user_profile_id", JSON, NULL, IGNORED, "nothing is stored", NULL},
+    {"workspace_id", JSON, NULL, IGNORED, "there is one workspace", NULL},
     END};
 const struct hzp_field_set hzp_fields_count_tokens = {
     "CountTokensRequest", {count_tokens}, false, false, message_members};

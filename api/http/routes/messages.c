@@ -244,6 +244,27 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     return HZP_OK;
 }
 
+/* output_config.format and .effort are fields of their own in a chat. */
+static int read_output(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+{
+    json_t *config = json_object_get(body, "output_config"),
+           *format = json_object_get(config, "format"), *effort = json_object_get(config, "effort"),
+           *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
+    if (config && !json_is_null(config) && !json_is_object(config))
+        return hzp_blocks_wrong(reterr, "output_config", "must be an object");
+    if (effort && !json_is_null(effort))
+        json_object_set(chat, "reasoning_effort", effort);
+    if (!format || json_is_null(format))
+        return HZP_OK;
+    if (!hzp_json_is_text(type) || strcmp(json_string_value(type), "json_schema") != 0 || !schema)
+        return hzp_blocks_wrong(reterr, "output_config.format",
+                                "must have the type json_schema and a schema");
+    json_object_set_new(chat, "response_format",
+                        json_pack("{s:O, s:{s:s, s:O}}", "type", type, "json_schema", "name",
+                                  "answer", "schema", schema));
+    return HZP_OK;
+}
+
 /* An assistant's text at the end is the beginning of the answer. */
 static void read_prefill(const json_t *messages, json_t *chat)
 {
@@ -262,6 +283,7 @@ static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *rete
     read_prefill(messages, chat);
     HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     HZP_TRY(read_choice(body, chat, reterr));
+    HZP_TRY(read_output(body, chat, reterr));
     return read_thinking(body, chat, reterr);
 }
 
@@ -299,6 +321,8 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                                            {"temperature", "temperature"},
                                            {"top_k", "top_k"},
                                            {"top_p", "top_p"},
+                                           {"output_config.format", "response_format"},
+                                           {"output_config.effort", "reasoning_effort"},
                                            {NULL, NULL}};
     json_t *ignored = NULL, *chat = json_object();
     int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
@@ -388,7 +412,7 @@ static void open_block(struct hzp_answer *a)
                                a->block.index, "content_block", block_json(a)));
 }
 
-static void more_block(struct hzp_answer *a, json_t *text)
+static void more_block(struct hzp_answer *a, json_t *text, size_t logprobs)
 {
     static const char *const names[][2] = {[HZP_BLOCK_REASONING] = {"thinking_delta", "thinking"},
                                            [HZP_BLOCK_TEXT] = {"text_delta", "text"},

@@ -228,6 +228,44 @@ static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *re
     return HZP_OK;
 }
 
+/* include: what else the answer shows.  A name of OpenAI's for what no answer here has is accepted:
+ * clients send some of them always. */
+static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+{
+    static const char *const known[] = {"message.output_text.logprobs",
+                                        "reasoning.encrypted_content",
+                                        "file_search_call.results",
+                                        "web_search_call.results",
+                                        "web_search_call.action.sources",
+                                        "message.input_image.image_url",
+                                        "computer_call_output.output.image_url",
+                                        "code_interpreter_call.outputs"};
+    const json_t *list = json_object_get(body, "include"), *name;
+    size_t i;
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return hzp_blocks_wrong(reterr, "include", "must be a list of names");
+    json_array_foreach(list, i, name)
+    {
+        int k = 0;
+        char path[32];
+        while (k < HZP_COUNT(known) &&
+               (!hzp_json_is_text(name) || strcmp(json_string_value(name), known[k]) != 0))
+            k++;
+        snprintf(path, sizeof(path), "include[%zu]", i);
+        if (k == HZP_COUNT(known))
+            return hzp_blocks_wrong(reterr, path,
+                                    "is not a name that is known here: only "
+                                    "message.output_text.logprobs adds to the answer");
+        if (!k)
+            json_object_set_new(chat, "logprobs", json_true());
+    }
+    if (!json_object_get(chat, "logprobs") &&
+        json_integer_value(json_object_get(body, "top_logprobs")) > 0)
+        return hzp_blocks_wrong(reterr, "top_logprobs",
+                                "requires include to have message.output_text.logprobs");
+    return HZP_OK;
+}
+
 /* What the answer repeats of the request. */
 static json_t *repeated(const json_t *body)
 {
@@ -240,6 +278,7 @@ static json_t *repeated(const json_t *body)
                                            {"text", "text"},
                                            {"tool_choice", "tool_choice"},
                                            {"tools", "tools"},
+                                           {"top_logprobs", "top_logprobs"},
                                            {"top_p", "top_p"},
                                            {"user", "user"},
                                            {NULL, NULL}};
@@ -270,9 +309,12 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
                                            {"stream", "stream"},
                                            {"temperature", "temperature"},
                                            {"top_k", "top_k"},
+                                           {"top_logprobs", "top_logprobs"},
                                            {"top_p", "top_p"},
                                            {"ignore_eos", "ignore_eos"},
                                            {"priority", "priority"},
+                                           {"text.format", "response_format"},
+                                           {"reasoning.effort", "reasoning_effort"},
                                            {NULL, NULL}};
     json_t *ignored = NULL, *chat = json_object(), *messages = json_array();
     json_object_set_new(chat, "messages", messages);
@@ -284,6 +326,8 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     read_choice(body, chat);
     if (r == HZP_OK)
         r = read_nested(body, chat, reterr);
+    if (r == HZP_OK)
+        r = read_include(body, chat, reterr);
     if (r < 0) {
         json_decref(ignored);
         json_decref(chat);
@@ -305,12 +349,22 @@ static const char *item_id(const struct hzp_answer *a, char *ret, size_t size)
     return ret;
 }
 
-static json_t *part_json(const struct hzp_answer *a, json_t *text)
+/* The log-probabilities of the block's text from this one on. */
+static json_t *logprobs_from(const struct hzp_answer *a, size_t from)
+{
+    json_t *list = json_array();
+    for (size_t i = from; i < json_array_size(a->block.logprobs); i++)
+        json_array_append(list, json_array_get(a->block.logprobs, i));
+    return list;
+}
+
+/* The block's content so far. */
+static json_t *part_json(const struct hzp_answer *a)
 {
     if (a->block.kind == HZP_BLOCK_REASONING)
-        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
-    return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text, "annotations",
-                     "logprobs");
+        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", hzp_block_text(a));
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", hzp_block_text(a),
+                     "annotations", "logprobs", logprobs_from(a, 0));
 }
 
 /* done false: the item as it is opened, without its text. */
@@ -325,7 +379,7 @@ static json_t *item_json(const struct hzp_answer *a, bool done)
                          "arguments", done ? hzp_block_text(a) : json_string(""));
     json_t *content = json_array();
     if (done)
-        json_array_append_new(content, part_json(a, hzp_block_text(a)));
+        json_array_append_new(content, part_json(a));
     if (a->block.kind == HZP_BLOCK_REASONING)
         return json_pack("{s:s, s:s, s:[], s:o, s:s}", "type", "reasoning", "id", id, "summary",
                          "content", content, "status", status);
@@ -390,9 +444,10 @@ static void tell(struct hzp_answer *a, const char *name, json_t *json)
     hzp_stream_event(a, name, json);
 }
 
-/* An event about the item, with one more field; takes over value.  The text's own events have a
- * list of log-probabilities, which this route does not compute. */
-static void tell_item(struct hzp_answer *a, const char *name, const char *key, json_t *value)
+/* An event about the item, with one more field; takes over value.  logprobs: from which on the
+ * text's own events have them. */
+static void tell_item(struct hzp_answer *a, const char *name, const char *key, json_t *value,
+                      size_t logprobs)
 {
     char id[HZP_REQUEST_ID_MAX + 32];
     json_t *json = json_pack("{s:s, s:i, s:o}", "item_id", item_id(a, id, sizeof(id)),
@@ -400,7 +455,7 @@ static void tell_item(struct hzp_answer *a, const char *name, const char *key, j
     if (a->block.kind != HZP_BLOCK_CALL)
         json_object_set_new(json, "content_index", json_integer(0));
     if (a->block.kind == HZP_BLOCK_TEXT && strcmp(key, "part") != 0)
-        json_object_set_new(json, "logprobs", json_array());
+        json_object_set_new(json, "logprobs", logprobs_from(a, logprobs));
     tell(a, name, json);
 }
 
@@ -409,16 +464,16 @@ static void open_item(struct hzp_answer *a)
     tell(a, "response.output_item.added",
          json_pack("{s:i, s:o}", "output_index", a->block.index, "item", item_json(a, false)));
     if (a->block.kind != HZP_BLOCK_CALL)
-        tell_item(a, "response.content_part.added", "part", part_json(a, json_string("")));
+        tell_item(a, "response.content_part.added", "part", part_json(a), 0);
 }
 
-static void more_item(struct hzp_answer *a, json_t *text)
+static void more_item(struct hzp_answer *a, json_t *text, size_t logprobs)
 {
     static const char *const names[] = {[HZP_BLOCK_REASONING] = "response.reasoning_text.delta",
                                         [HZP_BLOCK_TEXT] = "response.output_text.delta",
                                         [HZP_BLOCK_CALL] =
                                             "response.function_call_arguments.delta"};
-    tell_item(a, names[a->block.kind], "delta", json_incref(text));
+    tell_item(a, names[a->block.kind], "delta", json_incref(text), logprobs);
 }
 
 static void close_item(struct hzp_answer *a)
@@ -427,9 +482,9 @@ static void close_item(struct hzp_answer *a)
                                         [HZP_BLOCK_TEXT] = "response.output_text.done",
                                         [HZP_BLOCK_CALL] = "response.function_call_arguments.done"};
     bool call = a->block.kind == HZP_BLOCK_CALL;
-    tell_item(a, names[a->block.kind], call ? "arguments" : "text", hzp_block_text(a));
+    tell_item(a, names[a->block.kind], call ? "arguments" : "text", hzp_block_text(a), 0);
     if (!call)
-        tell_item(a, "response.content_part.done", "part", part_json(a, hzp_block_text(a)));
+        tell_item(a, "response.content_part.done", "part", part_json(a), 0);
     json_t *item = done_json(a);
     json_array_append(a->blocks, item);
     tell(a, "response.output_item.done",

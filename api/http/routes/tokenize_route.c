@@ -209,6 +209,12 @@ static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set 
     int code = hzp_fields_check(fields, body, &ignored, &err);
     if (code == HZP_OK)
         code = answer(body, &w, &err);
+    if (code == HZP_OK && json_array_size(ignored)) {
+        w.text.bytes--; /* the object's brace */
+        put_format(&w, ",\"hzpserve\":{\"ignored\":[");
+        put_json(&w, json_incref(ignored));
+        put_format(&w, "]}}");
+    }
     json_decref(ignored);
     json_decref(body);
     if (code == HZP_OK) {
