@@ -147,12 +147,18 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
     return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
-/* Penalties count every token drawn so far, and a grammar's mask follows from them, so such a
- * sequence gets no row until the results of the in-flight step, which draws its last token, are
- * there: it decodes one step later, other sequences are not held up. */
+/* Whether the sequence has guesses in flight, or its newest token will be followed by some. */
+static bool drafts(const struct hzp_seq *seq)
+{
+    return seq->keen || seq->guesses;
+}
+
+/* Penalties count every token drawn so far, and a grammar's mask and guesses of what comes next
+ * follow from them.  Such a sequence gets no row until the results of the in-flight step, which
+ * draws its last token, are there: it decodes one step later, other sequences are not held up. */
 static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
 {
-    return hzp_edits_grow(seq->rq->edits) && drawn_by(seq, step) >= 0;
+    return (hzp_edits_grow(seq->rq->edits) || drafts(seq)) && drawn_by(seq, step) >= 0;
 }
 
 /* Where the choice of decoding sequences begins: where the step before left one out.  While steps
@@ -213,18 +219,110 @@ static int32_t choose_decodes(const struct filling *f)
     return chosen;
 }
 
-/* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step. */
+/* What a step may have beside one row of each chosen sequence. */
+struct spare {
+    int32_t rows, edits, pages;
+};
+
+/* How many guesses of the chosen sequence the step may have at most. */
+static int32_t guesses_max(const struct filling *f, struct hzp_seq *seq, const struct spare *spare)
+{
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_request *rq = seq->rq;
+    int32_t edits = draw_edits(seq);
+    int32_t most = HZP_MIN(s->config.draft_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
+    most = HZP_MIN(most, spare->rows);
+    most = edits ? HZP_MIN(most, spare->edits / edits) : most;
+    most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
+    bool known = seq->step != f->step->number && drawn_by(seq, f->step) < 0;
+    return seq->draft && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
+}
+
+/* Gives the chosen sequences guesses: one more each in turn, as long as the step is expected to
+ * bring more tokens a second with it.  Returns how many. */
+static int32_t add_guesses(const struct filling *f, int32_t chosen)
+{
+    struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t rows = chosen, edits = 0;
+    double tokens = chosen;
+    struct hzp_rows_curve curve;
+    for (int32_t k = 0; k < chosen; k++) {
+        s->seq[s->chosen[k]].guesses = 0;
+        edits += draw_edits(&s->seq[s->chosen[k]]);
+    }
+    int32_t most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    struct spare spare = {.rows = most - chosen,
+                          .edits = max->edits_max - edits,
+                          .pages = hzp_prefix_available(s->prefix) - s->running};
+    if (!s->draft || spare.rows <= 0)
+        return 0;
+    hzp_rows_curve_of(&f->room->time->rows, &curve);
+    for (int32_t place = 0; place < s->config.draft_max; place++)
+        for (int32_t k = 0; k < chosen; k++) {
+            struct hzp_seq *seq = &s->seq[s->chosen[k]];
+            struct hzp_prefix_tokens known = hzp_request_tokens(seq->rq);
+            int32_t fits = seq->guesses == place ? guesses_max(f, seq, &spare) : 0;
+            if (fits <= place ||
+                hzp_draft_guess(seq->draft, &known, place + 1, seq->guess) <= place)
+                continue;
+            double more =
+                hzp_draft_expected(seq->draft, place + 1) - hzp_draft_expected(seq->draft, place);
+            if ((tokens + more) * hzp_rows_curve_ns(&curve, rows) <
+                tokens * hzp_rows_curve_ns(&curve, rows + 1))
+                continue;
+            int32_t end = seq->fed + 1 + seq->guesses; /* rows so far */
+            spare.pages -= end % s->page_rows == 0 && end / s->page_rows >= seq->taken;
+            spare.edits -= draw_edits(seq);
+            spare.rows--;
+            tokens += more;
+            rows++;
+            seq->guesses++;
+        }
+    return rows - chosen;
+}
+
+/* The sequence's next row and its guesses. */
+static void add_draft(const struct filling *f, struct hzp_seq *seq)
+{
+    struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
+    int32_t at = seq->fed, token = seq->rq->out[at - seq->rq->prompt_count].token;
+    if (!pages_fit(f, seq, 1 + seq->guesses)) /* others have changed the table since */
+        seq->guesses = 0;
+    /* As decode rows: the bits of a draw do not depend on whether its row was guessed.  A graph of
+     * decode rows does not know that some are of one sequence. */
+    bool decode = !hzp_device_has_graphs(s->model->dev);
+    struct hzp_part *part = open_segment(f, seq, 1 + seq->guesses, decode);
+    for (int32_t i = 0; i <= seq->guesses; i++) {
+        if (i && decode) {
+            hzp_batch_add_segment(batch, at + i, true);
+            hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
+        }
+        int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, at + i));
+        want_draw(batch, seq, part, row, at + i + 1);
+        token = seq->guess[i < seq->guesses ? i : 0];
+    }
+    s->now.drafts++;
+    for (int32_t i = 0; i < seq->guesses; i++)
+        s->now.guessed[i]++;
+    keep_pages(s, seq);
+}
+
+/* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step,
+ * last those that have guesses. */
 static int32_t add_decodes(const struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_step *step = f->step;
     struct hzp_batch *batch = f->offer->batch;
     int32_t chosen = choose_decodes(f);
+    int32_t guesses = add_guesses(f, chosen);
     for (int known = 0; known < 2; known++)
         for (int32_t k = 0; k < chosen; k++) {
             struct hzp_seq *seq = &s->seq[s->chosen[k]];
             int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
-            if (seq->step == step->number || (logit < 0) != known)
+            if (seq->step == step->number || (logit < 0) != known || seq->guesses)
                 continue;
             struct hzp_part *part = open_segment(f, seq, 1, true);
             if (known)
@@ -235,7 +333,10 @@ static int32_t add_decodes(const struct filling *f)
             want_draw(batch, seq, part, row, at + 1);
             keep_pages(s, seq);
         }
-    return chosen;
+    for (int32_t k = 0; k < chosen && guesses; k++)
+        if (s->seq[s->chosen[k]].step != step->number)
+            add_draft(f, &s->seq[s->chosen[k]]);
+    return chosen + guesses;
 }
 
 /* How many rows of a prompt (or of a recompute) fit: at most `room`, limited by the free pages and
@@ -383,20 +484,22 @@ static void tell_waits(const struct filling *f)
 /* A sequence whose edits grow and that draws in this step cannot have a row in the next one, if
  * that is formed before the results are there: it decodes in every second step, and holds up no
  * other.  If all running sequences are of that kind, there is no other: the loop waits for the
- * results, and each decodes in every step. */
+ * results, and each decodes in every step.  So it does where guesses are expected of half of them,
+ * which make up for it. */
 static enum hzp_settle settle_for(const struct filling *f)
 {
     const struct hzp_scheduler *s = f->s;
     bool draws = false;
+    int32_t others = 0, keen = 0;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq))
             continue;
-        if (!hzp_edits_grow(seq->rq->edits))
-            return HZP_SETTLE_NOTHING;
+        keen += drafts(seq);
+        others += !drafts(seq) && !hzp_edits_grow(seq->rq->edits);
         draws |= seq->step == f->step->number && hzp_seq_decodes(seq);
     }
-    return draws ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
+    return draws && keen >= others ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
 }
 
 /* True: a prompt that a swap has restarted is not finished, and gets rows in this step, or the step

@@ -128,7 +128,7 @@ static uint64_t id_of(const struct hzp_prefix *p, int32_t page)
     return page == NONE ? 0 : p->entry[page].id;
 }
 
-static int32_t token_at(const struct hzp_prefix_tokens *tokens, int32_t i)
+int32_t hzp_prefix_token(const struct hzp_prefix_tokens *tokens, int32_t i)
 {
     return i < tokens->prompt_count ? tokens->prompt[i]
                                     : tokens->out[i - tokens->prompt_count].token;
@@ -139,7 +139,7 @@ static uint64_t read_page(const struct hzp_prefix *p, const struct hzp_prefix_to
                           int32_t index, uint64_t hash)
 {
     for (int32_t i = 0; i < p->page_rows; i++) {
-        p->scratch[i] = token_at(tokens, index * p->page_rows + i);
+        p->scratch[i] = hzp_prefix_token(tokens, index * p->page_rows + i);
         hash = hash_more(hash, (uint32_t)p->scratch[i]);
     }
     return hash;

@@ -74,6 +74,7 @@ struct hzp_prefix_tokens {
     int32_t count;
     uint64_t oldest;
 };
+int32_t hzp_prefix_token(const struct hzp_prefix_tokens *tokens, int32_t i);
 
 /* The longest kept beginning of these tokens, as whole pages: page[0 .. from) are kept pages that
  * the sequence has references to; the ones behind, up to page[most), are written to page[], and

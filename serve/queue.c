@@ -400,6 +400,10 @@ static void admit(struct hzp_scheduler *s)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
+        if (s->draft && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
+            seq->draft = &s->draft[i];
+            hzp_draft_begin(seq->draft);
+        }
         s->order[s->running++] = i;
         leave_queue(s, rq);
         hzp_pin(s, rq);
@@ -456,6 +460,7 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
         atomic_store(&seq->rq->stale_tokens, 0);
     seq->prompt_end = hzp_request_tokens(seq->rq).count;
     seq->part[0].rows = seq->part[1].rows = 0;
+    seq->guesses = 0;
     seq->restarted = true;
     seq->mixed = seq->alone = seq->passed_over = false;
     seq->sought = seq->fetch = 0;

@@ -79,12 +79,84 @@ static bool pool(const struct hzp_results *results, struct hzp_request *rq,
     return finite;
 }
 
+/* Takes over the draw of logits `at`, which is output n. */
+static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hzp_results *results,
+                                        const struct hzp_seq *seq, int32_t at, int32_t n)
+{
+    struct hzp_request *rq = seq->rq;
+    read_output(results, seq, at, n, rq->out, rq->top_token, rq->top_logprob);
+    /* The log-probability of a token is at most 0, whatever was drawn, unless one of its logits is
+     * not finite.  No such token is shown. */
+    if (!(rq->out[n].logprob <= LOGPROB_MAX)) {
+        rq->not_finite = true;
+        return HZP_REQUEST_FAILED;
+    }
+    int32_t token = rq->out[n].token;
+    if (rq->trial)
+        hzp_trials_note_token(s->config.trials, rq->trial, rq->on_trial,
+                              (double)rq->out[n].logprob);
+    s->now.generated_tokens++;
+    bool ends = stops(s, rq, token) && n + 1 > rq->min_tokens;
+    enum hzp_edits_after after = hzp_edits_generated(rq->edits, token, ends);
+    enum hzp_request_state state = HZP_REQUEST_RUNNING;
+    if (ends || after == HZP_AFTER_ENDED) {
+        rq->stop_token = token;
+        state = HZP_REQUEST_STOPPED;
+    } else if (after == HZP_AFTER_WHOLE) {
+        state = HZP_REQUEST_STOPPED;
+    } else if (n + 1 == rq->max_tokens || after == HZP_AFTER_STUCK) {
+        state = HZP_REQUEST_LENGTH;
+    }
+    if (state != HZP_REQUEST_RUNNING)
+        atomic_store(&rq->whole, true);
+    /* release: a thread that sees the new count also sees the output */
+    atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
+    return state;
+}
+
+/* Whether the sequence's next rows wait for its newest token: guesses are expected to bring as many
+ * tokens as the step that it misses. */
+static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    int32_t guess[HZP_DRAFT_MAX];
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
+    hzp_draft_follow(seq->draft, &tokens);
+    int32_t guesses = hzp_draft_guess(seq->draft, &tokens, s->config.draft_max, guess);
+    return hzp_draft_expected(seq->draft, guesses) >= 1;
+}
+
+/* The draws of the part from this logit on: that of its last row, or of its guesses as far as they
+ * are right.  The rows of wrong ones will be computed again with other tokens. */
+static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct hzp_results *results,
+                                         struct hzp_seq *seq, const struct hzp_part *part,
+                                         int32_t logit)
+{
+    struct hzp_request *rq = seq->rq;
+    int32_t guesses = seq->guesses, right = 0, first = part->pos0 + part->rows - guesses;
+    int32_t n = first - rq->prompt_count;
+    HZP_DEBUG_ASSERT(logit + 1 + guesses == part->logit0 + part->logits);
+    enum hzp_request_state state = take_draw(s, results, seq, logit, n);
+    while (state == HZP_REQUEST_RUNNING && right < guesses &&
+           rq->out[n + right].token == seq->guess[right]) {
+        s->now.accepted[right++]++;
+        state = take_draw(s, results, seq, logit + right, n + right);
+    }
+    seq->fed -= guesses - right;
+    seq->guesses = 0;
+    rq->computed = HZP_MAX(rq->computed, first + right);
+    if (state != HZP_REQUEST_RUNNING)
+        return state;
+    seq->keen = seq->draft && is_keen(s, seq);
+    hzp_add_news(s, rq);
+    return state;
+}
+
 enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hzp_results *results,
                                         struct hzp_seq *seq, const struct hzp_part *part)
 {
     hzp_assert_engine_thread();
     struct hzp_request *rq = seq->rq;
-    int32_t fed = part->pos0, end = fed + part->rows, logit = part->logit0;
+    int32_t fed = part->pos0, end = fed + part->rows - seq->guesses, logit = part->logit0;
     /* A version was published while this step of a pinned one was in flight. */
     if (rq->pin && rq->demands.max_staleness >= 0 &&
         results->staleness > rq->demands.max_staleness) {
@@ -121,38 +193,7 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
         return HZP_REQUEST_LENGTH;
     }
 
-    int32_t n = end - rq->prompt_count;
-    read_output(results, seq, logit, n, rq->out, rq->top_token, rq->top_logprob);
-    HZP_DEBUG_ASSERT(logit + 1 == part->logit0 + part->logits);
-    /* The log-probability of a token is at most 0, whatever was drawn, unless one of its logits is
-     * not finite.  No such token is shown. */
-    if (!(rq->out[n].logprob <= LOGPROB_MAX)) {
-        rq->not_finite = true;
-        return HZP_REQUEST_FAILED;
-    }
-    int32_t token = rq->out[n].token;
-    if (rq->trial)
-        hzp_trials_note_token(s->config.trials, rq->trial, rq->on_trial,
-                              (double)rq->out[n].logprob);
-    s->now.generated_tokens++;
-    bool ends = stops(s, rq, token) && n + 1 > rq->min_tokens;
-    enum hzp_edits_after after = hzp_edits_generated(rq->edits, token, ends);
-    enum hzp_request_state state = HZP_REQUEST_RUNNING;
-    if (ends || after == HZP_AFTER_ENDED) {
-        rq->stop_token = token;
-        state = HZP_REQUEST_STOPPED;
-    } else if (after == HZP_AFTER_WHOLE) {
-        state = HZP_REQUEST_STOPPED;
-    } else if (n + 1 == rq->max_tokens || after == HZP_AFTER_STUCK) {
-        state = HZP_REQUEST_LENGTH;
-    }
-    if (state != HZP_REQUEST_RUNNING)
-        atomic_store(&rq->whole, true);
-    /* release: a thread that sees the new count also sees the output */
-    atomic_store_explicit(&rq->out_count, n + 1, memory_order_release);
-    if (state == HZP_REQUEST_RUNNING)
-        hzp_add_news(s, rq);
-    return state;
+    return take_draws(s, results, seq, part, logit);
 }
 
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step)

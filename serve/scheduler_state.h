@@ -9,6 +9,7 @@
 
 #include "base/thread.h"
 #include "serve/budget.h"
+#include "serve/draft.h"
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
 
@@ -45,7 +46,11 @@ struct hzp_seq {
     uint64_t fetch;          /* waits until hzp_prefix_fetched() has come to this */
     uint64_t sought;         /* hzp_prefix_additions() at the last search */
     struct hzp_part part[2]; /* step n is part[n % 2]; two may be in flight */
-    uint64_t step;           /* the last step that accesses its pages */
+    struct hzp_draft *draft; /* NULL: nothing is guessed of this sequence */
+    int32_t guess[HZP_DRAFT_MAX], guesses; /* behind the first of its rows in flight */
+    bool keen;                             /* its next rows wait for the newest token, to be guessed
+                                            * from it */
+    uint64_t step;                         /* the last step that accesses its pages */
 };
 
 /* The beginnings of prompts that are computed again after a swap, the most used one first, and the
@@ -79,6 +84,7 @@ struct hzp_scheduler {
     struct hzp_seq *seq;       /* [running_max] */
     int32_t *page_memory;      /* [running_max][page_stride] */
     int32_t *order;            /* indices of running sequences, oldest first */
+    struct hzp_draft *draft;   /* [running_max]; NULL: nothing is guessed */
     int32_t *chosen;           /* [running_max] sequences that decode in the step being formed */
     struct hzp_request **news; /* [running_max] whose wake is due */
     int32_t news_count;
@@ -134,7 +140,7 @@ static inline struct hzp_prefix_tokens hzp_request_tokens(const struct hzp_reque
 /* True: all tokens it may generate are drawn once the steps formed so far have ended. */
 static inline bool hzp_seq_complete(const struct hzp_seq *seq)
 {
-    return seq->fed >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
+    return seq->fed - seq->guesses >= seq->rq->prompt_count + HZP_MAX(seq->rq->max_tokens, 1) - 1;
 }
 
 static inline bool hzp_seq_has_page(const struct hzp_scheduler *s, const struct hzp_seq *seq)

@@ -103,6 +103,14 @@ static const struct hzp_option shard_parts[] = {
     INT("z2", engine.training.z2, NULL, 0, 1024, 0, NULL),
     INT("z3", engine.training.z3, NULL, 0, 1024, 0, NULL),
 };
+static const struct hzp_option waiting_parts[] = {
+    INT("", engine.serving.waiting_max, NULL, 1, 65536, 0, NULL),
+    INT("tokens", engine.serving.waiting_tokens, NULL, 1, BIG, 0, NULL),
+};
+static const struct hzp_option draft_parts[] = {
+    CHOICE("", engine.serving.draft, NULL, "off|ngram", 0, NULL),
+    INT("max", engine.serving.draft_max, NULL, 1, 8, 0, NULL),
+};
 static const struct hzp_option canary_parts[] = {
     NUM("", engine.canary.share, NULL, 0, 0.9, 0, NULL),
     NUM("seconds", engine.canary.seconds, NULL, 0.001, 86400, 0, NULL),
@@ -211,11 +219,10 @@ const struct hzp_option hzp_option_table[] = {
     INT("--max-running", engine.serving.running_max, "64", 1, 4096, ENGINE | SEARCH,
         "maximum sequences in one step: more answer more requests at a time, each more "
         "slowly, and need more memory"),
-    INT("--max-waiting", engine.serving.waiting_max, "256", 1, 65536, ENGINE,
-        "maximum queued requests, which bounds how long one waits; more are refused with 429"),
-    INT("--max-waiting-tokens", engine.serving.waiting_tokens, "1048576", 1, BIG, ENGINE,
-        "maximum prompt tokens of queued requests, which bounds their memory; more are "
-        "refused with 429"),
+    PARTS(
+        "--max-waiting", waiting_parts, "256,tokens=1048576", "N[,tokens=N]", ENGINE,
+        "maximum queued requests, which bounds how long one waits; tokens: of their prompts, which "
+        "bounds their memory; more are refused with 429"),
     INT("--step-rows", engine.serving.step_rows, "0", 0, 65536, ENGINE | SEARCH,
         "maximum tokens computed in one step, at least --max-running: more read prompts "
         "faster and delay the tokens of running requests; 0: 256, and at least twice "
@@ -233,6 +240,11 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
          "compute every prompt from its first token, even if another request began alike, to "
          "measure without it"),
+    PARTS("--draft", draft_parts, "off,max=8", "off|ngram[,max=N]", SERVE,
+          "guess the next tokens from the request's own text and compute them in one step, where "
+          "that "
+          "is expected to be faster; the answer has the tokens that it would have had: for edits, "
+          "summaries and other answers that repeat what they were given"),
     INT("--prefix-reuse-stale", engine.serving.reuse_stale, "0", 0, 15, SERVE,
         "after a swap, prompts may begin with what the N versions before have computed, unless the "
         "request asks for newer weights; the answer says so; 0: only what the serving version has "
@@ -672,6 +684,7 @@ const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);
 
 const struct hzp_option_alias hzp_option_gone[] = {
     {"--max-body-memory", "use --max-body SIZE,memory=SIZE"},
+    {"--max-waiting-tokens", "use --max-waiting N,tokens=N"},
     {"--max-per-address", "use --max-connections N,per-address=N"},
     {"--receive-timeout", "use --idle-timeout N,body=N"},
     {"--beta1", "use --adamw beta1=X"},

@@ -118,6 +118,12 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     return HZP_OK;
 }
 
+/* Segments of a step: one of each sequence, and the guesses of one of them at least. */
+static int32_t segs_of(const struct hzp_serving_settings *serving)
+{
+    return (int32_t)(serving->running_max + (serving->draft ? serving->draft_max : 0));
+}
+
 /* Partitions of the SMs, as measured, and graphs: as many as the steps of two batches have sizes,
  * shapes and slots of weights, but no more than a part of the memory.  Steps of several ranks have
  * none (nanobatch/run/graphs.h). */
@@ -127,7 +133,7 @@ static void plan_driver(const struct hzp_memory_request *q, int32_t rows, int32_
     enum { LAYER_ITEMS = 9, FP8_ITEMS = 4, OTHER_ITEMS = 6, GRAPHS_PART = 32 };
     const struct hzp_driver_memory *driver = &q->driver;
     struct hzp_batch_config batch = {
-        .rows_max = rows, .segs_max = (int32_t)q->serving->running_max, .logits_max = logits};
+        .rows_max = rows, .segs_max = segs_of(q->serving), .logits_max = logits};
     int32_t count = hzp_graphs_count(&batch, q->slots, 2, HZP_MAX(q->shapes, 1));
     int32_t items =
         layout->config.layers * (LAYER_ITEMS + (plan->fp8 ? FP8_ITEMS : 0)) + OTHER_ITEMS;
@@ -183,7 +189,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
 {
     const struct hzp_model_config *config = &layout->config;
     int32_t rows = hzp_settings_rows(q->serving);
-    int32_t logits = (int32_t)HZP_MAX(q->serving->running_max, 32);
+    int32_t segs = segs_of(q->serving), logits = HZP_MAX(segs, 32);
     add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
     plan_driver(q, rows, logits, layout, plan);
@@ -196,7 +202,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
     plan->batch = (struct hzp_batch_config){
         .rows_max = rows,
-        .segs_max = (int32_t)q->serving->running_max,
+        .segs_max = segs,
         .page_stride = (int32_t)HZP_DIV_UP(plan->positions, q->serving->page_rows),
         .logits_max = logits,
         .edits_max = (int32_t)HZP_MIN(edits, 1 << 24),

@@ -51,6 +51,7 @@ struct hzp_serving_settings {
     const char *prefix_dir;       /* where the prefix cache's file is made; NULL: none */
     int64_t prefix_file;          /* bytes of that file */
     int64_t prefix_host;          /* bytes of host memory for its pages; 0: none */
+    int64_t draft, draft_max;     /* 1: guess tokens from a sequence's own text; how many at most */
     int64_t rewarm;               /* tokens of prefixes computed again after a swap; 0: none */
     int64_t consistency;          /* enum hzp_consistency of requests that name none */
     double pin_seconds;           /* how long a version that is not current may be pinned */

@@ -79,6 +79,8 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         args.segs = n->decode;
         args.page = n->decode_page;
         args.line = n->table ? n->decode_line : NULL;
+        if (n->goes_on)
+            plan->needs = hzp_needs_join(needs, paged->appends);
         paged->decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
     }
     if (end > rows) {

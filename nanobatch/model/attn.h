@@ -29,7 +29,8 @@ struct hzp_nano;
 struct hzp_paged {
     const struct hzp_nano *nano;
     const struct hzp_kv *kv;  /* this layer's */
-    struct hzp_needs appends; /* items of other rows that append what prompt rows read here */
+    struct hzp_needs appends; /* items of other rows that append what rows of the same sequences
+                               * read here */
     int32_t decode, prefill;  /* out: the items of decode rows and of pieces of prompts; -1: none */
 };
 

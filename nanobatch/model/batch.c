@@ -294,6 +294,15 @@ static struct hzp_segs segs_cut(struct hzp_batch *b, int32_t seg, int32_t end, i
     return segs;
 }
 
+/* The first of the decode segments up to this one that are of one sequence. */
+static int32_t first_of_sequence(const struct hzp_batch *b, int32_t seg)
+{
+    while (seg > 0 && seg < b->decode_segs && b->line[seg] == b->line[seg - 1] &&
+           b->pos0[seg] == b->pos0[seg - 1] + 1)
+        seg--;
+    return seg;
+}
+
 int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
                       struct hzp_nano ret[HZP_NANO_MAX])
 {
@@ -331,6 +340,11 @@ int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
         n->decode_line = b->line + seg;
         n->prefill_line = b->line + prefill;
         n->joins = prefill < end ? b->row0[prefill] : to;
+        int32_t first = decodes ? first_of_sequence(b, seg) : seg;
+        if (first < seg) {
+            n->joins = b->row0[first];
+            n->goes_on = true;
+        }
     }
     return count;
 }

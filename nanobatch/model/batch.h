@@ -2,8 +2,9 @@
 /* nanobatch/model/batch.h - the rows of serving in one step.
  *
  * Filled by the scheduler, read by the ops, and read again by the scheduler when the step has
- * ended.  Decode segments (one row each) come first, then pieces of prompts.  All arrays are taken
- * at create in memory that host and device both see; a step allocates nothing.
+ * ended.  Decode segments (one row each) come first, then pieces of prompts.  Neighbouring decode
+ * segments may be of one sequence, at consecutive positions.  All arrays are taken at create in
+ * memory that host and device both see; a step allocates nothing.
  *
  * A batch may be formed while the step before it runs.  A row whose token that step draws has no
  * token id yet, only the index of the logits in the other batch that draw it; the device copies the
@@ -58,8 +59,10 @@ struct hzp_nano {
     const int32_t *decode_line, *prefill_line; /* without a table: not used */
     int32_t page_stride;
     const struct hzp_page_table *table; /* NULL: none */
-    /* index in the batch of the first row of the segment that its first prefill row belongs to */
+    /* index in the batch of the first row of the segment that its first prefill row belongs to, or
+     * of the sequence that its first decode row goes on with */
     int32_t joins;
+    bool goes_on; /* that decode row reads what earlier rows append */
 };
 
 struct hzp_batch {

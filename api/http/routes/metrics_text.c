@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/http/routes/metrics_text.h"
+
+#include <string.h>
+
+void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help)
+{
+    fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help)
+{
+    hzp_page_head(p, name, "gauge", help);
+    fprintf(p->out, "%s{%s} %.10g\n", name, p->labels, value);
+}
+
+void hzp_page_plain(struct hzp_page *p, const char *name, const char *type, double value,
+                    const char *help)
+{
+    hzp_page_head(p, name, type, help);
+    fprintf(p->out, "%s %.15g\n", name, value);
+}
+
+void hzp_page_counter(struct hzp_page *p, const char *name, double value, const char *help)
+{
+    hzp_page_head(p, name, "counter", help);
+    fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
+}
+
+const char *hzp_page_bound_text(double bound, char *ret)
+{
+    snprintf(ret, 32, "%.10g", bound);
+    if (bound < 1e6 && !strchr(ret, '.'))
+        strcat(ret, ".0");
+    else if (bound >= 1e6)
+        snprintf(ret, 32, "%.6g", bound);
+    return ret;
+}
+
+void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
+                      const struct hzp_histogram *h)
+{
+    uint64_t below = 0;
+    char bound[32];
+    for (int i = 0; i < h->bounds; i++) {
+        below += h->seen[i];
+        fprintf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, labels,
+                hzp_page_bound_text(h->bound[i], bound), (unsigned long long)below);
+    }
+    fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)h->count);
+    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, h->sum, name, labels,
+            (unsigned long long)h->count);
+}
+
+void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h,
+                        const char *help)
+{
+    hzp_page_head(p, name, "histogram", help);
+    hzp_page_buckets(p, name, p->labels, h);
+}
+
+void hzp_page_label_text(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *text && n + 3 < size; text++) {
+        if (*text == '"' || *text == '\\')
+            out[n++] = '\\';
+        out[n++] = *text == '\n' ? ' ' : *text;
+    }
+    out[n] = 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/http/routes/metrics_text.h - writes metrics in Prometheus' text format, version 0.0.4.
+ *
+ * Thread: the pool's, one per page.
+ */
+#ifndef HZP_API_HTTP_ROUTES_METRICS_TEXT_H
+#define HZP_API_HTTP_ROUTES_METRICS_TEXT_H
+
+#include "api/http/routes/metrics_state.h"
+
+#include <stdio.h>
+
+struct hzp_page {
+    FILE *out;
+    char labels[192]; /* model_name="...",engine="0" */
+};
+
+/* The lines in front of a metric's values. */
+void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help);
+
+/* A metric with one value, which has the page's labels. */
+void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help);
+void hzp_page_counter(struct hzp_page *p, const char *name, double value, const char *help);
+/* Without labels. */
+void hzp_page_plain(struct hzp_page *p, const char *name, const char *type, double value,
+                    const char *help);
+
+void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h,
+                        const char *help);
+/* Its values alone, with these labels. */
+void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
+                      const struct hzp_histogram *h);
+/* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
+ * point ("1.0"), from a million on with an exponent ("1e+06").  ret [32]. */
+const char *hzp_page_bound_text(double bound, char *ret);
+
+/* A label's value: quotes and backslashes are escaped, a newline is a blank; cut to size. */
+void hzp_page_label_text(const char *text, char *out, size_t size);
+
+#endif
