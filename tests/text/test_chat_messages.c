@@ -277,6 +277,19 @@ static void what_seems_to_be_there(void **state)
            "[INST 42]<Hi><Hi><Hi>");
 }
 
+/* What a template says goes to clients: its file is named, the folder is not. */
+static void what_it_refuses(void **state)
+{
+    struct hzp_jinja_output out = {0};
+    struct hzp_err_text err = {.text = ""};
+    assert_int_equal(render("{% if messages[0].content == 'Hi' %}\n{{ raise_exception('No.') }}"
+                            "{% endif %}{{ messages[0].content }}",
+                            "[" U "]", false, &out, &err),
+                     HZP_EINVAL);
+    assert_string_equal(err.text, "chat_template.jinja, line 2: No.");
+    hzp_jinja_output_fini(&out);
+}
+
 static void continues(void **state)
 {
     continued(OWN, "[" U ", {\"role\": \"assistant\", \"content\": \"1, 2,\"}]",
@@ -309,6 +322,7 @@ int main(void)
         cmocka_unit_test(reasoning),
         cmocka_unit_test(what_is_lost),
         cmocka_unit_test(what_seems_to_be_there),
+        cmocka_unit_test(what_it_refuses),
         cmocka_unit_test(continues),
     };
     if (!mkdtemp(directory))
