@@ -38,8 +38,7 @@ struct jval hzp_j_fail(struct jmem *m, const char *format, ...)
         m->failed = true;
         if (!m->code)
             m->code = HZP_EINVAL;
-        const char *slash = strrchr(m->name, '/'); /* clients read this: no folder */
-        hzp_fail(m->err, m->code, "%.80s, line %d: %s", slash ? slash + 1 : m->name, m->line, text);
+        hzp_fail(m->err, m->code, "%.80s, line %d: %s", m->name, m->line, text);
     }
     return hzp_j_undefined(NULL);
 }
