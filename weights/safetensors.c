@@ -63,6 +63,7 @@ struct parser {
     const char *path;
     const unsigned char *begin, *at, *end;
     size_t text_used;
+    bool metadata;                /* its texts are being read: any that JSON has */
     const char *tensor;           /* the tensor being read; NULL: none yet */
     struct hzp_err_text *rethole; /* the first hole in the data */
     struct hzp_err_text *reterr;
@@ -138,23 +139,30 @@ static int32_t take_hex(struct parser *p)
     return value;
 }
 
-/* Parses what follows \u and appends it as UTF-8 (never longer than the escape was). */
+/* Parses what follows \u and appends it as UTF-8 (never longer than the escape was).  A zero would
+ * end a name early; it, and half a surrogate pair, is U+FFFD where no name is read. */
 static int take_unicode(struct parser *p)
 {
     char *to = p->st->text + p->text_used;
     int32_t c = take_hex(p);
+    bool half = c >= 0xd800 && c < 0xe000;
     if (c >= 0xd800 && c < 0xdc00) {
+        const unsigned char *behind = p->at;
         int32_t low = -1;
         if (p->end - p->at >= 6 && p->at[0] == '\\' && p->at[1] == 'u') {
             p->at += 2;
             low = take_hex(p);
         }
-        c = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00) : -1;
-    } else if (c >= 0xdc00 && c < 0xe000) {
-        c = -1;
+        half = low < 0xdc00 || low >= 0xe000;
+        if (half)
+            p->at = behind;
+        else
+            c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
     }
-    if (c <= 0) /* a zero would end the name early */
+    if (c < 0 || ((half || c == 0) && !p->metadata))
         return fail_header(p, "a string has a wrong \\u escape");
+    if (half || c == 0)
+        c = 0xfffd;
     int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
     for (int i = n - 1; i > 0; i--, c >>= 6)
@@ -394,7 +402,9 @@ static int parse_header(struct parser *p, uint64_t data_size)
             if (has_metadata)
                 return fail_header(p, "__metadata__ appears twice");
             has_metadata = true;
+            p->metadata = true;
             HZP_TRY(take_metadata(p));
+            p->metadata = false;
         } while (take(p, ','));
         HZP_TRY(expect(p, '}'));
     }

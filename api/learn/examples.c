@@ -602,12 +602,27 @@ static int check_fields(struct hzp_parse *p, json_t *object)
     return HZP_OK;
 }
 
+/* Tools that write rows of several forms to one file write null where a row has no such column. */
+static void drop_nulls(json_t *object)
+{
+    const char *name;
+    size_t bytes;
+    json_t *value;
+    void *next;
+    json_object_keylen_foreach_safe(object, next, name, bytes, value)
+    {
+        if (json_is_null(value))
+            json_object_deln(object, name, bytes);
+    }
+}
+
 static int parse_object(struct hzp_parse *p, json_t *object)
 {
     p->tokens.n = 0;
     p->losses = false;
     if (!json_is_object(object) || hzp_json_spelling(object))
         return hzp_parse_bad(p, "", "must be an object");
+    drop_nulls(object);
     HZP_TRY(check_fields(p, object));
     int r;
     bool messages = chats(p) && json_object_get(object, "messages");

@@ -490,6 +490,9 @@ int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *r
         json_array_insert_new(messages, 0,
                               json_pack("{s:s, s:O}", "role", "system", "content", system));
     }
+    for (int i = 0; i < HZP_COUNT(columns); i++)
+        if (!hzp_form_has(object, columns[i]))
+            json_object_del(to, columns[i]);
     if (r == HZP_OK && (hzp_form_has(object, "tools") || hzp_form_has(object, "functions")))
         r = add_tools(object, to, reterr);
     json_decref(messages);

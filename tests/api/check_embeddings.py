@@ -73,9 +73,11 @@ def test_embeddings(server):
     assert client.usage.prompt_tokens == sum(map(len, ids))
     nothing = {"input": "", "add_special_tokens": False}  # with them it may be one token
     for fields, param in (({"input": []}, "input"), (nothing, "input"), ({"input": 5}, "input"),
-                          ({"input": [[1], [-1]]}, "input"), ({"dimensions": 8}, "dimensions"),
+                          ({"input": [[1], [-1]]}, "input"), ({"input": [1, 10 ** 20]}, "input[1]"),
+                          ({"input": [1.5]}, "input"), ({"dimensions": 8}, "dimensions"),
                           ({"pooling": "max"}, "pooling"), ({"encoding_format": "x"}, "encoding_format"),
                           ({"input": "word " * server.context * 2}, "input"), ({"stream": True}, "stream")):
         status, _, answer = server.post("/v1/embeddings", {"input": "a", **fields})
         assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+        assert not answer["error"]["message"].startswith("prompt"), answer
     assert embed(server, input="word " * server.context * 2, truncate_prompt_tokens=5)

@@ -75,6 +75,22 @@ def test_schemas(server):
             assert choice["text"].startswith("{")
 
 
+def test_format_members(server):
+    """response_format: what the type has no use for is refused, not taken and forgotten."""
+    other = {"name": "person", "schema": PERSON}
+    for extra in ({"type": "text", "schema": PERSON}, {"type": "text", "json_schema": other},
+                  {"type": "json_object", "json_schema": other},
+                  {"type": "json_schema", "json_schema": other, "schema": PERSON}):
+        for path, ask in (("/v1/completions", {"prompt": "a", "response_format": extra}),
+                          ("/v1/chat/completions", {"messages": HELLO, "response_format": extra}),
+                          ("/v1/responses", {"input": "a", "text": {"format": extra}})):
+            if path == "/v1/responses" and "json_schema" in extra:
+                continue  # an unknown member there
+            status, _, answer = server.post(path, ask)
+            assert status == 400 and "takes no" in answer["error"]["message"], (path, extra, answer)
+    assert complete(server, response_format={"type": "text", "schema": None, "json_schema": None})["choices"]
+
+
 def test_structure_ends(server):
     """max_tokens cuts an answer; min_tokens and ignore_eos do not lengthen a complete one; stop
     strings end it."""

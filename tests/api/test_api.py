@@ -686,6 +686,9 @@ def test_learning():
                 assert status == 400, (bad, error)
                 assert where is None or where in error["error"]["param"], error
             assert server.post(EXAMPLES + "?wait=nothing", lines)[0] == 400
+            for query in ("wiat=served", "wait=served&timout=5", "promptfield=q", "a%ff%22=1"):
+                status, _, got = server.post(EXAMPLES + "?" + query, lines)
+                assert status == 400 and "is not an argument" in got["error"]["message"], (query, got)
             assert server.metric("hzpserve_examples_accepted_total") == 10
         with Server(*teach, state=state) as server:
             again = server.complete(prompt=question)

@@ -376,8 +376,8 @@ def test_what_is_said():
                     ask, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result_block]}]})
                 assert status == 400 and body["error"]["param"] == "messages[1].tool_calls[0]", body
             items = [{"role": "developer", "content": "Two."}, {"role": "user", "content": ask["content"]},
-                     {"type": "reasoning", "id": "r", "summary": [], "content": [
-                         {"type": "reasoning_text", "text": "Hm."}]},
+                     *[{"type": "reasoning", "id": "r", "summary": [], "content": [
+                         {"type": "reasoning_text", "text": part}]} for part in ("H", "m.")],
                      {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\": \"x\"}"},
                      {"type": "function_call_output", "call_id": "c1", "output": "4\0002"}]
             status, _, body = server.post("/v1/responses", {

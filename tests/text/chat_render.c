@@ -21,8 +21,10 @@ static int render(const struct hzp_chat *chat, const json_t *in, struct hzp_jinj
                                              .continues = continues,
                                              .now = 1767225600};
     int r = hzp_chat_render(chat, &request, out, err);
+    if (r == HZP_OK)
+        r = hzp_chat_check(chat, &request, messages, &out->text, err);
     json_decref(copy);
-    return r < 0 ? r : hzp_chat_check(messages, tools, &out->text, err);
+    return r;
 }
 
 static json_t *answer_to(const struct hzp_chat *chat, const json_t *in)

@@ -88,7 +88,7 @@ static int render(const char *source, const char *messages, bool continues,
     if (r == HZP_OK)
         r = hzp_chat_render(chat, &request, out, err);
     if (r == HZP_OK)
-        r = hzp_chat_check(given, NULL, &out->text, err);
+        r = hzp_chat_check(chat, &request, given, &out->text, err);
     json_decref(copy);
     json_decref(given);
     hzp_chat_close(chat);
@@ -256,6 +256,40 @@ static void what_is_lost(void **state)
            false, "messages[0].content", "leaves it out");
 }
 
+/* Short texts that other words have in them, and a text that comes twice. */
+static void what_seems_to_be_there(void **state)
+{
+    static const char user[] = "[INST 42]{% for m in messages %}{% if m.role in ['user', "
+                               "'assistant'] %}<{{ m.content }}>{% endif %}{% endfor %}";
+    refuse(user, "[" U ", " RESULT ", " U "]", false, "messages[1].content", "tool");
+    refuse(user,
+           "[{\"role\": \"system\", \"content\": \"i\"}, {\"role\": \"user\", \"content\": "
+           "\"Hi there\"}]",
+           false, "messages[0].content", "system");
+    refuse(user,
+           "[{\"role\": \"user\", \"content\": \"What is in the box?\"}, {\"role\": \"tool\", "
+           "\"content\": \"What is in the box?\"}]",
+           false, "messages[1].content", "tool");
+    refuse("{% for m in messages[-2:] %}<{{ m.content }}>{% endfor %}",
+           "[" U ", {\"role\": \"assistant\", \"content\": \"Hi\"}, " U "]", false,
+           "messages[0].content", "user");
+    expect(user, "[" U ", {\"role\": \"assistant\", \"content\": \"Hi\"}, " U "]",
+           "[INST 42]<Hi><Hi><Hi>");
+}
+
+/* What a template says goes to clients: its file is named, the folder is not. */
+static void what_it_refuses(void **state)
+{
+    struct hzp_jinja_output out = {0};
+    struct hzp_err_text err = {.text = ""};
+    assert_int_equal(render("{% if messages[0].content == 'Hi' %}\n{{ raise_exception('No.') }}"
+                            "{% endif %}{{ messages[0].content }}",
+                            "[" U "]", false, &out, &err),
+                     HZP_EINVAL);
+    assert_string_equal(err.text, "chat_template.jinja, line 2: No.");
+    hzp_jinja_output_fini(&out);
+}
+
 static void continues(void **state)
 {
     continued(OWN, "[" U ", {\"role\": \"assistant\", \"content\": \"1, 2,\"}]",
@@ -281,9 +315,14 @@ static void continues(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(roles),     cmocka_unit_test(system_messages),
-        cmocka_unit_test(contents),  cmocka_unit_test(calls),
-        cmocka_unit_test(reasoning), cmocka_unit_test(what_is_lost),
+        cmocka_unit_test(roles),
+        cmocka_unit_test(system_messages),
+        cmocka_unit_test(contents),
+        cmocka_unit_test(calls),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(what_is_lost),
+        cmocka_unit_test(what_seems_to_be_there),
+        cmocka_unit_test(what_it_refuses),
         cmocka_unit_test(continues),
     };
     if (!mkdtemp(directory))

@@ -79,6 +79,14 @@ static void test_shapes(void **state)
     expect("{\"tokens\": [5, 6, 7], \"learn\": [0, 0, 1]}", (int32_t[]){5, 6, 7, -1}, 2);
     expect("{\"tokens\": [5, 6, 7], \"learn\": [true, true, true]}", (int32_t[]){5, 6, 7, -1}, 0);
     expect("{\"tokens\": [5, 6, 7]}", (int32_t[]){5, 6, 7, -1}, 1);
+    /* a column that is null is none */
+    expect("{\"text\": \"hello\", \"prompt\": null, \"completion\": null, \"messages\": null, "
+           "\"conversations\": null, \"score\": null}",
+           (int32_t[]){259, 264, -1}, 1);
+    expect("{\"tokens\": [5, 6, 7], \"learn\": null, \"logprobs\": null, \"loss\": null}",
+           (int32_t[]){5, 6, 7, -1}, 1);
+    expect("{\"prompt\": \"hello\", \"completion\": \"ab\", \"weights\": null}",
+           (int32_t[]){259, 'a', 'b', 264, -1}, 1);
     /* An end token that is already there is not doubled, and special tokens in texts are
        recognized. */
     expect("{\"prompt\": \"x\", \"completion\": \"y</s>\"}", (int32_t[]){'x', 'y', 264, -1}, 1);
@@ -186,6 +194,7 @@ static void test_refusals(void **state)
     refuse("[7]", "lines[1]", "must be an object");
     refuse("{\"txt\": \"ab\"}", "lines[1]", "has the fields txt");
     refuse("{}", "lines[1]", "has no fields");
+    refuse("{\"text\": null}", "lines[1]", "has no fields");
     refuse("{\"text\": \"ab\", \"prompt\": \"a\"}", "lines[1]", "give either");
     refuse("{\"text\": \"\"}", "lines[1].text", "has no tokens to learn");
     refuse("{\"prompt\": \"a\", \"completion\": \"\"}", "lines[1].completion",

@@ -222,6 +222,20 @@ static void refuse_messages(const char *json, const char *param)
 #define SHARE "\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, "
 #define GPT   "{\"from\": \"gpt\", \"value\": \"2\"}]"
 
+/* A table has an empty cell where a row has no such column. */
+static void test_empty_columns(void **state)
+{
+    json_t *made = NULL, *object = json_loads("{" SHARE GPT ", \"system\": \"\", \"tools\": \"\", "
+                                              "\"functions\": \"\", \"documents\": \"\"}",
+                                              0, NULL);
+    assert_int_equal(hzp_form_messages(object, &made, NULL), HZP_OK);
+    assert_null(json_object_get(made, "tools"));
+    assert_null(json_object_get(made, "documents"));
+    assert_int_equal(json_array_size(json_object_get(made, "messages")), 2);
+    json_decref(made);
+    json_decref(object);
+}
+
 /* For a chat template: columns go where a chat has them, calls and their answers too. */
 static void test_messages(void **state)
 {
@@ -274,8 +288,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_named_fields),  cmocka_unit_test(test_alpaca),
         cmocka_unit_test(test_conversations), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_unread),        cmocka_unit_test(test_input_output),
-        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_empty_columns), cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_input_output),  cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,8 @@ static void test_shrinks(void **state)
 static void test_reads(void **state)
 {
     const char *header =
-        "{\"__metadata__\":{\"format\":\"pt\",\"\\u00e4\\n\":\"\\ud83d\\ude00\"},\n"
+        "{\"__metadata__\":{\"format\":\"pt\",\"\\u00e4\\n\":\"\\ud83d\\ude00\",\"odd\":"
+        "\"a\\u0000b\\ud800\\u0063\\udc00\"},\n"
         " \"b\": {\"shape\": [2, 3], \"dtype\":\"BF16\",\"data_offsets\":[8,20]},"
         "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
         "\"empty\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[20,20]},"
@@ -108,6 +109,9 @@ static void test_reads(void **state)
     assert_int_equal(*data_of(one), 20);
     assert_null(hzp_safetensors_find(st, "c"));
     assert_string_equal(hzp_safetensors_meta(st, "format"), "pt");
+    assert_string_equal(hzp_safetensors_meta(st, "odd"), "a\xef\xbf\xbd"
+                                                         "b\xef\xbf\xbd"
+                                                         "c\xef\xbf\xbd");
     assert_string_equal(hzp_safetensors_meta(st, "\xc3\xa4\n"), "\xf0\x9f\x98\x80");
     assert_null(hzp_safetensors_meta(st, "b"));
     hzp_safetensors_close(st);

@@ -52,11 +52,14 @@ struct hzp_chat_request {
 int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *request,
                     struct hzp_jinja_output *ret, struct hzp_err_text *reterr);
 
-/* Looks for the words of every message (as they came, not the copy), of its calls and of the tools
- * in the text that was rendered from them.  Blanks do not count, text may be written as in JSON,
- * and reasoning may be missing.  HZP_EINVAL: something is not there; text and param name it
- * ("messages[2].content", "tools"); HZP_ENOMEM. */
-int hzp_chat_check(const json_t *messages, const json_t *tools, const struct hzp_textbuf *text,
+/* Looks for the words of every message (as they came, not the request's copy), of its calls and of
+ * the tools in the text that the request was rendered to.  Blanks do not count, text may be written
+ * as in JSON, and reasoning may be missing.  Where a text is short or comes twice, all are looked
+ * for once more in a rendering with other words in their places: "42" may be anywhere.
+ * HZP_EINVAL: something is not there; text and param name it ("messages[2].content", "tools");
+ * HZP_ENOMEM. */
+int hzp_chat_check(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                   const json_t *messages, const struct hzp_textbuf *text,
                    struct hzp_err_text *reterr);
 
 /* The same of one message, number `at`, which is to be there with its reasoning. */

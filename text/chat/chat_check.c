@@ -14,6 +14,9 @@
  * beginning; together they read at most so many times the text. */
 enum { READINGS_MAX = 64, BLOCKS_MAX = 16 /* blocks of reasoning in one answer */ };
 
+/* A text of fewer bytes, blanks aside, may stand in the template's own words. */
+enum { SHORT = 16 };
+
 struct check {
     struct hzp_textbuf text; /* without blanks */
     struct hzp_textbuf word; /* the one that is looked for */
@@ -21,6 +24,7 @@ struct check {
     size_t left;             /* bytes that may be read from the beginning */
     int spelling[2];         /* enum spelling of the last text, of others' and of tools' messages */
     bool whole;              /* reasoning too */
+    bool doubt;              /* what was found may be something else */
     struct hzp_err_text *reterr;
 };
 
@@ -67,6 +71,7 @@ static bool find(struct check *c, const char *word, size_t bytes, bool moves)
     if (c->left < c->text.bytes)
         return false;
     c->left -= c->text.bytes;
+    c->doubt = true;
     return memmem(begin, c->text.bytes, word, bytes) != NULL;
 }
 
@@ -98,6 +103,7 @@ static int shown(struct check *c, const char *text, size_t bytes, bool tool, boo
         if (spell(c, text, bytes, how) < 0)
             return no_memory(c);
         *ret = find(c, c->word.data, c->word.bytes, true);
+        c->doubt |= c->word.bytes && c->word.bytes < SHORT;
         if (*ret)
             c->spelling[tool] = how;
     }
@@ -343,8 +349,9 @@ static int check_tools(struct check *c, const json_t *tools)
     return HZP_OK;
 }
 
-int hzp_chat_check(const json_t *messages, const json_t *tools, const struct hzp_textbuf *text,
-                   struct hzp_err_text *reterr)
+/* *ret_doubt: also when the text has all, some of it may be other words. */
+static int check_all(const json_t *messages, const json_t *tools, const struct hzp_textbuf *text,
+                     bool *ret_doubt, struct hzp_err_text *reterr)
 {
     struct check c;
     int r = begin(&c, text, reterr);
@@ -352,10 +359,61 @@ int hzp_chat_check(const json_t *messages, const json_t *tools, const struct hzp
         r = check_messages(&c, messages, true);
     if (r == HZP_OK)
         r = check_messages(&c, messages, false);
+    *ret_doubt = c.doubt;
     if (r == HZP_OK)
         r = check_tools(&c, tools);
     end(&c);
     return r;
+}
+
+/* A word that nothing else has in place of each text that says something. */
+static void set_words(const json_t *messages)
+{
+    const json_t *message, *part;
+    size_t i, k, n = 0;
+    char word[SHORT + 16];
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *content = json_object_get(message, "content");
+        json_t *one = json_is_string(content) ? json_pack("[O]", content) : NULL;
+        json_array_foreach(one ? one : content, k, part)
+        {
+            const json_t *text = one ? part : hzp_chat_part(part);
+            snprintf(word, sizeof(word), "probed_text_%08zu", n++);
+            if (json_string_length(text))
+                json_string_set((json_t *)text, word);
+        }
+        json_decref(one);
+    }
+}
+
+/* Once more, with other words in the messages.  A template that refuses these proves nothing. */
+static int check_words(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                       const json_t *messages, struct hzp_err_text *reterr)
+{
+    struct hzp_jinja_output out = {0};
+    struct hzp_chat_request again = *request;
+    json_t *other = hzp_json_copy(messages), *copy = NULL;
+    bool doubt;
+    set_words(other);
+    int r = hzp_chat_messages(chat, other, &copy, NULL, NULL);
+    again.messages = copy;
+    if (r == HZP_OK)
+        r = hzp_chat_render(chat, &again, &out, NULL);
+    r = r == HZP_OK ? check_all(other, request->tools, &out.text, &doubt, reterr) : HZP_OK;
+    hzp_jinja_output_fini(&out);
+    json_decref(copy);
+    json_decref(other);
+    return r;
+}
+
+int hzp_chat_check(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                   const json_t *messages, const struct hzp_textbuf *text,
+                   struct hzp_err_text *reterr)
+{
+    bool doubt;
+    HZP_TRY(check_all(messages, request->tools, text, &doubt, reterr));
+    return doubt ? check_words(chat, request, messages, reterr) : HZP_OK;
 }
 
 int hzp_chat_check_whole(const json_t *message, size_t at, const struct hzp_textbuf *text,

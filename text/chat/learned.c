@@ -349,7 +349,7 @@ static int make(struct maker *m, const json_t *example, struct hzp_learned_texts
     HZP_TRY(check_weights(m));
     m->part = hzp_xcalloc(json_array_size(m->messages) + 1, sizeof(*m->part));
     HZP_TRY(render(m, json_array_size(m->messages), false, &m->whole));
-    HZP_TRY(hzp_chat_check(m->given, m->request.tools, &m->whole.text, m->reterr));
+    HZP_TRY(hzp_chat_check(m->chat, &m->request, m->given, &m->whole.text, m->reterr));
     HZP_TRY(m->whole.spans ? from_spans(m, ret) : from_turns(m, ret));
     if (ret->n == before)
         return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",

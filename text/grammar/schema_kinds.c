@@ -144,23 +144,50 @@ static bool requires(const json_t *schema, const char *name)
     return false;
 }
 
-bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has)
+static bool disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has,
+                     int depth);
+
+/* Whether no alternative of a shares a value with b. */
+static bool alternatives_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b,
+                                  const char *has, int depth)
+{
+    static const char *const unions[] = {"anyOf", "oneOf"};
+    const json_t *each;
+    size_t i;
+    for (int u = 0; u < HZP_COUNT(unions); u++) {
+        const json_t *list = json_object_get(a, unions[u]);
+        bool all = json_array_size(list) > 0;
+        json_array_foreach(list, i, each) all = all && disjoint(s, each, b, has, depth + 1);
+        if (all)
+            return true;
+    }
+    return false;
+}
+
+static bool disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has,
+                     int depth)
 {
     a = followed(s, a);
     b = followed(s, b);
     int both = hzp_schema_types(s, a, 0) & hzp_schema_types(s, b, 0);
     if (!both || values_disjoint(s, a, b))
         return true;
-    if (both != HZP_TYPE_OBJECT)
+    if (depth > DEPTH_MAX || s->looks-- <= 0)
         return false;
     const char *name;
     json_t *mine;
-    json_object_foreach(json_object_get(a, "properties"), name, mine)
+    json_object_foreach(both == HZP_TYPE_OBJECT ? json_object_get(a, "properties") : NULL, name,
+                        mine)
     {
         const json_t *theirs = json_object_get(json_object_get(b, "properties"), name);
         bool there = (has && !strcmp(has, name)) || (requires(a, name) && requires(b, name));
         if (theirs && there && values_disjoint(s, followed(s, mine), followed(s, theirs)))
             return true;
     }
-    return false;
+    return alternatives_disjoint(s, a, b, has, depth) || alternatives_disjoint(s, b, a, has, depth);
+}
+
+bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has)
+{
+    return disjoint(s, a, b, has, 0);
 }

@@ -71,7 +71,8 @@ int hzp_jinja_render(const struct hzp_jinja *jinja, const json_t *vars,
                      struct hzp_jinja_output *ret, struct hzp_err_text *reterr)
 {
     struct jrun r = {.jinja = jinja, .ret = ret, .now = now, .output_most = limits->output_bytes};
-    hzp_j_mem_init(&r.m, jinja->name, limits, reterr);
+    const char *slash = strrchr(jinja->name, '/'); /* clients read its errors: no folder */
+    hzp_j_mem_init(&r.m, slash ? slash + 1 : jinja->name, limits, reterr);
     r.m.line = 1;
     r.scope = &r.top;
     r.out = &r.main_out;

@@ -357,7 +357,7 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine, stru
     HZP_TRY(hzp_chat_messages(chat, messages, &p->messages, NULL, reterr));
     p->request.messages = p->messages;
     HZP_TRY(hzp_chat_render(chat, &p->request, &p->text, reterr));
-    HZP_TRY(hzp_chat_check(messages, p->request.tools, &p->text.text, reterr));
+    HZP_TRY(hzp_chat_check(chat, &p->request, messages, &p->text.text, reterr));
     ignore_unwritten(messages, &p->text.text, params);
     ignore_members(chat, p, messages, params);
     return HZP_OK;

@@ -24,6 +24,15 @@ static int read_word(const json_t *body, const char *name, const char *first, co
     return HZP_OK;
 }
 
+/* What is said of the prompt is said of the input: the word at the text's beginning. */
+static void rename_prompt(char *text)
+{
+    if (strncmp(text, "prompt", 6) != 0)
+        return;
+    memcpy(text, "input", 5);
+    memmove(text + 5, text + 6, strlen(text + 6) + 1);
+}
+
 /* The inputs, as the prompts of a completion. */
 static int read_inputs(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
@@ -38,9 +47,12 @@ static int read_inputs(const json_t *body, const struct hzp_engine *engine,
             json_object_set(asks, names[i], json_object_get(body, names[i]));
     int r = hzp_completion_parse(asks, engine, ret, reterr);
     json_decref(asks);
-    if (r < 0 && reterr &&
-        (!strcmp(reterr->param, "prompt") || !strcmp(reterr->param, "max_tokens")))
-        snprintf(reterr->param, sizeof(reterr->param), "input");
+    if (r < 0 && reterr) {
+        rename_prompt(reterr->text);
+        rename_prompt(reterr->param);
+        if (!strcmp(reterr->param, "max_tokens"))
+            snprintf(reterr->param, sizeof(reterr->param), "input");
+    }
     return r;
 }
 

@@ -5,6 +5,7 @@
  * learned all of them serves, or 202 when the time is over. */
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
+#include "api/http/wire/target.h"
 #include "api/learn/audit.h"
 #include "api/learn/outlook.h"
 #include "api/learn/versions.h"
@@ -180,11 +181,22 @@ static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Resu
     return false;
 }
 
-/* Reads the query parameters wait and timeout.  True: an error was answered. */
+/* Reads the query parameters wait and timeout; another one than this route has is refused, as
+ * another field of an example is.  True: an error was answered. */
 static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
                       enum MHD_Result *ret)
 {
-    const char *wait = hzp_exchange_query(x, "wait"), *timeout = hzp_exchange_query(x, "timeout");
+    static const char *const known[] = {"completion_field", "prompt_field", "timeout", "wait",
+                                        NULL};
+    const char *wait = hzp_exchange_query(x, "wait"), *timeout = hzp_exchange_query(x, "timeout"),
+               *other = hzp_target_unknown(x->target, known);
+    if (other) {
+        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, other, NULL,
+                               "\"%.40s\" is not an argument of this route: wait, timeout, "
+                               "prompt_field and completion_field are",
+                               other);
+        return true;
+    }
     *ret_wait = wait && !strcmp(wait, "served");
     *ret_timeout = timeout_default;
     if (wait && !*ret_wait) {

@@ -85,9 +85,11 @@ static int add_reasoning(const json_t *item, const char *param, json_t *messages
                          struct hzp_err_text *reterr)
 {
     const json_t *content = json_object_get(item, "content"), *part;
+    json_t *message = only_reasoned(messages);
+    const json_t *before = json_object_get(message, "reasoning_content");
     struct hzp_textbuf all = {0};
     size_t i;
-    int r = HZP_OK;
+    int r = hzp_textbuf_append(&all, json_string_value(before), json_string_length(before));
     if (!json_array_size(content))
         content = json_object_get(item, "summary");
     json_array_foreach(content, i, part)
@@ -96,9 +98,10 @@ static int add_reasoning(const json_t *item, const char *param, json_t *messages
         if (r == HZP_OK && json_is_string(text))
             r = hzp_textbuf_append(&all, json_string_value(text), json_string_length(text));
     }
+    if (r == HZP_OK && all.bytes && !message)
+        message = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (r == HZP_OK && all.bytes)
-        json_object_set_new(hzp_blocks_add_message(messages, "assistant", json_string("")),
-                            "reasoning_content", hzp_text_json(all.data, all.bytes));
+        json_object_set_new(message, "reasoning_content", hzp_text_json(all.data, all.bytes));
     hzp_textbuf_fini(&all);
     return r < 0 ? hzp_fail_param(reterr, r, param, "no memory for %s", param) : HZP_OK;
 }

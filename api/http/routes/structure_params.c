@@ -181,17 +181,26 @@ static int read_format(const json_t *body, struct asked *a, struct hzp_err_text 
 {
     const json_t *format = given(body, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
-    if (!format || (type && !strcmp(type, "text")))
+    if (!format)
         return HZP_OK;
-    const json_t *own = given(format, "schema");
+    const json_t *own = given(format, "schema"), *named = given(format, "json_schema");
+    const char *extra = !type                                       ? NULL
+                        : named && strcmp(type, "json_schema") != 0 ? "json_schema"
+                        : own && (named || !strcmp(type, "text"))   ? "schema"
+                                                                    : NULL;
+    if (extra)
+        return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
+                              "response_format: the type %.32s takes no %s%s", type, extra,
+                              own && named ? " beside another" : "");
+    if (type && !strcmp(type, "text"))
+        return HZP_OK;
     if (type && !strcmp(type, "json_object")) {
         a->structure.object = true;
         return own ? ask_schema(a, "response_format", own, reterr)
                    : ask(a, "response_format", reterr);
     }
     if (type && !strcmp(type, "json_schema")) {
-        const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-        schema = schema ? schema : own;
+        const json_t *schema = named ? json_object_get(named, "schema") : own;
         if (!schema)
             return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
                                   "response_format: json_schema.schema is missing");

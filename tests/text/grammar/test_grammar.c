@@ -269,6 +269,19 @@ static const struct text_case texts[] = {
      "\"propertyName\":\"t\"}}",
      {"{\"t\":\"c\",\"n\":1}", "{\"t\":\"d\",\"n\":\"x\"}"},
      {"{}", "{\"t\":\"c\",\"n\":\"x\"}", "{\"t\":\"e\"}"}},
+    /* and an alternative may have alternatives itself, with a discriminator of their own */
+    {'s',
+     "{\"$defs\":{\"B\":{\"properties\":{\"t\":{\"const\":\"c\"},\"u\":{\"const\":1}},\"required\":"
+     "["
+     "\"t\",\"u\"],\"type\":\"object\"},\"W\":{\"properties\":{\"t\":{\"const\":\"c\"},\"u\":{"
+     "\"const\":2}},\"required\":[\"t\",\"u\"],\"type\":\"object\"},\"D\":{\"properties\":{\"t\":{"
+     "\"const\":\"d\"}},\"required\":[\"t\"],\"type\":\"object\"}},\"oneOf\":[{\"oneOf\":[{\"$"
+     "ref\":"
+     "\"#/$defs/B\"},{\"$ref\":\"#/$defs/"
+     "W\"}],\"discriminator\":{\"propertyName\":\"u\"}},{\"$ref\":"
+     "\"#/$defs/D\"}],\"discriminator\":{\"propertyName\":\"t\"}}",
+     {"{\"t\":\"c\",\"u\":1}", "{\"t\":\"c\",\"u\":2}", "{\"t\":\"d\"}"},
+     {"{}", "{\"t\":\"c\"}", "{\"t\":\"c\",\"u\":3}"}},
     /* characters of several bytes, and escapes, count once */
     {'s',
      "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
