@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 
 packages="gcc pkg-config meson ninja-build python3 curl
           libdnnl-dev libedit-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libsqlite3-dev
-          libutf8proc-dev libcurl4-openssl-dev libopenmpi-dev openmpi-bin libzmq3-dev"
+          libutf8proc-dev zlib1g-dev libcurl4-openssl-dev libopenmpi-dev openmpi-bin libzmq3-dev"
 test_packages="libcmocka-dev python3-venv python3-jsonschema binutils g++"
 ci_packages="clang ccache"
 

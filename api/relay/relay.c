@@ -60,10 +60,11 @@ struct writer {
  * the relay may say. */
 static bool is_own(const char *name)
 {
-    static const char *const own[] = {"connection",     "keep-alive",   "transfer-encoding",
-                                      "content-length", "te",           "trailer",
-                                      "upgrade",        "expect",       "host",
-                                      "origin",         "x-request-id", "proxy-connection"};
+    static const char *const own[] = {"connection",      "keep-alive",   "transfer-encoding",
+                                      "content-length",  "te",           "trailer",
+                                      "upgrade",         "expect",       "host",
+                                      "origin",          "x-request-id", "proxy-connection",
+                                      "content-encoding"};
     for (int i = 0; i < HZP_COUNT(own); i++)
         if (!strcasecmp(name, own[i]))
             return true;

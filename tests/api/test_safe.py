@@ -5,6 +5,7 @@ keys, requests that two servers could read differently, fields that would change
 
     test_safe.py HZPSERVE MODEL_DIR [TEST ...]
 """
+import gzip
 import http.client
 import json
 import os
@@ -199,13 +200,22 @@ def test_types():
 
 
 def test_codings():
-    """A coded body is refused before it is read, by the name of its coding."""
-    with Server("--no-train") as server:
-        for coding, status in (("gzip", 415), ("deflate", 415), ("gzip, identity", 415), ("identity", 200), ("Identity", 200),
-                               (None, 200)):
-            got, _, answer = server.ask("POST", COMPLETE, ASK, Content_Encoding=coding)
-            assert got == status, (coding, got, answer)
-            assert status == 200 or "Content-Encoding" in answer["error"]["message"], answer
+    """A body in gzip is read, as one member or several, up to the bound that holds for its text; another coding is
+    refused by its name before the body is read, and what is no gzip, or has no end, is a 400."""
+    text = json.dumps(ASK).encode()
+    coded, half = gzip.compress(text), len(text) // 2
+    long = gzip.compress(b'{"prompt": "' + b"a" * (20 << 20) + b'"}')
+    with Server("--no-train", "--max-body", "1M") as server:
+        for coding, body, status in (
+                ("deflate", text, 415), ("gzip, identity", coded, 415), ("br", text, 415), ("identity", text, 200),
+                ("Identity", text, 200), (None, text, 200), ("gzip", coded, 200), ("X-GZip", coded, 200),
+                ("gzip", gzip.compress(text[:half]) + gzip.compress(text[half:]), 200), ("gzip", text, 400),
+                ("gzip", coded[:-9], 400), ("gzip", coded + b"x", 400), ("gzip", long, 413),
+                ("gzip", coded[:12] + b"\xff" + coded[13:], 400)):
+            got, _, answer = server.ask("POST", COMPLETE, body, Content_Encoding=coding)
+            assert got == status, (coding, body[:40], got, answer)
+            assert status != 415 or "Content-Encoding" in answer["error"]["message"], answer
+            assert status != 400 or "gzip" in answer["error"]["message"], answer
 
 
 def test_permission():

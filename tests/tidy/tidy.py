@@ -95,6 +95,7 @@ LIBRARY = {
     "cublas": ["device/cuda"],
     "nccl.h": ["device/cuda"],
     "curl/": ["api"],
+    "zlib.h": ["api"],
     "zmq.h": ["mesh"],
     "editline/": ["api/cli"],
 }

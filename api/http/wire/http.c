@@ -2,6 +2,7 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/framing.h"
+#include "api/http/wire/gzip.h"
 #include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/log.h"
@@ -175,9 +176,14 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
     if (!x->refusal.status && !x->route)
         find_no_route(x, method, path);
     const char *coding = header(x->connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
-    if (!x->refusal.status && coding && *coding && strcasecmp(coding, "identity") != 0)
+    bool coded = coding && *coding && strcasecmp(coding, "identity") != 0;
+    if (!x->refusal.status && coded && !hzp_gzip_named(coding))
         say_no(x, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, NULL,
-               "Content-Encoding: this server reads bodies as they are, not in %.40s", coding);
+               "Content-Encoding: this server reads bodies as they are or in gzip, not in %.40s",
+               coding);
+    if (!x->refusal.status && coded && hzp_gzip_create(&x->gzip) < 0)
+        say_no(x, MHD_HTTP_SERVICE_UNAVAILABLE, "overloaded",
+               "there is no memory for this body now");
     if (!x->refusal.status && !announce_journal(x))
         say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
                "x-hzpserve-resume: a number of bytes, of a request whose answer can be a stream");
@@ -350,20 +356,39 @@ static void check_framing(struct hzp_exchange *x)
     x->early = true;
 }
 
+/* False: the body is refused, or not wanted any more. */
+static bool add_body(void *ctx, const char *data, size_t bytes)
+{
+    struct hzp_exchange *x = ctx;
+    x->received += bytes;
+    if (!x->refusal.status && x->received > body_most(x))
+        say_too_long(x);
+    if (x->refusal.status || x->fed || !grow_body(x, bytes))
+        return false;
+    memcpy(x->body + x->bytes, data, bytes);
+    x->bytes += bytes;
+    x->body[x->bytes] = 0;
+    return true;
+}
+
+static bool add_coded(struct hzp_exchange *x, const char *data, size_t bytes)
+{
+    if (x->refusal.status)
+        return false;
+    int r = hzp_gzip_feed(x->gzip, data, bytes, add_body, x);
+    if (r == HZP_EFORMAT)
+        say_no(x, MHD_HTTP_BAD_REQUEST, NULL,
+               "the body is not the gzip that Content-Encoding says");
+    return r == HZP_OK;
+}
+
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = body_most(x);
     check_framing(x);
-    x->received += bytes;
-    if (!x->refusal.status && x->received > most)
-        say_too_long(x);
-    if (!x->refusal.status && !x->fed && grow_body(x, bytes)) {
-        memcpy(x->body + x->bytes, data, bytes);
-        x->bytes += bytes;
-        x->body[x->bytes] = 0;
+    if (x->gzip ? add_coded(x, data, bytes) : add_body(x, data, bytes))
         return feed_route(x) ? MHD_YES : MHD_NO;
-    }
     x->thrown_away += bytes;
     return x->thrown_away > THROW_AWAY_TIMES * most + (1 << 20) ? MHD_NO : MHD_YES;
 }
@@ -417,6 +442,7 @@ void hzp_exchange_release(struct hzp_exchange *x)
     atomic_fetch_sub(&server->bodies, atomic_exchange(&x->kept, 0));
     if (x->response)
         MHD_destroy_response(x->response);
+    hzp_gzip_destroy(x->gzip);
     free(x->body);
     free(x->target);
     free(x);
@@ -471,6 +497,8 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
     hzp_exchange_awake(x);
     hzp_door_phase(x->server->door, x->fd, HZP_DOOR_ANSWER);
     check_framing(x);
+    if (!x->refusal.status && x->gzip && !x->fed && !hzp_gzip_whole(x->gzip))
+        say_no(x, MHD_HTTP_BAD_REQUEST, NULL, "the body's gzip has no end");
     if (!x->refusal.status && hzp_auth_is_preflight(x->connection, method))
         return answer_preflight(x);
     if (!x->refusal.status && x->journal > x->bytes)

@@ -110,9 +110,10 @@ struct hzp_exchange {
     const struct hzp_route *route;     /* NULL: none */
     struct hzp_target *target;         /* the target in its request line */
     const char *tail;                  /* the path behind the route's prefix */
+    struct hzp_gzip *gzip;             /* owned: reads the body; NULL: it comes as it is */
     char *body;
     size_t bytes, room;
-    size_t received;            /* bytes of the body, also those that were fed already */
+    size_t received;            /* bytes of the body, decoded, also those that were fed already */
     _Atomic int64_t charged;    /* part of hzp_server.bodies: the body, and what is read of it */
     _Atomic int64_t kept;       /* another part: until the exchange ends */
     int64_t making;             /* the part of `kept` for an answer in progress */
