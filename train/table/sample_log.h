@@ -21,6 +21,7 @@ struct hzp_sample {
     int32_t count;
     int32_t passes; /* those that the log's newest checkpoint contains; 0: of a new sample */
     bool learned;   /* from one of them at least: it was not given up in all */
+    int64_t lesson; /* the first sample that was committed with it, as read from the log */
     int32_t *token; /* [count], owned */
     float *weight;  /* [count] how much a token's loss counts, finite, not 0; NULL: each 1 */
     struct hzp_row_loss *how; /* [count] the loss of a token; NULL: cross-entropy */
