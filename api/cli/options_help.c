@@ -147,7 +147,7 @@ static const struct topic {
      "  hzpserve serve DIR --max-running 128 --kv-memory 8G\n"
      "  hzpserve serve DIR --max-waiting 1000 --admission worst-case\n"},
     {"training", "the optimizer, the size of an update, and when a version is published",
-     "  hzpserve serve DIR --lr 2e-5 --update-tokens 4096 --publish-every 4 --max-staleness 4\n"
+     "  hzpserve serve DIR --lr 2e-5 --update-tokens 4096 --publish every=4 --max-staleness 4\n"
      "  hzpserve train DIR --data FILE --out DIR2 --schedule cosine --warmup-steps 100\n"},
     {"learning", "posted examples, replay against forgetting, and what is saved",
      "  hzpserve serve DIR --passes 8 --replay keep.jsonl --replay-ratio 1.5\n"

@@ -192,6 +192,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .queue = {.samples_max = (int32_t)HZP_MIN(l->queue_samples, INT32_MAX),
                   .tokens_max = l->queue_tokens,
                   .passes = (int32_t)l->passes,
+                  .by_lesson = e->by_lesson,
                   .replay_ratio = l->replay ? l->replay_ratio : 0,
                   .seed = (uint64_t)l->seed},
         .replay = l->replay,
@@ -264,6 +265,10 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
         return hzp_fail_param(reterr, HZP_EINVAL, "--consistency",
                               "--consistency pinned needs --slots 3 or more, and --pin-seconds");
     bool group = s->ranks.tensor > 1;
+    int ranks = e->config.replicas ? e->config.replicas->ranks
+                : e->config.link   ? hzp_link_ranks(e->config.link)
+                                   : 1;
+    e->by_lesson = !s->no_train && hzp_settings_by_lesson(s, ranks);
     struct hzp_assembly_config config = {.device = &s->device,
                                          .model = &s->model,
                                          .serving = &s->serving,
@@ -276,11 +281,9 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .group = group ? e->config.link : NULL,
                                          .ranks = &s->ranks,
                                          .serves = true,
+                                         .gated = e->by_lesson,
                                          .copies = keeps_checkpoints(s),
                                          .quiet = e->config.quiet};
-    int ranks = e->config.replicas ? e->config.replicas->ranks
-                : e->config.link   ? hzp_link_ranks(e->config.link)
-                                   : 1;
     HZP_TRY(hzp_exclusions_check(s, ranks, reterr));
     HZP_TRY(check_prefix(&s->serving, reterr));
     HZP_TRY(open_trials(e, slots, reterr));

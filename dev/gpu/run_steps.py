@@ -176,8 +176,8 @@ def offline(folder, size, name, load, expect, what, *options, fp8=False, running
     return step(name, what, engine(
         folder, size, "offline", shape or size.big, "--steady", size.offline_seconds, "--input-len", str(prompt),
         "--output-len", str(answer), "--max-running", str(running), "--step-rows", str(size.offline_rows),
-        "--prefill-rows", str(size.offline_rows), "--kv-memory", run_sizes.mebibytes(memory), "--max-waiting", "2048",
-        "--max-waiting-tokens", "16777216", *(["--quantization", "fp8", "--kv-cache-dtype", "fp8"] if fp8 else []),
+        "--prefill-rows", str(size.offline_rows), "--kv-memory", run_sizes.mebibytes(memory), "--max-waiting",
+        "2048,tokens=16777216", *(["--quantization", "fp8", "--kv-cache-dtype", "fp8"] if fp8 else []),
         *options), expect, "offline, fp8" if fp8 else "offline", "bench", env=noise(), **more)
 
 
