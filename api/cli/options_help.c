@@ -65,8 +65,9 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve weights name current prod\n"
      "  hzpserve weights activate prod --lessons replay\n"
      "  hzpserve weights export 120 for-review\n"},
-    {HZP_COMMAND_LESSONS, 0, "lessons", "", "what a running server was taught",
-     "  hzpserve lessons\n"},
+    {HZP_COMMAND_LESSONS, 1, "lessons", "[LESSON]", "what a running server was taught",
+     "  hzpserve lessons\n"
+     "  hzpserve lessons 3                one lesson, with its texts\n"},
     {HZP_COMMAND_UNDO, 1, "undo", "[LESSON|VERSION]", "take a lesson back, or go back to a version",
      "  hzpserve undo                     the newest lesson\n"
      "  hzpserve undo 3                   lesson 3; later ones are learned again\n"
