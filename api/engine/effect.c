@@ -46,6 +46,8 @@ struct hzp_effects {
     _Atomic bool closing;
 
     /* the thread's */
+    bool trying;            /* what is asked now, the version on trial answers */
+    uint64_t tried;         /* the newest trial that was measured */
     struct question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;
     bool picked;
@@ -92,6 +94,7 @@ static struct hzp_request *submit(struct hzp_effects *e, const int32_t *token, i
         return NULL;
     rq->priority = HZP_PRIORITY_UNITS;
     rq->own = true;
+    rq->tries = e->trying;
     rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1};
     rq->wake = wake;
     rq->wake_ctx = e;
@@ -343,6 +346,16 @@ static void keep_all_taught(struct hzp_effects *e, struct hzp_sample *const *sam
 
 /* ---- what is found ---- */
 
+/* The first of what the lesson taught. */
+static void keep_lesson(struct hzp_effects *e, const struct lesson *lesson)
+{
+    struct hzp_sample *sample[2];
+    int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, 2, sample);
+    keep_all_taught(e, sample, n);
+    for (int32_t i = 0; i < n; i++)
+        hzp_sample_destroy(sample[i]);
+}
+
 static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_t count)
 {
     struct hzp_textbuf text = {NULL, 0, 0};
@@ -362,17 +375,21 @@ static json_t *loss_json(double loss)
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
-/* Asks the others again and compares.  The new answers are what the next lesson begins with. */
-static void compare(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+/* What the others answered; free() it. */
+static struct question *copy_others(const struct hzp_effects *e)
 {
-    bool known = atomic_load(&e->version) == lesson->version;
-    int32_t compared = 0, changed = 0;
-    json_t *samples = json_array();
-    drop_forgotten(e);
     struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
     memcpy(was, e->other, (size_t)e->others * sizeof(*was));
-    uint64_t version = ask(e, e->other, e->others);
-    atomic_store(&e->version, version);
+    return was;
+}
+
+/* Adds how many of the others' answers are not the same any more; returns how many were compared.
+ */
+static int32_t compare(const struct hzp_effects *e, const struct question *was, bool known,
+                       json_t *json)
+{
+    int32_t compared = 0, changed = 0;
+    json_t *samples = json_array();
     for (int32_t i = 0; i < e->others && known; i++) {
         const struct question *q = &e->other[i];
         if (q->answered < 0 || was[i].answered < 0)
@@ -387,10 +404,21 @@ static void compare(struct hzp_effects *e, const struct lesson *lesson, json_t *
                                                      text_of(e, was[i].answer, was[i].answered),
                                                      "after", text_of(e, q->answer, q->answered)));
     }
-    free(was);
     json_object_set_new(json, "others", json_integer(compared));
     json_object_set_new(json, "changed", compared ? json_integer(changed) : json_null());
     json_object_set_new(json, "samples", samples);
+    return compared;
+}
+
+/* Asks the others again and compares.  The new answers are what the next lesson begins with. */
+static void compare_again(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+{
+    bool known = atomic_load(&e->version) == lesson->version;
+    drop_forgotten(e);
+    struct question *was = copy_others(e);
+    atomic_store(&e->version, ask(e, e->other, e->others));
+    compare(e, was, known, json);
+    free(was);
 }
 
 /* Asks what was taught. */
@@ -462,6 +490,14 @@ static bool learned(struct hzp_effects *e, const struct lesson *lesson)
     return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
 }
 
+static void put_losses(json_t *json, uint64_t from, double before, uint64_t to, double after)
+{
+    json_object_set_new(json, "from_version", json_integer((json_int_t)from));
+    json_object_set_new(json, "to_version", json_integer((json_int_t)to));
+    json_object_set_new(json, "loss_before", loss_json(before));
+    json_object_set_new(json, "loss_after", loss_json(after));
+}
+
 static void measure(struct hzp_effects *e, const struct lesson *lesson)
 {
     struct hzp_sample *sample[OWN_MAX];
@@ -474,12 +510,9 @@ static void measure(struct hzp_effects *e, const struct lesson *lesson)
         json_t *json = json_object();
         uint64_t version = serving(e, NULL);
         double after = loss_of(e, sample, n, 0);
-        json_object_set_new(json, "from_version", json_integer((json_int_t)lesson->version));
-        json_object_set_new(json, "to_version", json_integer((json_int_t)version));
-        json_object_set_new(json, "loss_before", loss_json(before));
-        json_object_set_new(json, "loss_after", loss_json(after));
+        put_losses(json, lesson->version, before, version, after);
         ask_taught(e, sample, n, json);
-        compare(e, lesson, json);
+        compare_again(e, lesson, json);
         e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
         if (atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
             json_decref(json);
@@ -490,6 +523,133 @@ static void measure(struct hzp_effects *e, const struct lesson *lesson)
     for (int32_t i = 0; i < n; i++)
         hzp_sample_destroy(sample[i]);
 }
+
+/* ---- before it is published ---- */
+
+/* Asks what the lesson taught; json: what else has changed. */
+static json_t *look_at(struct hzp_effects *e, const struct lesson *lesson, uint64_t from,
+                       uint64_t trial, const json_t *json)
+{
+    struct hzp_sample *sample[OWN_MAX];
+    json_t *ret = json_copy((json_t *)json);
+    int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, OWN_MAX, sample);
+    double before = loss_of(e, sample, n, from);
+    e->trying = true;
+    put_losses(ret, from, before, trial, loss_of(e, sample, n, trial));
+    ask_taught(e, sample, n, ret);
+    e->trying = false;
+    for (int32_t i = 0; i < n; i++)
+        hzp_sample_destroy(sample[i]);
+    return ret;
+}
+
+static void find(struct hzp_effects *e, uint64_t trial, int32_t compared, int32_t changed)
+{
+    bool none = !e->others, passed = none || changed <= e->config.max_effect * compared;
+    char why[160];
+    snprintf(why, sizeof(why), "%d of %d other answers changed%s", changed, compared,
+             passed ? "" : ", more than --max-effect allows");
+    if (!none && !compared) { /* the server is too busy */
+        passed = false;
+        snprintf(why, sizeof(why), "what it changes could not be measured");
+    }
+    hzp_trials_found(e->config.trials, trial, passed, why);
+    hzp_loop_poke(e->config.loop);
+}
+
+/* How the trial ended; WITHDRAWN also if the server ends. */
+static enum hzp_trial_end await_end(struct hzp_effects *e, uint64_t trial)
+{
+    struct hzp_trials_stats stats;
+    while (hzp_trials_running(e->config.trials) == trial && !atomic_load(&e->closing))
+        hzp_wake_wait(&e->wake, look_ns);
+    hzp_trials_read(e->config.trials, &stats);
+    bool ended = stats.newest.version == trial && stats.newest.end != HZP_TRIAL_RUNS;
+    return ended ? stats.newest.end : HZP_TRIAL_WITHDRAWN;
+}
+
+static void forget(struct hzp_effects *e, int64_t first)
+{
+    hzp_lock_take(&e->lock);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < e->count; i++)
+        if (e->waiting[i].first != first)
+            e->waiting[kept++] = e->waiting[i];
+    e->count = kept;
+    hzp_lock_release(&e->lock);
+}
+
+static int32_t copy_waiting(struct hzp_effects *e, struct lesson *ret)
+{
+    hzp_lock_take(&e->lock);
+    int32_t n = e->count;
+    memcpy(ret, e->waiting, (size_t)n * sizeof(*ret));
+    hzp_lock_release(&e->lock);
+    return n;
+}
+
+static void measure_trial(struct hzp_effects *e, uint64_t trial)
+{
+    struct lesson waiting[EFFECT_WAITING], lesson[EFFECT_WAITING];
+    json_t *found[EFFECT_WAITING], *json = json_object();
+    uint64_t from = serving(e, NULL);
+    int32_t n = 0, all = copy_waiting(e, waiting);
+    struct hzp_sample_group group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
+    if (atomic_load(&e->version) != from)
+        refresh(e);
+    drop_forgotten(e);
+    struct question *was = copy_others(e);
+    e->trying = true;
+    bool answered = ask(e, e->other, e->others) == trial;
+    e->trying = false;
+    int32_t compared = compare(e, was, answered && atomic_load(&e->version) == from, json);
+    for (int32_t i = 0; i < all; i++)
+        if (waiting[i].first >= group.first && waiting[i].last <= group.last) {
+            found[n] = look_at(e, &waiting[i], from, trial, json);
+            lesson[n++] = waiting[i];
+        }
+    find(e, trial, compared, (int32_t)json_integer_value(json_object_get(json, "changed")));
+    enum hzp_trial_end end = await_end(e, trial);
+    if (end == HZP_TRIAL_PROMOTED && answered)
+        atomic_store(&e->version, trial);
+    else
+        memcpy(e->other, was, (size_t)e->others * sizeof(*was));
+    for (int32_t i = 0; i < n; i++) {
+        if (end == HZP_TRIAL_WITHDRAWN) { /* it is learned again */
+            json_decref(found[i]);
+            continue;
+        }
+        give(e, &lesson[i], found[i]);
+        forget(e, lesson[i].first);
+        if (end == HZP_TRIAL_PROMOTED)
+            keep_lesson(e, &lesson[i]);
+    }
+    free(was);
+    json_decref(json);
+}
+
+/* Measures the version on trial, if there is one.  Returns how long to wait for the next. */
+static uint64_t turn_trials(struct hzp_effects *e)
+{
+    struct lesson waiting[EFFECT_WAITING];
+    uint64_t trial = hzp_trials_running(e->config.trials);
+    int64_t through;
+    if (trial && trial != e->tried) {
+        measure_trial(e, trial);
+        e->tried = trial;
+        return 0;
+    }
+    serving(e, &through);
+    int32_t n = copy_waiting(e, waiting), left = n;
+    for (int32_t i = 0; i < n; i++) /* what was given up has no trial */
+        if (hzp_state_settled(e->config.state, waiting[i].first, waiting[i].last, through)) {
+            forget(e, waiting[i].first);
+            left--;
+        }
+    return left ? look_ns * 20 : UINT64_MAX;
+}
+
+/* ---- the thread ---- */
 
 /* Measuring may take a quarter of the time, and begin at once after a pause. */
 static bool has_credit(struct hzp_effects *e)
@@ -512,6 +672,10 @@ static void *run(void *arg)
                 refresh(e);
             atomic_store(&e->wanted, false);
             hzp_wake_poke(&e->asked);
+        }
+        if (e->config.trials) {
+            hzp_wake_wait(&e->wake, turn_trials(e));
+            continue;
         }
         hzp_lock_take(&e->lock);
         struct lesson lesson = e->waiting[0];
@@ -554,8 +718,11 @@ struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config)
     hzp_wake_init(&e->wake);
     hzp_wake_init(&e->asked);
     hzp_lock_init(&e->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
-    if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK)
+    if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK) {
+        if (config->trials)
+            hzp_trials_set_wake(config->trials, &e->wake);
         return e;
+    }
     destroy(e);
     return NULL;
 }
@@ -565,6 +732,8 @@ void hzp_effects_stop(struct hzp_effects *e)
     if (!e)
         return;
     atomic_store(&e->closing, true);
+    if (e->config.trials)
+        hzp_trials_set_wake(e->config.trials, NULL);
     hzp_wake_poke(&e->wake);
     pthread_join(e->thread, NULL);
     destroy(e);

@@ -113,7 +113,7 @@ def test_killed():
     weights and moments are those of a server that nobody has killed."""
     lessons = ((TOM, " In Tarn."), (ZOE, " In Rome."))
     options = ["--publish", "lesson", "--passes", str(PASSES), "--ordered", "--checkpoint-every", "1",
-               "--effect", "0", "--update-tokens", "16"]
+               "--effect", "0", "--update-tokens", "16", "--replay-ratio", "0"]  # a start draws replay anew
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
         clean, state, log = pathlib.Path(folder, "clean"), pathlib.Path(folder, "state"), pathlib.Path(folder, "log")
         with Server(*options, state=str(clean)) as server:
@@ -138,6 +138,51 @@ def test_killed():
         moments = [sorted(folder.glob("checkpoint-*/trainer.safetensors"), key=newest)[-1] for folder in (clean, state)]
         one, other = (tensors(path) for path in moments)
         assert one == other
+
+
+def test_max_effect():
+    """What a lesson changes is measured before it is published: one that changes more than it may is refused, with
+    the numbers, and leaves no trace."""
+    options = ["--passes", str(PASSES), "--ordered", "--effect", "16"]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        log = pathlib.Path(folder, "log")
+        with open(log, "w", encoding="utf-8") as err, \
+                Server(*options, "--max-effect", "0.1", "--lr", "2e-3", "--replay-ratio", "0", log=err) as server:
+            before = current(server)
+            got = teach(server, (TOM, " In Tarn."))
+            assert not got["served"] and got["rejected"] == [1], got
+            said = re.search(r"which was on trial, is dropped: (\d+) of (\d+) other answers changed, more than "
+                             r"--max-effect allows", got["reason"])
+            assert said and 1 < int(said[1]) <= int(said[2]) == 16, got
+            assert current(server) == before
+            one = json.loads(server.get("/v1/lessons"))["data"][0]
+            assert one["state"] == "rejected" and one["reason"] == got["reason"], one
+            effect = one["effect"]  # what it would have changed
+            assert (effect["changed"], effect["others"]) == (int(said[1]), int(said[2])), effect
+            assert (effect["from_version"], effect["to_version"]) == (1, 2), effect
+            assert effect["loss_after"] < 0.5 < effect["loss_before"], effect
+            assert (effect["asked"], effect["answered_so"]) == (1, 1), effect
+            # The server's own questions count on neither side of a trial.
+            newest = json.loads(server.get("/v1/weights"))["canary"]["newest"]
+            assert newest["state"] == "dropped" and newest["trial"]["requests"] == 0, newest
+            assert newest["current"]["requests"] == 0, newest
+        with Server(*options, "--max-effect", "0.99", "--slots", "2") as server:
+            got = teach(server, (TOM, " In Tarn."))
+            assert got["served"] and got["effect"]["to_version"] == 2, got
+            after = current(server)
+            assert after["id"] == 2 and after["optimizer_step"] == PASSES, after
+            got = teach(server, (ZOE, " In Rome."))
+            assert got["served"] and got["effect"]["from_version"] == 2, got
+            # What was taught before is one of the others.
+            assert got["effect"]["others"] == 16 and current(server)["id"] == 3, got
+        with Server(*options, "--effect", "0", "--publish", "lesson") as server:
+            assert teach(server, (TOM, " In Tarn."))["served"]
+            assert current(server)["checksum"] == after["checksum"]
+    for wrong, says in ((("--effect", "0", "--max-effect", "0.1"), "--effect 1 or more"),
+                        (("--publish", "update", "--max-effect", "0.1"), "--publish update")):
+        done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", "none", *wrong],
+                              capture_output=True, text=True, timeout=HANG)
+        assert done.returncode and says in done.stderr and "--max-effect" in done.stderr, done
 
 
 def newest(path):
