@@ -23,7 +23,8 @@
  * scores.  Otherwise it is dropped.  What a person asks for (hzp_trials_ask) comes before all of
  * these.
  *
- * Thread: engine, except hzp_trials_ask, _found, _set_wake, _running, _score, _read, _ended, _bounds and _draws: any.
+ * Thread: engine, except hzp_trials_ask, _found, _set_wake, _running, _score, _read, _ended,
+ * _bounds and _draws: any.
  */
 #ifndef HZP_WEIGHTS_TRIALS_H
 #define HZP_WEIGHTS_TRIALS_H
