@@ -330,8 +330,8 @@ const struct hzp_option hzp_option_table[] = {
         "came in one body, which are judged, and rejected, as a whole; auto: lesson with --gate, "
         "--canary or --max-effect on one rank, else update"),
     INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
-        "maximum updates by which the serving version may trail the newest, with --publish lesson "
-        "lessons; takes precedence over --publish every=N"),
+        "maximum updates by which the serving version may trail the newest; takes precedence over "
+        "--publish every=N"),
 
     HEADING("learning", "Learning from examples"),
     INT("--passes", engine.learning.passes, "4", 1, 1e6, SERVE | BENCH,

@@ -22,6 +22,8 @@ enum {
     SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
     SHOWN_BYTES = 160,
 };
+/* Members of what is found that hold texts. */
+static const char *const text_names[] = {"samples", "questions"};
 static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u;
 
 /* A prompt and its greedy answer. */
@@ -46,8 +48,10 @@ struct hzp_effects {
     _Atomic bool closing;
 
     /* the thread's */
-    bool trying;            /* what is asked now, the version on trial answers */
-    uint64_t tried;         /* the newest trial that was measured */
+    bool trying;                   /* what is asked now, the version on trial answers */
+    uint64_t tried;                /* the newest trial that was measured */
+    struct hzp_sample_group group; /* of which this was found before it was published */
+    json_t *refused;               /* NULL: it was not refused */
     struct question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;
     bool picked;
@@ -346,16 +350,6 @@ static void keep_all_taught(struct hzp_effects *e, struct hzp_sample *const *sam
 
 /* ---- what is found ---- */
 
-/* The first of what the lesson taught. */
-static void keep_lesson(struct hzp_effects *e, const struct lesson *lesson)
-{
-    struct hzp_sample *sample[2];
-    int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, 2, sample);
-    keep_all_taught(e, sample, n);
-    for (int32_t i = 0; i < n; i++)
-        hzp_sample_destroy(sample[i]);
-}
-
 static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_t count)
 {
     struct hzp_textbuf text = {NULL, 0, 0};
@@ -375,21 +369,19 @@ static json_t *loss_json(double loss)
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
-/* What the others answered; free() it. */
-static struct question *copy_others(const struct hzp_effects *e)
+/* Asks the others again and compares, if what they had answered was by `from`.  The new answers are
+ * what the next lesson begins with, if they are not of a version on trial.  Returns how many were
+ * compared. */
+static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
 {
-    struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
-    memcpy(was, e->other, (size_t)e->others * sizeof(*was));
-    return was;
-}
-
-/* Adds how many of the others' answers are not the same any more; returns how many were compared.
- */
-static int32_t compare(const struct hzp_effects *e, const struct question *was, bool known,
-                       json_t *json)
-{
+    bool known = atomic_load(&e->version) == from;
     int32_t compared = 0, changed = 0;
     json_t *samples = json_array();
+    drop_forgotten(e);
+    struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
+    memcpy(was, e->other, (size_t)e->others * sizeof(*was));
+    uint64_t version = ask(e, e->other, e->others);
+    known = known && (!e->trying || version == hzp_trials_running(e->config.trials));
     for (int32_t i = 0; i < e->others && known; i++) {
         const struct question *q = &e->other[i];
         if (q->answered < 0 || was[i].answered < 0)
@@ -404,21 +396,50 @@ static int32_t compare(const struct hzp_effects *e, const struct question *was, 
                                                      text_of(e, was[i].answer, was[i].answered),
                                                      "after", text_of(e, q->answer, q->answered)));
     }
+    if (e->trying)
+        memcpy(e->other, was, (size_t)e->others * sizeof(*was));
+    else
+        atomic_store(&e->version, version);
+    free(was);
     json_object_set_new(json, "others", json_integer(compared));
     json_object_set_new(json, "changed", compared ? json_integer(changed) : json_null());
     json_object_set_new(json, "samples", samples);
     return compared;
 }
 
-/* Asks the others again and compares.  The new answers are what the next lesson begins with. */
-static void compare_again(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+/* If a version is on trial, asks it the others, and says whether it may be published.  False: there
+ * is none, or it could not be asked. */
+static bool try_trial(struct hzp_effects *e)
 {
-    bool known = atomic_load(&e->version) == lesson->version;
-    drop_forgotten(e);
-    struct question *was = copy_others(e);
-    atomic_store(&e->version, ask(e, e->other, e->others));
-    compare(e, was, known, json);
-    free(was);
+    uint64_t trial = e->config.trials ? hzp_trials_running(e->config.trials) : 0;
+    uint64_t from = serving(e, NULL);
+    char why[160];
+    if (!trial || trial == e->tried)
+        return false;
+    if (atomic_load(&e->version) != from)
+        refresh(e);
+    json_t *json =
+        json_pack("{s:I, s:I}", "from_version", (json_int_t)from, "to_version", (json_int_t)trial);
+    e->group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
+    e->trying = true;
+    int32_t compared = compare(e, from, json);
+    e->trying = false;
+    int changed = (int)json_integer_value(json_object_get(json, "changed"));
+    bool passed = changed <= e->config.max_effect * compared;
+    json_decref(e->refused);
+    e->refused = NULL;
+    if (passed)
+        json_decref(json);
+    else
+        e->refused = json;
+    if (!compared && e->others) /* the server is too busy, or the trial has ended */
+        return false;
+    snprintf(why, sizeof(why), "%d of %d other answers changed%s", changed, compared,
+             passed ? "" : ", more than --max-effect allows");
+    e->tried = trial;
+    hzp_trials_found(e->config.trials, trial, passed, why);
+    hzp_loop_poke(e->config.loop);
+    return true;
 }
 
 /* Asks what was taught. */
@@ -455,7 +476,6 @@ static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, 
 
 static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
 {
-    static const char *const text[] = {"samples", "questions"};
     const json_t *changed = json_object_get(json, "changed");
     hzp_log(HZP_LOG_INFO, "train",
             "lesson examples=%" PRId64 "..%" PRId64 " loss_before=%.3f loss_after=%.3f "
@@ -466,7 +486,7 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
             (int)json_integer_value(json_object_get(json, "asked")),
             (int)json_integer_value(changed),
             (int)json_integer_value(json_object_get(json, "others")));
-    hzp_state_put_effect(e->config.state, lesson->first, json, text, HZP_COUNT(text));
+    hzp_state_put_effect(e->config.state, lesson->first, json, text_names, HZP_COUNT(text_names));
     hzp_lock_take(&e->lock);
     uint32_t at = e->found_at++ % EFFECT_KEPT;
     json_decref(e->found[at].json);
@@ -485,17 +505,10 @@ static bool learned(struct hzp_effects *e, const struct lesson *lesson)
         serving(e, &through);
         if (hzp_state_settled(e->config.state, lesson->first, lesson->last, through))
             break;
-        hzp_wake_wait(&e->wake, look_ns);
+        if (!try_trial(e))
+            hzp_wake_wait(&e->wake, look_ns);
     }
     return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
-}
-
-static void put_losses(json_t *json, uint64_t from, double before, uint64_t to, double after)
-{
-    json_object_set_new(json, "from_version", json_integer((json_int_t)from));
-    json_object_set_new(json, "to_version", json_integer((json_int_t)to));
-    json_object_set_new(json, "loss_before", loss_json(before));
-    json_object_set_new(json, "loss_after", loss_json(after));
 }
 
 static void measure(struct hzp_effects *e, const struct lesson *lesson)
@@ -510,146 +523,26 @@ static void measure(struct hzp_effects *e, const struct lesson *lesson)
         json_t *json = json_object();
         uint64_t version = serving(e, NULL);
         double after = loss_of(e, sample, n, 0);
-        put_losses(json, lesson->version, before, version, after);
+        json_object_set_new(json, "from_version", json_integer((json_int_t)lesson->version));
+        json_object_set_new(json, "to_version", json_integer((json_int_t)version));
+        json_object_set_new(json, "loss_before", loss_json(before));
+        json_object_set_new(json, "loss_after", loss_json(after));
         ask_taught(e, sample, n, json);
-        compare_again(e, lesson, json);
+        compare(e, lesson->version, json);
         e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
         if (atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
             json_decref(json);
         else
             give(e, lesson, json);
         keep_all_taught(e, sample, HZP_MIN(n, 2));
+    } else if (e->refused && lesson->first >= e->group.first && lesson->last <= e->group.last) {
+        json_object_set_new(e->refused, "loss_before", loss_json(before));
+        hzp_state_put_effect(e->config.state, lesson->first, e->refused, text_names,
+                             HZP_COUNT(text_names));
     }
     for (int32_t i = 0; i < n; i++)
         hzp_sample_destroy(sample[i]);
 }
-
-/* ---- before it is published ---- */
-
-/* Asks what the lesson taught; json: what else has changed. */
-static json_t *look_at(struct hzp_effects *e, const struct lesson *lesson, uint64_t from,
-                       uint64_t trial, const json_t *json)
-{
-    struct hzp_sample *sample[OWN_MAX];
-    json_t *ret = json_copy((json_t *)json);
-    int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, OWN_MAX, sample);
-    double before = loss_of(e, sample, n, from);
-    e->trying = true;
-    put_losses(ret, from, before, trial, loss_of(e, sample, n, trial));
-    ask_taught(e, sample, n, ret);
-    e->trying = false;
-    for (int32_t i = 0; i < n; i++)
-        hzp_sample_destroy(sample[i]);
-    return ret;
-}
-
-static void find(struct hzp_effects *e, uint64_t trial, int32_t compared, int32_t changed)
-{
-    bool passed = changed <= e->config.max_effect * compared;
-    char why[160];
-    snprintf(why, sizeof(why), "%d of %d other answers changed%s", changed, compared,
-             passed ? "" : ", more than --max-effect allows");
-    hzp_trials_found(e->config.trials, trial, passed, why);
-    hzp_loop_poke(e->config.loop);
-}
-
-/* How the trial ended; WITHDRAWN also if the server ends. */
-static enum hzp_trial_end await_end(struct hzp_effects *e, uint64_t trial)
-{
-    struct hzp_trials_stats stats;
-    while (hzp_trials_running(e->config.trials) == trial && !atomic_load(&e->closing))
-        hzp_wake_wait(&e->wake, look_ns);
-    hzp_trials_read(e->config.trials, &stats);
-    bool ended = stats.newest.version == trial && stats.newest.end != HZP_TRIAL_RUNS;
-    return ended ? stats.newest.end : HZP_TRIAL_WITHDRAWN;
-}
-
-static void forget(struct hzp_effects *e, int64_t first)
-{
-    hzp_lock_take(&e->lock);
-    int32_t kept = 0;
-    for (int32_t i = 0; i < e->count; i++)
-        if (e->waiting[i].first != first)
-            e->waiting[kept++] = e->waiting[i];
-    e->count = kept;
-    hzp_lock_release(&e->lock);
-}
-
-static int32_t copy_waiting(struct hzp_effects *e, struct lesson *ret)
-{
-    hzp_lock_take(&e->lock);
-    int32_t n = e->count;
-    memcpy(ret, e->waiting, (size_t)n * sizeof(*ret));
-    hzp_lock_release(&e->lock);
-    return n;
-}
-
-/* False: nothing could be asked, because the server is too busy, or ends. */
-static bool measure_trial(struct hzp_effects *e, uint64_t trial)
-{
-    struct lesson waiting[EFFECT_WAITING], lesson[EFFECT_WAITING];
-    json_t *found[EFFECT_WAITING], *json = json_object();
-    uint64_t from = serving(e, NULL);
-    int32_t n = 0, all = copy_waiting(e, waiting);
-    struct hzp_sample_group group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
-    if (atomic_load(&e->version) != from)
-        refresh(e);
-    drop_forgotten(e);
-    struct question *was = copy_others(e);
-    e->trying = true;
-    bool answered = ask(e, e->other, e->others) == trial;
-    e->trying = false;
-    int32_t compared = compare(e, was, answered && atomic_load(&e->version) == from, json);
-    bool asked = compared || !e->others;
-    for (int32_t i = 0; i < all; i++)
-        if (asked && waiting[i].first >= group.first && waiting[i].last <= group.last) {
-            found[n] = look_at(e, &waiting[i], from, trial, json);
-            lesson[n++] = waiting[i];
-        }
-    if (asked)
-        find(e, trial, compared, (int32_t)json_integer_value(json_object_get(json, "changed")));
-    enum hzp_trial_end end = asked ? await_end(e, trial) : HZP_TRIAL_WITHDRAWN;
-    if (end == HZP_TRIAL_PROMOTED && answered)
-        atomic_store(&e->version, trial);
-    else
-        memcpy(e->other, was, (size_t)e->others * sizeof(*was));
-    for (int32_t i = 0; i < n; i++) {
-        if (end == HZP_TRIAL_WITHDRAWN) { /* it is learned again */
-            json_decref(found[i]);
-            continue;
-        }
-        give(e, &lesson[i], found[i]);
-        forget(e, lesson[i].first);
-        if (end == HZP_TRIAL_PROMOTED)
-            keep_lesson(e, &lesson[i]);
-    }
-    free(was);
-    json_decref(json);
-    return asked;
-}
-
-/* Measures the version on trial, if there is one.  Returns how long to wait for the next. */
-static uint64_t turn_trials(struct hzp_effects *e)
-{
-    struct lesson waiting[EFFECT_WAITING];
-    uint64_t trial = hzp_trials_running(e->config.trials);
-    int64_t through;
-    if (trial && trial != e->tried) {
-        bool measured = measure_trial(e, trial);
-        e->tried = measured ? trial : e->tried;
-        return measured ? 0 : look_ns * 100;
-    }
-    serving(e, &through);
-    int32_t n = copy_waiting(e, waiting), left = n;
-    for (int32_t i = 0; i < n; i++) /* what was given up has no trial */
-        if (hzp_state_settled(e->config.state, waiting[i].first, waiting[i].last, through)) {
-            forget(e, waiting[i].first);
-            left--;
-        }
-    return left ? look_ns * 20 : UINT64_MAX;
-}
-
-/* ---- the thread ---- */
 
 /* Measuring may take a quarter of the time, and begin at once after a pause. */
 static bool has_credit(struct hzp_effects *e)
@@ -673,16 +566,14 @@ static void *run(void *arg)
             atomic_store(&e->wanted, false);
             hzp_wake_poke(&e->asked);
         }
-        if (e->config.trials) {
-            hzp_wake_wait(&e->wake, turn_trials(e));
-            continue;
-        }
         hzp_lock_take(&e->lock);
         struct lesson lesson = e->waiting[0];
         bool any = e->count > 0;
         hzp_lock_release(&e->lock);
         if (!any) {
-            hzp_wake_wait(&e->wake, UINT64_MAX);
+            bool trial = e->config.trials && hzp_trials_running(e->config.trials) > e->tried;
+            if (!try_trial(e)) /* one that could not be asked is asked again */
+                hzp_wake_wait(&e->wake, trial ? look_ns : UINT64_MAX);
             continue;
         }
         if (has_credit(e))
@@ -706,6 +597,7 @@ static void destroy(struct hzp_effects *e)
     hzp_wake_fini(&e->wake);
     hzp_wake_fini(&e->asked);
     hzp_lock_fini(&e->lock);
+    json_decref(e->refused);
     free(e->other);
     free(e);
 }

@@ -5,9 +5,8 @@
  *     learned  their loss, and the answers to their prompts, under the version that serves then;
  *              the answers to other prompts, which are compared with those of the version before
  *
- * With trials the second is done before the lesson is published: while the version that has
- * learned it is on trial, its answers are asked, and it may be promoted only if at most max_effect
- * of the others' have changed.
+ * With trials the others are asked before the lesson is published, too, of the version on trial,
+ * which may be promoted only if at most max_effect of their answers have changed.
  *
  * Other prompts are those of --gate, of earlier lessons and of --replay.  Their answers are kept
  * from lesson to lesson and asked anew where another version serves than the one that gave them.

@@ -74,8 +74,6 @@ static const struct {
      {"--publish lesson", "--ranks alone", "ranks take over each update as a version"}},
     {LEARNS | BY_LESSON | SELDOM,
      {"--publish lesson", "--publish every above 1", "a lesson is published as a whole"}},
-    {LEARNS | MAX_EFFECT | TENSOR,
-     {"--max-effect", "--tensor", "steps read the current version only"}},
     {LEARNS | MAX_EFFECT | SEVERAL,
      {"--max-effect", "--ranks", "a trial is known on one rank only"}},
     {LEARNS | MAX_EFFECT | BY_UPDATE,

@@ -171,77 +171,30 @@ void hzp_state_note_rejection(struct hzp_state *s, int64_t first, int64_t last, 
     hzp_lock_release(&s->lock);
 }
 
-/* The n-th rejection; false: there is none yet, or it is not kept any more. */
-static bool rejection(struct hzp_state *s, uint64_t n, int64_t *ret_first, int64_t *ret_last,
-                      char *ret_why)
-{
-    hzp_lock_take(&s->lock);
-    bool kept = n < s->rejections && s->rejections - n <= HZP_STATE_REJECTIONS;
-    if (kept) {
-        *ret_first = s->rejection[n % HZP_STATE_REJECTIONS].first;
-        *ret_last = s->rejection[n % HZP_STATE_REJECTIONS].last;
-        snprintf(ret_why, HZP_STATE_REASON, "%s", s->rejection[n % HZP_STATE_REJECTIONS].why);
-    }
-    hzp_lock_release(&s->lock);
-    return kept;
-}
-
 void hzp_state_log_reasons(struct hzp_state *s)
 {
-    char why[HZP_STATE_REASON], name[64];
-    struct hzp_logged_lesson page[PAGE];
-    struct hzp_err_text err;
-    int64_t first, last;
-    hzp_lock_take(&s->lock);
-    uint64_t end = s->rejections, begin = end - HZP_MIN(end, (uint64_t)HZP_STATE_REJECTIONS);
-    hzp_lock_release(&s->lock);
-    for (uint64_t n = HZP_MAX(s->reasons_logged, begin); n < end; n++) {
-        int32_t count = rejection(s, n, &first, &last, why) ? PAGE : 0;
-        for (int64_t below = INT64_MAX; count == PAGE; below = page[PAGE - 1].id) {
-            count = hzp_sample_log_lessons(s->log, below, PAGE, page, &err);
-            for (int32_t i = 0; i < count; i++) {
-                snprintf(name, sizeof(name), "%s%" PRId64, reason_name, page[i].first);
-                if (page[i].first <= last && page[i].last >= first &&
-                    hzp_sample_log_set_note(s->log, name, why, &err) < 0)
-                    hzp_log(HZP_LOG_WARN, "state", "why a lesson was rejected is not kept: %s",
-                            err.text);
-            }
-            if (count == PAGE && page[PAGE - 1].first < first)
-                break;
-        }
+    struct hzp_err_text err = {.text = ""};
+    int r = HZP_OK;
+    for (; r >= 0 && s->reasons_logged < s->rejections; s->reasons_logged++) {
+        hzp_lock_take(&s->lock);
+        struct hzp_rejection one = s->rejection[s->reasons_logged % HZP_STATE_REJECTIONS];
+        hzp_lock_release(&s->lock);
+        r = hzp_sample_log_note_lessons(s->log, reason_name, one.first, one.last, one.why, &err);
     }
-    s->reasons_logged = end;
+    if (r < 0)
+        hzp_log(HZP_LOG_WARN, "state", "why a lesson was rejected is not kept: %s", err.text);
 }
 
 json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last)
 {
     char why[HZP_STATE_REASON] = "", name[64];
-    int64_t from, to;
     hzp_lock_take(&s->lock);
-    uint64_t end = s->rejections;
+    for (int i = 0; i < HZP_STATE_REJECTIONS; i++)
+        if (s->rejection[i].first && s->rejection[i].first <= last && s->rejection[i].last >= first)
+            snprintf(why, sizeof(why), "%s", s->rejection[i].why);
     hzp_lock_release(&s->lock);
-    for (uint64_t n = end; n-- > 0 && rejection(s, n, &from, &to, why);)
-        if (from <= last && to >= first)
-            return json_string(why);
     snprintf(name, sizeof(name), "%s%" PRId64, reason_name, first);
-    bool known = hzp_sample_log_note(s->log, name, why, sizeof(why), NULL) >= 0 && *why;
-    return known ? json_string(why) : json_null();
-}
-
-/* ---- how far it is learned ---- */
-
-int32_t hzp_lesson_passes(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
-                          int64_t learned_through)
-{
-    struct hzp_passes *passes;
-    int32_t n = hzp_sample_queue_passes(s->queue, &passes), least = s->config.queue.passes;
-    int64_t next = HZP_MAX(lesson->first, learned_through + 1); /* the first without all of them */
-    for (int32_t i = 0; i < n && next <= lesson->last; i++) {
-        if (passes[i].last < next)
-            continue;
-        least = passes[i].first > next ? 0 : HZP_MIN(least, passes[i].done);
-        next = passes[i].last + 1;
-    }
-    free(passes);
-    return next <= lesson->last ? 0 : least;
+    if (!*why)
+        hzp_sample_log_note(s->log, name, why, sizeof(why), NULL);
+    return *why ? json_string(why) : json_null();
 }

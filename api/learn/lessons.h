@@ -60,9 +60,5 @@ json_t *hzp_state_effect(struct hzp_state *s, int64_t first);
 /* Why examples of the lesson first .. last were rejected: a new reference, null: they were not, or
  * by an earlier build. */
 json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last);
-/* How many of its passes every example of the lesson has had in the version that has learned
- * learned_through. */
-int32_t hzp_lesson_passes(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
-                          int64_t learned_through);
 
 #endif

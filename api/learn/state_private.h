@@ -108,11 +108,11 @@ struct hzp_state {
     /* under lock */
     struct hzp_lock lock;
     struct hzp_state_stats stats;
-    struct {
-        int64_t first, last; /* examples that were rejected together */
+    struct hzp_rejection {
+        int64_t first, last; /* examples that were rejected together; 0: none */
         char why[HZP_STATE_REASON];
     } rejection[HZP_STATE_REJECTIONS]; /* the n-th: [n % HZP_STATE_REJECTIONS] */
-    uint64_t rejections;               /* so far */
+    _Atomic uint64_t rejections;       /* so far */
     struct hzp_mark *mark;             /* [marks] as the log has them; ascending */
     int32_t marks;
     struct hzp_version_job job[HZP_JOBS_KEPT]; /* id 0: none */

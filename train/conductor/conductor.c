@@ -130,7 +130,7 @@ static bool may_begin(struct hzp_trainer *t)
 static enum turned turn_idle(struct hzp_trainer *t)
 {
     bool begin = may_begin(t), by_lesson = hzp_trainer_by_lesson(t);
-    if (by_lesson && hzp_sample_queue_group_ended(t->config.queue))
+    if (by_lesson && hzp_sample_queue_group(t->config.queue).ended)
         return FLUSH;
     if (withdraws(t)) {
         hzp_trainer_withdraw(t);
@@ -285,7 +285,7 @@ static bool offer_chain(struct hzp_trainer *t, const struct hzp_step *step,
         return false; /* the next item would take too long; the split now knows its price */
     /* This slice ends the update, which is published when the slice has ended.  A step formed
      * before that would exceed the staleness bound. */
-    if (publishes && l->to == items && hzp_trainer_over_bound(t, hzp_trainer_behind(t)))
+    if (publishes && l->to == items && hzp_trainer_over_bound(t, l->unpublished + 1))
         offer->settle = HZP_SETTLE_ALL;
     return true;
 }

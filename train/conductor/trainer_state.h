@@ -148,8 +148,6 @@ bool hzp_trainer_begin_draw(struct hzp_trainer *t);
 /* True: updates collect in the draft until the group of lessons that they belong to has had all
  * its passes, and count as finished when it is published. */
 bool hzp_trainer_by_lesson(const struct hzp_trainer *t);
-/* How far the server would be behind if the update in progress ended now and was not published. */
-int32_t hzp_trainer_behind(const struct hzp_trainer *t);
 /* The samples that are judged with the draft: those of the update, or by lesson of the group. */
 struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t);
 /* By lesson: the group has ended.  Begins the first check of its draft. */

@@ -102,7 +102,7 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
         return !drop(t, HZP_TRIAL_DROPPED, NULL);
     if (verdict == HZP_VERDICT_PROMOTE && !offer->keep_version)
         t->promotes = since ? since : step->number;
-    if (t->promotes && hzp_trainer_over_bound(t, hzp_trainer_behind(t)))
+    if (t->promotes && hzp_trainer_over_bound(t, t->learner->unpublished + 1))
         offer->settle = HZP_SETTLE_ALL; /* the next step reads the version published here */
     return true;
 }

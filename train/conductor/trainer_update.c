@@ -118,11 +118,6 @@ bool hzp_trainer_by_lesson(const struct hzp_trainer *t)
     return hzp_sample_queue_by_lesson(t->config.queue);
 }
 
-int32_t hzp_trainer_behind(const struct hzp_trainer *t)
-{
-    return hzp_trainer_by_lesson(t) ? 1 : t->learner->unpublished + 1;
-}
-
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished)
 {
     struct hzp_weights_stats stats;
@@ -344,7 +339,7 @@ void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
     struct hzp_weights *w = t->config.model->weights;
     bool by_lesson = hzp_trainer_by_lesson(t);
     if (by_lesson)
-        t->learned_through = hzp_sample_queue_accept(t->config.queue);
+        t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
     else
         take_update(t);
     if (t->gate)
@@ -389,7 +384,7 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
     else
         undo_update(t, result);
     if (by_lesson && t->stage == HZP_TRAINER_UPDATE &&
-        hzp_sample_queue_group_ended(t->config.queue))
+        hzp_sample_queue_group(t->config.queue).ended)
         hzp_trainer_judge(t, step);
     else
         hzp_trainer_close_update(t, step);
@@ -402,7 +397,8 @@ struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t)
     const struct hzp_update_report *now = &t->now;
     if (hzp_trainer_by_lesson(t))
         return hzp_sample_queue_group(t->config.queue);
-    return (struct hzp_sample_group){now->samples, now->first_sequence, now->last_sequence};
+    return (struct hzp_sample_group){
+        .samples = now->samples, .first = now->first_sequence, .last = now->last_sequence};
 }
 
 void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
@@ -412,7 +408,7 @@ void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
         return;
     }
     /* Nothing of it could be learned. */
-    t->learned_through = hzp_sample_queue_accept(t->config.queue);
+    t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
     hzp_trainer_note_unlearned(t);
     if (t->stage == HZP_TRAINER_UPDATE)
         hzp_trainer_close_update(t, step);
@@ -420,13 +416,7 @@ void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
 
 void hzp_trainer_withdraw(struct hzp_trainer *t)
 {
-    t->now = (struct hzp_update_report){.optimizer_step = t->learner->optimizer_step,
-                                        .loss = t->now.loss,
-                                        .grad_norm = t->now.grad_norm,
-                                        .ratios = t->now.ratios,
-                                        .lr = t->now.lr,
-                                        .gate_before = NAN,
-                                        .gate_after = NAN};
+    t->now.device_ns = 0;
     t->begin_ns = hzp_now_ns();
     t->withdraws = true;
     hzp_trainer_begin_undo(t);
@@ -458,7 +448,7 @@ static void reject(struct hzp_trainer *t)
 {
     t->now.rejected = true;
     if (hzp_trainer_by_lesson(t)) {
-        t->learned_through = hzp_sample_queue_reject_group(t->config.queue);
+        t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_REJECTED);
     } else {
         t->draws++;
         t->learned_through = hzp_sample_queue_reject(t->config.queue);
@@ -475,7 +465,7 @@ void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, ui
     if (hzp_trainer_by_lesson(t))
         forget_group(t);
     if (t->now.withdrawn && hzp_trainer_by_lesson(t))
-        hzp_sample_queue_withdraw(t->config.queue);
+        hzp_sample_queue_judge(t->config.queue, HZP_GROUP_WITHDRAWN);
     else if (t->now.withdrawn)
         hzp_sample_queue_undo(t->config.queue);
     else

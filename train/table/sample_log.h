@@ -197,6 +197,9 @@ int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_
 /* HZP_ENOENT: there is no such lesson. */
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr);
+/* Sets the note `name`N of each lesson of samples first .. last, where N is its first sample. */
+int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
+                                int64_t last, const char *value, struct hzp_err_text *reterr);
 /* The samples first .. last that still have their tokens, whatever marks they have; at most max.
  * The caller owns them.  Returns their number. */
 int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,

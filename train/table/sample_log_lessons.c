@@ -44,6 +44,19 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
                : hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
 }
 
+int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
+                                int64_t last, const char *value, struct hzp_err_text *reterr)
+{
+    char *sql = sqlite3_mprintf("INSERT OR REPLACE INTO meta SELECT %Q || first, %Q FROM lessons"
+                                " WHERE last >= %lld AND first <= %lld",
+                                name, value, (long long)first, (long long)last);
+    hzp_lock_take(&log->lock);
+    int r = sql ? hzp_sample_log_exec(log, sql, "adding a note", reterr) : HZP_ENOMEM;
+    hzp_lock_release(&log->lock);
+    sqlite3_free(sql);
+    return r;
+}
+
 /* Lessons with ids in [from, below), newest first; the lock is held. */
 static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t below, int32_t max,
                             struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)

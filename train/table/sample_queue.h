@@ -119,16 +119,13 @@ bool hzp_sample_queue_by_lesson(const struct hzp_sample_queue *q);
 struct hzp_sample_group {
     int32_t samples;
     int64_t first, last; /* their smallest and largest number; 0: there is none */
+    bool ended;          /* all of them have had all their passes: a verdict is due */
 };
 struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q);
-/* All of it have had all their passes: a verdict is due. */
-bool hzp_sample_queue_group_ended(struct hzp_sample_queue *q);
-/* The verdict; results as of hzp_sample_queue_done.  Accept: the group has ended, and its samples
- * leave.  Reject_group: they are rejected, whatever passes they had left.  Withdraw: it has never
- * begun, and is the first again. */
-int64_t hzp_sample_queue_accept(struct hzp_sample_queue *q);
-int64_t hzp_sample_queue_reject_group(struct hzp_sample_queue *q);
-void hzp_sample_queue_withdraw(struct hzp_sample_queue *q);
+/* Accepted: the group has ended, and its samples leave.  Rejected: they leave, whatever passes they
+ * had left.  Withdrawn: it has never begun, and is the first again.  Returns what done does. */
+enum hzp_group_verdict { HZP_GROUP_ACCEPTED, HZP_GROUP_REJECTED, HZP_GROUP_WITHDRAWN };
+int64_t hzp_sample_queue_judge(struct hzp_sample_queue *q, enum hzp_group_verdict verdict);
 
 /* --- While nothing is drawn, and nothing will be (hzp_trainer_suspended): any thread ---------- */
 

@@ -45,14 +45,6 @@ void hzp_sample_queue_begin_group(struct hzp_sample_queue *q, int64_t tokens_max
     q->then.replay_debt = q->replay_debt;
 }
 
-bool hzp_sample_queue_group_ended(struct hzp_sample_queue *q)
-{
-    hzp_lock_take(&q->lock);
-    bool ended = q->kept.count && !q->waiting.count && !q->next.count && !q->drawn.count;
-    hzp_lock_release(&q->lock);
-    return ended;
-}
-
 struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q)
 {
     struct hzp_sample_group group = {0};
@@ -65,23 +57,20 @@ struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q)
                 group.first = number;
             group.last = HZP_MAX(group.last, number);
         }
+    group.ended = group.samples && group.samples == q->kept.count;
     hzp_lock_release(&q->lock);
     return group;
 }
 
-/* Nothing of the group is drawn, or left to draw: what there is of it is in `kept`. */
-static void collect(struct hzp_sample_queue *q)
+/* As if the group had never been drawn: all of it is in `kept`, with its work and its passes, and
+ * replay samples are drawn as before. */
+static void restore(struct hzp_sample_queue *q)
 {
     struct list *lists[] = {&q->waiting, &q->next, &q->drawn};
     for (int i = 0; i < HZP_COUNT(lists); i++)
         while (lists[i]->count)
             list_push(&q->kept, list_pop(lists[i]));
     q->redraw = false;
-}
-
-/* As if it had never been drawn: work, passes, and the draws of replay samples. */
-static void restore(struct hzp_sample_queue *q)
-{
     for (int32_t i = 0; i < q->kept.count; i++) {
         struct entry *entry = &q->kept.entry[q->kept.head + i];
         q->work += (double)(entry->left_then - entry->left) * entry->sample->count;
@@ -102,57 +91,32 @@ static int by_number(const void *a, const void *b)
     return i < j ? -1 : i > j;
 }
 
-static void sort(struct list *list)
+int64_t hzp_sample_queue_judge(struct hzp_sample_queue *q, enum hzp_group_verdict verdict)
 {
-    qsort(list->entry + list->head, (size_t)list->count, sizeof(*list->entry), by_number);
-}
-
-static int64_t let_leave(struct hzp_sample_queue *q, enum result result)
-{
-    sort(&q->kept);
-    while (q->kept.count) {
-        struct entry entry = list_pop(&q->kept);
-        if (result == LEARNED)
-            q->touched_through = HZP_MAX(q->touched_through, entry.sample->sequence_number);
-        else
-            q->work -= (double)entry.left * entry.sample->count;
-        hzp_sample_queue_leave(q, &entry, result);
+    hzp_assert_engine_thread();
+    struct list *kept = &q->kept;
+    hzp_lock_take(&q->lock);
+    if (verdict != HZP_GROUP_ACCEPTED)
+        restore(q);
+    if (verdict == HZP_GROUP_WITHDRAWN) { /* those that wait already are behind it */
+        while (q->later.count)
+            list_push(kept, list_pop(&q->later));
+        qsort(kept->entry + kept->head, (size_t)kept->count, sizeof(*kept->entry), by_number);
+        struct list empty = q->later;
+        q->later = *kept;
+        *kept = empty;
     }
-    hzp_sample_queue_advance(q);
-    return q->learned_through;
-}
-
-int64_t hzp_sample_queue_accept(struct hzp_sample_queue *q)
-{
-    hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
-    int64_t r = let_leave(q, LEARNED);
+    while (kept->count) {
+        struct entry entry = list_pop(kept);
+        bool accepted = verdict == HZP_GROUP_ACCEPTED;
+        if (accepted)
+            q->touched_through = HZP_MAX(q->touched_through, entry.sample->sequence_number);
+        q->work -= (double)entry.left * entry.sample->count; /* accepted: none */
+        hzp_sample_queue_leave(q, &entry, accepted ? LEARNED : REJECTED);
+    }
+    if (verdict != HZP_GROUP_WITHDRAWN)
+        hzp_sample_queue_advance(q);
+    int64_t r = q->learned_through;
     hzp_lock_release(&q->lock);
     return r;
-}
-
-int64_t hzp_sample_queue_reject_group(struct hzp_sample_queue *q)
-{
-    hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
-    collect(q);
-    restore(q);
-    int64_t r = let_leave(q, REJECTED);
-    hzp_lock_release(&q->lock);
-    return r;
-}
-
-void hzp_sample_queue_withdraw(struct hzp_sample_queue *q)
-{
-    hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
-    collect(q);
-    restore(q);
-    while (q->later.count) /* they are behind the group's */
-        list_push(&q->kept, list_pop(&q->later));
-    struct list empty = q->later;
-    q->later = q->kept;
-    q->kept = empty;
-    sort(&q->later);
-    hzp_lock_release(&q->lock);
 }

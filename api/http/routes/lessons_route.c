@@ -154,7 +154,6 @@ enum MHD_Result hzp_route_lesson(struct hzp_exchange *x)
     struct hzp_logged_lesson lesson;
     struct hzp_err_text err = {.text = ""};
     struct hzp_audit_taught who = {.key = ""};
-    struct hzp_weights_stats stats;
     char *end = NULL;
     if (hzp_no_state(x, &answered))
         return answered;
@@ -164,16 +163,12 @@ enum MHD_Result hzp_route_lesson(struct hzp_exchange *x)
     if (!number || hzp_state_lesson(s, id, &lesson, &err) < 0)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "there is no lesson %.40s: GET /v1/lessons lists them", x->tail);
-    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     bool known = hzp_audit_find(hzp_state_audit(s), lesson.first, &who);
     json_t *json = lesson_json(x, &lesson);
     json_object_set_new(json, "key", known ? json_string(who.key) : json_null());
     json_object_set_new(json, "request", known ? json_string(who.request) : json_null());
     json_object_set_new(json, "passes",
                         json_integer(x->server->engine->config.settings->learning.passes));
-    int32_t done =
-        hzp_lesson_counts(s, &lesson) ? hzp_lesson_passes(s, &lesson, stats.learned_through) : 0;
-    json_object_set_new(json, "passes_done", json_integer(done));
     add_versions(x, &lesson, json);
     json_object_set_new(json, "texts", texts_json(x, &lesson));
     return hzp_reply_json(x, MHD_HTTP_OK, json);
