@@ -16,7 +16,6 @@ struct hzp_trials {
     uint64_t count;                          /* ended so far */
     uint64_t begin_ns;
     enum hzp_verdict asked, found;
-    char finding[sizeof(((struct hzp_trial *)0)->reason)];
     struct hzp_wake *wake;                             /* NULL: none */
     char why[sizeof(((struct hzp_trial *)0)->reason)]; /* the newest verdict's */
 };
@@ -94,10 +93,8 @@ static enum hzp_verdict judge(struct hzp_trials *t, uint64_t now_ns)
     }
     if (config->measured && t->found == HZP_VERDICT_NONE)
         return HZP_VERDICT_NONE;
-    if (t->found == HZP_VERDICT_DROP || !(config->share > 0)) {
-        snprintf(t->why, sizeof(t->why), "%s", t->finding);
-        return t->found;
-    }
+    if (t->found == HZP_VERDICT_DROP || !(config->share > 0))
+        return t->found; /* with the reason that was found */
     bool enough = old->ended >= config->requests && new->ended >= config->requests;
     if (!enough && now_ns - t->begin_ns < config->time_ns)
         return HZP_VERDICT_NONE;
@@ -238,7 +235,7 @@ void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const
     hzp_lock_take(&t->lock);
     if (runs(t, version)) {
         t->found = passed ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
-        snprintf(t->finding, sizeof(t->finding), "%s", why);
+        snprintf(t->why, sizeof(t->why), "%s", why);
     }
     hzp_lock_release(&t->lock);
 }

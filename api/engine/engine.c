@@ -225,9 +225,6 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
                               "--max-effect needs --effect 1 or more: there is nothing to ask");
     if (s->no_train || (!share && !bounds))
         return HZP_OK;
-    if (slots < 2)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--max-effect",
-                              "--max-effect needs --slots 2 or more (here %d)", slots);
     if (share && (slots < 3 || !(s->serving.pin_seconds > 0)))
         return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
                               "--canary needs --slots 3 or more (here %d), and --pin-seconds",

@@ -417,6 +417,7 @@ void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
 void hzp_trainer_withdraw(struct hzp_trainer *t)
 {
     t->now.device_ns = 0;
+    t->now.dropped = false;
     t->begin_ns = hzp_now_ns();
     t->withdraws = true;
     hzp_trainer_begin_undo(t);
