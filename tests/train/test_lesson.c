@@ -223,9 +223,12 @@ static void test_groups(void **state)
     config.gate = &gate;
     config.queue.passes = 2;
     struct tiny *t = open_tiny(&config), *plain = open_tiny(&config);
-    int64_t first = 1, tokens = 0;
-    for (; tokens + tiny_sample(first)->count <= 40; first++) /* what fits in one update */
-        tokens += tiny_sample(first)->count;
+    int64_t first = 0, tokens = 0; /* the first lesson that does not fit in one update */
+    while (tokens <= 40) {
+        struct hzp_sample *sample = tiny_sample(++first);
+        tokens += sample->count;
+        hzp_sample_destroy(sample);
+    }
     for (int64_t s = 1; s <= 12; s++)
         teach(t, s, 1);
     while (!t->reports || !t->report[t->reports - 1].version)
