@@ -72,7 +72,7 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
         s->now.not_finite++;
     else if (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH)
         s->now.not_finite = 0;
-    if (rq->trial && (rq->not_finite || atomic_load(&rq->out_count)))
+    if (rq->trial && !rq->own && (rq->not_finite || atomic_load(&rq->out_count)))
         hzp_trials_note_ended(s->config.trials, rq->trial, rq->on_trial,
                               state == HZP_REQUEST_LENGTH, rq->not_finite);
     rq->finished_ns = s->clock_ns;

@@ -92,7 +92,7 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
         return HZP_REQUEST_FAILED;
     }
     int32_t token = rq->out[n].token;
-    if (rq->trial)
+    if (rq->trial && !rq->own)
         hzp_trials_note_token(s->config.trials, rq->trial, rq->on_trial,
                               (double)rq->out[n].logprob);
     s->now.generated_tokens++;

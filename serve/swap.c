@@ -24,8 +24,10 @@ static bool bound_applies(const struct hzp_scheduler *s, const struct hzp_reques
 
 bool hzp_drawn(const struct hzp_scheduler *s, const struct hzp_request *rq)
 {
-    return s->trial && !rq->preempted && rq->max_tokens &&
-           hzp_trials_draws(s->config.trials, rq->demands.draw_key);
+    if (!s->trial || rq->preempted)
+        return false;
+    return rq->own ? rq->tries
+                   : rq->max_tokens && hzp_trials_draws(s->config.trials, rq->demands.draw_key);
 }
 
 /* Another scheduler has drawn tokens of the request, all by one version; so must the rest be. */
@@ -207,14 +209,16 @@ static void send_back(struct hzp_scheduler *s, const struct hzp_version *v)
 
 /* ---- pins ---- */
 
-/* While a version is on trial, a request that begins and draws tokens is on one of its sides. */
+/* While a version is on trial, a request that begins and draws tokens is on one of its sides.  The
+ * server's own count on neither. */
 static void choose_side(const struct hzp_scheduler *s, struct hzp_request *rq)
 {
-    if (!s->trial || rq->preempted || !rq->max_tokens)
+    if (!s->trial || rq->preempted || (!rq->max_tokens && !rq->own))
         return;
     rq->trial = s->trial;
     rq->on_trial = hzp_drawn(s, rq);
-    hzp_trials_note_begun(s->config.trials, rq->trial, rq->on_trial);
+    if (!rq->own)
+        hzp_trials_note_begun(s->config.trials, rq->trial, rq->on_trial);
 }
 
 void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)

@@ -2,7 +2,6 @@
 #include "weights/trials.h"
 
 #include "base/arena.h"
-#include "base/thread.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +15,8 @@ struct hzp_trials {
     struct hzp_trial ended[HZP_TRIALS_KEPT]; /* the n-th: ended[n % HZP_TRIALS_KEPT] */
     uint64_t count;                          /* ended so far */
     uint64_t begin_ns;
-    enum hzp_verdict asked;
+    enum hzp_verdict asked, found;
+    struct hzp_wake *wake;                             /* NULL: none */
     char why[sizeof(((struct hzp_trial *)0)->reason)]; /* the newest verdict's */
 };
 
@@ -28,7 +28,8 @@ const char *hzp_trial_end_name(enum hzp_trial_end end)
 
 struct hzp_trials *hzp_trials_create(const struct hzp_trials_config *config)
 {
-    HZP_ASSERT(config->share > 0 && config->share < 1 && config->requests >= 1);
+    HZP_ASSERT((config->share > 0 || config->measured) && config->share < 1);
+    HZP_ASSERT(config->requests >= 1);
     HZP_ASSERT(config->max_drop >= 0 && config->max_score_drop >= 0);
     struct hzp_trials *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
@@ -64,8 +65,10 @@ void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, u
     t->stats.newest =
         (struct hzp_trial){.version = version, .parent = parent, .begun_unix_ms = hzp_unix_ms()};
     t->begin_ns = now_ns;
-    t->asked = HZP_VERDICT_NONE;
+    t->asked = t->found = HZP_VERDICT_NONE;
     t->why[0] = 0;
+    if (t->wake)
+        hzp_wake_poke(t->wake);
     hzp_lock_release(&t->lock);
 }
 
@@ -88,6 +91,10 @@ static enum hzp_verdict judge(struct hzp_trials *t, uint64_t now_ns)
                  new->failed, new->requests);
         return HZP_VERDICT_DROP;
     }
+    if (config->measured && t->found == HZP_VERDICT_NONE)
+        return HZP_VERDICT_NONE;
+    if (t->found == HZP_VERDICT_DROP || !(config->share > 0))
+        return t->found; /* with the reason that was found */
     bool enough = old->ended >= config->requests && new->ended >= config->requests;
     if (!enough && now_ns - t->begin_ns < config->time_ns)
         return HZP_VERDICT_NONE;
@@ -221,6 +228,25 @@ int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
     hzp_lock_release(&t->lock);
     return found ? HZP_OK
                  : hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+}
+
+void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why)
+{
+    hzp_lock_take(&t->lock);
+    if (runs(t, version)) {
+        t->found = passed ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
+        snprintf(t->why, sizeof(t->why), "%s", why);
+    }
+    hzp_lock_release(&t->lock);
+}
+
+void hzp_trials_set_wake(struct hzp_trials *t, struct hzp_wake *wake)
+{
+    hzp_lock_take(&t->lock);
+    t->wake = wake;
+    if (wake)
+        hzp_wake_poke(wake); /* one may have begun */
+    hzp_lock_release(&t->lock);
 }
 
 void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,

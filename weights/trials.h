@@ -12,6 +12,9 @@
  * A request is on the side of the trial if the hash of its key is below the share, so the requests
  * of one conversation, which have one key, are on one side, in every trial.
  *
+ * With `measured` something else also looks at the version (what it has changed), and the verdict
+ * waits for what that finds; with a share of 0 it is the verdict.
+ *
  * The verdict.  The trial is dropped when a request on its side has failed because its numbers were
  * not finite and none on the other side has.  Otherwise it lasts until `requests` have ended on
  * each side, at most time_ns.  Then it is promoted if as many have ended; if the mean
@@ -20,12 +23,14 @@
  * scores.  Otherwise it is dropped.  What a person asks for (hzp_trials_ask) comes before all of
  * these.
  *
- * Thread: engine, except hzp_trials_ask, _score, _read, _ended, _bounds and _draws: any.
+ * Thread: engine, except hzp_trials_ask, _found, _set_wake, _running, _score, _read, _ended,
+ * _bounds and _draws: any.
  */
 #ifndef HZP_WEIGHTS_TRIALS_H
 #define HZP_WEIGHTS_TRIALS_H
 
 #include "base/err.h"
+#include "base/thread.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,7 +38,8 @@
 struct hzp_trials;
 
 struct hzp_trials_config {
-    double share;          /* share of the requests, above 0 and below 1 */
+    double share;          /* share of the requests, below 1; above 0, or 0 with measured */
+    bool measured;         /* each is promoted only after hzp_trials_found */
     uint64_t time_ns;      /* how long a trial lasts at most */
     int64_t requests;      /* that must have ended on each side, >= 1 */
     double max_drop;       /* in nats per token, >= 0 */
@@ -103,6 +109,11 @@ void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, b
  * on trial any more. */
 int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr);
+/* What was found about the version: it may be promoted, or has to be dropped, and why.  Poke the
+ * loop afterwards. */
+void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why);
+/* Poked when a trial begins; borrowed; NULL: none. */
+void hzp_trials_set_wake(struct hzp_trials *t, struct hzp_wake *wake);
 /* An answer that began while `version` was on trial (0: none) got a score; replaces: instead of the
  * score `before`. */
 void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,

@@ -2,6 +2,7 @@
 /* hzpserve lessons, hzpserve undo: what a running server was taught, and taking it back.
  *
  *     lessons              the newest lessons and what became of them
+ *     lessons LESSON       one of them, with its texts, as JSON
  *     undo                 takes the newest back
  *     undo LESSON          that one, by its number
  *     undo VERSION         a version serves again: a name, "original", or v and its number
@@ -38,14 +39,13 @@ static json_t *ask(const struct hzp_options *options, const char *method, const 
     return json;
 }
 
-/* With --json: prints json. */
-static bool print_json(const struct hzp_options *options, const json_t *json)
+static bool print_json(bool wanted, const json_t *json)
 {
-    if (options->json) {
+    if (wanted) {
         json_dumpf(json, stdout, JSON_INDENT(2));
         printf("\n");
     }
-    return options->json;
+    return wanted;
 }
 
 static void print_lesson(const json_t *lesson)
@@ -75,10 +75,13 @@ int hzp_cmd_lessons(const struct hzp_options *options)
     int status;
     size_t i;
     const json_t *lesson;
-    json_t *json = ask(options, "GET", "/v1/lessons", NULL, &status);
+    char route[128];
+    snprintf(route, sizeof(route), "/v1/lessons%s%.100s", options->words ? "/" : "",
+             options->words ? options->word[0] : "");
+    json_t *json = ask(options, "GET", route, NULL, &status);
     if (!json)
         return status;
-    if (!print_json(options, json)) {
+    if (!print_json(options->json || options->words, json)) {
         printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %s\n", "lesson", "taught (UTC)", "first",
                "last", "state", "answered", "changed", "session");
         json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
@@ -124,7 +127,7 @@ int hzp_cmd_undo(const struct hzp_options *options)
     json_decref(body);
     if (!json)
         return status;
-    if (!print_json(options, json))
+    if (!print_json(options->json, json))
         print_job(json);
     json_decref(json);
     return 0;

@@ -98,6 +98,10 @@ static const struct hzp_option update_parts[] = {
            NULL),
     NUM("by", engine.training.divide_by, NULL, 0, BIG, 0, NULL),
 };
+static const struct hzp_option publish_parts[] = {
+    CHOICE("", engine.training.publish, NULL, "auto|lesson|update", 0, NULL),
+    INT("every", engine.training.publish_every, NULL, 1, 1e6, 0, NULL),
+};
 static const struct hzp_option shard_parts[] = {
     INT("z1", engine.training.z1, NULL, 0, 1024, 0, NULL),
     INT("z2", engine.training.z2, NULL, 0, 1024, 0, NULL),
@@ -330,11 +334,14 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--ordered", engine.training.ordered, LEARN,
          "add gradients in an order that does not depend on the number of ranks: any number "
          "gives the same bits"),
-    INT("--publish-every", engine.training.publish_every, "1", 1, 1e6, SERVE | BENCH,
-        "updates per published version: more make fewer swaps, of later versions"),
+    PARTS(
+        "--publish", publish_parts, "auto,every=1", "WHAT[,every=N]", SERVE | BENCH,
+        "what becomes a version: update, every N of them; lesson: all passes of the examples that "
+        "came in one body, which are judged, and rejected, as a whole; auto: lesson with --gate, "
+        "--canary or --max-effect on one rank, else update"),
     INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
-        "maximum updates by which the serving version may trail the newest; takes precedence "
-        "over --publish-every"),
+        "maximum updates by which the serving version may trail the newest; takes precedence over "
+        "--publish every=N"),
 
     HEADING("learning", "Learning from examples"),
     INT("--passes", engine.learning.passes, "4", 1, 1e6, SERVE | BENCH,
@@ -347,6 +354,9 @@ const struct hzp_option hzp_option_table[] = {
     INT("--effect", engine.learning.effect, "16", 0, 256, SERVE,
         "after a lesson, ask what it taught and this many other prompts again, and say what "
         "changed; 0: no"),
+    NUM("--max-effect", engine.learning.max_effect, "1", 0, 1, SERVE,
+        "share of the other prompts of --effect whose answers a lesson may change: they are asked "
+        "before it is published, and one that changes more is rejected; 1: no bound"),
     FILE_NAME("--gate", engine.learning.gate, SERVE,
               "held-out JSONL examples, which may have a \"tag\": a version whose loss on them has "
               "risen is not published, and its examples are rejected"),
@@ -684,7 +694,6 @@ const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);
 
 const struct hzp_option_alias hzp_option_gone[] = {
     {"--max-body-memory", "use --max-body SIZE,memory=SIZE"},
-    {"--max-waiting-tokens", "use --max-waiting N,tokens=N"},
     {"--max-per-address", "use --max-connections N,per-address=N"},
     {"--receive-timeout", "use --idle-timeout N,body=N"},
     {"--beta1", "use --adamw beta1=X"},
@@ -702,6 +711,8 @@ const struct hzp_option_alias hzp_option_gone[] = {
     {"--keep-checkpoints", "use --keep last=N"},
     {"--keep-hourly", "use --keep last=2,hourly=N"},
     {"--link-latency", "use --link-throttle RATE,latency=MS"},
+    {"--publish-every", "use --publish update,every=N"},
+    {"--max-waiting-tokens", "use --max-waiting N,tokens=N"},
     {"--max-edits", "a step has room for four sequences that edit every logit"},
     {"--init-seed", "use --train-seed"},
     {"--init-std", "weights are drawn with a standard deviation of 0.02"},

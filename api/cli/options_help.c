@@ -65,8 +65,9 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve weights name current prod\n"
      "  hzpserve weights activate prod --lessons replay\n"
      "  hzpserve weights export 120 for-review\n"},
-    {HZP_COMMAND_LESSONS, 0, "lessons", "", "what a running server was taught",
-     "  hzpserve lessons\n"},
+    {HZP_COMMAND_LESSONS, 1, "lessons", "[LESSON]", "what a running server was taught",
+     "  hzpserve lessons\n"
+     "  hzpserve lessons 3                one lesson, with its texts\n"},
     {HZP_COMMAND_UNDO, 1, "undo", "[LESSON|VERSION]", "take a lesson back, or go back to a version",
      "  hzpserve undo                     the newest lesson\n"
      "  hzpserve undo 3                   lesson 3; later ones are learned again\n"
@@ -147,7 +148,7 @@ static const struct topic {
      "  hzpserve serve DIR --max-running 128 --kv-memory 8G\n"
      "  hzpserve serve DIR --max-waiting 1000 --admission worst-case\n"},
     {"training", "the optimizer, the size of an update, and when a version is published",
-     "  hzpserve serve DIR --lr 2e-5 --update-tokens 4096 --publish-every 4 --max-staleness 4\n"
+     "  hzpserve serve DIR --lr 2e-5 --update-tokens 4096 --publish every=4 --max-staleness 4\n"
      "  hzpserve train DIR --data FILE --out DIR2 --schedule cosine --warmup-steps 100\n"},
     {"learning", "posted examples, replay against forgetting, and what is saved",
      "  hzpserve serve DIR --passes 8 --replay keep.jsonl --replay-ratio 1.5\n"

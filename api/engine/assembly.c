@@ -418,7 +418,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
     HZP_TRY(hzp_recipe_check(&a->plan.recipe, reterr));
     if (a->is.serving && settings->publish_every > settings->max_staleness + 1)
         hzp_log(HZP_LOG_WARN, "engine",
-                "--max-staleness %lld overrides --publish-every %lld: a version is published "
+                "--max-staleness %lld overrides --publish every=%lld: a version is published "
                 "every %lld updates",
                 (long long)settings->max_staleness, (long long)settings->publish_every,
                 (long long)settings->max_staleness + 1);

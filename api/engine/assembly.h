@@ -73,7 +73,7 @@ struct hzp_assembly_config {
     struct hzp_link *link;
     const struct hzp_ranks_settings *ranks; /* with link, and with group */
     bool serves;   /* with link: rank 0 serves, so every rank has whole units */
-    bool gated;    /* on a rank other than 0: rank 0 has a gate */
+    bool gated;    /* updates may be undone, by rank 0's gate, or because they are of one lesson */
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
     /* The connection of ranks that compute each step together (group.h), borrowed; NULL: none.

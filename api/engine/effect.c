@@ -22,6 +22,8 @@ enum {
     SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
     SHOWN_BYTES = 160,
 };
+/* Members of what is found that hold texts. */
+static const char *const text_names[] = {"samples", "questions"};
 static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u;
 
 /* A prompt and its greedy answer. */
@@ -46,6 +48,10 @@ struct hzp_effects {
     _Atomic bool closing;
 
     /* the thread's */
+    bool trying;                   /* what is asked now, the version on trial answers */
+    uint64_t tried;                /* the newest trial that was measured */
+    struct hzp_sample_group group; /* of which this was found before it was published */
+    json_t *refused;               /* NULL: it was not refused */
     struct question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;
     bool picked;
@@ -92,6 +98,7 @@ static struct hzp_request *submit(struct hzp_effects *e, const int32_t *token, i
         return NULL;
     rq->priority = HZP_PRIORITY_UNITS;
     rq->own = true;
+    rq->tries = e->trying;
     rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1};
     rq->wake = wake;
     rq->wake_ctx = e;
@@ -362,17 +369,19 @@ static json_t *loss_json(double loss)
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
-/* Asks the others again and compares.  The new answers are what the next lesson begins with. */
-static void compare(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+/* Asks the others again and compares, if what they had answered was by `from`.  The new answers are
+ * what the next lesson begins with, if they are not of a version on trial.  Returns how many were
+ * compared. */
+static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
 {
-    bool known = atomic_load(&e->version) == lesson->version;
+    bool known = atomic_load(&e->version) == from;
     int32_t compared = 0, changed = 0;
     json_t *samples = json_array();
     drop_forgotten(e);
     struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
     memcpy(was, e->other, (size_t)e->others * sizeof(*was));
     uint64_t version = ask(e, e->other, e->others);
-    atomic_store(&e->version, version);
+    known = known && (!e->trying || version == hzp_trials_running(e->config.trials));
     for (int32_t i = 0; i < e->others && known; i++) {
         const struct question *q = &e->other[i];
         if (q->answered < 0 || was[i].answered < 0)
@@ -387,10 +396,50 @@ static void compare(struct hzp_effects *e, const struct lesson *lesson, json_t *
                                                      text_of(e, was[i].answer, was[i].answered),
                                                      "after", text_of(e, q->answer, q->answered)));
     }
+    if (e->trying)
+        memcpy(e->other, was, (size_t)e->others * sizeof(*was));
+    else
+        atomic_store(&e->version, version);
     free(was);
     json_object_set_new(json, "others", json_integer(compared));
     json_object_set_new(json, "changed", compared ? json_integer(changed) : json_null());
     json_object_set_new(json, "samples", samples);
+    return compared;
+}
+
+/* If a version is on trial, asks it the others, and says whether it may be published.  False: there
+ * is none, or it could not be asked. */
+static bool try_trial(struct hzp_effects *e)
+{
+    uint64_t trial = e->config.trials ? hzp_trials_running(e->config.trials) : 0;
+    uint64_t from = serving(e, NULL);
+    char why[160];
+    if (!trial || trial == e->tried)
+        return false;
+    if (atomic_load(&e->version) != from)
+        refresh(e);
+    json_t *json =
+        json_pack("{s:I, s:I}", "from_version", (json_int_t)from, "to_version", (json_int_t)trial);
+    e->group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
+    e->trying = true;
+    int32_t compared = compare(e, from, json);
+    e->trying = false;
+    int changed = (int)json_integer_value(json_object_get(json, "changed"));
+    bool passed = changed <= e->config.max_effect * compared;
+    json_decref(e->refused);
+    e->refused = NULL;
+    if (passed)
+        json_decref(json);
+    else
+        e->refused = json;
+    if (!compared && e->others) /* the server is too busy, or the trial has ended */
+        return false;
+    snprintf(why, sizeof(why), "%d of %d other answers changed%s", changed, compared,
+             passed ? "" : ", more than --max-effect allows");
+    e->tried = trial;
+    hzp_trials_found(e->config.trials, trial, passed, why);
+    hzp_loop_poke(e->config.loop);
+    return true;
 }
 
 /* Asks what was taught. */
@@ -427,7 +476,6 @@ static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, 
 
 static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
 {
-    static const char *const text[] = {"samples", "questions"};
     const json_t *changed = json_object_get(json, "changed");
     hzp_log(HZP_LOG_INFO, "train",
             "lesson examples=%" PRId64 "..%" PRId64 " loss_before=%.3f loss_after=%.3f "
@@ -438,7 +486,7 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
             (int)json_integer_value(json_object_get(json, "asked")),
             (int)json_integer_value(changed),
             (int)json_integer_value(json_object_get(json, "others")));
-    hzp_state_put_effect(e->config.state, lesson->first, json, text, HZP_COUNT(text));
+    hzp_state_put_effect(e->config.state, lesson->first, json, text_names, HZP_COUNT(text_names));
     hzp_lock_take(&e->lock);
     uint32_t at = e->found_at++ % EFFECT_KEPT;
     json_decref(e->found[at].json);
@@ -457,7 +505,8 @@ static bool learned(struct hzp_effects *e, const struct lesson *lesson)
         serving(e, &through);
         if (hzp_state_settled(e->config.state, lesson->first, lesson->last, through))
             break;
-        hzp_wake_wait(&e->wake, look_ns);
+        if (!try_trial(e))
+            hzp_wake_wait(&e->wake, look_ns);
     }
     return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
 }
@@ -479,13 +528,17 @@ static void measure(struct hzp_effects *e, const struct lesson *lesson)
         json_object_set_new(json, "loss_before", loss_json(before));
         json_object_set_new(json, "loss_after", loss_json(after));
         ask_taught(e, sample, n, json);
-        compare(e, lesson, json);
+        compare(e, lesson->version, json);
         e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
         if (atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
             json_decref(json);
         else
             give(e, lesson, json);
         keep_all_taught(e, sample, HZP_MIN(n, 2));
+    } else if (e->refused && lesson->first >= e->group.first && lesson->last <= e->group.last) {
+        json_object_set_new(e->refused, "loss_before", loss_json(before));
+        hzp_state_put_effect(e->config.state, lesson->first, e->refused, text_names,
+                             HZP_COUNT(text_names));
     }
     for (int32_t i = 0; i < n; i++)
         hzp_sample_destroy(sample[i]);
@@ -518,7 +571,9 @@ static void *run(void *arg)
         bool any = e->count > 0;
         hzp_lock_release(&e->lock);
         if (!any) {
-            hzp_wake_wait(&e->wake, UINT64_MAX);
+            bool trial = e->config.trials && hzp_trials_running(e->config.trials) > e->tried;
+            if (!try_trial(e)) /* one that could not be asked is asked again */
+                hzp_wake_wait(&e->wake, trial ? look_ns : UINT64_MAX);
             continue;
         }
         if (has_credit(e))
@@ -542,6 +597,7 @@ static void destroy(struct hzp_effects *e)
     hzp_wake_fini(&e->wake);
     hzp_wake_fini(&e->asked);
     hzp_lock_fini(&e->lock);
+    json_decref(e->refused);
     free(e->other);
     free(e);
 }
@@ -554,8 +610,11 @@ struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config)
     hzp_wake_init(&e->wake);
     hzp_wake_init(&e->asked);
     hzp_lock_init(&e->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
-    if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK)
+    if (hzp_thread_start(&e->thread, "hzp-effect", run, e) == HZP_OK) {
+        if (config->trials)
+            hzp_trials_set_wake(config->trials, &e->wake);
         return e;
+    }
     destroy(e);
     return NULL;
 }
@@ -565,6 +624,8 @@ void hzp_effects_stop(struct hzp_effects *e)
     if (!e)
         return;
     atomic_store(&e->closing, true);
+    if (e->config.trials)
+        hzp_trials_set_wake(e->config.trials, NULL);
     hzp_wake_poke(&e->wake);
     pthread_join(e->thread, NULL);
     destroy(e);

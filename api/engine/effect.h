@@ -5,13 +5,16 @@
  *     learned  their loss, and the answers to their prompts, under the version that serves then;
  *              the answers to other prompts, which are compared with those of the version before
  *
+ * With trials the others are asked before the lesson is published, too, of the version on trial,
+ * which may be promoted only if at most max_effect of their answers have changed.
+ *
  * Other prompts are those of --gate, of earlier lessons and of --replay.  Their answers are kept
  * from lesson to lesson and asked anew where another version serves than the one that gave them.
  * All are greedy, of a few tokens, and ordinary requests of the least priority, four at a time,
  * which this process's scheduler computes.  An answer that a swap interrupts is asked again.
  *
- * Bounds: EFFECT_WAITING lessons wait to be measured, and measuring takes at most a quarter of the
- * time; a lesson beyond that is not measured.
+ * Bounds: EFFECT_WAITING lessons wait to be measured, and without trials measuring takes at most a
+ * quarter of the time; a lesson beyond that is not measured.
  *
  * Thread: any; the measuring is a thread's of its own ("hzp-effect").
  */
@@ -25,8 +28,10 @@ struct hzp_effects;
 
 enum { HZP_EFFECT_OTHERS_MAX = 256 };
 
-struct hzp_effects_config { /* all borrowed */
-    int32_t others;         /* prompts that are asked beside the lesson's; 1 .. the maximum */
+struct hzp_effects_config {    /* all borrowed */
+    int32_t others;            /* prompts that are asked beside the lesson's; 1 .. the maximum */
+    struct hzp_trials *trials; /* those that wait for hzp_trials_found; NULL: none do */
+    double max_effect;         /* share of the others' answers that may change then */
     struct hzp_state *state;
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;

@@ -192,6 +192,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
         .queue = {.samples_max = (int32_t)HZP_MIN(l->queue_samples, INT32_MAX),
                   .tokens_max = l->queue_tokens,
                   .passes = (int32_t)l->passes,
+                  .by_lesson = e->by_lesson,
                   .replay_ratio = l->replay ? l->replay_ratio : 0,
                   .seed = (uint64_t)l->seed},
         .replay = l->replay,
@@ -218,19 +219,25 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
 {
     const struct hzp_engine_settings *s = e->config.settings;
     const struct hzp_canary_settings *canary = &s->canary;
-    if (s->no_train || !(canary->share > 0))
+    bool bounds = hzp_settings_bounds_effect(s), share = canary->share > 0;
+    if (s->learning.max_effect > 0 && s->learning.max_effect < 1 && !s->learning.effect)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--max-effect",
+                              "--max-effect needs --effect 1 or more: there is nothing to ask");
+    if (s->no_train || (!share && !bounds))
         return HZP_OK;
-    if (slots < 3 || !(s->serving.pin_seconds > 0))
+    if (share && (slots < 3 || !(s->serving.pin_seconds > 0)))
         return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
                               "--canary needs --slots 3 or more (here %d), and --pin-seconds",
                               slots);
-    if (canary->seconds >= s->serving.weights_timeout)
+    if (share && canary->seconds >= s->serving.weights_timeout)
         hzp_log(HZP_LOG_WARN, "engine",
                 "--canary seconds=%g is not below --weights-timeout %g: requests that wait for "
                 "what was just taught may wait in vain",
                 canary->seconds, s->serving.weights_timeout);
     struct hzp_trials_config config = {.share = canary->share,
-                                       .time_ns = (uint64_t)(canary->seconds * 1e9),
+                                       .measured = bounds,
+                                       .time_ns =
+                                           share ? (uint64_t)(canary->seconds * 1e9) : UINT64_MAX,
                                        .requests = canary->requests,
                                        .max_drop = canary->max_drop,
                                        .max_score_drop = canary->max_score_drop};
@@ -264,6 +271,10 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
         return hzp_fail_param(reterr, HZP_EINVAL, "--consistency",
                               "--consistency pinned needs --slots 3 or more, and --pin-seconds");
     bool group = s->ranks.tensor > 1;
+    int ranks = e->config.replicas ? e->config.replicas->ranks
+                : e->config.link   ? hzp_link_ranks(e->config.link)
+                                   : 1;
+    e->by_lesson = !s->no_train && hzp_settings_by_lesson(s, ranks);
     struct hzp_assembly_config config = {.device = &s->device,
                                          .model = &s->model,
                                          .serving = &s->serving,
@@ -276,11 +287,9 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .group = group ? e->config.link : NULL,
                                          .ranks = &s->ranks,
                                          .serves = true,
+                                         .gated = e->by_lesson,
                                          .copies = keeps_checkpoints(s),
                                          .quiet = e->config.quiet};
-    int ranks = e->config.replicas ? e->config.replicas->ranks
-                : e->config.link   ? hzp_link_ranks(e->config.link)
-                                   : 1;
     HZP_TRY(hzp_exclusions_check(s, ranks, reterr));
     HZP_TRY(check_prefix(&s->serving, reterr));
     HZP_TRY(open_trials(e, slots, reterr));
@@ -289,17 +298,24 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     return s->no_train ? HZP_OK : open_state(e, reterr);
 }
 
-/* With --canary requests of its own would count as trials of a version. */
 static void start_effects(struct hzp_engine *e)
 {
-    struct hzp_effects_config config = {.others = (int32_t)e->config.settings->learning.effect,
+    const struct hzp_learning_settings *l = &e->config.settings->learning;
+    bool bounds = e->trials && hzp_trials_bounds(e->trials)->measured;
+    struct hzp_effects_config config = {.others = (int32_t)l->effect,
+                                        .trials = bounds ? e->trials : NULL,
+                                        .max_effect = l->max_effect,
                                         .state = e->state,
                                         .scheduler = e->parts.scheduler,
                                         .loop = e->parts.loop,
                                         .weights = e->parts.weights,
                                         .tok = e->parts.tok};
-    if (e->config.effects && e->state && !e->trials && config.others > 0)
+    if (e->config.effects && e->state && config.others > 0)
         e->effects = hzp_effects_start(&config);
+    if (bounds && !e->effects)
+        hzp_log(HZP_LOG_ERROR, "engine",
+                "no thread measures what lessons change: nothing is published, because of "
+                "--max-effect");
 }
 
 /* *ret_again: a damaged checkpoint was set aside, and another start begins from an older one. */

@@ -26,6 +26,9 @@ enum {
     SLOTS_MORE = 1 << 17,
     NEVER_BEHIND = 1 << 18,
     SELDOM = 1 << 19,
+    BY_LESSON = 1 << 20,
+    BY_UPDATE = 1 << 21,
+    MAX_EFFECT = 1 << 22,
 };
 
 static const struct {
@@ -54,7 +57,9 @@ static const struct {
      {"--max-staleness 0", "--replicas",
       "each rank takes over a new version at its own next step"}},
     {REPLICAS | LEARNS | SELDOM,
-     {"--publish-every above 1", "--replicas", "ranks take over each update as a version"}},
+     {"--publish every above 1", "--replicas", "ranks take over each update as a version"}},
+    {REPLICAS | LEARNS | BY_LESSON,
+     {"--publish lesson", "--replicas", "ranks take over each update as a version"}},
     {REPLICAS | LEARNS | SLOTS_ONE,
      {"--slots 1", "--replicas", "requests go on while a rank takes over the next version"}},
     {SEVERAL | SERVES_ONLY | ALONE,
@@ -62,9 +67,19 @@ static const struct {
       "several ranks share learning, or with --replicas requests, or with --tensor each step"}},
     {SEVERAL | LEARNS | CANARY, {"--canary", "--ranks", "a trial is known on one rank only"}},
     {LEARNS | CANARY | SELDOM,
-     {"--canary", "--publish-every above 1", "every update is checked before it is published"}},
+     {"--canary", "--publish every above 1", "a version is checked before it is published"}},
     {LEARNS | GATE | SELDOM,
-     {"--gate", "--publish-every above 1", "every update is checked before it is published"}},
+     {"--gate", "--publish every above 1", "a version is checked before it is published"}},
+    {SEVERAL | LEARNS | ALONE | BY_LESSON,
+     {"--publish lesson", "--ranks alone", "ranks take over each update as a version"}},
+    {LEARNS | BY_LESSON | SELDOM,
+     {"--publish lesson", "--publish every above 1", "a lesson is published as a whole"}},
+    {LEARNS | MAX_EFFECT | SEVERAL,
+     {"--max-effect", "--ranks", "a trial is known on one rank only"}},
+    {LEARNS | MAX_EFFECT | BY_UPDATE,
+     {"--max-effect", "--publish update", "it judges whole lessons"}},
+    {LEARNS | MAX_EFFECT | SELDOM,
+     {"--max-effect", "--publish every above 1", "it judges whole lessons"}},
     {SERVES_ONLY | CORES, {"--train-cores", "--no-train", "it would have no effect"}},
     {SERVES_ONLY | RIDE, {"--ride", "--no-train", "it would have no effect"}},
     {RIDE | FP8,
@@ -100,6 +115,9 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->serving.slots > 2, SLOTS_MORE},
         {s->training.max_staleness < 1, NEVER_BEHIND},
         {s->training.publish_every != 1, SELDOM},
+        {s->training.publish == HZP_PUBLISH_LESSON, BY_LESSON},
+        {s->training.publish == HZP_PUBLISH_UPDATE, BY_UPDATE},
+        {hzp_settings_bounds_effect(s), MAX_EFFECT},
     };
     unsigned facts = 0;
     for (int i = 0; i < HZP_COUNT(fact); i++)

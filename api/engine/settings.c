@@ -74,3 +74,17 @@ int hzp_settings_policy(const struct hzp_split_settings *settings, struct hzp_po
         HZP_TRY(hzp_policy_parse_goals(settings->goals, "--slo", ret, reterr));
     return hzp_policy_check(ret, reterr);
 }
+
+bool hzp_settings_bounds_effect(const struct hzp_engine_settings *s)
+{
+    return s->learning.effect > 0 && s->learning.max_effect < 1;
+}
+
+bool hzp_settings_by_lesson(const struct hzp_engine_settings *s, int ranks)
+{
+    bool can = ranks == 1 || s->ranks.tensor > 1;
+    bool judged = s->learning.gate || s->canary.share > 0 || hzp_settings_bounds_effect(s);
+    bool automatic = can && judged && s->training.publish_every == 1;
+    return s->training.publish == HZP_PUBLISH_LESSON ||
+           (s->training.publish == HZP_PUBLISH_AUTO && automatic);
+}

@@ -61,6 +61,9 @@ struct hzp_serving_settings {
     const char *plans;            /* a plan file, "auto" or "off"; NULL: "auto" */
 };
 
+/* What becomes a version; auto: lessons where drafts are judged, otherwise updates. */
+enum hzp_publish { HZP_PUBLISH_AUTO, HZP_PUBLISH_LESSON, HZP_PUBLISH_UPDATE };
+
 /* Updates: the values of hzp_recipe, and how work and publication are divided. */
 struct hzp_training_settings {
     double lr, beta1, beta2, eps, decay, clip, lr_floor, divide_by;
@@ -72,7 +75,8 @@ struct hzp_training_settings {
     int64_t recompute;     /* 0: as memory demands; else enum hzp_recompute, + 1 */
     int64_t moment_type;   /* 0: F32, 1: BF16 */
     double quantum_gflop;  /* maximum size of a piece of work; 0: not cut */
-    int64_t publish_every; /* updates per version */
+    int64_t publish;       /* enum hzp_publish */
+    int64_t publish_every; /* updates per version, where it is not by lesson */
     int64_t max_staleness; /* updates by which the serving version may be behind */
     int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
     double slowness_max;   /* slowest rank that the self-test accepts (selftest.h); 0: no limit */
@@ -104,7 +108,8 @@ struct hzp_learning_settings {
     const char *gate_max_rise; /* its bounds; NULL: 0.02 */
     const char *keep;          /* which checkpoints stay (hzp_retention_parse) */
     double replay_ratio;
-    int64_t effect; /* prompts asked beside a lesson's, to see what it changed; 0: none are */
+    int64_t effect;    /* prompts asked beside a lesson's, to see what it changed; 0: none are */
+    double max_effect; /* share of these whose answers a lesson may change; 1: not bounded */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every, seed;
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
@@ -141,6 +146,12 @@ uint64_t hzp_settings_quantum(const struct hzp_training_settings *settings);
 /* The recipe; micro_rows is limited to the model's positions. */
 struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settings,
                                       const struct hzp_model_config *config);
+
+/* Whether what a lesson would change is measured, and bounded, before it is published. */
+bool hzp_settings_bounds_effect(const struct hzp_engine_settings *settings);
+/* Whether a version is published for each group of lessons (train/table/sample_queue.h).  ranks: of
+ * this run. */
+bool hzp_settings_by_lesson(const struct hzp_engine_settings *settings, int ranks);
 
 /* HZP_EINVAL names the setting. */
 int hzp_settings_policy(const struct hzp_split_settings *settings, struct hzp_policy *ret,

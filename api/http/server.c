@@ -55,6 +55,7 @@ static const struct hzp_route routes[] = {
     {"DELETE", "/v1/fine_tuning/examples/", HZP_RIGHT_TEACH, true, HZP_ANSWER_SOON,
      hzp_route_example_delete, NULL},
     {"GET", "/v1/lessons", HZP_RIGHT_COMPLETE, true, HZP_ANSWER_SOON, hzp_route_lessons, NULL},
+    {"GET", "/v1/lessons/", HZP_RIGHT_TEACH, true, HZP_ANSWER_SOON, hzp_route_lesson, NULL},
     {"POST", "/v1/undo", HZP_RIGHT_TEACH, true, HZP_ANSWER_SOON, hzp_route_undo, NULL},
     {"POST", "/tokenize", HZP_RIGHT_COMPLETE, true, HZP_ANSWER_SOON, hzp_route_tokenize, NULL},
     {"POST", "/detokenize", HZP_RIGHT_COMPLETE, true, HZP_ANSWER_SOON, hzp_route_detokenize, NULL},

@@ -99,6 +99,7 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
 enum { EFFECT_BYTES = 32768 };
 /* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
 static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
+static const char reason_name[] = "rejected-";
 
 int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
                           struct hzp_sample **ret)
@@ -156,4 +157,44 @@ json_t *hzp_state_effect(struct hzp_state *s, int64_t first)
         json_object_update(ret, parts);
     json_decref(parts);
     return ret;
+}
+
+/* ---- why it was rejected ---- */
+
+void hzp_state_note_rejection(struct hzp_state *s, int64_t first, int64_t last, const char *why)
+{
+    hzp_lock_take(&s->lock);
+    uint64_t at = s->rejections++ % HZP_STATE_REJECTIONS;
+    s->rejection[at].first = first;
+    s->rejection[at].last = last;
+    snprintf(s->rejection[at].why, sizeof(s->rejection[at].why), "%s", why);
+    hzp_lock_release(&s->lock);
+}
+
+void hzp_state_log_reasons(struct hzp_state *s)
+{
+    struct hzp_err_text err = {.text = ""};
+    int r = HZP_OK;
+    for (; r >= 0 && s->reasons_logged < s->rejections; s->reasons_logged++) {
+        hzp_lock_take(&s->lock);
+        struct hzp_rejection one = s->rejection[s->reasons_logged % HZP_STATE_REJECTIONS];
+        hzp_lock_release(&s->lock);
+        r = hzp_sample_log_note_lessons(s->log, reason_name, one.first, one.last, one.why, &err);
+    }
+    if (r < 0)
+        hzp_log(HZP_LOG_WARN, "state", "why a lesson was rejected is not kept: %s", err.text);
+}
+
+json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last)
+{
+    char why[HZP_STATE_REASON] = "", name[64];
+    hzp_lock_take(&s->lock);
+    for (int i = 0; i < HZP_STATE_REJECTIONS; i++)
+        if (s->rejection[i].first && s->rejection[i].first <= last && s->rejection[i].last >= first)
+            snprintf(why, sizeof(why), "%s", s->rejection[i].why);
+    hzp_lock_release(&s->lock);
+    snprintf(name, sizeof(name), "%s%" PRId64, reason_name, first);
+    if (!*why)
+        hzp_sample_log_note(s->log, name, why, sizeof(why), NULL);
+    return *why ? json_string(why) : json_null();
 }

@@ -57,4 +57,8 @@ void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effe
 /* A new reference; NULL: nothing is known. */
 json_t *hzp_state_effect(struct hzp_state *s, int64_t first);
 
+/* Why examples of the lesson first .. last were rejected: a new reference, null: they were not, or
+ * by an earlier build. */
+json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last);
+
 #endif

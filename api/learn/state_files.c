@@ -78,6 +78,7 @@ static void log_rejected(struct hzp_state *s)
             return;
         s->rejected_logged += n;
     }
+    hzp_state_log_reasons(s);
 }
 
 /* Writes the record to the log; says when that begins to fail and when it works again. */
@@ -589,6 +590,27 @@ int hzp_state_start(struct hzp_state *s, struct hzp_trainer *trainer, const stru
     return HZP_OK;
 }
 
+static void note_rejection(struct hzp_state *s, const struct hzp_update_report *report)
+{
+    char why[HZP_STATE_REASON];
+    struct hzp_trials_stats trials;
+    if (report->trial) {
+        hzp_trials_read(hzp_trainer_trials(s->trainer), &trials);
+        snprintf(why, sizeof(why), "version %" PRIu64 ", which was on trial, is dropped: %s",
+                 report->trial, trials.newest.reason);
+    } else {
+        snprintf(why, sizeof(why),
+                 "the gate's loss%s%s rose (all: %.4f to %.4f), the draft is discarded",
+                 report->gate_tag ? " of tag " : "", report->gate_tag ? report->gate_tag : "",
+                 report->gate_before, report->gate_after);
+    }
+    hzp_log(HZP_LOG_WARN, "train",
+            "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64 ": %s",
+            report->optimizer_step, report->samples, report->first_sequence, report->last_sequence,
+            why);
+    hzp_state_note_rejection(s, report->first_sequence, report->last_sequence, why);
+}
+
 void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report)
 {
     if (report->broken)
@@ -600,19 +622,8 @@ void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *repor
                 ": not finite the second time",
                 report->optimizer_step, report->samples, report->first_sequence,
                 report->last_sequence);
-    else if (report->rejected && report->trial)
-        hzp_log(HZP_LOG_WARN, "train",
-                "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
-                ": version %" PRIu64 ", which was on trial, is dropped",
-                report->optimizer_step, report->samples, report->first_sequence,
-                report->last_sequence, report->trial);
     else if (report->rejected)
-        hzp_log(HZP_LOG_WARN, "train",
-                "rejected optimizer_step=%" PRId64 " samples=%d sequence=%" PRId64 "..%" PRId64
-                ": the gate's loss%s%s rose (all: %.4f to %.4f), the draft is discarded",
-                report->optimizer_step, report->samples, report->first_sequence,
-                report->last_sequence, report->gate_tag ? " of tag " : "",
-                report->gate_tag ? report->gate_tag : "", report->gate_before, report->gate_after);
+        note_rejection(s, report);
     else if (report->skipped && !report->withdrawn)
         hzp_log(HZP_LOG_WARN, "train",
                 "skipped optimizer_step=%" PRId64 ": not finite, trying again",

@@ -25,6 +25,8 @@
 enum {
     HZP_STATE_FAILED_PIECE = 256, /* failed samples looked at together */
     HZP_STATE_MANIFESTS = 4,      /* kept */
+    HZP_STATE_REJECTIONS = 64,    /* whose reasons are kept in memory */
+    HZP_STATE_REASON = 320,       /* bytes of one */
 };
 
 /* In the state directory: configuration and tokenizer of the model. */
@@ -84,6 +86,7 @@ struct hzp_state {
     bool contents_due;     /* the model's weights have to be read whole, once */
     int32_t failed_logged; /* how many of the queue's failed samples the log has */
     int32_t rejected_logged;
+    uint64_t reasons_logged;
     uint64_t trials_seen; /* ended ones in the audit log */
 
     /* any thread, once opened */
@@ -105,7 +108,12 @@ struct hzp_state {
     /* under lock */
     struct hzp_lock lock;
     struct hzp_state_stats stats;
-    struct hzp_mark *mark; /* [marks] as the log has them; ascending */
+    struct hzp_rejection {
+        int64_t first, last; /* examples that were rejected together; 0: none */
+        char why[HZP_STATE_REASON];
+    } rejection[HZP_STATE_REJECTIONS]; /* the n-th: [n % HZP_STATE_REJECTIONS] */
+    _Atomic uint64_t rejections;       /* so far */
+    struct hzp_mark *mark;             /* [marks] as the log has them; ascending */
     int32_t marks;
     struct hzp_version_job job[HZP_JOBS_KEPT]; /* id 0: none */
     int32_t job_held[HZP_JOBS_KEPT];           /* the number of requests that wait for it */
@@ -129,6 +137,11 @@ struct hzp_state {
     int saver_result;
     struct hzp_err_text saver_why;
 };
+
+/* Engine thread: examples first .. last were rejected together.  File thread: keeps the reasons
+ * with their lessons. */
+void hzp_state_note_rejection(struct hzp_state *s, int64_t first, int64_t last, const char *why);
+void hzp_state_log_reasons(struct hzp_state *s);
 
 /* Prompts that were taught (said.c). */
 struct hzp_said *hzp_said_create(void);

@@ -576,14 +576,14 @@ def test_lines_to_copy():
 
 def test_staleness_overrides_publish_every():
     with tempfile.TemporaryFile("w+") as log:
-        with Server("--max-staleness", "0", "--publish-every", "3", "--passes", "6", log=log) as server:
+        with Server("--max-staleness", "0", "--publish", "every=3", "--passes", "6", log=log) as server:
             body = {"text": "A dog saw a cat."}
             assert server.post(EXAMPLES + f"?wait=served&timeout={HANG}", body)[0] == 200
             weights = json.loads(server.get("/v1/weights"))
             assert weights["publications"] >= 3 and weights["staleness_histogram"][1:] == [0] * 7
         log.seek(0)
-        said = [line for line in log if "--publish-every" in line]
-        assert len(said) == 1 and "--max-staleness 0 overrides --publish-every 3" in said[0], said
+        said = [line for line in log if "--publish every" in line]
+        assert len(said) == 1 and "--max-staleness 0 overrides --publish every=3" in said[0], said
 
 
 def test_drain():

@@ -178,7 +178,7 @@ def test_canary():
                            "--no-prefix-cache", "--prefix-rewarm", "64"], capture_output=True, text=True,
                           timeout=HANG)
     assert done.returncode and "--prefix-rewarm" in done.stderr and "--no-prefix-cache" in done.stderr, done
-    for wrong, says in ((("--slots", "2"), "--slots 3"), (("--slots", "3", "--publish-every", "2"), "--publish-every"),
+    for wrong, says in ((("--slots", "2"), "--slots 3"), (("--slots", "3", "--publish", "every=2"), "--publish every"),
                         (("--slots", "3", "--pin-seconds", "0"), "--pin-seconds")):
         done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", "none",
                                "--canary", "0.1", *wrong], capture_output=True, text=True, timeout=HANG)

@@ -17,7 +17,8 @@ static const char *operations;
 static struct hzp_engine_settings plain(void)
 {
     return (struct hzp_engine_settings){.serving.slots = 2,
-                                        .training = {.publish_every = 1, .max_staleness = 1}};
+                                        .training = {.publish_every = 1, .max_staleness = 1},
+                                        .learning = {.effect = 16, .max_effect = 1}};
 }
 
 static void allows(const struct hzp_engine_settings *s, int ranks)
@@ -60,7 +61,10 @@ static void test_replicas(void **state)
     allows(&s, 2);
     refuses(&s, 1, "--replicas", "--ranks starts several");
     s.training.publish_every = 2;
-    refuses(&s, 2, "--publish-every", "above 1 cannot be used with --replicas");
+    refuses(&s, 2, "--publish", "every above 1 cannot be used with --replicas");
+    s.training.publish_every = 1;
+    s.training.publish = HZP_PUBLISH_LESSON;
+    refuses(&s, 2, "--publish", "lesson cannot be used with --replicas");
     s.no_train = 1;
     allows(&s, 2);
     s.ranks.link = HZP_RANKS_MPI;
@@ -77,11 +81,30 @@ static void test_drafts(void **state)
     allows(&s, 1);
     refuses(&s, 2, "--canary", "a trial is known on one rank only");
     s.training.publish_every = 4;
-    refuses(&s, 1, "--canary", "--publish-every above 1");
+    refuses(&s, 1, "--canary", "--publish every above 1");
     s.canary.share = 0;
     allows(&s, 1);
     s.learning.gate = "held-out";
-    refuses(&s, 1, "--gate", "--publish-every above 1");
+    refuses(&s, 1, "--gate", "--publish every above 1");
+    s.learning.max_effect = 0.5;
+    s.learning.gate = NULL;
+    refuses(&s, 1, "--max-effect", "--publish every above 1");
+    s.training.publish_every = 1;
+    allows(&s, 1);
+    assert_true(hzp_settings_by_lesson(&s, 1));
+    s.training.publish = HZP_PUBLISH_UPDATE;
+    refuses(&s, 1, "--max-effect", "--publish update");
+    s.training.publish = HZP_PUBLISH_AUTO;
+    s.learning.max_effect = 1;
+    assert_false(hzp_settings_by_lesson(&s, 1));
+    s.learning.gate = "held-out";
+    assert_true(hzp_settings_by_lesson(&s, 1) && !hzp_settings_by_lesson(&s, 2));
+    s.training.publish = HZP_PUBLISH_LESSON;
+    allows(&s, 1);
+    refuses(&s, 2, "--publish", "lesson cannot be used with --ranks alone");
+    s.ranks.tensor = 2;
+    allows(&s, 2);
+    assert_true(hzp_settings_by_lesson(&s, 2));
 }
 
 /* OPERATIONS.md has the rows of the table, one below the other, and no more. */

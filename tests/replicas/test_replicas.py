@@ -519,7 +519,7 @@ def refused():
             (["--replicas", "--no-train"], "--ranks"),
             (["--ranks", "2", "--replicas", "--no-train", "--link", "mpi"], "--link mpi"),
             (["--ranks", "2", "--replicas", "--max-staleness", "0", "--state", "none"], "--max-staleness 0"),
-            (["--ranks", "2", "--replicas", "--publish-every", "2", "--state", "none"], "--publish-every above 1"),
+            (["--ranks", "2", "--replicas", "--publish", "every=2", "--state", "none"], "--publish every above 1"),
             (["--ranks", "2", "--replicas", "--shard", "z3=2", "--state", "none", "--rank-slowness", "0"], "--shard z3=2")):
         if "mpi" in more and "mpi" not in subprocess.run([serve, "devices"], capture_output=True, text=True).stdout:
             continue

@@ -105,6 +105,45 @@ static void test_scores(void **state)
     hzp_trials_destroy(t);
 }
 
+/* What else is found about the version comes before the figures of its requests, or instead. */
+static void test_measured(void **state)
+{
+    struct hzp_wake wake;
+    hzp_wake_init(&wake);
+    for (double share = 0; share < 0.5; share += 0.25) {
+        struct hzp_trials_config config = bounds;
+        config.share = share;
+        config.measured = true;
+        struct hzp_trials *t = hzp_trials_create(&config);
+        assert_true(share > 0 || !hzp_trials_draws(t, 7));
+        hzp_trials_set_wake(t, &wake);
+        assert_true(hzp_wake_wait(&wake, 0));
+        for (uint64_t id = 7; id < 10; id++) {
+            hzp_trials_begin(t, id, 6, 0);
+            assert_true(hzp_wake_wait(&wake, 0));
+            hzp_trials_found(t, id - 1, true, "another");
+            assert_int_equal(hzp_trials_verdict(t, 0), HZP_VERDICT_NONE);
+            hzp_trials_found(t, id, id != 8, "found");
+            bool waits = share > 0 && id != 8; /* for requests */
+            if (waits) {
+                assert_int_equal(hzp_trials_verdict(t, 0), HZP_VERDICT_NONE);
+                for (int i = 0; i < 2; i++) {
+                    note(t, id, false, 1, -1);
+                    note(t, id, true, 1, -1);
+                }
+            }
+            enum hzp_verdict verdict = id == 8 ? HZP_VERDICT_DROP : HZP_VERDICT_PROMOTE;
+            assert_int_equal(hzp_trials_verdict(t, 0), verdict);
+            hzp_trials_end(t, id == 8 ? HZP_TRIAL_DROPPED : HZP_TRIAL_PROMOTED, NULL);
+            if (!waits)
+                assert_string_equal(newest(t).reason, "found");
+        }
+        hzp_trials_set_wake(t, NULL);
+        hzp_trials_destroy(t);
+    }
+    hzp_wake_fini(&wake);
+}
+
 /* Keys that differ in few bits are drawn in the share that was asked for. */
 static void test_share(void **state)
 {
@@ -422,11 +461,12 @@ static void test_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdict),   cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_share),     cmocka_unit_test(test_promoted),
-        cmocka_unit_test(test_dropped),   cmocka_unit_test(test_held),
-        cmocka_unit_test(test_withdrawn), cmocka_unit_test(test_run_ahead),
-        cmocka_unit_test(test_late_drop), cmocka_unit_test(test_time),
+        cmocka_unit_test(test_verdict),   cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_scores),    cmocka_unit_test(test_share),
+        cmocka_unit_test(test_promoted),  cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_held),      cmocka_unit_test(test_withdrawn),
+        cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_late_drop),
+        cmocka_unit_test(test_time),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
 }

@@ -100,6 +100,13 @@ bool hzp_trainer_listens(const struct hzp_trainer *t)
     return !t->learner->tail && states[t->stage].listens;
 }
 
+/* A group of lessons has begun in the draft that is not to be ended. */
+static bool withdraws(const struct hzp_trainer *t)
+{
+    return hzp_trainer_by_lesson(t) && t->learner->unpublished &&
+           (t->suspend || atomic_load(&t->finishing));
+}
+
 /* Training is paused, and the state does not go on.  What other ranks take part in goes on to its
  * end if learning is to be suspended. */
 static bool stands_still(const struct hzp_trainer *t)
@@ -107,7 +114,7 @@ static bool stands_still(const struct hzp_trainer *t)
     enum when_paused paused = states[t->stage].paused;
     bool awaited = t->suspend || t->freeze || hzp_trainer_parting(t);
     bool goes_on = paused == GOES_ON || (paused == GOES_ON_IF_AWAITED && awaited) ||
-                   (t->learner->collectives && t->suspend);
+                   (t->learner->collectives && t->suspend) || withdraws(t);
     return atomic_load(&t->paused) && !goes_on;
 }
 
@@ -122,8 +129,14 @@ static bool may_begin(struct hzp_trainer *t)
 
 static enum turned turn_idle(struct hzp_trainer *t)
 {
-    bool begin = may_begin(t);
-    if (t->learner->unpublished && (!begin || t->freeze))
+    bool begin = may_begin(t), by_lesson = hzp_trainer_by_lesson(t);
+    if (by_lesson && hzp_sample_queue_group(t->config.queue).ended)
+        return FLUSH;
+    if (withdraws(t)) {
+        hzp_trainer_withdraw(t);
+        return OFFER_CHAIN;
+    }
+    if (t->learner->unpublished && !by_lesson && (!begin || t->freeze))
         return FLUSH;
     if (!begin)
         return OFFER_NONE;
@@ -250,7 +263,8 @@ static bool bound_lowered(struct hzp_trainer *t)
 {
     const struct hzp_learner *l = t->learner;
     bool writes = t->stage == HZP_TRAINER_UPDATE || l->tail;
-    return l->unpublished && !writes && hzp_trainer_over_bound(t, l->unpublished);
+    return l->unpublished && !writes && !hzp_trainer_by_lesson(t) &&
+           hzp_trainer_over_bound(t, l->unpublished);
 }
 
 /* Offers a slice of the learner's chain.  True: it has items, or the chain has ended because other
@@ -334,7 +348,9 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         t->stage = HZP_TRAINER_BROKEN;
         return;
     }
-    if (t->flush) {
+    if (t->flush && hzp_trainer_by_lesson(t)) {
+        hzp_trainer_judge(t, step);
+    } else if (t->flush) {
         hzp_trainer_publish(t, step);
         if (t->stage != HZP_TRAINER_IDLE) /* micro-batches go on with the same weights */
             hzp_learner_hold(t->learner);
@@ -365,6 +381,8 @@ static bool busy(struct hzp_source *source)
     if (t->stage == HZP_TRAINER_BROKEN)
         return false;
     if (is == BUSY || t->holds_end)
+        return true;
+    if (withdraws(t))
         return true;
     return !atomic_load(&t->paused) && (is == BUSY_UNLESS_PAUSED || t->learner->unpublished);
 }

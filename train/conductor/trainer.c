@@ -21,7 +21,8 @@ static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
                                               .half_rows = c->half_rows ? c->half_rows : 128,
                                               .ride_rows = c->ride_rows,
                                               .rides = true,
-                                              .undoes = c->gate || c->trials,
+                                              .undoes = c->gate || c->trials ||
+                                                        hzp_sample_queue_by_lesson(c->queue),
                                               .unprepared = c->prepare_behind};
     return hzp_learner_create(&config, &t->learner, reterr);
 }
@@ -36,6 +37,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
                         "a gate evaluates whole weights on rank 0: use --shard z3=1");
     HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     HZP_ASSERT(!config->gate || config->recipe.publish_every == 1);
+    HZP_ASSERT(!hzp_sample_queue_by_lesson(config->queue) ||
+               (!config->link && config->recipe.publish_every == 1));
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
     hzp_conductor_init(t);

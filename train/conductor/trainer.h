@@ -19,6 +19,13 @@
  * hzp_trainer_suspend) it is withdrawn: the same, but its samples are drawn again later.  No
  * checkpoint can be made of the state meanwhile, so none contains a trial.
  *
+ * Where the queue draws by lesson (sample_queue.h) updates collect in the draft until their group
+ * of lessons has had all its passes; then gate and trial judge the group, against the version
+ * before it.  Moments and residuals are copied before its first update, so a group that is rejected
+ * leaves no trace but its marks.  One that a stop or a suspension interrupts is undone in the same
+ * way, and learned again later.  Its updates count as finished when it is published; a freeze waits
+ * for that.
+ *
  * With prepare_behind a stage comes before: its slices zero the memory, also while no sample
  * waits, and a checkpoint's moments and residuals are read meanwhile (hzp_trainer_load_rest).
  *

@@ -22,6 +22,7 @@ static void gate_begin(struct hzp_trainer *t)
 
 static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, bool refused)
 {
+    struct hzp_sample_group judged = hzp_trainer_judged(t);
     t->now.gate_before = f->before;
     t->now.gate_after = f->after;
     t->now.gate_tag = f->tag;
@@ -34,8 +35,8 @@ static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, b
     if (refused) {
         s->gate_rejected++;
         s->rejection.optimizer_step = t->now.optimizer_step;
-        s->rejection.first_sequence = t->now.first_sequence;
-        s->rejection.last_sequence = t->now.last_sequence;
+        s->rejection.first_sequence = judged.first;
+        s->rejection.last_sequence = judged.last;
         s->rejection.unix_ms = hzp_unix_ms();
         s->rejection.tag = f->tag;
         s->rejection.before = f->was;

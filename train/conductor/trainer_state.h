@@ -60,11 +60,18 @@ struct hzp_trainer {
     uint64_t tail_step;
     bool publishes; /* the current update will be published when it ends */
     int64_t draws;
+    /* Where updates are published lesson by lesson (hzp_sample_queue_by_lesson): what the group in
+     * the draft adds to these numbers when it is published. */
+    struct {
+        int64_t draws;
+        uint64_t updates, learned_tokens;
+    } group_of;
     double nadam_product; /* for hzp_recipe_nadam, with nadam_done */
     int64_t nadam_done;
     int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
     int32_t failures;    /* consecutive failures on the current samples */
     int32_t failed_told; /* how many of the queue's failed samples the store was told */
+    int32_t rejected_told;
     const int64_t *failed_before; /* [failed_before_count] samples, in earlier runs */
     int64_t failed_before_count;
     struct hzp_update_report now; /* the current update's */
@@ -138,6 +145,15 @@ int hzp_trainer_turn_ranks(struct hzp_trainer *t);
  * be learned, and it counts as done. */
 bool hzp_trainer_begin_draw(struct hzp_trainer *t);
 
+/* True: updates collect in the draft until the group of lessons that they belong to has had all
+ * its passes, and count as finished when it is published. */
+bool hzp_trainer_by_lesson(const struct hzp_trainer *t);
+/* The samples that are judged with the draft: those of the update, or by lesson of the group. */
+struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t);
+/* By lesson: the group has ended.  Begins the first check of its draft. */
+void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step);
+/* By lesson: begins to undo the group, which is learned again later. */
+void hzp_trainer_withdraw(struct hzp_trainer *t);
 /* True: with this many unpublished updates the server would exceed the staleness bound. */
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
 /* True: the update's chain is built.  False: it must wait; *ret_flush: wait until deliver() has
@@ -148,7 +164,7 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step);
 void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 /* Builds the chain of an undo. */
 void hzp_trainer_begin_undo(struct hzp_trainer *t);
-/* The update counts, and its draft is published now or later. */
+/* The update counts, and its draft is published now or later; by lesson: the group does. */
 void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step);
 /* The update has ended, whatever became of it. */
 void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step);
@@ -205,7 +221,7 @@ void hzp_trainer_close_group(struct hzp_trainer *t);
  * the state is still being read, or could not be, and the trainer has stopped. */
 bool hzp_trainer_prepare_next(struct hzp_trainer *t);
 
-/* Tells the store which samples have been given up, before a version covers them. */
+/* Tells the store which samples have been given up or rejected, before a version covers them. */
 void hzp_trainer_note_unlearned(struct hzp_trainer *t);
 
 /* --- trainer_checks.c ------------------------------------------------------------------------- */

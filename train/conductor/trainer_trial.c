@@ -29,18 +29,24 @@ void hzp_trainer_trial_begin(struct hzp_trainer *t)
     struct hzp_version_record *record = &t->learner->draft->record;
     hzp_trainer_note_unlearned(t);
     hzp_trainer_fill_record(t, record);
-    record->optimizer_step = t->learner->optimizer_step + 1;
-    record->loss = t->weight_sum > 0 ? t->loss_sum / t->weight_sum : NAN;
     record->learned_through = hzp_sample_queue_foresee(t->config.queue);
-    hzp_trainer_add_learned(t, &record->learned);
+    record->learned = t->learned;
+    if (hzp_trainer_by_lesson(t)) { /* its updates count in the draft already */
+        record->optimizer_step = t->learner->optimizer_step;
+        record->loss = t->version_loss_sum / t->version_weight_sum;
+    } else {
+        record->optimizer_step = t->learner->optimizer_step + 1;
+        record->loss = t->weight_sum > 0 ? t->loss_sum / t->weight_sum : NAN;
+        hzp_trainer_add_learned(t, &record->learned);
+    }
     t->learner->draft->fp8_made =
         true; /* by the last items of the update's chain, which has ended */
     hzp_weights_begin_trial(w, t->learner->draft);
+    struct hzp_sample_group judged = hzp_trainer_judged(t);
     hzp_log(HZP_LOG_INFO, "train",
             "trial begins version=%" PRIu64 " parent=%" PRIu64 " optimizer_step=%" PRId64
             " sequence=%" PRId64 "..%" PRId64,
-            record->id, record->parent, record->optimizer_step, t->now.first_sequence,
-            t->now.last_sequence);
+            record->id, record->parent, record->optimizer_step, judged.first, judged.last);
     hzp_trials_begin(t->config.trials, record->id, record->parent,
                      hzp_device_now_ns(t->config.model->dev));
     t->stage = HZP_TRAINER_TRIAL;

@@ -32,6 +32,12 @@ static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 
 /* --- Drawing ---------------------------------------------------------------------------------- */
 
+static void count_draw(struct hzp_trainer *t)
+{
+    t->draws++;
+    t->group_of.draws++;
+}
+
 /* t->now is that of the samples in t->draw from here on. */
 static void begin_report(struct hzp_trainer *t)
 {
@@ -79,7 +85,7 @@ bool hzp_trainer_begin_draw(struct hzp_trainer *t)
          * the draw counts as done. */
         t->learned_through = hzp_sample_queue_done(t->config.queue);
         hzp_trainer_note_unlearned(t); /* nothing may be published for long */
-        t->draws++;
+        count_draw(t);
         return false;
     }
     hzp_trainer_tell_deal(t);
@@ -106,6 +112,11 @@ static bool draw_ahead(struct hzp_trainer *t)
 }
 
 /* --- Beginning -------------------------------------------------------------------------------- */
+
+bool hzp_trainer_by_lesson(const struct hzp_trainer *t)
+{
+    return hzp_sample_queue_by_lesson(t->config.queue);
+}
 
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished)
 {
@@ -138,15 +149,17 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
 {
     struct hzp_weights *w = t->config.model->weights;
     struct hzp_learner *l = t->learner;
+    bool by_lesson = hzp_trainer_by_lesson(t), begun = by_lesson && l->unpublished;
     if (l->tail || !hzp_trainer_may_tell(t))
         return false;
-    if (t->freeze) {
+    if (t->freeze && !begun) {
         *ret_flush = l->unpublished > 0;
         return false;
     }
-    t->publishes =
-        l->unpublished + 1 >= t->config.recipe.publish_every || !hzp_weights_may_update(w, false);
-    if (hzp_trainer_over_bound(t, l->unpublished) || !hzp_weights_may_update(w, t->publishes)) {
+    t->publishes = by_lesson || l->unpublished + 1 >= t->config.recipe.publish_every ||
+                   !hzp_weights_may_update(w, false);
+    if ((!by_lesson && hzp_trainer_over_bound(t, l->unpublished)) ||
+        !hzp_weights_may_update(w, t->publishes)) {
         *ret_flush = l->unpublished > 0;
         set_waiting(t, true, false);
         return false;
@@ -157,7 +170,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     }
     set_waiting(t, false, false);
     const struct hzp_work work = {.kind = HZP_WORK_UPDATE,
-                                  .saves = hzp_trainer_checks(t),
+                                  .saves = by_lesson ? !begun : hzp_trainer_checks(t),
                                   .optimizer_step = l->optimizer_step + 1,
                                   .hyper = hyper_of(t)};
     t->now.lr = work.hyper.lr;
@@ -181,6 +194,12 @@ void hzp_trainer_note_unlearned(struct hzp_trainer *t)
         for (int32_t i = 0; i < n; i++)
             hzp_weights_add_unlearned(t->config.model->weights, number[i]);
         t->failed_told += n;
+    } while (n);
+    do {
+        n = hzp_sample_queue_rejected(t->config.queue, t->rejected_told, number, HZP_COUNT(number));
+        for (int32_t i = 0; i < n; i++)
+            hzp_weights_add_unlearned(t->config.model->weights, number[i]);
+        t->rejected_told += n;
     } while (n);
 }
 
@@ -262,7 +281,7 @@ static void undo_update(struct hzp_trainer *t, const struct hzp_update_result *r
     }
     t->now.dropped = true;
     t->failures = 0;
-    t->draws++;
+    count_draw(t);
     t->learned_through = hzp_sample_queue_give_up(t->config.queue);
     hzp_trainer_note_unlearned(t);
 }
@@ -276,13 +295,20 @@ static bool must_publish(struct hzp_trainer *t)
            (!next_begun(t) && !hzp_sample_queue_ready(t->config.queue));
 }
 
+/* Of a group of lessons, as of its publication. */
 static void count_update(struct hzp_trainer *t)
 {
+    bool open = hzp_trainer_by_lesson(t) && t->learner->unpublished;
+    t->group_of.updates += !t->now.skipped;
+    t->group_of.learned_tokens += t->now.skipped ? 0 : (uint64_t)t->now.learned_tokens;
     hzp_lock_take(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
-    s->optimizer_step = t->learner->optimizer_step;
-    s->draws = t->draws;
-    s->updates += !t->now.skipped;
+    if (!open) {
+        s->optimizer_step = t->learner->optimizer_step;
+        s->draws = t->draws;
+        s->updates += t->group_of.updates;
+        s->learned_tokens += t->group_of.learned_tokens;
+    }
     s->skipped += t->now.skipped && !t->now.rejected && !t->now.withdrawn;
     s->dropped += t->now.dropped;
     s->broken = t->now.broken;
@@ -291,26 +317,36 @@ static void count_update(struct hzp_trainer *t)
     s->grad_norm = t->now.grad_norm;
     s->ratios = t->now.ratios;
     s->lr = t->now.lr;
-    if (!t->now.skipped)
-        s->learned_tokens += (uint64_t)t->now.learned_tokens;
     hzp_lock_release(&t->lock);
+    if (!open)
+        memset(&t->group_of, 0, sizeof(t->group_of));
+}
+
+/* The draft has the update, and the queue counts its samples' pass. */
+static void take_update(struct hzp_trainer *t)
+{
+    hzp_learner_keep(t->learner);
+    count_draw(t);
+    t->failures = 0;
+    t->version_loss_sum += t->loss_sum;
+    t->version_weight_sum += t->weight_sum;
+    hzp_trainer_add_learned(t, &t->learned);
+    t->learned_through = hzp_sample_queue_done(t->config.queue);
 }
 
 void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
-    hzp_learner_keep(t->learner);
-    t->draws++;
-    t->failures = 0;
-    t->version_loss_sum += t->loss_sum;
-    t->version_weight_sum += t->weight_sum;
-    hzp_trainer_add_learned(t, &t->learned);
+    bool by_lesson = hzp_trainer_by_lesson(t);
+    if (by_lesson)
+        t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
+    else
+        take_update(t);
     if (t->gate)
         hzp_gate_accept(t->gate);
-    t->learned_through = hzp_sample_queue_done(t->config.queue);
     /* Publishing counts the update as finished in the same call, so no reader sees a staleness
      * above the bound. */
-    if (must_publish(t)) {
+    if (by_lesson || must_publish(t)) {
         hzp_trainer_publish(t, step);
         t->now.version = hzp_weights_current(w)->record.id;
     } else {
@@ -337,12 +373,69 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->now.divisor;
     t->now.ratios = t->learner->update_ratios;
-    if (hzp_learner_result(t->learner) == HZP_UPDATE_GOOD) {
+    bool good = hzp_learner_result(t->learner) == HZP_UPDATE_GOOD;
+    bool by_lesson = hzp_trainer_by_lesson(t);
+    if (good && !by_lesson) {
         hzp_trainer_check(t, step);
         return;
     }
-    undo_update(t, result);
-    hzp_trainer_close_update(t, step);
+    if (good)
+        take_update(t);
+    else
+        undo_update(t, result);
+    if (by_lesson && t->stage == HZP_TRAINER_UPDATE &&
+        hzp_sample_queue_group(t->config.queue).ended)
+        hzp_trainer_judge(t, step);
+    else
+        hzp_trainer_close_update(t, step);
+}
+
+/* --- Lessons ---------------------------------------------------------------------------------- */
+
+struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t)
+{
+    const struct hzp_update_report *now = &t->now;
+    if (hzp_trainer_by_lesson(t))
+        return hzp_sample_queue_group(t->config.queue);
+    return (struct hzp_sample_group){
+        .samples = now->samples, .first = now->first_sequence, .last = now->last_sequence};
+}
+
+void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
+{
+    if (t->learner->unpublished) {
+        hzp_trainer_check(t, step);
+        return;
+    }
+    /* Nothing of it could be learned. */
+    t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
+    hzp_trainer_note_unlearned(t);
+    if (t->stage == HZP_TRAINER_UPDATE)
+        hzp_trainer_close_update(t, step);
+}
+
+void hzp_trainer_withdraw(struct hzp_trainer *t)
+{
+    t->now.device_ns = 0;
+    t->now.dropped = false;
+    t->begin_ns = hzp_now_ns();
+    t->withdraws = true;
+    hzp_trainer_begin_undo(t);
+}
+
+/* The draft is given up, and with it all that its updates have changed. */
+static void forget_group(struct hzp_trainer *t)
+{
+    struct hzp_sample_group group = hzp_trainer_judged(t);
+    t->now.samples = group.samples;
+    t->now.first_sequence = group.first;
+    t->now.last_sequence = group.last;
+    t->learner->optimizer_step =
+        hzp_weights_current(t->config.model->weights)->record.optimizer_step;
+    t->draws -= t->group_of.draws;
+    memset(&t->group_of, 0, sizeof(t->group_of));
+    t->version_loss_sum = t->version_weight_sum = 0;
+    memset(&t->learned, 0, sizeof(t->learned));
 }
 
 void hzp_trainer_begin_undo(struct hzp_trainer *t)
@@ -355,12 +448,13 @@ void hzp_trainer_begin_undo(struct hzp_trainer *t)
 static void reject(struct hzp_trainer *t)
 {
     t->now.rejected = true;
-    t->draws++;
-    for (int32_t i = 0; i < t->draw->count; i++)
-        if (t->draw->sample[i]->sequence_number > 0)
-            hzp_weights_add_unlearned(t->config.model->weights,
-                                      t->draw->sample[i]->sequence_number);
-    t->learned_through = hzp_sample_queue_reject(t->config.queue);
+    if (hzp_trainer_by_lesson(t)) {
+        t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_REJECTED);
+    } else {
+        t->draws++;
+        t->learned_through = hzp_sample_queue_reject(t->config.queue);
+    }
+    hzp_trainer_note_unlearned(t);
 }
 
 void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
@@ -369,7 +463,11 @@ void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, ui
     t->now.skipped = true;
     t->now.withdrawn = t->withdraws;
     t->withdraws = false;
-    if (t->now.withdrawn)
+    if (hzp_trainer_by_lesson(t))
+        forget_group(t);
+    if (t->now.withdrawn && hzp_trainer_by_lesson(t))
+        hzp_sample_queue_judge(t->config.queue, HZP_GROUP_WITHDRAWN);
+    else if (t->now.withdrawn)
         hzp_sample_queue_undo(t->config.queue);
     else
         reject(t);

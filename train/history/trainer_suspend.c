@@ -25,6 +25,8 @@ static void give_up(struct hzp_trainer *t, uint64_t last_step)
             hzp_learner_drop_chain(l);
         t->stage = HZP_TRAINER_IDLE;
     }
+    if (t->stage == HZP_TRAINER_IDLE && hzp_trainer_by_lesson(t) && l->unpublished)
+        hzp_trainer_withdraw(t);
     if (t->stage == HZP_TRAINER_TRIAL)
         hzp_trainer_trial_withdraw(t, "other weights are to serve");
     if (t->stage == HZP_TRAINER_BROKEN) { /* maybe in the middle, when a rank was lost */
@@ -102,15 +104,7 @@ void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, 
     for (int32_t i = 0; i < count; i++)
         for (int64_t n = mark[i].first; n <= mark[i].last; n++)
             hzp_weights_add_unlearned(w, n);
-    int64_t number[64];
-    int32_t n, from = 0;
-    do {
-        n = hzp_sample_queue_rejected(t->config.queue, from, number, HZP_COUNT(number));
-        for (int32_t i = 0; i < n; i++)
-            hzp_weights_add_unlearned(w, number[i]);
-        from += n;
-    } while (n);
-    t->failed_told = 0;
+    t->failed_told = t->rejected_told = 0;
     hzp_trainer_note_unlearned(t);
 }
 
@@ -145,6 +139,7 @@ static void publish_older(struct hzp_trainer *t, struct hzp_trainer_older *older
         hzp_gate_forget(t->gate);
     t->version_loss_sum = t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
+    memset(&t->group_of, 0, sizeof(t->group_of));
     hzp_lock_take(&t->lock);
     t->stats.optimizer_step = n->optimizer_step;
     t->stats.draws = n->draws;

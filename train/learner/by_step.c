@@ -66,17 +66,16 @@ static int check_gather(const struct hzp_learner *l, const struct hzp_gather *g,
     return HZP_OK;
 }
 
-/* A gate looks at the newest update, and what that has changed was copied before. */
+/* A gate looks at the updates of the draft; what the first has changed was copied before it. */
 static int check_gate(const struct hzp_learner *l, const struct hzp_work *work,
                       struct hzp_err_text *reterr)
 {
     bool update = work->kind == HZP_WORK_UPDATE;
     if (!l->config.undoes && (!update || work->saves))
         return hzp_fail(reterr, HZP_EINVAL, "rank 0 has --gate, this rank has not");
-    if (!update && l->unpublished != 1)
+    if (!update && !l->unpublished)
         return hzp_fail(reterr, HZP_EINVAL,
-                        "rank 0's gate looks at an update, this rank has %d that are not published",
-                        l->unpublished);
+                        "rank 0's gate looks at an update, this rank has none in its draft");
     return HZP_OK;
 }
 

@@ -584,8 +584,10 @@ static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, in
         HZP_TRY(hzp_sample_log_put_lesson(log, first, first + count - 1, key ? key->session : NULL,
                                           reterr));
     HZP_TRY(hzp_sample_log_exec(log, "COMMIT", "committing samples", reterr));
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < count; i++) {
         sample[i]->sequence_number = first + i;
+        sample[i]->lesson = first;
+    }
     log->last += count;
     *ret_first = first;
     return HZP_OK;
@@ -706,6 +708,8 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
     if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
         r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
     sqlite3_reset(s);
+    if (r >= 0)
+        r = hzp_sample_log_find_lessons(log, ret, n, reterr);
     hzp_lock_release(&log->lock);
     if (r >= 0)
         return n;

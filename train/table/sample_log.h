@@ -21,6 +21,7 @@ struct hzp_sample {
     int32_t count;
     int32_t passes; /* those that the log's newest checkpoint contains; 0: of a new sample */
     bool learned;   /* from one of them at least: it was not given up in all */
+    int64_t lesson; /* the first sample that was committed with it, as read from the log */
     int32_t *token; /* [count], owned */
     float *weight;  /* [count] how much a token's loss counts, finite, not 0; NULL: each 1 */
     struct hzp_row_loss *how; /* [count] the loss of a token; NULL: cross-entropy */
@@ -196,6 +197,9 @@ int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_
 /* HZP_ENOENT: there is no such lesson. */
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr);
+/* Sets the note `name`N of each lesson of samples first .. last, where N is its first sample. */
+int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
+                                int64_t last, const char *value, struct hzp_err_text *reterr);
 /* The samples first .. last that still have their tokens, whatever marks they have; at most max.
  * The caller owns them.  Returns their number. */
 int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,

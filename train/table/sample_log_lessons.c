@@ -25,6 +25,38 @@ int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t
                                : hzp_sample_log_fail_code(log, code, "adding a lesson", reterr);
 }
 
+int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *const *sample,
+                                int32_t count, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT first FROM lessons ORDER BY id DESC"; /* their order, too */
+    sqlite3_stmt *s;
+    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
+    if (code != SQLITE_OK)
+        return hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+    while (count > 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        int64_t first = sqlite3_column_int64(s, 0);
+        for (; count > 0 && sample[count - 1]->sequence_number >= first; count--)
+            sample[count - 1]->lesson = first;
+    }
+    sqlite3_finalize(s);
+    return code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE
+               ? HZP_OK
+               : hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+}
+
+int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
+                                int64_t last, const char *value, struct hzp_err_text *reterr)
+{
+    char *sql = sqlite3_mprintf("INSERT OR REPLACE INTO meta SELECT %Q || first, %Q FROM lessons"
+                                " WHERE last >= %lld AND first <= %lld",
+                                name, value, (long long)first, (long long)last);
+    hzp_lock_take(&log->lock);
+    int r = sql ? hzp_sample_log_exec(log, sql, "adding a note", reterr) : HZP_ENOMEM;
+    hzp_lock_release(&log->lock);
+    sqlite3_free(sql);
+    return r;
+}
+
 /* Lessons with ids in [from, below), newest first; the lock is held. */
 static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t below, int32_t max,
                             struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)

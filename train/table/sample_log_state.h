@@ -88,6 +88,9 @@ int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int
 /* Under lock, in a transaction: samples first .. last are a lesson. */
 int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
                               const char *session, struct hzp_err_text *reterr);
+/* Under lock: sets the lessons of samples, which are in the order of their numbers. */
+int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *const *sample,
+                                int32_t count, struct hzp_err_text *reterr);
 
 /* The sample in the current row of sequence_number, count, data, checksum; the caller's.
  * HZP_EFORMAT: it is damaged. */

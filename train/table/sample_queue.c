@@ -11,66 +11,11 @@
  * A drawn sample is in no other list, so an update cannot contain it twice.  What is drawn for the
  * update after the drawn one is in a list of its own, `ahead`, which becomes `drawn` when the drawn
  * one is done. */
-#include "train/table/sample_queue.h"
+#include "train/table/sample_queue_state.h"
 
 #include "base/arena.h"
-#include "base/thread.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-struct entry {
-    struct hzp_sample *sample;
-    int32_t left;      /* passes left */
-    bool learned;      /* in one of them at least */
-    uint64_t since_ns; /* when hzp_sample_queue_age first saw it; 0: not yet */
-};
-
-struct list {
-    struct entry *entry;
-    int32_t head, count, room; /* entries [head, head + count) */
-};
-
-struct numbers {
-    int64_t *number;
-    int32_t count, room;
-};
-
-/* Replay samples of one draw, as indices. */
-struct replay_draw {
-    int32_t *index; /* [replays] */
-    int32_t count;
-};
-
-struct hzp_sample_queue {
-    /* fixed after create (replay: before the engine starts) */
-    struct hzp_sample_queue_config config;
-    struct entry *replay;
-    int32_t replays;
-    /* under lock */
-    struct hzp_lock lock;
-    struct list waiting, next;
-    int32_t samples; /* held and reserved; replay samples do not count */
-    int64_t tokens;
-    double work;            /* tokens times passes left, of all samples held */
-    int64_t pushed_through; /* largest sequence number ever pushed; <= 0: none */
-    int64_t learned_through;
-    int64_t touched_through; /* largest number that has had a pass */
-    bool redraw;             /* the next draw returns the drawn samples again */
-    bool ahead_undone;       /* the same of those drawn ahead */
-    /* engine thread only */
-    struct list drawn, ahead;
-    struct entry *gone; /* finished, but borrowed by the caller until the next draw */
-    int32_t gones, gones_room;
-    struct numbers failed;   /* samples that left without having been learned */
-    struct numbers rejected; /* those that the gate refused */
-    uint64_t rounds;         /* number of orders shuffled so far */
-    int32_t *replay_order;   /* [replays] */
-    int32_t replay_at;
-    struct replay_draw replay_drawn, replay_ahead;
-    uint64_t replay_rounds;
-    double replay_debt; /* replay tokens still owed to reach replay_ratio */
-};
 
 static uint64_t mix(uint64_t x)
 {
@@ -87,31 +32,6 @@ static int32_t random_below(uint64_t seed, uint64_t round, int32_t i, int32_t bo
 {
     uint64_t word = mix(mix(mix(seed) + round) + (uint64_t)i);
     return (int32_t)((word >> 32) * (uint64_t)bound >> 32);
-}
-
-/* --- Lists ------------------------------------------------------------------------------------ */
-
-static void list_push(struct list *list, struct entry entry)
-{
-    if (list->head + list->count == list->room) {
-        if (list->head > list->room / 2) {
-            memmove(list->entry, list->entry + list->head,
-                    (size_t)list->count * sizeof(*list->entry));
-            list->head = 0;
-        } else {
-            list->room = HZP_MAX(64, 2 * list->room);
-            list->entry = hzp_xrealloc(list->entry, (size_t)list->room * sizeof(*list->entry));
-        }
-    }
-    list->entry[list->head + list->count++] = entry;
-}
-
-static struct entry list_pop(struct list *list)
-{
-    struct entry entry = list->entry[list->head];
-    list->count--;
-    list->head = list->count ? list->head + 1 : 0;
-    return entry;
 }
 
 static void list_free(struct list *list)
@@ -158,6 +78,8 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
     list_free(&q->next);
     list_free(&q->drawn);
     list_free(&q->ahead);
+    list_free(&q->later);
+    list_free(&q->kept);
     for (int32_t i = 0; i < q->replays; i++)
         hzp_sample_destroy(q->replay[i].sample);
     free(q->replay);
@@ -204,7 +126,12 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
         q->pushed_through = sample->sequence_number;
     struct entry entry = {
         .sample = sample, .left = q->config.passes - sample->passes, .learned = sample->learned};
-    list_push(q->config.shuffle || sample->passes ? &q->next : &q->waiting, entry);
+    entry.left_then = entry.left;
+    entry.learned_then = entry.learned;
+    list_push(q->config.by_lesson                   ? &q->later
+              : q->config.shuffle || sample->passes ? &q->next
+                                                    : &q->waiting,
+              entry);
     q->work += (double)entry.left * sample->count;
 }
 
@@ -282,7 +209,8 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
     now_ns = HZP_MAX(now_ns, 1);
     hzp_lock_take(&q->lock);
     const uint64_t since[] = {stamp(&q->waiting, now_ns), stamp(&q->next, now_ns),
-                              stamp(&q->drawn, now_ns), stamp(&q->ahead, now_ns)};
+                              stamp(&q->drawn, now_ns),   stamp(&q->ahead, now_ns),
+                              stamp(&q->later, now_ns),   stamp(&q->kept, now_ns)};
     uint64_t oldest = since[0];
     for (int i = 1; i < HZP_COUNT(since); i++)
         oldest = HZP_MIN(oldest, since[i]);
@@ -293,7 +221,8 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
 {
     hzp_lock_take(&q->lock);
-    bool ready = q->redraw || q->ahead_undone || q->waiting.count || q->next.count;
+    bool ready =
+        q->redraw || q->ahead_undone || q->waiting.count || q->next.count || q->later.count;
     hzp_lock_release(&q->lock);
     return ready;
 }
@@ -321,6 +250,8 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max, struct l
     int32_t n = 0;
     int64_t tokens = 0;
     hzp_lock_take(&q->lock);
+    if (q->config.by_lesson && !q->waiting.count && !q->next.count)
+        hzp_sample_queue_begin_group(q, tokens_max);
     while (n < max) {
         if (!q->waiting.count && q->next.count && !(n && q->config.shuffle))
             begin_round(q); /* an epoch's last update stays short; a stream's continues with the
@@ -339,6 +270,15 @@ static int32_t draw_new(struct hzp_sample_queue *q, int64_t tokens_max, struct l
     return n;
 }
 
+void hzp_sample_queue_shuffle_replay(struct hzp_sample_queue *q, uint64_t round)
+{
+    for (int32_t i = 0; i < q->replays; i++) {
+        int32_t j = random_below(q->config.seed, 2 * round + 1, i, i + 1);
+        q->replay_order[i] = q->replay_order[j];
+        q->replay_order[j] = i;
+    }
+}
+
 /* Draws replay samples in a random order, each once before any is repeated. */
 static void draw_replay(struct hzp_sample_queue *q, struct replay_draw *ret, int32_t room)
 {
@@ -348,12 +288,7 @@ static void draw_replay(struct hzp_sample_queue *q, struct replay_draw *ret, int
         if (q->replay_at == q->replays) {
             if (ret->count)
                 break; /* a new order could repeat a sample of this update */
-            uint64_t round = q->replay_rounds++;
-            for (int32_t i = 0; i < q->replays; i++) {
-                int32_t j = random_below(q->config.seed, 2 * round + 1, i, i + 1);
-                q->replay_order[i] = q->replay_order[j];
-                q->replay_order[j] = i;
-            }
+            hzp_sample_queue_shuffle_replay(q, q->replay_rounds++);
             q->replay_at = 0;
         }
         int32_t index = q->replay_order[q->replay_at++];
@@ -437,7 +372,7 @@ int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_m
 static int64_t find_learned_through(const struct hzp_sample_queue *q)
 {
     int64_t through = q->pushed_through;
-    const struct list *lists[] = {&q->waiting, &q->next, &q->ahead};
+    const struct list *lists[] = {&q->waiting, &q->next, &q->ahead, &q->later};
     for (int i = 0; i < HZP_COUNT(lists); i++)
         for (int32_t j = 0; j < lists[i]->count; j++) {
             int64_t number = lists[i]->entry[lists[i]->head + j].sample->sequence_number;
@@ -455,15 +390,17 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
     struct hzp_passes *each = hzp_xcalloc((size_t)count + 1, sizeof(*each));
     for (int64_t i = 0; i < count; i++)
         each[i] = (struct hzp_passes){after + i + 1, after + i + 1, q->config.passes, true};
-    const struct list *lists[] = {&q->waiting, &q->next, &q->drawn, &q->ahead};
+    const struct list *lists[] = {&q->waiting, &q->next, &q->drawn, &q->ahead, &q->later, &q->kept};
     for (int i = 0; i < HZP_COUNT(lists); i++)
         for (int32_t j = 0; j < lists[i]->count; j++) {
             const struct entry *entry = &lists[i]->entry[lists[i]->head + j];
             int64_t at = entry->sample->sequence_number - after - 1;
             if (entry->sample->sequence_number <= 0 || at < 0)
                 continue;
-            each[at].done = q->config.passes - entry->left;
-            each[at].learned = entry->learned;
+            /* no published version has a part of a group */
+            bool then = q->config.by_lesson;
+            each[at].done = q->config.passes - (then ? entry->left_then : entry->left);
+            each[at].learned = then ? entry->learned_then : entry->learned;
         }
     hzp_lock_release(&q->lock);
     int32_t n = 0;
@@ -495,10 +432,8 @@ static void note_failed(struct hzp_sample_queue *q, int64_t number)
     note(&q->failed, number);
 }
 
-enum result { LEARNED, GIVEN_UP, REJECTED };
-
-/* The entry leaves; its sample stays until the next draw. */
-static void leave(struct hzp_sample_queue *q, const struct entry *entry, enum result result)
+void hzp_sample_queue_leave(struct hzp_sample_queue *q, const struct entry *entry,
+                            enum result result)
 {
     int64_t number = entry->sample->sequence_number;
     q->samples--;
@@ -527,6 +462,12 @@ static void promote(struct hzp_sample_queue *q)
     q->ahead_undone = false;
 }
 
+void hzp_sample_queue_advance(struct hzp_sample_queue *q)
+{
+    int64_t through = find_learned_through(q);
+    q->learned_through = HZP_MAX(q->learned_through, through > 0 ? through : -1);
+}
+
 static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
 {
     hzp_assert_engine_thread();
@@ -535,19 +476,22 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
         entry.learned |= result == LEARNED;
-        q->touched_through = HZP_MAX(q->touched_through, entry.sample->sequence_number);
+        if (!q->config.by_lesson)
+            q->touched_through = HZP_MAX(q->touched_through, entry.sample->sequence_number);
         q->work -= (double)entry.sample->count * (result == REJECTED ? entry.left : 1);
         if (--entry.left > 0 && result != REJECTED) {
             list_push(&q->next, entry);
             continue;
         }
+        if (q->config.by_lesson) {
+            list_push(&q->kept, entry);
+            continue;
+        }
         left = left || entry.sample->sequence_number > 0;
-        leave(q, &entry, result);
+        hzp_sample_queue_leave(q, &entry, result);
     }
-    if (left) {
-        int64_t through = find_learned_through(q);
-        q->learned_through = HZP_MAX(q->learned_through, through > 0 ? through : -1);
-    }
+    if (left)
+        hzp_sample_queue_advance(q);
     int64_t r = q->learned_through;
     promote(q);
     hzp_lock_release(&q->lock);
@@ -557,8 +501,8 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
 int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q)
 {
     hzp_assert_engine_thread();
-    bool left = false;
     hzp_lock_take(&q->lock);
+    bool left = q->kept.count > 0;
     int64_t through = find_learned_through(q);
     for (int32_t i = 0; i < q->drawn.count; i++) {
         const struct entry *entry = &q->drawn.entry[q->drawn.head + i];
@@ -644,7 +588,8 @@ static int32_t drop(struct hzp_sample_queue *q, struct list *list, int64_t first
 static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
 {
     int32_t dropped = drop(q, &q->waiting, first, last) + drop(q, &q->next, first, last) +
-                      drop(q, &q->drawn, first, last) + drop(q, &q->ahead, first, last);
+                      drop(q, &q->drawn, first, last) + drop(q, &q->ahead, first, last) +
+                      drop(q, &q->later, first, last) + drop(q, &q->kept, first, last);
     q->redraw = q->redraw && q->drawn.count;
     q->ahead_undone = q->ahead_undone && q->ahead.count;
     return dropped;

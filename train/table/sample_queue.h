@@ -24,6 +24,7 @@ struct hzp_sample_queue_config {
     double replay_ratio; /* replay tokens per token of new samples; 0: none */
     bool shuffle;        /* offline epochs: a new random order in every pass; no update spans two
                           * passes */
+    bool by_lesson;      /* samples of the log are drawn in groups of lessons: see below */
     uint64_t seed;
     int64_t learned_through; /* already covered by the resumed checkpoint; <= 0: nothing */
 };
@@ -106,6 +107,25 @@ int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q);
 /* Thread: any.  As hzp_sample_queue_failed, of the rejected ones. */
 int32_t hzp_sample_queue_rejected(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
                                   int32_t max);
+
+/* --- Groups (config.by_lesson): sample_queue_group.c --------------------------------------------
+ * A group is the oldest lesson that waits (hzp_sample.lesson), and those behind it as long as all
+ * of it fits into one update.  A draw that finds no group begins one; until a verdict about it only
+ * its samples are drawn, and none of them leaves.  In this mode nothing is drawn ahead, and every
+ * sample is one of the log. */
+
+/* Thread: any. */
+bool hzp_sample_queue_by_lesson(const struct hzp_sample_queue *q);
+struct hzp_sample_group {
+    int32_t samples;
+    int64_t first, last; /* their smallest and largest number; 0: there is none */
+    bool ended;          /* all of them have had all their passes: a verdict is due */
+};
+struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q);
+/* Accepted: the group has ended, and its samples leave.  Rejected: they leave, whatever passes they
+ * had left.  Withdrawn: it has never begun, and is the first again.  Returns what done does. */
+enum hzp_group_verdict { HZP_GROUP_ACCEPTED, HZP_GROUP_REJECTED, HZP_GROUP_WITHDRAWN };
+int64_t hzp_sample_queue_judge(struct hzp_sample_queue *q, enum hzp_group_verdict verdict);
 
 /* --- While nothing is drawn, and nothing will be (hzp_trainer_suspended): any thread ---------- */
 

@@ -7,6 +7,7 @@
 #include "api/http/routes/taught.h"
 #include "api/http/wire/target.h"
 #include "api/learn/audit.h"
+#include "api/learn/lessons.h"
 #include "api/learn/outlook.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
@@ -113,6 +114,7 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
     json_t *effect = hzp_effects_found(x->server->engine->effects, first);
     json_object_set_new(json, "effect", effect ? effect : json_null());
     json_object_set_new(json, "warnings", warnings);
+    json_object_set_new(json, "reason", hzp_state_reason(x->server->engine->state, first, last));
     if (add_failed(x->server->engine, first, last, json) +
             add_all_marked(x->server->engine, first, last, json) >
         0)

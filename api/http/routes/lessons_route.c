@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/lessons[?limit=&before=]   what was taught, newest first, and what became of it
+ * GET /v1/lessons/N                  one lesson, with its texts
  * POST /v1/undo                      takes the newest lesson back
  *      {"lesson": N}                 that one
  *      {"lesson": N, "redo": true}   teaches it once more
@@ -12,26 +13,36 @@
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
 #include "api/learn/lessons.h"
+#include "base/arena.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { LIMIT_DEFAULT = 20, LIMIT_MAX = 100 };
+enum {
+    LIMIT_DEFAULT = 20,
+    LIMIT_MAX = 100,
+    TEXTS_MAX = 64,     /* examples of a lesson that are shown */
+    TEXT_TOKENS = 4096, /* of each */
+    VERSIONS_MAX = 4096
+};
 
 static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
-    enum hzp_lesson_state status =
-        hzp_lesson_state(x->server->engine->state, lesson, stats.learned_through);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o?}", "object", "lesson", "id",
-                     (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
+    struct hzp_state *s = x->server->engine->state;
+    enum hzp_lesson_state status = hzp_lesson_state(s, lesson, stats.learned_through);
+    bool rejected = status == HZP_LESSON_REJECTED;
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o, s:o?}", "object", "lesson",
+                     "id", (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
                      (json_int_t)lesson->last, "examples",
                      (json_int_t)(lesson->last - lesson->first + 1), "taught_unix_ms",
                      lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
                      "session", lesson->session[0] ? json_string(lesson->session) : json_null(),
-                     "state", hzp_lesson_state_name(status), "effect",
-                     hzp_state_effect(x->server->engine->state, lesson->first));
+                     "state", hzp_lesson_state_name(status), "reason",
+                     rejected ? hzp_state_reason(s, lesson->first, lesson->last) : json_null(),
+                     "effect", hzp_state_effect(s, lesson->first));
 }
 
 /* A whole number from 1 to max in the query; absent: *ret stays. */
@@ -72,6 +83,98 @@ enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
         x, MHD_HTTP_OK,
         json_pack("{s:s, s:o, s:b}", "object", "list", "data", list, "has_more", r > limit));
 }
+
+/* ---- one lesson ---- */
+
+/* [{"text", "learned"}, ..]: tokens that are learned, and such that are not, by turns. */
+static json_t *parts_json(const struct hzp_tokenizer *tok, const struct hzp_sample *sample)
+{
+    json_t *parts = json_array();
+    int32_t count = HZP_MIN(sample->count, TEXT_TOKENS);
+    for (int32_t from = 0, to; from < count; from = to) {
+        struct hzp_textbuf text = {NULL, 0, 0};
+        for (to = from + 1; to < count && !sample->learn[to] == !sample->learn[from];)
+            to++;
+        if (hzp_tokenizer_decode(tok, sample->token + from, (size_t)(to - from), true, &text) >= 0)
+            json_array_append_new(parts,
+                                  json_pack("{s:o, s:b}", "text",
+                                            hzp_text_json(text.data ? text.data : "", text.bytes),
+                                            "learned", sample->learn[from]));
+        hzp_textbuf_fini(&text);
+    }
+    return parts;
+}
+
+static json_t *texts_json(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
+{
+    struct hzp_sample *sample[TEXTS_MAX];
+    json_t *list = json_array();
+    int32_t n =
+        hzp_state_samples(x->server->engine->state, lesson->first, lesson->last, TEXTS_MAX, sample);
+    for (int32_t i = 0; i < n; i++) {
+        json_array_append_new(list, json_pack("{s:I, s:b, s:o}", "example",
+                                              (json_int_t)sample[i]->sequence_number, "cut",
+                                              sample[i]->count > TEXT_TOKENS, "parts",
+                                              parts_json(x->server->engine->parts.tok, sample[i])));
+        hzp_sample_destroy(sample[i]);
+    }
+    return list;
+}
+
+static bool learned_any(const struct hzp_learned *learned, int64_t first, int64_t last)
+{
+    for (int32_t i = 0; i < learned->ranges; i++)
+        if (learned->first[i] <= last && learned->last[i] >= first)
+            return true;
+    return false;
+}
+
+/* The versions that learned from it, as far as they are known: "from_version" is the one before
+ * them. */
+static void add_versions(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
+                         json_t *json)
+{
+    struct hzp_version_record *record = hzp_xcalloc(VERSIONS_MAX, sizeof(*record));
+    int32_t n = hzp_weights_list(x->server->engine->parts.weights, record, VERSIONS_MAX);
+    uint64_t from = 0, to = 0;
+    for (int32_t i = 0; i < n; i++) { /* newest first */
+        if (!learned_any(&record[i].learned, lesson->first, lesson->last))
+            continue;
+        to = to ? to : record[i].id;
+        from = record[i].parent == HZP_NO_PARENT ? 0 : record[i].parent;
+    }
+    free(record);
+    json_object_set_new(json, "from_version", from ? json_integer((json_int_t)from) : json_null());
+    json_object_set_new(json, "to_version", to ? json_integer((json_int_t)to) : json_null());
+}
+
+enum MHD_Result hzp_route_lesson(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_logged_lesson lesson;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_audit_taught who = {.key = ""};
+    char *end = NULL;
+    if (hzp_no_state(x, &answered))
+        return answered;
+    struct hzp_state *s = x->server->engine->state;
+    long long id = strtoll(x->tail, &end, 10);
+    bool number = id > 0 && !*end && x->tail[0] >= '1' && x->tail[0] <= '9';
+    if (!number || hzp_state_lesson(s, id, &lesson, &err) < 0)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
+                               "there is no lesson %.40s: GET /v1/lessons lists them", x->tail);
+    bool known = hzp_audit_find(hzp_state_audit(s), lesson.first, &who);
+    json_t *json = lesson_json(x, &lesson);
+    json_object_set_new(json, "key", known ? json_string(who.key) : json_null());
+    json_object_set_new(json, "request", known ? json_string(who.request) : json_null());
+    json_object_set_new(json, "passes",
+                        json_integer(x->server->engine->config.settings->learning.passes));
+    add_versions(x, &lesson, json);
+    json_object_set_new(json, "texts", texts_json(x, &lesson));
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
+}
+
+/* ---- taking back ---- */
 
 /* What a body asks for. */
 struct asked {

@@ -36,6 +36,7 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x);
 enum MHD_Result hzp_route_lessons(struct hzp_exchange *x);
+enum MHD_Result hzp_route_lesson(struct hzp_exchange *x);
 enum MHD_Result hzp_route_undo(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version_get(struct hzp_exchange *x);
 enum MHD_Result hzp_route_version_post(struct hzp_exchange *x);
