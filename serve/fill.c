@@ -232,7 +232,7 @@ static bool prompt_runs(const struct hzp_scheduler *s);
 static int32_t rows_behind(const struct filling *f, const struct choice *ordinary)
 {
     const struct hzp_scheduler *s = f->s;
-    int32_t rows = ordinary->chosen, left = 0;
+    int32_t rows = ordinary->chosen, left = 0, goal = 0;
     if (s->running == s->ordinary || hzp_wait_ordinary(s) > 0 || prompt_runs(s))
         return 0;
     if (!s->ordinary)
@@ -240,9 +240,9 @@ static int32_t rows_behind(const struct filling *f, const struct choice *ordinar
     if (rows > 0 && hzp_device_has_graphs(s->model->dev))
         left = hzp_batch_bucket(rows) - rows;
     if (rows > 0 && f->room->serve_max_ns > 0)
-        left = HZP_MAX(left, hzp_step_prompt_rows(&f->room->time->step, rows, ordinary->reads,
-                                                  BEHIND_DEPTH, f->room->serve_max_ns));
-    return HZP_MIN(left, f->room->rows - rows);
+        goal = hzp_step_prompt_rows(&f->room->time->step, rows, ordinary->reads, BEHIND_DEPTH,
+                                    f->room->serve_max_ns);
+    return HZP_MIN(HZP_MAX(left, goal), f->room->rows - rows);
 }
 
 /* Chooses the sequences that decode, as far as the step has room; the next step starts with the

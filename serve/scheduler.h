@@ -68,8 +68,9 @@
  * gets no row until a page is released or an older sequence needs its pages.)
  *
  * Bounds: at most running_max sequences run; submit refuses when waiting_max requests that have
- * never run are queued, or running_max background ones, which are not among these.  Not among these are requests that wait for weights which do not serve: so
- * many more of them wait, and what is beyond that ends as HZP_UNMET_FULL.
+ * never run are queued, or running_max background ones, which are not among these.  Nor are
+ * requests that wait for weights which do not serve: so many more of them wait, and what is beyond
+ * that ends as HZP_UNMET_FULL.
  *
  * Thread: engine, except check, submit and read_stats: any.
  */

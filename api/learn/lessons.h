@@ -57,4 +57,8 @@ void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effe
 /* A new reference; NULL: nothing is known. */
 json_t *hzp_state_effect(struct hzp_state *s, int64_t first);
 
+/* What is kept of jobs of rollouts (api/rollout), without texts: a list. */
+void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list);
+json_t *hzp_state_rollouts(struct hzp_state *s); /* a new reference; NULL: nothing */
+
 #endif
