@@ -30,7 +30,7 @@ void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec)
 static void destroy_job(struct hzp_rollout_job *job)
 {
     hzp_rollout_spec_fini(&job->spec);
-    hzp_rollout_table_fini(&job->groups);
+    hzp_rollout_table_fini(&job->table);
     free(job->point);
     free(job);
 }
@@ -110,7 +110,22 @@ static int check(const struct hzp_rollouts *r, const struct hzp_rollout_spec *sp
     return check_served(r, spec, reterr);
 }
 
-/* Under lock: the oldest job that has ended makes room. */
+/* Adds what the job has counted. */
+static void count(const struct hzp_rollout_job *job, struct hzp_rollouts_stats *ret)
+{
+    ret->samples += (uint64_t)job->committed;
+    ret->dropped += (uint64_t)job->table.dropped;
+    ret->lost += (uint64_t)job->table.lost;
+    ret->stale += (uint64_t)job->stale;
+    ret->late += (uint64_t)job->late;
+    ret->updates += (uint64_t)job->done;
+    if (job->done) {
+        ret->reward_mean = job->point[job->done - 1].reward_mean;
+        ret->staleness = job->point[job->done - 1].staleness;
+    }
+}
+
+/* The oldest job that has ended makes room. */
 static void make_room(struct hzp_rollouts *r)
 {
     int32_t ended = 0, oldest = -1;
@@ -121,6 +136,7 @@ static void make_room(struct hzp_rollouts *r)
         }
     if (ended < HZP_ROLLOUTS_KEPT)
         return;
+    count(r->job[oldest], &r->gone);
     destroy_job(r->job[oldest]);
     r->jobs--;
     memmove(r->job + oldest, r->job + oldest + 1,
@@ -139,43 +155,39 @@ static int enqueue(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct h
     make_room(r);
     job->id = ++r->last_id;
     r->job[r->jobs++] = job;
+    hzp_rollouts_keep(r);
     return HZP_OK;
 }
 
 int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
                      struct hzp_err_text *reterr)
 {
-    int code = check(r, spec, reterr);
-    if (code < 0) {
-        hzp_rollout_spec_fini(spec);
-        return code;
-    }
     struct hzp_rollout_job *job = hzp_xcalloc(1, sizeof(*job));
     job->spec = *spec;
     *spec = (struct hzp_rollout_spec){.prompts = 0};
-    hzp_rollout_table_init(&job->groups,
-                           &(struct hzp_rollout_table_config){.members = job->spec.n,
-                                                              .batch = job->spec.batch,
-                                                              .staleness = job->spec.staleness,
-                                                              .advantage = job->spec.advantage});
-    job->point = hzp_xcalloc((size_t)job->spec.updates, sizeof(*job->point));
-    job->created_s = hzp_unix_ms() / 1000;
-    hzp_lock_take(&r->lock);
-    code = enqueue(r, job, reterr);
-    *ret_id = job->id;
-    hzp_lock_release(&r->lock);
-    if (code < 0) {
-        destroy_job(job);
-        return code;
+    int code = check(r, &job->spec, reterr);
+    if (code >= 0) {
+        hzp_rollout_table_init(
+            &job->table, &(struct hzp_rollout_table_config){.members = job->spec.n,
+                                                            .batch = job->spec.batch,
+                                                            .staleness = job->spec.staleness,
+                                                            .advantage = job->spec.advantage});
+        job->point = hzp_xcalloc((size_t)job->spec.updates, sizeof(*job->point));
+        job->created_s = hzp_unix_ms() / 1000;
+        hzp_lock_take(&r->lock);
+        code = enqueue(r, job, reterr);
+        *ret_id = job->id;
+        hzp_lock_release(&r->lock);
+        hzp_wake_poke(&r->wake);
     }
-    hzp_rollouts_keep(r);
-    hzp_wake_poke(&r->wake);
-    return HZP_OK;
+    if (code < 0)
+        destroy_job(job);
+    return code;
 }
 
 /* ---- asking ---- */
 
-/* Under lock; NULL: there is none of this run. */
+/* NULL: there is none of this run. */
 static struct hzp_rollout_job *find(const struct hzp_rollouts *r, uint64_t id)
 {
     for (int32_t i = 0; i < r->jobs; i++)
@@ -188,37 +200,39 @@ int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text
 {
     hzp_lock_take(&r->lock);
     struct hzp_rollout_job *job = find(r, id);
-    bool runs = job && !hzp_rollout_ended(job);
-    if (runs)
+    bool open = job && !hzp_rollout_ended(job);
+    if (open) {
         job->cancel = true;
-    if (runs && job->status == HZP_ROLLOUT_QUEUED)
-        job->status = HZP_ROLLOUT_CANCELLED;
+        job->status = job->slot ? job->status : HZP_ROLLOUT_CANCELLED;
+        hzp_rollouts_keep(r);
+    }
     hzp_lock_release(&r->lock);
     hzp_wake_poke(&r->wake);
-    if (runs)
-        hzp_rollouts_keep(r);
-    return runs ? HZP_OK
+    return open ? HZP_OK
                 : hzp_fail(reterr, HZP_ENOENT, "there is no job rollout-%" PRIu64 " that runs", id);
 }
 
-/* Under lock; NULL: none with this number waits for a reward. */
-static struct hzp_rollout_answer *find_waiting(struct hzp_rollouts *r, int64_t sample)
+/* Counts the answers that wait for a client's reward; *ret is the one of this number, if any. */
+static int32_t find_waiting(const struct hzp_rollouts *r, int64_t sample,
+                            struct hzp_rollout_answer **ret)
 {
-    for (int32_t i = 0; i < r->jobs; i++) {
-        const struct hzp_rollout_job *job = r->job[i];
-        for (int32_t s = 0; job->slot && s < job->groups.room; s++)
-            for (int32_t m = 0; m < job->spec.n; m++)
-                if (job->slot[s].answer[m].awaits && job->slot[s].answer[m].sample == sample)
-                    return &job->slot[s].answer[m];
-    }
-    return NULL;
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->jobs; i++)
+        for (int32_t s = 0; r->job[i]->slot && s < r->job[i]->table.room; s++)
+            for (int32_t m = 0; m < r->job[i]->spec.n; m++) {
+                struct hzp_rollout_answer *a = &r->job[i]->slot[s].answer[m];
+                n += a->awaits;
+                *ret = a->awaits && a->sample == sample ? a : *ret;
+            }
+    return n;
 }
 
 int hzp_rollouts_reward(struct hzp_rollouts *r, int64_t sample, double value,
                         struct hzp_err_text *reterr)
 {
+    struct hzp_rollout_answer *a = NULL;
     hzp_lock_take(&r->lock);
-    struct hzp_rollout_answer *a = find_waiting(r, sample);
+    find_waiting(r, sample, &a);
     if (a) {
         a->awaits = false;
         a->judged = true;
@@ -231,34 +245,18 @@ int hzp_rollouts_reward(struct hzp_rollouts *r, int64_t sample, double value,
                         sample);
 }
 
-static void count(const struct hzp_rollout_job *job, struct hzp_rollouts_stats *ret)
-{
-    ret->samples += (uint64_t)job->committed;
-    ret->dropped += (uint64_t)job->groups.dropped;
-    ret->lost += (uint64_t)job->groups.lost;
-    ret->stale += (uint64_t)job->stale;
-    ret->late += (uint64_t)job->late;
-    ret->updates += (uint64_t)job->done;
-    if (job->done) {
-        ret->reward_mean = job->point[job->done - 1].reward_mean;
-        ret->staleness = job->point[job->done - 1].staleness;
-    }
-}
-
 void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret)
 {
+    struct hzp_rollout_answer *none = NULL;
     hzp_lock_take(&r->lock);
-    *ret = r->ended;
-    ret->members = r->running;
+    *ret = r->gone;
     for (int32_t i = 0; i < r->jobs; i++) {
-        const struct hzp_rollout_job *job = r->job[i];
-        count(job, ret);
-        ret->jobs += !hzp_rollout_ended(job);
-        ret->ready += hzp_rollout_table_count(&job->groups, HZP_ROLLOUT_GROUP_READY);
-        for (int32_t s = 0; job->slot && s < job->groups.room; s++)
-            for (int32_t m = 0; m < job->spec.n; m++)
-                ret->waiting += job->slot[s].answer[m].awaits;
+        count(r->job[i], ret);
+        ret->jobs += !hzp_rollout_ended(r->job[i]);
+        ret->ready += hzp_rollout_table_count(&r->job[i]->table, HZP_ROLLOUT_GROUP_READY);
     }
+    ret->members = r->running;
+    ret->waiting = find_waiting(r, 0, &none);
     hzp_lock_release(&r->lock);
 }
 
@@ -284,12 +282,8 @@ json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id)
 
 json_t *hzp_rollouts_list(struct hzp_rollouts *r)
 {
-    json_t *ret = json_array(), *past;
-    size_t i;
     hzp_lock_take(&r->lock);
-    for (int32_t j = r->jobs - 1; j >= 0; j--)
-        json_array_append_new(ret, hzp_rollout_json(r->job[j], false));
-    json_array_foreach(r->past, i, past) json_array_append_new(ret, json_deep_copy(past));
+    json_t *ret = hzp_rollouts_all(r);
     hzp_lock_release(&r->lock);
     return ret;
 }
@@ -312,7 +306,7 @@ struct hzp_rollouts *hzp_rollouts_start(const struct hzp_rollouts_config *config
     r->config = *config;
     r->last_sample = hzp_unix_ms(); /* a client of an earlier run rewards none of these */
     hzp_wake_init(&r->wake);
-    hzp_lock_init(&r->lock, HZP_LOCK_UNKNOWN); /* no other lock is taken under it */
+    hzp_lock_init(&r->lock, HZP_LOCK_ROLLOUTS);
     hzp_rollouts_restore(r);
     if (hzp_thread_start(&r->thread, "hzp-rollout", hzp_rollouts_run, r) == HZP_OK)
         return r;

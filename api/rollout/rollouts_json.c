@@ -10,7 +10,7 @@
 
 enum { SHOWN_WAITING = 64 };
 
-static const char *status_name(enum hzp_rollout_status status)
+const char *hzp_rollout_status_name(enum hzp_rollout_status status)
 {
     static const char *const name[] = {"queued", "running", "succeeded", "failed", "cancelled"};
     return name[status];
@@ -35,7 +35,7 @@ static json_t *points(const struct hzp_rollout_job *job)
 static json_t *waiting(const struct hzp_rollout_job *job)
 {
     json_t *ret = json_array();
-    for (int32_t s = 0; job->slot && s < job->groups.room; s++)
+    for (int32_t s = 0; job->slot && s < job->table.room; s++)
         for (int32_t m = 0; m < job->spec.n && json_array_size(ret) < SHOWN_WAITING; m++) {
             const struct hzp_rollout_answer *a = &job->slot[s].answer[m];
             if (a->awaits)
@@ -48,13 +48,13 @@ static json_t *waiting(const struct hzp_rollout_job *job)
 
 json_t *hzp_rollout_json(const struct hzp_rollout_job *job, bool whole)
 {
-    const struct hzp_rollout_table *g = &job->groups;
+    const struct hzp_rollout_table *g = &job->table;
     const struct hzp_rollout_spec *spec = &job->spec;
     char id[40];
     snprintf(id, sizeof(id), "rollout-%" PRIu64, job->id);
     json_t *ret = json_pack("{s:s, s:s, s:s, s:I, s:o, s:b, s:s, s:i, s:i, s:i}", "id", id,
-                            "object", "rollout", "status", status_name(job->status), "created_at",
-                            (json_int_t)job->created_s, "reason",
+                            "object", "rollout", "status", hzp_rollout_status_name(job->status),
+                            "created_at", (json_int_t)job->created_s, "reason",
                             job->why[0] ? json_string(job->why) : json_null(), "train", spec->train,
                             "algo", hzp_rollout_algo_name(spec->algo), "n", (int)spec->n, "batch",
                             (int)spec->batch, "max_staleness", (int)spec->staleness);
@@ -81,11 +81,21 @@ json_t *hzp_rollout_json(const struct hzp_rollout_job *job, bool whole)
     return ret;
 }
 
-void hzp_rollouts_keep(struct hzp_rollouts *r)
+json_t *hzp_rollouts_all(const struct hzp_rollouts *r)
+{
+    json_t *ret = json_array(), *past;
+    size_t i;
+    for (int32_t j = r->jobs - 1; j >= 0; j--)
+        json_array_append_new(ret, hzp_rollout_json(r->job[j], false));
+    json_array_foreach(r->past, i, past) json_array_append_new(ret, json_deep_copy(past));
+    return ret;
+}
+
+void hzp_rollouts_keep(const struct hzp_rollouts *r)
 {
     if (!r->config.state)
         return;
-    json_t *all = hzp_rollouts_list(r);
+    json_t *all = hzp_rollouts_all(r);
     while (json_array_size(all) > HZP_ROLLOUTS_KEPT)
         json_array_remove(all, json_array_size(all) - 1);
     hzp_state_put_rollouts(r->config.state, all);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The thread that runs jobs: it begins groups, submits their members, rewards answers, commits the
- * samples of updates, and waits until they are learned.  It looks every few milliseconds. */
-#include "api/learn/lessons.h"
+ * samples of updates, and waits until they are learned.  It looks every few milliseconds, and holds
+ * the lock while it looks. */
 #include "api/rollout/rollouts_state.h"
 #include "base/arena.h"
 #include "base/log.h"
@@ -16,50 +16,14 @@ static const uint64_t look_ns = 2000000u;
 /* Groups in a row that may teach nothing before a job ends: so many, and each prompt twice. */
 enum { DROPS_LEAST = 32, DROPS_MOST = 1024 };
 
+static void pause_for(struct hzp_rollouts *r, uint64_t ns)
+{
+    hzp_lock_release(&r->lock);
+    hzp_wake_wait(&r->wake, ns);
+    hzp_lock_take(&r->lock);
+}
+
 /* ---- versions ---- */
-
-static void note_versions(struct hzp_rollouts *r)
-{
-    struct hzp_version_record record[16];
-    int32_t n;
-    do {
-        n = hzp_weights_list_after(r->config.weights, r->newest, record, HZP_COUNT(record));
-        for (int32_t i = 0; i < n; i++) {
-            r->newest = record[i].id;
-            r->version[r->newest % HZP_ROLLOUT_VERSIONS] =
-                (struct hzp_rollout_version){.id = record[i].id,
-                                             .step = record[i].optimizer_step,
-                                             .learned_through = record[i].learned_through};
-        }
-    } while (n == HZP_COUNT(record));
-}
-
-/* The oldest update whose weights drew a token of the answer; -1: not known any more. */
-static int64_t oldest_step(const struct hzp_rollouts *r, const struct hzp_request *rq)
-{
-    int64_t ret = INT64_MAX;
-    int32_t n = atomic_load(&rq->out_count);
-    for (int32_t i = 0; i < n; i++) {
-        const struct hzp_rollout_version *v =
-            &r->version[rq->out[i].version % HZP_ROLLOUT_VERSIONS];
-        ret = v->id == rq->out[i].version ? HZP_MIN(ret, v->step) : -1;
-        if (ret < 0)
-            break;
-    }
-    return ret;
-}
-
-/* The first version that has learned the samples up to `last`; NULL: not known. */
-static const struct hzp_rollout_version *learner_of(const struct hzp_rollouts *r, int64_t last)
-{
-    const struct hzp_rollout_version *ret = NULL;
-    for (int i = 0; i < HZP_ROLLOUT_VERSIONS; i++) {
-        const struct hzp_rollout_version *v = &r->version[i];
-        if (v->id && v->learned_through >= last && (!ret || v->id < ret->id))
-            ret = v;
-    }
-    return ret;
-}
 
 static struct hzp_weights_stats weights_stats(const struct hzp_rollouts *r)
 {
@@ -68,75 +32,79 @@ static struct hzp_weights_stats weights_stats(const struct hzp_rollouts *r)
     return stats;
 }
 
+static void note_versions(struct hzp_rollouts *r)
+{
+    r->versions = hzp_weights_list(r->config.weights, r->version, HZP_ROLLOUT_VERSIONS);
+}
+
+/* The oldest update whose weights drew a token of the answer; -1: not known any more. */
+static int64_t oldest_step(const struct hzp_rollouts *r, const struct hzp_request *rq)
+{
+    int64_t ret = INT64_MAX;
+    int32_t n = atomic_load(&rq->out_count);
+    for (int32_t i = 0; i < n && ret >= 0; i++) {
+        int32_t v = 0;
+        while (v < r->versions && r->version[v].id != rq->out[i].version)
+            v++;
+        ret = v < r->versions ? HZP_MIN(ret, r->version[v].optimizer_step) : -1;
+    }
+    return ret;
+}
+
 /* ---- the end of a group, and of a job ---- */
 
 /* The group's answers are not needed any more, or never will be. */
 static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at)
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
-    bool any = false;
     for (int32_t m = 0; m < job->spec.n; m++)
-        if (slot->answer[m].rq && !hzp_request_final(slot->answer[m].rq)) {
+        if (slot->answer[m].rq)
             atomic_store(&slot->answer[m].rq->cancel, true);
-            any = true;
-        }
-    if (any)
-        hzp_loop_poke(r->config.loop);
+    hzp_loop_poke(r->config.loop);
     for (int32_t m = 0; m < job->spec.n; m++) {
         struct hzp_rollout_answer *a = &slot->answer[m];
+        a->awaits = false;
         while (a->rq && !hzp_request_final(a->rq))
-            hzp_wake_wait(&r->wake, look_ns);
+            pause_for(r, look_ns);
         hzp_request_destroy(a->rq);
-        hzp_lock_take(&r->lock);
         json_decref(a->text);
         *a = (struct hzp_rollout_answer){.rq = NULL};
-        hzp_lock_release(&r->lock);
     }
+    slot->submitted = 0;
 }
 
 static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                     enum hzp_rollout_status status, const char *why)
 {
-    struct hzp_rollout_slot *slot = job->slot;
-    for (int32_t i = 0; i < job->groups.room; i++)
+    double reward = job->done ? job->point[job->done - 1].reward_mean : NAN;
+    for (int32_t i = 0; i < job->table.room; i++) {
         free_slot(r, job, i);
-    hzp_lock_take(&r->lock);
+        free(job->slot[i].answer);
+        job->table.group[i].state = HZP_ROLLOUT_GROUP_FREE;
+    }
+    free(job->slot);
+    job->slot = NULL;
     job->status = status;
     snprintf(job->why, sizeof(job->why), "%s", why);
-    job->slot = NULL;
-    r->running = 0;
-    for (int32_t i = 0; i < job->groups.room; i++)
-        job->groups.group[i].state = HZP_ROLLOUT_GROUP_FREE;
-    int32_t done = job->done;
-    double reward = done ? job->point[done - 1].reward_mean : NAN;
-    hzp_lock_release(&r->lock);
-    for (int32_t i = 0; i < job->groups.room; i++)
-        free(slot[i].answer);
-    free(slot);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
-            status == HZP_ROLLOUT_SUCCEEDED   ? "succeeded"
-            : status == HZP_ROLLOUT_CANCELLED ? "cancelled"
-                                              : "failed",
-            done, reward, *why ? ": " : "", why);
+            hzp_rollout_status_name(status), job->done, reward, *why ? ": " : "", why);
     hzp_rollouts_keep(r);
 }
 
 static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
-    struct hzp_rollout_slot *slot = hzp_xcalloc((size_t)job->groups.room, sizeof(*slot));
-    for (int32_t i = 0; i < job->groups.room; i++)
-        slot[i].answer = hzp_xcalloc((size_t)job->spec.n, sizeof(*slot[i].answer));
-    hzp_lock_take(&r->lock);
-    job->slot = slot;
+    job->slot = hzp_xcalloc((size_t)job->table.room, sizeof(*job->slot));
+    for (int32_t i = 0; i < job->table.room; i++)
+        job->slot[i].answer = hzp_xcalloc((size_t)job->spec.n, sizeof(*job->slot[i].answer));
+    job->status = HZP_ROLLOUT_RUNNING;
     job->begin_ns = hzp_now_ns();
-    hzp_lock_release(&r->lock);
     hzp_rollouts_keep(r);
 }
 
 /* ---- members ---- */
 
 /* All members of a group begin with the same seed, and differ by their choice. */
-static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at, int32_t m,
+static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at,
                   struct hzp_err_text *reterr)
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
@@ -147,203 +115,145 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int
     rq->background = rq->own = true;
     rq->sampling.temperature = job->spec.temperature;
     rq->sampling.seed =
-        job->spec.seed + (uint64_t)job->groups.group[at].number * 0x9e3779b97f4a7c15u;
-    rq->sampling.choice = (uint32_t)m;
+        job->spec.seed + (uint64_t)job->table.group[at].number * 0x9e3779b97f4a7c15u;
+    rq->sampling.choice = (uint32_t)slot->submitted;
     rq->demands = (struct hzp_demands){.mode = HZP_CONTINUE, .max_staleness = -1, .fresh = true};
     int code = hzp_scheduler_submit(r->config.scheduler, rq, reterr);
     if (code < 0) {
         hzp_request_destroy(rq);
         return code;
     }
-    slot->answer[m].rq = rq;
-    hzp_lock_take(&r->lock);
-    slot->answer[m].sample = ++r->last_sample;
-    hzp_lock_release(&r->lock);
+    slot->answer[slot->submitted].sample = ++r->last_sample;
+    slot->answer[slot->submitted++].rq = rq;
+    hzp_loop_poke(r->config.loop);
     return HZP_OK;
 }
 
-/* Whether another group would be of use. */
-static bool wants_group(const struct hzp_rollout_job *job)
+/* False: the bound allows no further group now, or none is needed. */
+static bool begin_group(struct hzp_rollout_job *job)
 {
-    const struct hzp_rollout_table *g = &job->groups;
-    if (!job->spec.train)
-        return g->begun < job->spec.prompts;
-    return g->begun - g->dropped < (int64_t)job->spec.updates * job->spec.batch;
+    const struct hzp_rollout_spec *spec = &job->spec;
+    struct hzp_rollout_table *t = &job->table;
+    bool wanted = spec->train ? t->begun - t->dropped < (int64_t)spec->updates * spec->batch
+                              : t->begun < spec->prompts;
+    int32_t at = -1;
+    if (wanted)
+        at = hzp_rollout_table_begin(t, spec->train ? job->done + job->rejected : INT32_MAX);
+    if (at >= 0)
+        job->slot[at].prompt = (int32_t)((t->begun - 1) % spec->prompts);
+    return at >= 0;
 }
 
-static int32_t begin_group(struct hzp_rollouts *r, struct hzp_rollout_job *job)
-{
-    int64_t updates = job->spec.train ? job->done + job->rejected : INT32_MAX;
-    if (!wants_group(job))
-        return -1;
-    hzp_lock_take(&r->lock);
-    int32_t at = hzp_rollout_table_begin(&job->groups, updates);
-    hzp_lock_release(&r->lock);
-    if (at < 0)
-        return -1;
-    job->slot[at].prompt = (int32_t)((job->groups.begun - 1) % job->spec.prompts);
-    job->slot[at].submitted = 0;
-    return at;
-}
-
-/* Submits members as far as the scheduler takes them.  HZP_EBUSY: it takes no more now. */
-static int submit_some(struct hzp_rollouts *r, struct hzp_rollout_job *job,
-                       struct hzp_err_text *reterr)
-{
-    int code = HZP_OK;
-    bool any = false;
-    for (int32_t at = 0; code == HZP_OK && at < job->groups.room; at++)
-        while (code == HZP_OK && job->groups.group[at].state == HZP_ROLLOUT_GROUP_OPEN &&
-               job->slot[at].submitted < job->spec.n) {
-            code = submit(r, job, at, job->slot[at].submitted, reterr);
-            job->slot[at].submitted += code == HZP_OK;
-            any |= code == HZP_OK;
-        }
-    if (any)
-        hzp_loop_poke(r->config.loop);
-    return code;
-}
-
+/* Begins groups and submits their members, as far as the scheduler takes them. */
 static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_err_text *reterr)
 {
-    int code;
-    while ((code = submit_some(r, job, reterr)) == HZP_OK)
-        if (begin_group(r, job) < 0)
-            return HZP_OK;
-    return code == HZP_EBUSY ? HZP_OK : code;
+    do {
+        for (int32_t at = 0; at < job->table.room; at++)
+            while (job->table.group[at].state == HZP_ROLLOUT_GROUP_OPEN &&
+                   job->slot[at].submitted < job->spec.n) {
+                int code = submit(r, job, at, reterr);
+                if (code < 0)
+                    return code == HZP_EBUSY ? HZP_OK : code;
+            }
+    } while (begin_group(job));
+    return HZP_OK;
 }
 
-/* The answer's text, without the token that ended it. */
-static void text_of(const struct hzp_rollouts *r, const struct hzp_request *rq,
-                    struct hzp_textbuf *ret)
-{
-    int32_t n = atomic_load(&rq->out_count);
-    n -= n > 0 && atomic_load(&rq->state) == HZP_REQUEST_STOPPED && rq->stop_token >= 0;
-    int32_t *token = hzp_xcalloc((size_t)HZP_MAX(n, 1), sizeof(*token));
-    for (int32_t i = 0; i < n; i++)
-        token[i] = rq->out[i].token;
-    if (hzp_tokenizer_decode(r->config.tok, token, (size_t)n, true, ret) >= 0)
-        hzp_textbuf_append(ret, "", 1); /* NUL */
-    free(token);
-}
-
-/* A member's answer has come: its reward, or a client is asked for it. */
-static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t prompt,
-                    struct hzp_rollout_answer *a)
+/* Rewards a member's answer, or begins to wait for a client's reward: NAN.  The text is without the
+ * token that ended it. */
+static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
+                    const char *reference, struct hzp_rollout_answer *a)
 {
     struct hzp_textbuf text = {NULL, 0, 0};
+    int32_t n = atomic_load(&a->rq->out_count);
+    bool ended = atomic_load(&a->rq->state) == HZP_REQUEST_STOPPED && a->rq->stop_token >= 0;
+    int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
     double seconds, ret = NAN;
-    text_of(r, a->rq, &text);
-    size_t bytes = text.bytes ? text.bytes - 1 : 0;
-    const char *data = text.bytes ? text.data : "";
+    for (int32_t i = 0; i < n; i++)
+        token[i] = a->rq->out[i].token;
+    hzp_tokenizer_decode(r->config.tok, token, (size_t)(n - ended), true, &text);
+    free(token);
     if (hzp_verifier_is_client(job->spec.verifier, &seconds)) {
-        json_t *json = hzp_text_json(data, bytes);
-        hzp_lock_take(&r->lock);
-        a->text = json ? json : json_null();
+        a->text = hzp_text_json(text.data ? text.data : "", text.bytes);
         a->deadline_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
         a->awaits = true;
-        hzp_lock_release(&r->lock);
+    } else if (hzp_textbuf_append(&text, "", 1) >= 0) { /* NUL */
+        ret = hzp_verify(job->spec.verifier, text.data, text.bytes - 1, n, reference);
     } else {
-        ret = hzp_verify(job->spec.verifier, data, bytes, atomic_load(&a->rq->out_count),
-                         job->spec.prompt[prompt].reference);
+        ret = 0;
     }
     hzp_textbuf_fini(&text);
     return ret;
 }
 
-/* What has become of a member whose request is final. */
-enum fate { FATE_OPEN, FATE_REWARDED, FATE_LOST };
-
-static enum fate look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t prompt,
-                         struct hzp_rollout_answer *a, double *ret_reward)
+/* Looks at a member whose request is final. */
+static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at, int32_t m)
 {
-    int32_t state = atomic_load(&a->rq->state), tokens = atomic_load(&a->rq->out_count);
-    hzp_lock_take(&r->lock);
-    bool awaits = a->awaits, judged = a->judged;
-    bool late = awaits && hzp_now_ns() > a->deadline_ns;
-    *ret_reward = a->reward;
-    a->awaits = awaits && !late;
-    hzp_lock_release(&r->lock);
-    if (judged)
-        return FATE_REWARDED;
-    if (awaits)
-        return late ? FATE_LOST : FATE_OPEN;
-    if ((state != HZP_REQUEST_STOPPED && state != HZP_REQUEST_LENGTH) || tokens < 1)
-        return FATE_LOST;
-    *ret_reward = judge(r, job, prompt, a);
-    hzp_lock_take(&r->lock);
-    job->answered++;
-    job->truncated += state == HZP_REQUEST_LENGTH;
-    hzp_lock_release(&r->lock);
-    return isnan(*ret_reward) ? FATE_OPEN : FATE_REWARDED;
+    struct hzp_rollout_answer *a = &job->slot[at].answer[m];
+    int32_t state = atomic_load(&a->rq->state);
+    bool whole = (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH) &&
+                 atomic_load(&a->rq->out_count) > 0;
+    if (whole && !a->awaits && !a->judged) {
+        a->reward = judge(r, job, job->spec.prompt[job->slot[at].prompt].reference, a);
+        a->judged = !a->awaits;
+        job->answered++;
+        job->truncated += state == HZP_REQUEST_LENGTH;
+    }
+    if (a->judged)
+        hzp_rollout_table_reward(&job->table, at, m, a->reward);
+    else if (!whole || hzp_now_ns() > a->deadline_ns)
+        hzp_rollout_table_lose(&job->table, at, m);
+    a->awaits &= job->table.group[at].member[m].state == HZP_ROLLOUT_MEMBER_OPEN;
 }
 
 /* Ends members; groups that are dropped by that let go of their answers. */
 static void collect(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
-    int32_t running = 0;
-    for (int32_t at = 0; at < job->groups.room; at++) {
-        struct hzp_rollout_group *group = &job->groups.group[at];
+    r->running = 0;
+    for (int32_t at = 0; at < job->table.room; at++) {
+        struct hzp_rollout_group *group = &job->table.group[at];
         for (int32_t m = 0; m < job->spec.n && group->state == HZP_ROLLOUT_GROUP_OPEN; m++) {
-            struct hzp_rollout_answer *a = &job->slot[at].answer[m];
-            double reward;
-            if (!a->rq || group->member[m].state != HZP_ROLLOUT_MEMBER_OPEN)
-                continue;
-            if (!hzp_request_final(a->rq)) {
-                running++;
-                continue;
-            }
-            enum fate fate = look_at(r, job, job->slot[at].prompt, a, &reward);
-            hzp_lock_take(&r->lock);
-            if (fate == FATE_REWARDED)
-                hzp_rollout_table_reward(&job->groups, at, m, reward);
-            else if (fate == FATE_LOST)
-                hzp_rollout_table_lose(&job->groups, at, m);
-            hzp_lock_release(&r->lock);
+            const struct hzp_request *rq = job->slot[at].answer[m].rq;
+            bool open = rq && group->member[m].state == HZP_ROLLOUT_MEMBER_OPEN;
+            r->running += open && !hzp_request_final(rq);
+            if (open && hzp_request_final(rq))
+                look_at(r, job, at, m);
         }
-        if (group->state == HZP_ROLLOUT_GROUP_FREE && job->slot[at].submitted) {
+        if (group->state == HZP_ROLLOUT_GROUP_FREE && job->slot[at].submitted)
             free_slot(r, job, at);
-            job->slot[at].submitted = 0;
-        }
     }
-    hzp_lock_take(&r->lock);
-    r->running = running;
-    hzp_lock_release(&r->lock);
 }
 
 /* ---- updates ---- */
 
-static struct hzp_row_loss loss_of(enum hzp_rollout_algo algo)
-{
-    static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
-                                                    HZP_LOSS_IS};
-    return (struct hzp_row_loss){.kind = kind[algo],
-                                 .inv_temperature = 1,
-                                 .low = 0.2f,
-                                 .high = algo == HZP_ROLLOUT_GRPO ? 0.2f : 0.28f};
-}
-
 /* Its prompt, and its answer, which is learned with the group's advantage.  With --update-tokens
  * divide=weights an update is the mean over answers of their tokens' mean (grpo), or the mean over
  * tokens. */
-static struct hzp_sample *sample_of(const struct hzp_rollout_job *job, const struct hzp_request *rq,
-                                    double advantage)
+static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
+                                    const struct hzp_request *rq, double advantage)
 {
-    int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count, count = first + n;
-    int32_t *token = hzp_xcalloc((size_t)count, sizeof(*token));
-    uint8_t *learn = hzp_xcalloc((size_t)count, sizeof(*learn));
-    float *weight = hzp_xcalloc((size_t)count, sizeof(*weight));
-    struct hzp_row_loss *how = hzp_xcalloc((size_t)count, sizeof(*how));
+    static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
+                                                    HZP_LOSS_IS};
+    bool grpo = spec->algo == HZP_ROLLOUT_GRPO;
+    int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
+    size_t count = (size_t)(first + n);
+    int32_t *token = hzp_xcalloc(count, sizeof(*token));
+    uint8_t *learn = hzp_xcalloc(count, sizeof(*learn));
+    float *weight = hzp_xcalloc(count, sizeof(*weight));
+    struct hzp_row_loss *how = hzp_xcalloc(count, sizeof(*how));
     memcpy(token, rq->prompt, (size_t)first * sizeof(*token));
     for (int32_t i = 0; i < n; i++) {
         token[first + i] = rq->out[i].token;
         learn[first + i] = 1;
-        weight[first + i] = job->spec.algo == HZP_ROLLOUT_GRPO ? 1 / (float)n : 1;
-        how[first + i] = loss_of(job->spec.algo);
-        how[first + i].old = HZP_MIN(rq->out[i].logprob, 0);
-        how[first + i].advantage = (float)advantage;
+        weight[first + i] = grpo ? 1 / (float)n : 1;
+        how[first + i] = (struct hzp_row_loss){.kind = kind[spec->algo],
+                                               .inv_temperature = 1,
+                                               .old = HZP_MIN(rq->out[i].logprob, 0),
+                                               .advantage = (float)advantage,
+                                               .low = 0.2f,
+                                               .high = grpo ? 0.2f : 0.28f};
     }
-    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, count);
+    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, first + n);
     free(token);
     free(learn);
     free(weight);
@@ -351,30 +261,26 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_job *job, const str
     return ret;
 }
 
-/* The samples of the taken groups that are not too old; *ret_stale: how many are. */
+/* The samples of the taken groups that are not too old. */
 static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
-                            const int32_t *group, int32_t groups, struct hzp_sample **ret,
-                            int32_t *ret_stale)
+                            const int32_t *group, int32_t groups, struct hzp_sample **ret)
 {
     int64_t now = job->next.optimizer_step;
     int32_t count = 0;
-    *ret_stale = 0;
     for (int32_t i = 0; i < groups; i++)
         for (int32_t m = 0; m < job->spec.n; m++) {
-            const struct hzp_rollout_member *member = &job->groups.group[group[i]].member[m];
+            const struct hzp_rollout_member *member = &job->table.group[group[i]].member[m];
             const struct hzp_request *rq = job->slot[group[i]].answer[m].rq;
             if (member->state != HZP_ROLLOUT_MEMBER_REWARDED)
                 continue;
             int64_t step = oldest_step(r, rq);
-            if (step < 0 || step > now || now - step > job->spec.staleness) {
-                ++*ret_stale;
-                continue;
+            bool fresh = step >= 0 && step <= now && now - step <= job->spec.staleness;
+            ret[count] = fresh ? sample_of(&job->spec, rq, member->advantage) : NULL;
+            job->stale += !fresh;
+            if (ret[count]) {
+                job->next.staleness = HZP_MAX(job->next.staleness, now - step);
+                count++;
             }
-            ret[count] = sample_of(job, rq, member->advantage);
-            if (!ret[count])
-                continue;
-            job->next.staleness = HZP_MAX(job->next.staleness, now - step);
-            count++;
         }
     return count;
 }
@@ -384,80 +290,70 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
 static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_err_text *reterr)
 {
     struct hzp_sample_queue_stats queue;
-    int32_t group[HZP_ROLLOUT_BATCH_MAX], stale = 0;
+    struct hzp_rollout_table *t = &job->table;
+    int32_t group[HZP_ROLLOUT_BATCH_MAX], groups;
     char session[40];
+    int code = HZP_OK;
     hzp_sample_queue_read_stats(hzp_state_queue(r->config.state), &queue);
-    if (job->last || queue.samples)
+    if (job->last || queue.samples || !(groups = hzp_rollout_table_take(t, false, group)))
         return HZP_OK;
-    hzp_lock_take(&r->lock);
-    int32_t groups = hzp_rollout_table_take(&job->groups, false, group);
-    double rewards = (double)job->groups.rewards - job->rewarded;
-    double sum = job->groups.reward_sum - job->reward_sum;
-    hzp_lock_release(&r->lock);
-    if (!groups)
-        return HZP_OK;
-    size_t room = (size_t)groups * (size_t)job->spec.n;
-    struct hzp_sample **sample = hzp_xcalloc(room, sizeof(struct hzp_sample *));
-    note_versions(r);
+    struct hzp_sample **sample =
+        hzp_xcalloc((size_t)groups * (size_t)job->spec.n, sizeof(struct hzp_sample *));
     job->next =
         (struct hzp_rollout_point){.optimizer_step = weights_stats(r).finished_optimizer_step,
-                                   .reward_mean = rewards > 0 ? sum / rewards : 0};
-    int32_t count = make_samples(r, job, group, groups, sample, &stale);
-    int code = HZP_OK;
+                                   .reward_mean = (t->reward_sum - job->reward_sum) /
+                                                  (double)HZP_MAX(t->rewards - job->rewarded, 1)};
+    job->rewarded = t->rewards;
+    job->reward_sum = t->reward_sum;
+    note_versions(r);
+    int32_t count = job->next.samples = make_samples(r, job, group, groups, sample);
     snprintf(session, sizeof(session), "rollout-%" PRIu64, job->id);
     if (count)
         code = hzp_state_accept_samples(r->config.state, sample, count, session, &job->first,
                                         &job->last, reterr);
     else
         free(sample);
-    hzp_lock_take(&r->lock);
-    for (int32_t i = 0; i < groups; i++)
-        hzp_rollout_table_release(&job->groups, group[i], !count);
-    job->stale += stale;
     job->committed += code == HZP_OK ? count : 0;
-    if (count) {
-        job->rewarded = (double)job->groups.rewards;
-        job->reward_sum = job->groups.reward_sum;
-    }
-    hzp_lock_release(&r->lock);
-    for (int32_t i = 0; i < groups; i++)
+    for (int32_t i = 0; i < groups; i++) {
+        hzp_rollout_table_release(t, group[i], !count);
         free_slot(r, job, group[i]);
-    job->next.samples = count;
-    if (count && code == HZP_OK)
-        hzp_loop_poke(r->config.loop);
+    }
+    hzp_loop_poke(r->config.loop);
     return code;
 }
 
 /* If the samples that were committed are learned, or never will be, the update counts. */
 static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
+    struct hzp_rollout_point *p = &job->next;
+    if (!job->last)
+        return;
     int64_t through = weights_stats(r).learned_through;
-    if (!job->last || !hzp_state_settled(r->config.state, job->first, job->last, through))
+    if (!hzp_state_settled(r->config.state, job->first, job->last, through))
         return;
     bool learned = hzp_state_learned(r->config.state, job->last, through) == HZP_EXAMPLE_LEARNED;
+    const struct hzp_version_record *by = NULL; /* the oldest version that has learned them */
     note_versions(r);
-    const struct hzp_rollout_version *by = learner_of(r, job->last);
-    struct hzp_rollout_point *p = &job->next;
-    if (by) { /* else it is as planned: the update behind those that were finished */
-        p->staleness += HZP_MAX(by->step - 1 - p->optimizer_step, 0);
-        p->optimizer_step = by->step;
+    for (int32_t i = 0; i < r->versions; i++)
+        if (r->version[i].learned_through >= job->last)
+            by = &r->version[i];
+    if (by) {
+        int64_t more = by->optimizer_step - 1 - p->optimizer_step;
+        p->staleness += HZP_MAX(more, 0);
+        p->optimizer_step = by->optimizer_step;
         p->version = by->id;
     }
     p->seconds = (double)(hzp_now_ns() - job->begin_ns) * 1e-9;
-    hzp_lock_take(&r->lock);
-    if (learned) {
+    job->late += learned && p->staleness > job->spec.staleness ? p->samples : 0;
+    job->rejected += !learned;
+    if (learned)
         job->point[job->done++] = *p;
-        job->late += p->staleness > job->spec.staleness ? p->samples : 0;
-    } else {
-        job->rejected++;
-    }
-    hzp_lock_release(&r->lock);
+    job->last = 0;
     hzp_log(HZP_LOG_INFO, "train",
             "rollouts id=%" PRIu64 " update=%d/%d %s samples=%d reward=%.3f staleness=%" PRId64
             " dropped=%" PRId64,
             job->id, job->done + job->rejected, job->spec.updates, learned ? "learned" : "rejected",
-            p->samples, p->reward_mean, p->staleness, job->groups.dropped);
-    job->last = 0;
+            p->samples, p->reward_mean, p->staleness, job->table.dropped);
     hzp_rollouts_keep(r);
 }
 
@@ -465,106 +361,91 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 
 static bool trainer_broken(const struct hzp_rollouts *r)
 {
-    struct hzp_trainer_stats stats = {.broken = false};
-    if (r->config.trainer)
-        hzp_trainer_read_stats(r->config.trainer, &stats);
+    struct hzp_trainer_stats stats;
+    hzp_trainer_read_stats(r->config.trainer, &stats);
     return stats.broken;
 }
 
-/* Ends the job if it is done, or cannot go on. */
-static bool look_for_end(struct hzp_rollouts *r, struct hzp_rollout_job *job)
+/* Why the job ends now; NULL: it goes on.  *ret: how. */
+static const char *end_of(const struct hzp_rollouts *r, const struct hzp_rollout_job *job,
+                          enum hzp_rollout_status *ret)
 {
-    const struct hzp_rollout_table *g = &job->groups;
+    const struct hzp_rollout_table *t = &job->table;
     int32_t most = HZP_MAX(DROPS_LEAST, HZP_MIN(2 * job->spec.prompts, DROPS_MOST));
-    if (!job->spec.train && g->begun == job->spec.prompts &&
-        !hzp_rollout_table_count(g, HZP_ROLLOUT_GROUP_OPEN)) {
-        end_job(r, job, HZP_ROLLOUT_SUCCEEDED, "");
-        return true;
+    *ret = job->done || !job->spec.train ? HZP_ROLLOUT_SUCCEEDED : HZP_ROLLOUT_FAILED;
+    if (!job->spec.train)
+        return t->begun == job->spec.prompts && !hzp_rollout_table_count(t, HZP_ROLLOUT_GROUP_OPEN)
+                   ? ""
+                   : NULL;
+    if (job->done + job->rejected == job->spec.updates)
+        return job->done ? "" : "no update was learned: the gate refused each";
+    if (!job->last)
+        return t->dropped_in_row < most ? NULL
+                                        : "in the newest groups all answers had the same reward: "
+                                          "there is nothing more to learn from them";
+    *ret = HZP_ROLLOUT_FAILED;
+    return trainer_broken(r) ? "training has stopped, as the log says" : NULL;
+}
+
+/* Nothing is learned from groups that are ready. */
+static void let_go(struct hzp_rollouts *r, struct hzp_rollout_job *job)
+{
+    int32_t group[HZP_ROLLOUT_BATCH_MAX], n = hzp_rollout_table_take(&job->table, true, group);
+    for (int32_t i = 0; i < n; i++) {
+        hzp_rollout_table_release(&job->table, group[i], false);
+        free_slot(r, job, group[i]);
     }
-    if (job->last && trainer_broken(r)) {
-        end_job(r, job, HZP_ROLLOUT_FAILED, "training has stopped, as the log says");
-        return true;
-    }
-    if (job->spec.train && job->done + job->rejected == job->spec.updates) {
-        end_job(r, job, job->done ? HZP_ROLLOUT_SUCCEEDED : HZP_ROLLOUT_FAILED,
-                job->done ? "" : "no update was learned: the gate refused each");
-        return true;
-    }
-    if (job->spec.train && g->dropped_in_row >= most && !job->last) {
-        end_job(r, job, job->done ? HZP_ROLLOUT_SUCCEEDED : HZP_ROLLOUT_FAILED,
-                "in the newest groups all answers had the same reward: there is nothing more to "
-                "learn from them");
-        return true;
-    }
-    return false;
 }
 
 /* One look at the job that runs. */
 static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
     struct hzp_err_text err = {.text = ""};
-    int32_t group[HZP_ROLLOUT_BATCH_MAX];
-    hzp_lock_take(&r->lock);
-    bool cancel = job->cancel;
-    hzp_lock_release(&r->lock);
-    if (cancel) {
-        end_job(r, job, HZP_ROLLOUT_CANCELLED, "");
-        return;
-    }
-    collect(r, job);
+    enum hzp_rollout_status how;
     int code = HZP_OK;
+    collect(r, job);
     if (job->spec.train) {
         settle(r, job);
         code = commit(r, job, &err);
-    } else { /* nothing is learned from them */
-        hzp_lock_take(&r->lock);
-        int32_t n = hzp_rollout_table_take(&job->groups, true, group);
-        for (int32_t i = 0; i < n; i++)
-            hzp_rollout_table_release(&job->groups, group[i], false);
-        hzp_lock_release(&r->lock);
-        for (int32_t i = 0; i < n; i++)
-            free_slot(r, job, group[i]);
+    } else {
+        let_go(r, job);
     }
-    if (look_for_end(r, job))
+    const char *why = job->cancel ? "" : end_of(r, job, &how);
+    if (why) {
+        end_job(r, job, job->cancel ? HZP_ROLLOUT_CANCELLED : how, why);
         return;
+    }
     if (code >= 0)
         code = fill(r, job, &err);
-    if (code < 0 && code != HZP_EBUSY)
+    if (code < 0)
         end_job(r, job, HZP_ROLLOUT_FAILED, err.text);
 }
 
 /* The oldest job that has not ended, which runs from now on; NULL: none. */
 static struct hzp_rollout_job *next_job(struct hzp_rollouts *r)
 {
-    struct hzp_rollout_job *ret = NULL;
-    hzp_lock_take(&r->lock);
-    for (int32_t i = r->jobs - 1; i >= 0; i--)
-        if (!hzp_rollout_ended(r->job[i]))
-            ret = r->job[i];
-    if (ret)
-        ret->status = HZP_ROLLOUT_RUNNING; /* so it ends on this thread only */
-    hzp_lock_release(&r->lock);
-    return ret;
+    int32_t i = 0;
+    while (i < r->jobs && hzp_rollout_ended(r->job[i]))
+        i++;
+    if (i < r->jobs && !r->job[i]->slot)
+        begin_job(r, r->job[i]);
+    return i < r->jobs ? r->job[i] : NULL;
 }
 
 void *hzp_rollouts_run(void *arg)
 {
-    static const char stopped[] = "the server stopped while it ran: what it had committed is "
-                                  "learned from the log";
     struct hzp_rollouts *r = arg;
     struct hzp_rollout_job *job;
+    hzp_lock_take(&r->lock);
     while (!atomic_load(&r->closing)) {
         job = next_job(r);
-        if (job && !job->slot)
-            begin_job(r, job);
         if (job)
             advance(r, job);
-        hzp_wake_wait(&r->wake, job ? look_ns : UINT64_MAX);
+        pause_for(r, job ? look_ns : UINT64_MAX);
     }
-    while ((job = next_job(r)) != NULL) {
-        if (!job->slot)
-            begin_job(r, job);
-        end_job(r, job, HZP_ROLLOUT_FAILED, stopped);
-    }
+    while ((job = next_job(r)) != NULL)
+        end_job(r, job, HZP_ROLLOUT_FAILED,
+                "the server stopped while it ran: what it had committed is learned from the log");
+    hzp_lock_release(&r->lock);
     return NULL;
 }

@@ -2,8 +2,7 @@
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
  * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_json.c (what is shown and kept).
  *
- * Thread: the thread's, except what is marked; the lock is held for moments only, and no other is
- * taken under it.
+ * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
 #ifndef HZP_API_ROLLOUT_ROLLOUTS_STATE_H
 #define HZP_API_ROLLOUT_ROLLOUTS_STATE_H
@@ -13,7 +12,7 @@
 
 #include <stdatomic.h>
 
-enum { HZP_ROLLOUT_VERSIONS = 512 /* that are known by number */ };
+enum { HZP_ROLLOUT_VERSIONS = 64 /* older ones are staler than any bound */ };
 
 enum hzp_rollout_status {
     HZP_ROLLOUT_QUEUED,
@@ -22,16 +21,16 @@ enum hzp_rollout_status {
     HZP_ROLLOUT_FAILED,
     HZP_ROLLOUT_CANCELLED
 };
+const char *hzp_rollout_status_name(enum hzp_rollout_status status);
 
 /* A member's answer. */
 struct hzp_rollout_answer {
     struct hzp_request *rq; /* NULL: not begun, or done with */
-    /* under lock */
-    int64_t sample;       /* its number */
-    bool awaits, judged;  /* a client's reward: it is wanted, it has come */
-    double reward;        /* what has come */
-    json_t *text;         /* while it is wanted */
-    uint64_t deadline_ns; /* for it */
+    int64_t sample;         /* its number */
+    bool awaits, judged;    /* a client's reward is wanted; there is a reward */
+    double reward;
+    json_t *text;         /* for a client */
+    uint64_t deadline_ns; /* for its reward */
 };
 
 /* What belongs to the group of the same index. */
@@ -49,56 +48,49 @@ struct hzp_rollout_point {
 };
 
 struct hzp_rollout_job {
-    uint64_t id;
-    struct hzp_rollout_spec spec;  /* its prompts are gone once the job has ended */
-    struct hzp_rollout_slot *slot; /* [groups.room] */
-    uint64_t begin_ns;
-    int64_t first, last;           /* the samples that are being learned; last 0: none */
-    struct hzp_rollout_point next; /* the point that they will be */
-    double rewarded, reward_sum;   /* of groups, at the newest point */
-
-    /* under lock */
+    uint64_t id;                  /* fixed */
+    int64_t created_s;            /* fixed */
+    struct hzp_rollout_spec spec; /* fixed */
     enum hzp_rollout_status status;
     bool cancel;
     char why[256];
-    int64_t created_s;
-    struct hzp_rollout_table groups; /* changed by the thread */
-    int32_t done, rejected;          /* updates: learned; refused by the gate or given up */
+    struct hzp_rollout_table table;
+    struct hzp_rollout_slot *slot; /* [table.room]; NULL: it does not run */
+    uint64_t begin_ns;
+    int64_t first, last;             /* the samples that are being learned; last 0: none */
+    int32_t done, rejected;          /* updates: learned; refused by the gate, or taken back */
+    struct hzp_rollout_point *point; /* [updates], `done` of them; */
+    struct hzp_rollout_point next;   /* and what is being learned */
+    int64_t rewarded;                /* of the table, at that point */
+    double reward_sum;
     int64_t answered, truncated, stale, late, committed;
-    struct hzp_rollout_point *point; /* [updates] */
 };
 
 struct hzp_rollouts {
-    struct hzp_rollouts_config config;
+    struct hzp_rollouts_config config; /* fixed */
     pthread_t thread;
     struct hzp_wake wake;
     _Atomic bool closing;
-
-    /* the thread's */
-    struct hzp_rollout_version {
-        uint64_t id;
-        int64_t step, learned_through;
-    } version[HZP_ROLLOUT_VERSIONS]; /* id n: at n % the size */
-    uint64_t newest;
-
     struct hzp_lock lock;
-    /* under lock */
     struct hzp_rollout_job *job[HZP_ROLLOUTS_OPEN + HZP_ROLLOUTS_KEPT]; /* oldest first */
-    int32_t jobs;
+    int32_t jobs, running;                                              /* running: requests */
     json_t *past; /* jobs of earlier runs, newest first */
     uint64_t last_id;
     int64_t last_sample;
-    int32_t running;                 /* requests */
-    struct hzp_rollouts_stats ended; /* what jobs that are gone had counted */
+    struct hzp_version_record version[HZP_ROLLOUT_VERSIONS]; /* newest first */
+    int32_t versions;
+    struct hzp_rollouts_stats gone; /* what jobs that are not kept any more had counted */
 };
 
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
 
-/* Under lock: a job as it is shown. */
+/* A job as it is shown. */
 json_t *hzp_rollout_json(const struct hzp_rollout_job *job, bool whole);
-/* Writes what is kept of all jobs; not under lock. */
-void hzp_rollouts_keep(struct hzp_rollouts *r);
+/* All of them, newest first, without curves. */
+json_t *hzp_rollouts_all(const struct hzp_rollouts *r);
+/* Writes what is kept of all jobs. */
+void hzp_rollouts_keep(const struct hzp_rollouts *r);
 /* Reads it: what had not ended has failed. */
 void hzp_rollouts_restore(struct hzp_rollouts *r);
 
