@@ -139,97 +139,79 @@ static bool same(const char *text, size_t bytes, const char *reference)
     return a == b && !memcmp(x, y, a);
 }
 
-/* The number that begins at text[at], with commas between groups of three digits left out; *end:
- * behind it.  False: there is none. */
-static bool number_at(const char *text, size_t bytes, size_t at, double *ret, size_t *end)
+/* The number that text begins with, with commas between groups of three digits left out; returns
+ * behind it; text itself: it begins with none. */
+static const char *number_at(const char *text, double *ret)
 {
+    static const char digits[] = "0123456789";
     char plain[64];
-    size_t n = 0, i = at;
-    bool digits = false, point = false;
-    if (text[i] == '-' && i + 1 < bytes)
-        plain[n++] = text[i++];
-    for (; i < bytes && n < sizeof(plain) - 1; i++) {
-        if (isdigit((unsigned char)text[i])) {
-            plain[n++] = text[i];
-            digits = true;
-        } else if (text[i] == '.' && !point && i + 1 < bytes &&
-                   isdigit((unsigned char)text[i + 1])) {
-            plain[n++] = text[i];
-            point = true;
-        } else if (text[i] != ',' || point || !digits || i + 3 >= bytes ||
-                   strspn(text + i + 1, "0123456789") < 3) {
-            break;
-        }
-    }
+    size_t n = *text == '-';
+    const char *at = text + n, *end = at + strspn(at, digits);
+    plain[0] = '-';
+    if (end == at)
+        return text;
+    while (*end == ',' && strspn(end + 1, digits) == 3)
+        end += 4;
+    if (*end == '.' && strspn(end + 1, digits))
+        end += 1 + strspn(end + 1, digits);
+    for (; at < end && n < sizeof(plain) - 1; at++)
+        if (*at != ',')
+            plain[n++] = *at;
     plain[n] = 0;
-    *end = i;
     *ret = strtod(plain, NULL);
-    return digits;
+    return end;
 }
 
-static bool last_number(const char *text, size_t bytes, double *ret)
+static bool last_number(const char *text, double *ret)
 {
     bool found = false;
-    for (size_t i = 0, end; i < bytes;) {
-        double value;
-        if (number_at(text, bytes, i, &value, &end)) {
-            *ret = value;
-            found = true;
-            i = end;
-        } else {
-            i++;
-        }
+    while (*text) {
+        const char *end = number_at(text, ret);
+        found |= end != text;
+        text = end == text ? text + 1 : end;
     }
     return found;
 }
 
-static bool same_number(const char *text, size_t bytes, const char *reference)
+static bool same_number(const char *text, const char *reference)
 {
     double a, b;
-    if (!last_number(text, bytes, &a) || !last_number(reference, strlen(reference), &b))
+    if (!last_number(text, &a) || !last_number(reference, &b))
         return false;
     double size = fabs(b);
     return fabs(a - b) <= 1e-6 * HZP_MAX(1, size);
 }
 
-/* What stands in the last \boxed{} whose braces close. */
-static bool boxed(const char *text, size_t bytes, const char **ret, size_t *ret_bytes)
+/* Whether the text, without blanks around it, is a number. */
+static bool is_number(const char *text)
+{
+    double value;
+    text += strspn(text, " \t\n");
+    const char *end = number_at(text, &value);
+    return end != text && !end[strspn(end, " \t\n")];
+}
+
+/* Whether the last \boxed{} whose braces close has it. */
+static bool is_boxed(const char *text, const char *reference)
 {
     static const char begin[] = "\\boxed{";
-    bool found = false;
-    for (size_t i = 0; i + sizeof(begin) - 1 <= bytes; i++) {
-        if (memcmp(text + i, begin, sizeof(begin) - 1) != 0)
-            continue;
-        size_t at = i + sizeof(begin) - 1, from = at;
+    char *inner = NULL;
+    for (const char *at = text; (at = strstr(at, begin)) != NULL;) {
+        const char *from = at += sizeof(begin) - 1;
         int depth = 1;
-        for (; at < bytes && depth > 0; at++)
-            depth += text[at] == '{' ? 1 : text[at] == '}' ? -1 : 0;
-        if (!depth) {
-            *ret = text + from;
-            *ret_bytes = at - 1 - from;
-            found = true;
-        }
+        for (; *at && depth; at++)
+            depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+        if (depth)
+            break;
+        free(inner);
+        inner = strndup(from, (size_t)(at - 1 - from));
+        at = from;
     }
-    return found;
-}
-
-static bool plain_number(const char *text, size_t bytes)
-{
-    size_t n, end = 0;
-    double value;
-    const char *x = trim(text, bytes, &n);
-    return n && number_at(x, n, 0, &value, &end) && end == n;
-}
-
-static bool is_boxed(const char *text, size_t bytes, const char *reference)
-{
-    const char *inner;
-    size_t n;
-    if (!boxed(text, bytes, &inner, &n))
-        return false;
-    return same(inner, n, reference) ||
-           (plain_number(inner, n) && plain_number(reference, strlen(reference)) &&
-            same_number(inner, n, reference));
+    bool ret =
+        inner && (same(inner, strlen(inner), reference) ||
+                  (is_number(inner) && is_number(reference) && same_number(inner, reference)));
+    free(inner);
+    return ret;
 }
 
 static bool is_json(const char *text, size_t bytes, const char *reference)
@@ -252,9 +234,9 @@ double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, 
     case EXACT:
         return same(text, bytes, reference);
     case NUMBER:
-        return same_number(text, bytes, reference);
+        return same_number(text, reference);
     case BOXED:
-        return is_boxed(text, bytes, reference);
+        return is_boxed(text, reference);
     case REGEX:
         return !regexec(&v->regex, text, 0, NULL, 0);
     case JSON:

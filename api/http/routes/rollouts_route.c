@@ -19,18 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t n_default = 8, tokens_default = 64, updates_default = 40, batch_default = 4;
-
 /* ---- the body ---- */
 
-static int read_int(const json_t *body, const char *name, int64_t preset, int32_t *ret,
-                    struct hzp_err_text *reterr)
+static int32_t given_int(const json_t *body, const char *name, int64_t preset)
 {
-    const struct hzp_field *field = hzp_field_find(&hzp_fields_rollout, name);
-    int64_t value = preset;
-    HZP_TRY(hzp_field_int(body, name, (int64_t)field->low, (int64_t)field->high, &value, reterr));
-    *ret = (int32_t)value;
-    return HZP_OK;
+    hzp_given_int(body, name, &preset);
+    return (int32_t)preset;
 }
 
 /* The index of the field's word among `count` words; absent: *ret stays. */
@@ -59,14 +53,14 @@ static int read_numbers(const json_t *body, struct hzp_rollout_spec *ret,
         algos[i] = hzp_rollout_algo_name((enum hzp_rollout_algo)i);
     ret->train = true;
     ret->temperature = 1;
-    HZP_TRY(read_int(body, "n", n_default, &ret->n, reterr));
-    HZP_TRY(read_int(body, "max_tokens", tokens_default, &ret->max_tokens, reterr));
-    HZP_TRY(read_int(body, "updates", updates_default, &ret->updates, reterr));
-    HZP_TRY(read_int(body, "batch", batch_default, &ret->batch, reterr));
-    HZP_TRY(read_int(body, "max_staleness", 1, &ret->staleness, reterr));
-    HZP_TRY(hzp_field_int(body, "seed", INT64_MIN, INT64_MAX, &seed, reterr));
-    HZP_TRY(hzp_field_number(body, "temperature", 0, 2, &ret->temperature, reterr));
-    HZP_TRY(hzp_field_bool(body, "train", &ret->train, reterr));
+    ret->n = given_int(body, "n", 8);
+    ret->max_tokens = given_int(body, "max_tokens", 64);
+    ret->updates = given_int(body, "updates", 40);
+    ret->batch = given_int(body, "batch", 4);
+    ret->staleness = given_int(body, "max_staleness", 1);
+    hzp_given_int(body, "seed", &seed);
+    hzp_given_number(body, "temperature", &ret->temperature);
+    hzp_given_bool(body, "train", &ret->train);
     HZP_TRY(read_word(body, "algo", algos, HZP_ROLLOUT_ALGOS, &algo, reterr));
     HZP_TRY(read_word(body, "advantage", advantages, HZP_COUNT(advantages), &advantage, reterr));
     ret->seed = (uint64_t)seed;
