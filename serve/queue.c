@@ -123,7 +123,7 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     hzp_assert_engine_thread();
     struct hzp_request *rq = leave_running(s, i);
     struct hzp_growth growth = growth_of(rq);
-    if (state != HZP_REQUEST_FAILED)
+    if (state != HZP_REQUEST_FAILED && !rq->background) /* others' lengths are not like theirs */
         hzp_admission_ended(s->admission, &growth,
                             state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_CHANGED);
     /* Update the statistics first, so that a client that sees the end also sees the pages free. */

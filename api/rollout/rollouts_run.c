@@ -226,11 +226,11 @@ static void collect(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 
 /* ---- updates ---- */
 
-/* Its prompt, and its answer, which is learned with the group's advantage.  With --update-tokens
- * divide=weights an update is the mean over answers of their tokens' mean (grpo), or the mean over
- * tokens. */
+/* Its prompt, and its answer, which is learned with the group's advantage.  Where an update is
+ * divided by weights or by tokens, it is the mean over answers of their tokens' mean (grpo), or the
+ * mean over tokens.  mean: tokens of an answer of this update. */
 static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
-                                    const struct hzp_request *rq, double advantage)
+                                    const struct hzp_request *rq, double advantage, double mean)
 {
     static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
                                                     HZP_LOSS_IS};
@@ -245,7 +245,7 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     for (int32_t i = 0; i < n; i++) {
         token[first + i] = rq->out[i].token;
         learn[first + i] = 1;
-        weight[first + i] = grpo ? 1 / (float)n : 1;
+        weight[first + i] = grpo ? (float)mean / (float)n : 1;
         how[first + i] = (struct hzp_row_loss){.kind = kind[spec->algo],
                                                .inv_temperature = 1,
                                                .old = HZP_MIN(rq->out[i].logprob, 0),
@@ -261,11 +261,24 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     return ret;
 }
 
+static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *group, int32_t groups)
+{
+    double answers = 0, tokens = 0;
+    for (int32_t i = 0; i < groups; i++)
+        for (int32_t m = 0; m < job->spec.n; m++)
+            if (job->table.group[group[i]].member[m].state == HZP_ROLLOUT_MEMBER_REWARDED) {
+                answers++;
+                tokens += atomic_load(&job->slot[group[i]].answer[m].rq->out_count);
+            }
+    return answers > 0 ? tokens / answers : 1;
+}
+
 /* The samples of the taken groups that are not too old. */
 static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                             const int32_t *group, int32_t groups, struct hzp_sample **ret)
 {
     int64_t now = job->next.optimizer_step;
+    double mean = mean_tokens(job, group, groups);
     int32_t count = 0;
     for (int32_t i = 0; i < groups; i++)
         for (int32_t m = 0; m < job->spec.n; m++) {
@@ -275,7 +288,7 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                 continue;
             int64_t step = oldest_step(r, rq);
             bool fresh = step >= 0 && step <= now && now - step <= job->spec.staleness;
-            ret[count] = fresh ? sample_of(&job->spec, rq, member->advantage) : NULL;
+            ret[count] = fresh ? sample_of(&job->spec, rq, member->advantage, mean) : NULL;
             job->stale += !fresh;
             if (ret[count]) {
                 job->next.staleness = HZP_MAX(job->next.staleness, now - step);

@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { JOB_BYTES = 1 << 20 /* a job with its curve, as JSON */ };
+
 /* ---- the body ---- */
 
 static int32_t given_int(const json_t *body, const char *name, int64_t preset)
@@ -237,6 +239,8 @@ enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
     enum MHD_Result answered;
     if (unserved(x, &answered))
         return answered;
+    if (!hzp_exchange_make(x, JOB_BYTES))
+        return hzp_reply_no_memory(x);
     json_t *job = hzp_rollouts_job(x->server->engine->rollouts, id_of(x->tail));
     return job ? hzp_reply_json(x, MHD_HTTP_OK, job) : no_job(x);
 }
