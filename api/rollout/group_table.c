@@ -32,16 +32,16 @@ int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates)
     int32_t at = 0;
     if (useful / g->config.batch > updates + g->config.staleness)
         return -1;
-    while (at < g->room && g->group[at].state != HZP_ROLLOUT_GROUP_FREE)
+    while (at < g->room && g->group[at].state != HZP_GROUP_FREE)
         at++;
     if (at == g->room)
         return -1;
     struct hzp_rollout_group *group = &g->group[at];
-    group->state = HZP_ROLLOUT_GROUP_OPEN;
+    group->state = HZP_GROUP_OPEN;
     group->number = ++g->begun;
     group->open = g->config.members;
     for (int32_t i = 0; i < g->config.members; i++)
-        group->member[i] = (struct hzp_rollout_member){.state = HZP_ROLLOUT_MEMBER_OPEN};
+        group->member[i] = (struct hzp_rollout_member){.state = HZP_MEMBER_OPEN};
     return at;
 }
 
@@ -52,13 +52,13 @@ static bool set_advantages(const struct hzp_rollout_table *g, struct hzp_rollout
     int32_t n = 0;
     bool any = false;
     for (int32_t i = 0; i < g->config.members; i++)
-        if (group->member[i].state == HZP_ROLLOUT_MEMBER_REWARDED) {
+        if (group->member[i].state == HZP_MEMBER_REWARDED) {
             sum += group->member[i].reward;
             n++;
         }
     double mean = g->config.advantage == HZP_ADVANTAGE_NONE || !n ? 0 : sum / n;
     for (int32_t i = 0; i < g->config.members; i++)
-        if (group->member[i].state == HZP_ROLLOUT_MEMBER_REWARDED) {
+        if (group->member[i].state == HZP_MEMBER_REWARDED) {
             double off = group->member[i].reward - mean;
             squares += off * off;
             group->member[i].advantage = off;
@@ -75,49 +75,28 @@ static bool set_advantages(const struct hzp_rollout_table *g, struct hzp_rollout
     return any;
 }
 
-static enum hzp_rollout_group_state end_member(struct hzp_rollout_table *g, int32_t group,
-                                               struct hzp_rollout_member *member,
-                                               enum hzp_rollout_member_state state)
+void hzp_rollout_table_end(struct hzp_rollout_table *g, int32_t group, int32_t member,
+                           double reward)
 {
     struct hzp_rollout_group *of = &g->group[group];
-    member->state = state;
+    struct hzp_rollout_member *m = &of->member[member];
+    bool lost = isnan(reward);
+    if (of->state != HZP_GROUP_OPEN || m->state != HZP_MEMBER_OPEN)
+        return;
+    m->state = lost ? HZP_MEMBER_LOST : HZP_MEMBER_REWARDED;
+    m->reward = lost ? 0 : reward;
+    g->lost += lost;
+    g->rewards += !lost;
+    g->reward_sum += m->reward;
     if (--of->open > 0)
-        return of->state;
-    if (set_advantages(g, of)) {
-        of->state = HZP_ROLLOUT_GROUP_READY;
-        g->dropped_in_row = 0;
-    } else {
-        of->state = HZP_ROLLOUT_GROUP_FREE;
-        g->dropped++;
-        g->dropped_in_row++;
-    }
-    return of->state;
+        return;
+    bool teaches = set_advantages(g, of);
+    of->state = teaches ? HZP_GROUP_READY : HZP_GROUP_FREE;
+    g->dropped += !teaches;
+    g->dropped_in_row = teaches ? 0 : g->dropped_in_row + 1;
 }
 
-enum hzp_rollout_group_state hzp_rollout_table_reward(struct hzp_rollout_table *g, int32_t group,
-                                                      int32_t member, double reward)
-{
-    struct hzp_rollout_member *m = &g->group[group].member[member];
-    if (g->group[group].state != HZP_ROLLOUT_GROUP_OPEN || m->state != HZP_ROLLOUT_MEMBER_OPEN)
-        return g->group[group].state;
-    m->reward = reward;
-    g->rewards++;
-    g->reward_sum += reward;
-    return end_member(g, group, m, HZP_ROLLOUT_MEMBER_REWARDED);
-}
-
-enum hzp_rollout_group_state hzp_rollout_table_lose(struct hzp_rollout_table *g, int32_t group,
-                                                    int32_t member)
-{
-    struct hzp_rollout_member *m = &g->group[group].member[member];
-    if (g->group[group].state != HZP_ROLLOUT_GROUP_OPEN || m->state != HZP_ROLLOUT_MEMBER_OPEN)
-        return g->group[group].state;
-    g->lost++;
-    return end_member(g, group, m, HZP_ROLLOUT_MEMBER_LOST);
-}
-
-int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g,
-                                enum hzp_rollout_group_state state)
+int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g, enum hzp_group_state state)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < g->room; i++)
@@ -127,16 +106,16 @@ int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g,
 
 int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *ret)
 {
-    int32_t ready = hzp_rollout_table_count(g, HZP_ROLLOUT_GROUP_READY), n = 0;
+    int32_t ready = hzp_rollout_table_count(g, HZP_GROUP_READY), n = 0;
     if (ready < g->config.batch && !(rest && ready > 0))
         return 0;
     while (n < HZP_MIN(ready, g->config.batch)) {
         int32_t first = -1;
         for (int32_t i = 0; i < g->room; i++)
-            if (g->group[i].state == HZP_ROLLOUT_GROUP_READY &&
+            if (g->group[i].state == HZP_GROUP_READY &&
                 (first < 0 || g->group[i].number < g->group[first].number))
                 first = i;
-        g->group[first].state = HZP_ROLLOUT_GROUP_TAKEN;
+        g->group[first].state = HZP_GROUP_TAKEN;
         ret[n++] = first;
     }
     g->taken += n;
@@ -145,8 +124,8 @@ int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *
 
 void hzp_rollout_table_release(struct hzp_rollout_table *g, int32_t group, bool unlearned)
 {
-    HZP_ASSERT(g->group[group].state == HZP_ROLLOUT_GROUP_TAKEN);
-    g->group[group].state = HZP_ROLLOUT_GROUP_FREE;
+    HZP_ASSERT(g->group[group].state == HZP_GROUP_TAKEN);
+    g->group[group].state = HZP_GROUP_FREE;
     g->dropped += unlearned;
     g->taken -= unlearned;
 }

@@ -28,25 +28,16 @@
 #include "base/base.h"
 
 enum hzp_advantage { HZP_ADVANTAGE_STD, HZP_ADVANTAGE_MEAN, HZP_ADVANTAGE_NONE };
-enum hzp_rollout_member_state {
-    HZP_ROLLOUT_MEMBER_OPEN,
-    HZP_ROLLOUT_MEMBER_REWARDED,
-    HZP_ROLLOUT_MEMBER_LOST
-};
-enum hzp_rollout_group_state {
-    HZP_ROLLOUT_GROUP_FREE,
-    HZP_ROLLOUT_GROUP_OPEN,
-    HZP_ROLLOUT_GROUP_READY,
-    HZP_ROLLOUT_GROUP_TAKEN
-};
+enum hzp_member_state { HZP_MEMBER_OPEN, HZP_MEMBER_REWARDED, HZP_MEMBER_LOST };
+enum hzp_group_state { HZP_GROUP_FREE, HZP_GROUP_OPEN, HZP_GROUP_READY, HZP_GROUP_TAKEN };
 
 struct hzp_rollout_member {
-    enum hzp_rollout_member_state state;
+    enum hzp_member_state state;
     double reward, advantage; /* the latter once its group is complete */
 };
 
 struct hzp_rollout_group {
-    enum hzp_rollout_group_state state;
+    enum hzp_group_state state;
     int64_t number; /* from 1, in the order of their beginnings, dropped ones too */
     int32_t open;   /* members that have not ended */
     struct hzp_rollout_member *member; /* [members] */
@@ -76,12 +67,10 @@ void hzp_rollout_table_fini(struct hzp_rollout_table *g); /* also of one that is
 /* Begins a group if the bound allows it.  Returns its index; -1: not now. */
 int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates);
 
-/* The member has ended; no effect if it had before.  Returns the group's state then: FREE if this
- * was the last one and the group is dropped. */
-enum hzp_rollout_group_state hzp_rollout_table_reward(struct hzp_rollout_table *g, int32_t group,
-                                                      int32_t member, double reward);
-enum hzp_rollout_group_state hzp_rollout_table_lose(struct hzp_rollout_table *g, int32_t group,
-                                                    int32_t member);
+/* The member has ended; no effect if it had before.  reward NAN: it is lost.  If it was the last
+ * one, the group is READY then, or FREE: dropped. */
+void hzp_rollout_table_end(struct hzp_rollout_table *g, int32_t group, int32_t member,
+                           double reward);
 
 /* Writes the indices of the `batch` groups for the next update, in the order of their numbers, or
  * of all that are ready if fewer are and `rest` is set.  Returns how many; 0: not enough. */
@@ -91,7 +80,6 @@ int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *
 void hzp_rollout_table_release(struct hzp_rollout_table *g, int32_t group, bool unlearned);
 
 /* How many are in this state. */
-int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g,
-                                enum hzp_rollout_group_state state);
+int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g, enum hzp_group_state state);
 
 #endif

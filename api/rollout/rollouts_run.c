@@ -80,7 +80,7 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     for (int32_t i = 0; i < job->table.room; i++) {
         free_slot(r, job, i);
         free(job->slot[i].answer);
-        job->table.group[i].state = HZP_ROLLOUT_GROUP_FREE;
+        job->table.group[i].state = HZP_GROUP_FREE;
     }
     free(job->slot);
     job->slot = NULL;
@@ -149,7 +149,7 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
 {
     do {
         for (int32_t at = 0; at < job->table.room; at++)
-            while (job->table.group[at].state == HZP_ROLLOUT_GROUP_OPEN &&
+            while (job->table.group[at].state == HZP_GROUP_OPEN &&
                    job->slot[at].submitted < job->spec.n) {
                 int code = submit(r, job, at, reterr);
                 if (code < 0)
@@ -199,11 +199,9 @@ static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t
         job->answered++;
         job->truncated += state == HZP_REQUEST_LENGTH;
     }
-    if (a->judged)
-        hzp_rollout_table_reward(&job->table, at, m, a->reward);
-    else if (!whole || hzp_now_ns() > a->deadline_ns)
-        hzp_rollout_table_lose(&job->table, at, m);
-    a->awaits &= job->table.group[at].member[m].state == HZP_ROLLOUT_MEMBER_OPEN;
+    if (a->judged || !whole || hzp_now_ns() > a->deadline_ns)
+        hzp_rollout_table_end(&job->table, at, m, a->judged ? a->reward : NAN);
+    a->awaits &= job->table.group[at].member[m].state == HZP_MEMBER_OPEN;
 }
 
 /* Ends members; groups that are dropped by that let go of their answers. */
@@ -212,14 +210,14 @@ static void collect(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     r->running = 0;
     for (int32_t at = 0; at < job->table.room; at++) {
         struct hzp_rollout_group *group = &job->table.group[at];
-        for (int32_t m = 0; m < job->spec.n && group->state == HZP_ROLLOUT_GROUP_OPEN; m++) {
+        for (int32_t m = 0; m < job->spec.n && group->state == HZP_GROUP_OPEN; m++) {
             const struct hzp_request *rq = job->slot[at].answer[m].rq;
-            bool open = rq && group->member[m].state == HZP_ROLLOUT_MEMBER_OPEN;
+            bool open = rq && group->member[m].state == HZP_MEMBER_OPEN;
             r->running += open && !hzp_request_final(rq);
             if (open && hzp_request_final(rq))
                 look_at(r, job, at, m);
         }
-        if (group->state == HZP_ROLLOUT_GROUP_FREE && job->slot[at].submitted)
+        if (group->state == HZP_GROUP_FREE && job->slot[at].submitted)
             free_slot(r, job, at);
     }
 }
@@ -266,7 +264,7 @@ static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *grou
     double answers = 0, tokens = 0;
     for (int32_t i = 0; i < groups; i++)
         for (int32_t m = 0; m < job->spec.n; m++)
-            if (job->table.group[group[i]].member[m].state == HZP_ROLLOUT_MEMBER_REWARDED) {
+            if (job->table.group[group[i]].member[m].state == HZP_MEMBER_REWARDED) {
                 answers++;
                 tokens += atomic_load(&job->slot[group[i]].answer[m].rq->out_count);
             }
@@ -284,7 +282,7 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
         for (int32_t m = 0; m < job->spec.n; m++) {
             const struct hzp_rollout_member *member = &job->table.group[group[i]].member[m];
             const struct hzp_request *rq = job->slot[group[i]].answer[m].rq;
-            if (member->state != HZP_ROLLOUT_MEMBER_REWARDED)
+            if (member->state != HZP_MEMBER_REWARDED)
                 continue;
             int64_t step = oldest_step(r, rq);
             bool fresh = step >= 0 && step <= now && now - step <= job->spec.staleness;
@@ -387,9 +385,8 @@ static const char *end_of(const struct hzp_rollouts *r, const struct hzp_rollout
     int32_t most = HZP_MAX(DROPS_LEAST, HZP_MIN(2 * job->spec.prompts, DROPS_MOST));
     *ret = job->done || !job->spec.train ? HZP_ROLLOUT_SUCCEEDED : HZP_ROLLOUT_FAILED;
     if (!job->spec.train)
-        return t->begun == job->spec.prompts && !hzp_rollout_table_count(t, HZP_ROLLOUT_GROUP_OPEN)
-                   ? ""
-                   : NULL;
+        return t->begun == job->spec.prompts && !hzp_rollout_table_count(t, HZP_GROUP_OPEN) ? ""
+                                                                                            : NULL;
     if (job->done + job->rejected == job->spec.updates)
         return job->done ? "" : "no update was learned: the gate refused each";
     if (!job->last)

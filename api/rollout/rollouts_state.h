@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
- * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_json.c (what is shown and kept).
+ * rollouts.c (the handle), rollouts_run.c (the thread).
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
@@ -85,14 +85,8 @@ struct hzp_rollouts {
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
 
-/* A job as it is shown. */
-json_t *hzp_rollout_json(const struct hzp_rollout_job *job, bool whole);
-/* All of them, newest first, without curves. */
-json_t *hzp_rollouts_all(const struct hzp_rollouts *r);
 /* Writes what is kept of all jobs. */
 void hzp_rollouts_keep(const struct hzp_rollouts *r);
-/* Reads it: what had not ended has failed. */
-void hzp_rollouts_restore(struct hzp_rollouts *r);
 
 static inline bool hzp_rollout_ended(const struct hzp_rollout_job *job)
 {

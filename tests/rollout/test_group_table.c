@@ -88,9 +88,7 @@ static void end_one(struct hzp_rollout_table *t, struct model *m, struct known *
     int32_t member = (int32_t)seeded(seed, (uint32_t)t->config.members), open = 0;
     bool lost = seeded(seed, 6) == 0;
     double reward = (double)seeded(seed, 3) / 2;
-    enum hzp_rollout_group_state state =
-        lost ? hzp_rollout_table_lose(t, k->index, member)
-             : hzp_rollout_table_reward(t, k->index, member, reward);
+    hzp_rollout_table_end(t, k->index, member, lost ? NAN : reward);
     if (!k->ended[member]) { /* a second end has no effect */
         k->ended[member] = lost ? 2 : 1;
         k->reward[member] = reward;
@@ -101,9 +99,9 @@ static void end_one(struct hzp_rollout_table *t, struct model *m, struct known *
     k->dropped = !open && !teaches(k, &t->config);
     m->dropped += k->dropped;
     m->held -= k->dropped;
-    assert_int_equal(state, open         ? HZP_ROLLOUT_GROUP_OPEN
-                            : k->dropped ? HZP_ROLLOUT_GROUP_FREE
-                                         : HZP_ROLLOUT_GROUP_READY);
+    assert_int_equal(t->group[k->index].state, open         ? HZP_GROUP_OPEN
+                                               : k->dropped ? HZP_GROUP_FREE
+                                                            : HZP_GROUP_READY);
 }
 
 static void take(struct hzp_rollout_table *t, struct model *m, uint64_t *seed)
@@ -156,13 +154,13 @@ static void random_day(uint64_t seed)
         }
         assert_int_equal(t.begun, m.begun);
         assert_int_equal(t.dropped, m.dropped);
-        assert_int_equal(t.room - hzp_rollout_table_count(&t, HZP_ROLLOUT_GROUP_FREE), m.held);
+        assert_int_equal(t.room - hzp_rollout_table_count(&t, HZP_GROUP_FREE), m.held);
     }
     /* whatever was lost, no group is open for ever */
     for (int64_t g = 1; g <= m.begun; g++)
         for (int32_t i = 0; m.group[g].begun && !m.group[g].complete && i < config.members; i++)
-            hzp_rollout_table_lose(&t, m.group[g].index, i);
-    assert_int_equal(hzp_rollout_table_count(&t, HZP_ROLLOUT_GROUP_OPEN), 0);
+            hzp_rollout_table_end(&t, m.group[g].index, i, NAN);
+    assert_int_equal(hzp_rollout_table_count(&t, HZP_GROUP_OPEN), 0);
     hzp_rollout_table_fini(&t);
 }
 
@@ -179,10 +177,11 @@ static void lost_members_count_as_complete(void **state)
     hzp_rollout_table_init(&t, &(struct hzp_rollout_table_config){.members = 4, .batch = 1});
     int32_t at = hzp_rollout_table_begin(&t, 0);
     assert_int_equal(hzp_rollout_table_begin(&t, 0), -1); /* the bound is 0 */
-    hzp_rollout_table_reward(&t, at, 0, 1);
-    hzp_rollout_table_lose(&t, at, 1);
-    hzp_rollout_table_reward(&t, at, 3, 0);
-    assert_int_equal(hzp_rollout_table_lose(&t, at, 2), HZP_ROLLOUT_GROUP_READY);
+    hzp_rollout_table_end(&t, at, 0, 1);
+    hzp_rollout_table_end(&t, at, 1, NAN);
+    hzp_rollout_table_end(&t, at, 3, 0);
+    hzp_rollout_table_end(&t, at, 2, NAN);
+    assert_int_equal(t.group[at].state, HZP_GROUP_READY);
     assert_int_equal(hzp_rollout_table_take(&t, false, got), 1);
     double want = 0.5 / (sqrt(0.5) + 1e-4);
     assert_true(fabs(t.group[at].member[0].advantage - want) < 1e-12);
@@ -191,12 +190,12 @@ static void lost_members_count_as_complete(void **state)
     /* alike, or one alone: nothing is taught */
     at = hzp_rollout_table_begin(&t, 1);
     for (int32_t i = 0; i < 4; i++)
-        hzp_rollout_table_reward(&t, at, i, 0.1);
+        hzp_rollout_table_end(&t, at, i, 0.1);
     assert_int_equal(t.dropped, 1);
     at = hzp_rollout_table_begin(&t, 1);
-    hzp_rollout_table_reward(&t, at, 0, 1);
+    hzp_rollout_table_end(&t, at, 0, 1);
     for (int32_t i = 1; i < 4; i++)
-        hzp_rollout_table_lose(&t, at, i);
+        hzp_rollout_table_end(&t, at, i, NAN);
     assert_int_equal(t.dropped, 2);
     assert_int_equal(t.lost, 5);
     assert_int_equal(t.dropped_in_row, 2);
