@@ -9,7 +9,8 @@
  *               when the request arrives, and where it needs a slot or pages, the next one lets go
  *               of them
  *
- * Then: they use the device where nothing else does, and all of them end. */
+ * Then: they use the device where nothing else does, and all of them end.  And with an ITL goal,
+ * several times an ordinary step, they have rows beside ordinary ones, and steps keep the goal. */
 #include "base/arena.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler_state.h"
@@ -48,10 +49,16 @@ struct rig {
     struct hzp_batch *batch;
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
-    struct hzp_source spy;  /* behind the scheduler: sees what it offers */
-    bool alone[2];          /* step n has only rows of background requests: alone[n % 2] */
-    int32_t beside, behind; /* steps with both; with only those */
-    uint64_t longest_ns;    /* of these */
+    struct hzp_source spy; /* behind the scheduler: sees what it offers */
+    struct {
+        int32_t ordinary, behind; /* rows */
+        bool prompts;             /* some of these are of prompts */
+    } step[2];                    /* step n: step[n % 2] */
+    int32_t beside, behind;       /* steps with both; with rows of background requests */
+    int32_t late;                 /* those with both that take longer than the goal */
+    uint64_t goal_ns;
+    /* the longest steps: of background requests alone, of ordinary ones that decode */
+    uint64_t longest_ns, decode_ns;
 };
 
 static int32_t rows_of(struct hzp_scheduler *s, int32_t from, int32_t to, uint64_t step)
@@ -72,9 +79,12 @@ static bool look(struct hzp_source *source, const struct hzp_step *step, struct 
     int32_t before = rows_of(s, 0, s->ordinary, step->number);
     int32_t behind = rows_of(s, s->ordinary, s->running, step->number);
     CHECK(before + behind == offer->batch->rows && room, "rows of neither");
-    rig->beside += behind > 0 && (before > 0 || hzp_wait_ordinary(s) > 0);
+    CHECK(!behind || !hzp_wait_ordinary(s), "background rows while a request waits");
+    rig->step[step->number % 2].ordinary = before;
+    rig->step[step->number % 2].behind = behind;
+    rig->step[step->number % 2].prompts = offer->batch->decode_segs < offer->batch->segs;
+    rig->beside += behind > 0 && before > 0;
     rig->behind += behind > 0;
-    rig->alone[step->number % 2] = behind > 0;
     return false;
 }
 
@@ -83,8 +93,14 @@ static void note(struct hzp_source *source, const struct hzp_step *step,
 {
     struct rig *rig = HZP_CONTAINER_OF(source, struct rig, spy);
     CHECK(offer && outcome->status >= 0, "a step failed");
-    if (rig->alone[step->number % 2])
-        rig->longest_ns = HZP_MAX(rig->longest_ns, outcome->ns[HZP_TENANT_SERVE]);
+    int at = step->number % 2;
+    uint64_t ns = outcome->ns[HZP_TENANT_SERVE];
+    bool ordinary = rig->step[at].ordinary > 0, behind = rig->step[at].behind > 0;
+    if (!ordinary)
+        rig->longest_ns = HZP_MAX(rig->longest_ns, ns);
+    else if (!behind && !rig->step[at].prompts)
+        rig->decode_ns = HZP_MAX(rig->decode_ns, ns);
+    rig->late += ordinary && behind && ns > rig->goal_ns;
 }
 
 static bool idle(struct hzp_source *source)
@@ -92,7 +108,7 @@ static bool idle(struct hzp_source *source)
     return !source;
 }
 
-static void rig_open(struct rig *rig)
+static void rig_open(struct rig *rig, uint64_t itl_ns)
 {
     struct hzp_model_config config = {.family = "llama",
                                       .layers = 2,
@@ -125,12 +141,14 @@ static void rig_open(struct rig *rig)
         hzp_serve_space_create(rig->m.model, batch.rows_max, batch.logits_max, &rig->space));
     FIXTURE_MUST(hzp_batch_create(rig->m.dev, &batch, &rig->batch));
     FIXTURE_MUST(hzp_scheduler_create(&scheduler, rig->m.model, rig->pool, &rig->scheduler));
+    rig->goal_ns = itl_ns;
     rig->spy = (struct hzp_source){.name = "spy", .offer = look, .deliver = note, .busy = idle};
     struct hzp_loop_config loop = {.model = rig->m.model,
                                    .space = rig->space,
                                    .batch = rig->batch,
                                    .source = {hzp_scheduler_source(rig->scheduler), &rig->spy},
                                    .sources = 2,
+                                   .policy = {.itl_ns = itl_ns},
                                    .check_plans = true};
     FIXTURE_MUST(hzp_loop_create(&loop, &rig->loop));
 }
@@ -165,18 +183,19 @@ struct seen {
     int32_t token[ORDINARY][POSITIONS];
     uint64_t ttft[ORDINARY];
     int32_t beside, behind;
-    uint64_t longest_ns;
+    int32_t late;
+    uint64_t longest_ns, decode_ns;
     struct hzp_scheduler_stats stats;
 };
 
 /* Ordinary request i arrives at turn 30 i: some run alone, some overlap. */
-static void run(bool with, struct seen *ret)
+static void run(bool with, uint64_t itl_ns, struct seen *ret)
 {
     struct rig rig;
     struct hzp_request *rq[ORDINARY], *behind[BEHIND];
     int32_t made = 0, next = 0;
     memset(ret, 0, sizeof(*ret));
-    rig_open(&rig);
+    rig_open(&rig, itl_ns);
     bool open = true;
     for (int turn = 0; open || made < ORDINARY || next < (with ? BEHIND : 0); turn++) {
         if (made < ORDINARY && turn % 30 == 0) {
@@ -204,6 +223,8 @@ static void run(bool with, struct seen *ret)
     ret->beside = rig.beside;
     ret->behind = rig.behind;
     ret->longest_ns = rig.longest_ns;
+    ret->decode_ns = rig.decode_ns;
+    ret->late = rig.late;
     for (int32_t i = 0; i < ORDINARY; i++) {
         CHECK(atomic_load(&rq[i]->state) == HZP_REQUEST_LENGTH, "request %d did not end well", i);
         ret->ttft[i] = rq[i]->out[0].at_ns - rq[i]->submitted_ns;
@@ -223,8 +244,8 @@ int main(void)
     static struct seen alone, with;
     /* no rate is so high that rows are free */
     setenv("HZP_SIM", "flops=1e9,bytes=1e9,mem=1e9", 1);
-    run(false, &alone);
-    run(true, &with);
+    run(false, 0, &alone);
+    run(true, 0, &with);
     CHECK(!memcmp(alone.token, with.token, sizeof(alone.token)), "tokens differ");
     uint64_t more = 0;
     for (int32_t i = 0; i < ORDINARY; i++)
@@ -238,5 +259,13 @@ int main(void)
     CHECK(more <= 3 * with.longest_ns, "a first token came later by more than three steps");
     CHECK(with.stats.preempted > alone.stats.preempted, "none had to give way");
     CHECK(!with.stats.background && !with.stats.background_waiting, "some are left");
+
+    uint64_t goal = 4 * alone.decode_ns;
+    run(true, goal, &with);
+    printf("with a goal of %llu us: beside ordinary rows %d, of these late %d\n",
+           (unsigned long long)goal / 1000, with.beside, with.late);
+    CHECK(!memcmp(alone.token, with.token, sizeof(alone.token)), "tokens differ");
+    CHECK(with.beside > 50 && with.late <= 2 + with.beside / 50,
+          "the goal is not used, or not kept");
     return 0;
 }
