@@ -17,13 +17,20 @@ const char *hzp_rollout_algo_name(enum hzp_rollout_algo algo)
     return name[algo];
 }
 
-void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec)
+void hzp_rollout_free_prompts(struct hzp_rollout_spec *spec)
 {
     for (int32_t i = 0; i < spec->prompts; i++) {
         free(spec->prompt[i].token);
         free(spec->prompt[i].reference);
     }
     free(spec->prompt);
+    spec->prompt = NULL;
+    spec->prompts = 0;
+}
+
+void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec)
+{
+    hzp_rollout_free_prompts(spec);
     hzp_verifier_destroy(spec->verifier);
     *spec = (struct hzp_rollout_spec){.prompts = 0};
 }
@@ -199,7 +206,7 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
     return HZP_OK;
 }
 
-/* Whether the scheduler could serve the longest prompt. */
+/* Whether the scheduler could serve each prompt. */
 static int check_served(const struct hzp_rollouts *r, const struct hzp_rollout_spec *spec,
                         struct hzp_err_text *reterr)
 {
@@ -327,7 +334,10 @@ int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text
     bool open = job && !hzp_rollout_ended(job);
     if (open) {
         job->cancel = true;
-        job->status = job->slot ? job->status : HZP_ROLLOUT_CANCELLED;
+        if (!job->slot) {
+            job->status = HZP_ROLLOUT_CANCELLED;
+            hzp_rollout_free_prompts(&job->spec);
+        }
         hzp_rollouts_keep(r);
     }
     hzp_lock_release(&r->lock);

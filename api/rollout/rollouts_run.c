@@ -77,12 +77,14 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                     enum hzp_rollout_status status, const char *why)
 {
     double reward = job->done ? job->point[job->done - 1].reward_mean : NAN;
+    for (int32_t i = 0; i < job->table.room; i++)
+        free_slot(r, job, i); /* may wait, and others look meanwhile */
     for (int32_t i = 0; i < job->table.room; i++) {
-        free_slot(r, job, i);
         free(job->slot[i].answer);
         job->table.group[i].state = HZP_GROUP_FREE;
     }
     free(job->slot);
+    hzp_rollout_free_prompts(&job->spec);
     job->slot = NULL;
     job->status = status;
     snprintf(job->why, sizeof(job->why), "%s", why);

@@ -23,6 +23,8 @@ enum hzp_rollout_status {
 };
 const char *hzp_rollout_status_name(enum hzp_rollout_status status);
 
+void hzp_rollout_free_prompts(struct hzp_rollout_spec *spec);
+
 /* A member's answer. */
 struct hzp_rollout_answer {
     struct hzp_request *rq; /* NULL: not begun, or done with */
@@ -50,7 +52,7 @@ struct hzp_rollout_point {
 struct hzp_rollout_job {
     uint64_t id;                  /* fixed */
     int64_t created_s;            /* fixed */
-    struct hzp_rollout_spec spec; /* fixed */
+    struct hzp_rollout_spec spec; /* fixed, but for its prompts, which go when the job ends */
     enum hzp_rollout_status status;
     bool cancel;
     char why[256];
