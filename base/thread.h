@@ -70,6 +70,7 @@ bool hzp_thread_is_engine(void);
 enum hzp_lock_rank {
     HZP_LOCK_NOTES,     /* api/http/notify: notes that are being called */
     HZP_LOCK_POLICY,    /* api/http: one change of the policy at a time */
+    HZP_LOCK_ROLLOUTS,  /* api/rollout: jobs */
     HZP_LOCK_UPLOAD,    /* api/learn/upload: the files of one */
     HZP_LOCK_EXAMPLES,  /* api/learn/examples: commits and pushes in one order */
     HZP_LOCK_STATE,     /* api/learn/state */

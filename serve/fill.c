@@ -15,12 +15,17 @@ enum { RECOMPUTES_MAX = 4 };
 /* Rows of a step that computes a prefix again: few, because a request may arrive meanwhile. */
 enum { WARM_ROWS = 64 };
 
+/* Where a goal leaves rows to background requests, each is assumed to attend to so many positions.
+ */
+enum { BEHIND_DEPTH = 256 };
+
 /* The step being filled. */
 struct filling {
     struct hzp_scheduler *s;
     const struct hzp_step *step;
     struct hzp_room *room;
     struct hzp_offer *offer;
+    int32_t behind; /* rows left for background requests */
 };
 
 /* Its line of the table of pages: that of its running slot; behind those, that of the sequence
@@ -166,10 +171,10 @@ static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
 static int32_t first_choice(struct hzp_scheduler *s)
 {
     if (!s->now.pins)
-        return s->running ? s->turn % s->running : 0;
+        return s->ordinary ? s->turn % s->ordinary : 0;
     int32_t first = 0;
     uint64_t least = UINT64_MAX;
-    for (int32_t i = 0; i < s->running; i++) {
+    for (int32_t i = 0; i < s->ordinary; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) || seq->step >= least)
             continue;
@@ -189,34 +194,82 @@ static bool take_work(int64_t *left, const struct hzp_seq *seq)
     return fits;
 }
 
-/* Chooses the sequences that decode, as far as the step has room; the next step starts with the
- * first sequence left out. */
-static int32_t choose_decodes(const struct filling *f)
+/* What the sequences chosen so far leave. */
+struct choice {
+    int32_t chosen, edits;
+    int64_t work;
+    double reads; /* positions that they attend to */
+};
+
+/* Chooses among order[from .. from + count), beginning with the one of index *turn, as far as
+ * `room` sequences in all; *turn becomes that of the first one left out. */
+static void choose_among(const struct filling *f, int32_t from, int32_t count, int32_t room,
+                         int32_t *turn, struct choice *c)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_batch_config *max = &f->offer->batch->max;
-    int32_t chosen = 0, edits = f->offer->batch->edits, first = first_choice(s);
-    int32_t room = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
-    int64_t work = HZP_CONSTRAINT_DEAR;
     bool left_out = false;
-    for (int32_t k = 0; k < s->running; k++) {
-        int32_t i = first + k < s->running ? first + k : first + k - s->running;
-        struct hzp_seq *seq = &s->seq[s->order[i]];
+    int32_t first = *turn;
+    for (int32_t k = 0; k < count; k++) {
+        int32_t i = first + k < count ? first + k : first + k - count;
+        struct hzp_seq *seq = &s->seq[s->order[from + i]];
         if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) ||
             hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(seq, f->step))
             continue;
-        if (chosen == room || edits + draw_edits(seq) > max->edits_max || !take_work(&work, seq)) {
+        if (c->chosen >= room || c->edits + draw_edits(seq) > max->edits_max ||
+            !take_work(&c->work, seq)) {
             if (!left_out)
-                s->turn = i;
+                *turn = i;
             left_out = true;
             continue;
         }
-        edits += draw_edits(seq);
-        s->chosen[chosen++] = s->order[i];
+        c->edits += draw_edits(seq);
+        c->reads += seq->fed + 1;
+        s->chosen[c->chosen++] = s->order[from + i];
     }
     if (!left_out)
-        s->turn = 0;
-    return chosen;
+        *turn = 0;
+}
+
+static bool prompt_runs(const struct hzp_scheduler *s);
+
+/* The rows that background requests may have behind these decode rows of ordinary ones
+ * (scheduler.h). */
+static int32_t rows_behind(const struct filling *f, const struct choice *ordinary)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t rows = ordinary->chosen, left = 0, goal = 0;
+    if (s->running == s->ordinary || hzp_wait_ordinary(s) > 0 || prompt_runs(s))
+        return 0;
+    if (!s->ordinary)
+        return f->room->rows;
+    if (rows > 0 && hzp_device_has_graphs(s->model->dev))
+        left = hzp_batch_bucket(rows) - rows;
+    if (rows > 0 && f->room->serve_max_ns > 0)
+        goal = hzp_step_prompt_rows(&f->room->time->step, rows, ordinary->reads, BEHIND_DEPTH,
+                                    f->room->serve_max_ns);
+    return HZP_MIN(HZP_MAX(left, goal), f->room->rows - rows);
+}
+
+/* Chooses the sequences that decode, as far as the step has room; the next step starts with the
+ * first sequence left out. */
+static int32_t choose_decodes(struct filling *f)
+{
+    struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    struct choice c = {.edits = f->offer->batch->edits, .work = HZP_CONSTRAINT_DEAR};
+    int32_t room = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    s->turn = first_choice(s);
+    choose_among(f, 0, s->ordinary, room, &s->turn, &c);
+    int32_t ordinary = c.chosen, count = s->running - s->ordinary;
+    f->behind = rows_behind(f, &c);
+    if (f->behind > 0) {
+        s->turn_behind %= count;
+        choose_among(f, s->ordinary, count, HZP_MIN(room, ordinary + f->behind), &s->turn_behind,
+                     &c);
+        f->behind -= c.chosen - ordinary;
+    }
+    return c.chosen;
 }
 
 /* What a step may have beside one row of each chosen sequence. */
@@ -311,7 +364,7 @@ static void add_draft(const struct filling *f, struct hzp_seq *seq)
 
 /* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step,
  * last those that have guesses. */
-static int32_t add_decodes(const struct filling *f)
+static int32_t add_decodes(struct filling *f)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_step *step = f->step;
@@ -389,9 +442,10 @@ static bool has_prompt(const struct hzp_scheduler *s, const struct hzp_seq *seq)
            !hzp_seq_fetches(s, seq);
 }
 
+/* Whether an ordinary request has. */
 static bool prompt_runs(const struct hzp_scheduler *s)
 {
-    for (int32_t i = 0; i < s->running; i++)
+    for (int32_t i = 0; i < s->ordinary; i++)
         if (has_prompt(s, &s->seq[s->order[i]]))
             return true;
     return false;
@@ -405,9 +459,9 @@ static int32_t prompt_rows(const struct filling *f, int32_t decodes)
     struct hzp_budget_load load = {
         .decode_rows = decodes,
         .rows_left = f->room->rows,
-        .running = s->running,
+        .running = s->ordinary,
         .running_max = s->config.running_max,
-        .waiting = s->wait_count,
+        .waiting = hzp_wait_ordinary(s),
         .fixed = s->config.prefill_rows_max,
         .padded = hzp_device_has_graphs(s->model->dev),
         .serve_max_ns = f->room->serve_max_ns,
@@ -428,12 +482,13 @@ static bool recomputes(const struct hzp_seq *seq)
     return seq->restarted && seq->rq->recomputes > 0;
 }
 
-static void add_prefills(const struct filling *f, int32_t decodes)
+/* Adds rows of prompts of order[from .. to), `room` at most. */
+static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t room = prompt_rows(f, decodes), again = 0;
-    for (int32_t i = 0; i < s->running && room > 0; i++) {
+    int32_t again = 0;
+    for (int32_t i = from; i < to && room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
         if (!has_prompt(s, seq) || (recomputes(seq) && ++again > RECOMPUTES_MAX))
             continue;
@@ -448,6 +503,13 @@ static void add_prefills(const struct filling *f, int32_t decodes)
         keep_pages(s, seq);
         room -= rows;
     }
+}
+
+static void add_prefills(const struct filling *f, int32_t decodes)
+{
+    const struct hzp_scheduler *s = f->s;
+    add_pieces(f, 0, s->ordinary, prompt_rows(f, decodes));
+    add_pieces(f, s->ordinary, s->running, HZP_MIN(WARM_ROWS, HZP_MIN(f->behind, f->room->rows)));
 }
 
 static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int32_t left,
@@ -469,7 +531,7 @@ static void tell_waits(const struct filling *f)
     uint64_t number = f->step->number;
     struct hzp_waits *waits = &f->offer->waits;
     waits->count = 0;
-    waits->running = s->running;
+    waits->running = s->ordinary;
     waits->slots = s->config.running_max;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];

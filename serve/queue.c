@@ -20,6 +20,7 @@ void hzp_show_stats(struct hzp_scheduler *s)
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(s->pool, &kv);
     s->now.running = s->running;
+    s->now.background = s->running - s->ordinary;
     struct hzp_prefix_stats prefix;
     hzp_prefix_read_stats(s->prefix, &prefix);
     s->now.kv_pages = kv.pages;
@@ -95,6 +96,7 @@ static struct hzp_request *leave_running(struct hzp_scheduler *s, int32_t i)
     struct hzp_seq *seq = &s->seq[s->order[i]];
     struct hzp_request *rq = seq->rq;
     s->running--;
+    s->ordinary -= !rq->background;
     s->left = true;
     memmove(s->order + i, s->order + i + 1, (size_t)(s->running - i) * sizeof(*s->order));
     if (s->turn > i)
@@ -121,7 +123,7 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     hzp_assert_engine_thread();
     struct hzp_request *rq = leave_running(s, i);
     struct hzp_growth growth = growth_of(rq);
-    if (state != HZP_REQUEST_FAILED)
+    if (state != HZP_REQUEST_FAILED && !rq->background) /* others' lengths are not like theirs */
         hzp_admission_ended(s->admission, &growth,
                             state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_CHANGED);
     /* Update the statistics first, so that a client that sees the end also sees the pages free. */
@@ -129,7 +131,28 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     end_request(s, rq, state);
 }
 
-/* The youngest running request releases its pages and moves to the front of the queue. */
+struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
+{
+    return s->wait[(s->wait_head + i) % s->wait_room];
+}
+
+int32_t hzp_wait_ordinary(const struct hzp_scheduler *s)
+{
+    int32_t n = s->wait_count;
+    while (n > 0 && hzp_wait_at(s, n - 1)->background)
+        n--;
+    return n;
+}
+
+static void swap_waiting(struct hzp_scheduler *s, int32_t i, int32_t j)
+{
+    struct hzp_request *first = hzp_wait_at(s, i);
+    s->wait[(s->wait_head + i) % s->wait_room] = hzp_wait_at(s, j);
+    s->wait[(s->wait_head + j) % s->wait_room] = first;
+}
+
+/* The youngest running request, or background request, releases its pages and moves to the front of
+ * the queue, or of its background requests. */
 static void preempt(struct hzp_scheduler *s)
 {
     struct hzp_request *rq = leave_running(s, s->running - 1);
@@ -137,18 +160,16 @@ static void preempt(struct hzp_scheduler *s)
     s->wait_head = (s->wait_head + s->wait_room - 1) % s->wait_room;
     s->wait[s->wait_head] = rq;
     s->wait_count++;
+    for (int32_t i = 1; rq->background && i < s->wait_count && !hzp_wait_at(s, i)->background; i++)
+        swap_waiting(s, i - 1, i);
     s->now.preempted++;
     rq->preemptions++;
     rq->preempted = true;
     hzp_lock_take(&s->lock);
-    s->preempted++;
+    s->preempted += !rq->background;
+    s->background += rq->background;
     hzp_lock_release(&s->lock);
     atomic_store(&rq->state, HZP_REQUEST_WAITING);
-}
-
-struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i)
-{
-    return s->wait[(s->wait_head + i) % s->wait_room];
 }
 
 /* When a request would have been submitted, had it no priority. */
@@ -161,6 +182,8 @@ static int64_t due(const struct hzp_request *rq)
 /* Whether a request that arrives goes before one that waits.  Preempted requests stay in front. */
 static bool overtakes(const struct hzp_request *rq, const struct hzp_request *waits)
 {
+    if (rq->background || waits->background)
+        return !rq->background;
     return rq->priority < waits->priority && due(rq) < due(waits) && !waits->preempted;
 }
 
@@ -180,7 +203,7 @@ static void absorb(struct hzp_scheduler *s, const struct hzp_step *step)
     struct hzp_request *rq;
     while ((rq = hzp_ring_pop(s->submitted)) != NULL) {
         s->bounded += rq->demands.max_staleness >= 0;
-        if (step && hzp_may_wait(rq))
+        if (step && !rq->background && hzp_may_wait(rq))
             hzp_later_add(s, rq, step);
         else
             hzp_wait_add(s, rq);
@@ -212,7 +235,9 @@ static void leave_queue(struct hzp_scheduler *s, struct hzp_request *rq)
     if (!rq->preempted)
         hzp_take_place(s, rq, false);
     hzp_lock_take(&s->lock);
-    if (rq->preempted) {
+    if (rq->background) {
+        s->background--;
+    } else if (rq->preempted) {
         s->preempted--;
     } else {
         s->waiting--;
@@ -380,31 +405,50 @@ bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take)
     return true;
 }
 
-/* In the order of the queue: no request overtakes its head while that waits for pages. */
-static void admit(struct hzp_scheduler *s)
+/* An ordinary request waits for something that a background one may have: it is given up. */
+static bool clear_background(struct hzp_scheduler *s, const struct hzp_request *rq, uint64_t number)
 {
-    while (s->wait_count && s->running < s->config.running_max) {
+    if (rq->background || s->running == s->ordinary)
+        return false;
+    preempt(s);
+    look_ahead(s, number);
+    return true;
+}
+
+/* In the order of the queue: no request overtakes its head while that waits for pages. */
+static void admit(struct hzp_scheduler *s, uint64_t number)
+{
+    while (s->wait_count) {
         struct hzp_request *rq = hzp_wait_at(s, 0);
         int32_t i = 0;
+        if (s->running == s->config.running_max && !clear_background(s, rq, number))
+            return;
         while (i < s->config.running_max && s->seq[i].used)
             i++;
         if (i == s->config.running_max)
             return; /* ended sequences still hold slots: their last steps are in flight */
         struct hzp_growth growth = growth_of(rq), predicted = growth;
         predicted.rows -= spared_pages(s, rq) * s->page_rows;
-        if (!hzp_admission_fits(s->admission, &predicted))
-            return;
+        if (!hzp_admission_fits(s->admission, &predicted)) {
+            if (!clear_background(s, rq, number))
+                return;
+            continue;
+        }
         hzp_admission_add(s->admission, &predicted);
         s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->draft && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
+        if (s->draft && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
             seq->draft = &s->draft[i];
             hzp_draft_begin(seq->draft);
         }
-        s->order[s->running++] = i;
+        int32_t at = rq->background ? s->running : s->ordinary;
+        memmove(s->order + at + 1, s->order + at, (size_t)(s->running - at) * sizeof(*s->order));
+        s->order[at] = i;
+        s->running++;
+        s->ordinary += !rq->background;
         leave_queue(s, rq);
         hzp_pin(s, rq);
         if (!rq->preempted) {
@@ -490,7 +534,7 @@ void hzp_queue_turn(struct hzp_scheduler *s, const struct hzp_step *step)
     look_ahead(s, step->number);
     if (s->running || s->wait_count || s->drains)
         hzp_rewarm_stop(s);
-    admit(s);
+    admit(s, step->number);
     for (int32_t i = 0; s->version && i < s->running; i++)
         hzp_seek_prefix(s, &s->seq[s->order[i]], true);
     secure_pages(s);

@@ -82,6 +82,8 @@ struct hzp_request {
     struct hzp_demands demands; /* what it asks of the weights: consistency.h */
     bool own;          /* the server's own: it counts towards no goal, and as no client's request */
     bool tries;        /* own: the version that is on trial when it begins answers it */
+    bool background;   /* it has only what other requests leave: scheduler.h; own is set, and it
+                        * asks nothing of the weights */
     bool again;        /* another scheduler had accepted it: a graceful stop does not refuse it */
     uint64_t affinity; /* requests with the same number prefer one rank (api/front); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */

@@ -31,7 +31,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->pool = pool;
     s->page_rows = hzp_kvpool_page_rows(pool);
     s->page_stride = HZP_DIV_UP(model->positions, s->page_rows);
-    s->submitted = hzp_ring_create(config->waiting_max);
+    s->submitted = hzp_ring_create(config->waiting_max + config->running_max);
     s->seq = hzp_xcalloc((size_t)config->running_max, sizeof(*s->seq));
     s->page_memory =
         hzp_xcalloc((size_t)config->running_max * (size_t)s->page_stride, sizeof(*s->page_memory));
@@ -42,7 +42,7 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
         s->draft = hzp_xcalloc((size_t)config->running_max, sizeof(*s->draft));
     s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
-    s->wait_room = 2 * config->waiting_max + config->running_max;
+    s->wait_room = 2 * config->waiting_max + 3 * config->running_max;
     s->wait = hzp_xcalloc((size_t)s->wait_room, sizeof(struct hzp_request *));
     s->later = hzp_xcalloc(2 * (size_t)config->waiting_max, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
@@ -69,12 +69,17 @@ static int check_room(const struct hzp_scheduler *s, struct hzp_request *const *
                       struct hzp_err_text *reterr)
 {
     int64_t tokens = s->waiting_tokens;
+    int32_t ordinary = 0;
     for (int32_t i = 0; i < count; i++)
-        tokens += rq[i]->prompt_count;
+        ordinary += !rq[i]->background;
+    for (int32_t i = 0; i < count; i++)
+        tokens += rq[i]->background ? 0 : rq[i]->prompt_count;
     for (int32_t i = 0; i < count; i++)
         if (s->hurry || (s->stopping && !rq[i]->again))
             return hzp_fail(reterr, HZP_ECANCELED, "the server is stopping");
-    if (s->waiting > s->config.waiting_max - count)
+    if (ordinary < count && s->background > s->config.running_max - (count - ordinary))
+        return hzp_fail(reterr, HZP_EBUSY, "%d background requests wait", s->background);
+    if (s->waiting > s->config.waiting_max - ordinary)
         return hzp_fail(reterr, HZP_EBUSY, "the queue is full: %d requests wait", s->waiting);
     if (tokens > s->config.waiting_tokens_max)
         return hzp_fail(reterr, HZP_EBUSY, "the queue is full: %lld prompt tokens wait",
@@ -87,10 +92,11 @@ static void enqueue(struct hzp_scheduler *s, struct hzp_request *rq)
 {
     atomic_store(&rq->let_go, false);
     atomic_store(&rq->state, HZP_REQUEST_WAITING);
-    s->waiting++;
-    s->waiting_tokens += rq->prompt_count;
+    s->background += rq->background;
+    s->waiting += !rq->background;
+    s->waiting_tokens += rq->background ? 0 : rq->prompt_count;
     int r = hzp_ring_push(s->submitted, rq);
-    HZP_ASSERT(r == HZP_OK); /* the ring has waiting_max places */
+    HZP_ASSERT(r == HZP_OK); /* the ring has places for as many as check_room admits */
 }
 
 int hzp_scheduler_check(const struct hzp_scheduler *s, const struct hzp_request *rq,
@@ -136,7 +142,7 @@ int hzp_scheduler_submit_all(struct hzp_scheduler *s, struct hzp_request *const 
         r = check_room(s, rq, count, reterr);
         for (int32_t i = 0; i < count && r == HZP_OK; i++)
             enqueue(s, rq[i]);
-        if (r == HZP_EBUSY && !rq[0]->again) /* else it is only tried again later */
+        if (r == HZP_EBUSY && !rq[0]->again && !rq[0]->background) /* else tried again later */
             s->refused += (uint64_t)count;
         hzp_lock_release(&s->lock);
     }
@@ -168,6 +174,7 @@ void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stat
     ret->waiting = s->waiting + s->preempted + s->shown.awaiting;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
+    ret->background_waiting = s->background;
     hzp_lock_release(&s->lock);
 }
 
@@ -175,7 +182,8 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
     hzp_lock_take(&s->lock);
-    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0 || s->awaiting > 0;
+    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0 || s->awaiting > 0 ||
+               s->background > 0;
     hzp_lock_release(&s->lock);
     return any;
 }

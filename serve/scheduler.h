@@ -30,6 +30,14 @@
  * client only sees a longer gap between two tokens: a token's random number depends on (seed,
  * position) only, penalties count all generated tokens, and outputs already written never change.
  *
+ * Background requests have what others leave.  They stand behind all others in the queue and among
+ * the running ones, so they are admitted last and preempted first; also where an ordinary request
+ * lacks a running slot, or predicted pages.  While an ordinary one waits, or computes its prompt,
+ * they get no rows.  While ordinary ones decode, they get the rows with which the device would pad
+ * the step, and those that an ITL goal leaves.  Alone they get all rows for tokens, and few for
+ * prompts, because a request that arrives waits for the end of their step.  Nothing bounds how long
+ * they wait.
+ *
  * One version computes a prompt.  If a swap finds a prompt begun and not finished, its rows are
  * computed again from the first one by the new version; prompts are filled oldest first, so that is
  * one prompt a swap, seldom more.  Until a prompt that was restarted is finished, its steps ask
@@ -60,8 +68,9 @@
  * gets no row until a page is released or an older sequence needs its pages.)
  *
  * Bounds: at most running_max sequences run; submit refuses when waiting_max requests that have
- * never run are queued.  Not among these are requests that wait for weights which do not serve: so
- * many more of them wait, and what is beyond that ends as HZP_UNMET_FULL.
+ * never run are queued, or running_max background ones, which are not among these.  Nor are
+ * requests that wait for weights which do not serve: so many more of them wait, and what is beyond
+ * that ends as HZP_UNMET_FULL.
  *
  * Thread: engine, except check, submit and read_stats: any.
  */
@@ -131,13 +140,15 @@ enum { HZP_STEP_ROWS_CLASSES = 14 };
 
 /* Thread: any. */
 struct hzp_scheduler_stats {
-    int32_t waiting, running; /* waiting: with preempted ones, which no bound counts */
-    int32_t waiting_weights;  /* those among them that wait for weights */
-    int32_t awaiting;         /* and whose weights do not serve: these have places of their own */
-    int64_t awaiting_tokens;  /* prompt tokens of those */
-    int32_t pins;             /* requests that hold a version, */
-    int32_t pinned_slots;     /* and versions held that are not current any more (64 at most) */
-    int64_t waiting_tokens;   /* prompt tokens of waiting requests that never ran; not of those */
+    int32_t waiting, running;   /* waiting: with preempted ones, which no bound counts */
+    int32_t background;         /* background requests: those that run, part of `running`, */
+    int32_t background_waiting; /* and those that wait, not part of `waiting` */
+    int32_t waiting_weights;    /* those among them that wait for weights */
+    int32_t awaiting;           /* and whose weights do not serve: these have places of their own */
+    int64_t awaiting_tokens;    /* prompt tokens of those */
+    int32_t pins;               /* requests that hold a version, */
+    int32_t pinned_slots;       /* and versions held that are not current any more (64 at most) */
+    int64_t waiting_tokens;     /* prompt tokens of waiting requests that never ran; not of those */
     uint64_t admitted, finished[HZP_REQUEST_FAILED + 1], refused;
     uint64_t preempted; /* preemptions */
     uint64_t prompt_tokens, generated_tokens, steps;

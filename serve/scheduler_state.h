@@ -83,14 +83,16 @@ struct hzp_scheduler {
     /* engine thread only */
     struct hzp_seq *seq;       /* [running_max] */
     int32_t *page_memory;      /* [running_max][page_stride] */
-    int32_t *order;            /* indices of running sequences, oldest first */
+    int32_t *order;            /* indices of running sequences, oldest first: `ordinary` ones, then
+                                * those of background requests */
     struct hzp_draft *draft;   /* [running_max]; NULL: nothing is guessed */
     int32_t *chosen;           /* [running_max] sequences that decode in the step being formed */
     struct hzp_request **news; /* [running_max] whose wake is due */
     int32_t news_count;
-    int32_t running;
+    int32_t running, ordinary;
     int32_t turn; /* index in `order` of the sequence that decodes first; moves on if a step has no
                    * room for all */
+    int32_t turn_behind;       /* the same of background requests, counted from the first of them */
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_request *
@@ -122,6 +124,7 @@ struct hzp_scheduler {
     int32_t waiting;        /* submitted or in `wait`, and never ran; not those that await */
     int64_t waiting_tokens; /* prompt tokens of those */
     int32_t preempted;      /* requests in `wait` that ran before */
+    int32_t background;     /* submitted or in `wait`: not part of these three */
     uint64_t refused;
     struct hzp_scheduler_stats shown;
 };
@@ -200,6 +203,8 @@ void hzp_fail_all(struct hzp_scheduler *s);
 
 /* The i-th waiting request. */
 struct hzp_request *hzp_wait_at(const struct hzp_scheduler *s, int32_t i);
+/* How many wait that are no background requests: these stand behind them. */
+int32_t hzp_wait_ordinary(const struct hzp_scheduler *s);
 
 /* Searches the prefix cache for the sequence's next pages, if all its rows so far were found there.
  * True: there are some.  take: the sequence gets them. */

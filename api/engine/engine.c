@@ -318,6 +318,32 @@ static void start_effects(struct hzp_engine *e)
                 "--max-effect");
 }
 
+/* Why jobs of rollouts may not train; NULL: they may. */
+static const char *untrained(const struct hzp_engine *e)
+{
+    return !e->state   ? "this server does not learn (--no-train)"
+           : e->trials ? "rollouts do not train with --canary: a version on trial draws answers"
+           : e->config.link || e->front ? "rollouts train on one rank only, so far"
+           : e->config.settings->learning.passes > 1
+               ? "rollouts need --passes 1: a later pass would be staler than they may be"
+               : NULL;
+}
+
+static void start_rollouts(struct hzp_engine *e)
+{
+    struct hzp_rollouts_config config = {.state = e->state,
+                                         .scheduler = e->parts.scheduler,
+                                         .loop = e->parts.loop,
+                                         .weights = e->parts.weights,
+                                         .tok = e->parts.tok,
+                                         .trainer = e->parts.trainer,
+                                         .update_tokens =
+                                             (int32_t)e->config.settings->training.update_tokens,
+                                         .untrained = untrained(e)};
+    if (e->config.effects && e->parts.tok)
+        e->rollouts = hzp_rollouts_start(&config);
+}
+
 /* *ret_again: a damaged checkpoint was set aside, and another start begins from an older one. */
 static int start(const struct hzp_engine_config *config, struct hzp_engine **ret, bool *ret_again,
                  struct hzp_err_text *reterr)
@@ -353,6 +379,7 @@ static int start(const struct hzp_engine_config *config, struct hzp_engine **ret
         return hzp_engine_finish(e);
     }
     start_effects(e);
+    start_rollouts(e);
     *ret = e;
     return HZP_OK;
 }
@@ -390,6 +417,7 @@ void hzp_engine_poke(struct hzp_engine *engine)
 
 void hzp_engine_stop(struct hzp_engine *engine, bool hurry)
 {
+    hzp_rollouts_close(engine->rollouts);
     if (engine->front)
         hzp_front_stop(engine->front, hurry);
     hzp_scheduler_stop(engine->parts.scheduler, hurry);
@@ -429,6 +457,7 @@ int hzp_engine_finish(struct hzp_engine *engine)
     if (hzp_engine_running(engine))
         hzp_engine_stop(engine, true);
     hzp_effects_stop(engine->effects);
+    hzp_rollouts_stop(engine->rollouts);
     hzp_lock_take(&t->lock);
     t->close = true;
     pthread_cond_broadcast(&t->changed);

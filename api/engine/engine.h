@@ -20,6 +20,7 @@
 #include "api/engine/effect.h"
 #include "api/front/front.h"
 #include "api/learn/state.h"
+#include "api/rollout/rollouts.h"
 #include "mesh/launch/ranks.h"
 
 struct hzp_engine_config {
@@ -46,13 +47,14 @@ struct hzp_engine_config {
 
 struct hzp_engine {
     struct hzp_engine_config config;
-    struct hzp_policy policy;    /* as at start; hzp_loop_split() has the current one */
-    struct hzp_state *state;     /* NULL with no_train */
-    struct hzp_assembly parts;   /* constant while it runs; the trainer is NULL with no_train */
-    struct hzp_front *front;     /* NULL: no replicas; constant while it runs */
-    struct hzp_effects *effects; /* NULL: what lessons change is not measured */
-    struct hzp_trials *trials;   /* NULL: drafts are published at once */
-    bool by_lesson;              /* versions are those of groups of lessons */
+    struct hzp_policy policy;      /* as at start; hzp_loop_split() has the current one */
+    struct hzp_state *state;       /* NULL with no_train */
+    struct hzp_assembly parts;     /* constant while it runs; the trainer is NULL with no_train */
+    struct hzp_front *front;       /* NULL: no replicas; constant while it runs */
+    struct hzp_effects *effects;   /* NULL: what lessons change is not measured */
+    struct hzp_rollouts *rollouts; /* NULL: not as `effects` asks */
+    struct hzp_trials *trials;     /* NULL: drafts are published at once */
+    bool by_lesson;                /* versions are those of groups of lessons */
     struct hzp_engine_thread *thread;
     bool again; /* engine thread: a damaged checkpoint was set aside while opening */
 };

@@ -100,6 +100,7 @@ enum { EFFECT_BYTES = 32768 };
 /* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
 static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
 static const char reason_name[] = "rejected-";
+static const char rollouts_name[] = "rollouts-";
 
 int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
                           struct hzp_sample **ret)
@@ -197,4 +198,16 @@ json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last)
     if (!*why)
         hzp_sample_log_note(s->log, name, why, sizeof(why), NULL);
     return *why ? json_string(why) : json_null();
+}
+
+void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list)
+{
+    struct hzp_err_text err = {.text = ""};
+    if (put_json(s, rollouts_name, 0, list, &err) < 0)
+        hzp_log(HZP_LOG_WARN, "state", "the list of rollouts is not kept: %s", err.text);
+}
+
+json_t *hzp_state_rollouts(struct hzp_state *s)
+{
+    return read_json(s, rollouts_name, 0);
 }

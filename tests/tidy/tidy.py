@@ -66,11 +66,12 @@ SUBFOLDERS = {
     "api": {
         "front": [],
         "learn": [],
-        "engine": ["front", "learn"],
-        "http": ["front", "learn", "engine"],
+        "rollout": ["learn"],
+        "engine": ["front", "learn", "rollout"],
+        "http": ["front", "learn", "rollout", "engine"],
         "relay": ["http"],
         "client": [],
-        "cli": ["front", "learn", "engine", "http", "relay", "client"],
+        "cli": ["front", "learn", "rollout", "engine", "http", "relay", "client"],
     },
     "api/http": {
         "wire": [],

@@ -532,6 +532,50 @@ static const struct hzp_field feedback[] = {
     {"score", NUMBER(-1, 1), NULL, NEEDED, "how good it was: -1 is bad, 1 is good", NULL},
     END};
 
+/* ---- rollouts ---- */
+
+static const char drawn[] = "rollouts are drawn from the model as it is";
+static const struct hzp_field rollout[] = {
+    {"advantage", STRING, NULL, USED,
+     "of an answer in its group: std, mean or none (default: std, for reinforce mean)",
+     "{\"enum\": [\"std\", \"mean\", \"none\"]}"},
+    {"algo", STRING, "\"grpo\"", USED, "the loss",
+     "{\"enum\": [\"grpo\", \"dapo\", \"cispo\", \"reinforce\"]}"},
+    {"answers", JSON, NULL, USED, "what rewards compare with, one for each prompt",
+     "{\"type\": \"array\"}"},
+    {"batch", INT(1, 256), "4", USED, "groups of an update: answers to so many prompts", NULL},
+    {"frequency_penalty", NUMBER(-2, 2), "0", REFUSED, drawn, NULL},
+    {"logit_bias", JSON, NULL, REFUSED, drawn, NULL},
+    {"max_staleness", INT(0, 8), "1", USED,
+     "updates by which the weights that drew an answer may be behind those it is learned with",
+     NULL},
+    {"max_tokens", INT(1, 65536), "64", USED, "maximum tokens of an answer", NULL},
+    {"messages", JSON, NULL, USED, "a list of conversations",
+     "{\"type\": \"array\", \"items\": {\"type\": \"array\"}}"},
+    {"min_p", NUMBER(0, 1), "0", REFUSED, drawn, NULL},
+    {"model", STRING, NULL, USED, "not looked at", NULL},
+    {"n", INT(1, 64), "8", USED, "answers to each prompt: a group", NULL},
+    {"presence_penalty", NUMBER(-2, 2), "0", REFUSED, drawn, NULL},
+    {"prompts", JSON, NULL, USED, "a list of texts, or of lists of tokens",
+     "{\"type\": \"array\", \"minItems\": 1}"},
+    {"repetition_penalty", NUMBER(0.001, 1000), "1", REFUSED, drawn, NULL},
+    {"response_format", JSON, NULL, REFUSED, drawn, NULL},
+    {"reward", JSON, NULL, NEEDED,
+     "type: exact, number, boxed, regex (pattern), json, length (tokens), client (timeout)",
+     "{\"type\": \"object\"}"},
+    {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "seed of the random draws (default: random)", NULL},
+    {"temperature", NUMBER(0, 2), "1", USED, "where rollouts train: 1", NULL},
+    {"top_k", INT(-1, INT32_MAX), "0", REFUSED, drawn, NULL},
+    {"top_p", NUMBER(0, 1), "1", REFUSED, drawn, NULL},
+    {"train", BOOL, "true", USED,
+     "learn from them; false: each prompt is answered and rewarded once", NULL},
+    {"updates", INT(1, 4096), "40", USED, "the job ends after so many updates", NULL},
+    END};
+static const struct hzp_field reward[] = {
+    {"value", NUMBER(-1e6, 1e6), NULL, NEEDED, "the reward", NULL}, END};
+
+const struct hzp_field_set hzp_fields_rollout = {"Rollouts", {rollout}, false, false, NULL};
+const struct hzp_field_set hzp_fields_reward = {"Reward", {reward}, false, false, NULL};
 const struct hzp_field_set hzp_fields_feedback = {"Feedback", {feedback}, false, false, NULL};
 const struct hzp_field_set hzp_fields_manifest = {"Manifest", {manifest}, false, false, NULL};
 const struct hzp_field_set hzp_fields_undo = {"Undo", {undo}, false, false, NULL};
@@ -668,6 +712,17 @@ static const struct hzp_route_fields rows[] = {
      .summary = "Take a lesson back, or go back to a version",
      .body = &hzp_fields_undo,
      .query = job_query},
+    {.method = "POST",
+     .path = "/v1/rollouts",
+     .summary = "Learn from answers that are rewarded",
+     .body = &hzp_fields_rollout},
+    {.method = "GET", .path = "/v1/rollouts", .summary = "Jobs that do"},
+    {.method = "GET", .path = "/v1/rollouts/", .summary = "One of them, with its curves"},
+    {.method = "DELETE", .path = "/v1/rollouts/", .summary = "Cancel one"},
+    {.method = "PUT",
+     .path = "/v1/samples/",
+     .summary = "A client's reward of an answer: {id} is SAMPLE/reward",
+     .body = &hzp_fields_reward},
     {.method = "POST",
      .path = "/tokenize",
      .summary = "Text to tokens",

@@ -67,7 +67,7 @@ extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_f
     hzp_fields_messages, hzp_fields_count_tokens, hzp_fields_embeddings, hzp_fields_tokenize,
     hzp_fields_detokenize, hzp_fields_policy, hzp_fields_example;
 extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_fields_push,
-    hzp_fields_undo, hzp_fields_feedback;
+    hzp_fields_undo, hzp_fields_feedback, hzp_fields_rollout, hzp_fields_reward;
 
 /* What a route takes; one row for each row of the route table (api/http/wire/http.c). */
 struct hzp_route_fields {

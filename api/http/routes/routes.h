@@ -49,6 +49,14 @@ enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x);
 enum MHD_Result hzp_route_job(struct hzp_exchange *x);
 enum MHD_Result hzp_route_example_get(struct hzp_exchange *x);
 enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x);
+enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x);
+enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x);
+enum MHD_Result hzp_route_rollout(struct hzp_exchange *x);
+enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x);
+enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x);
 bool hzp_feed_examples(struct hzp_exchange *x);
+
+/* Writes the metrics of rollouts; labels: those that all metrics have. */
+void hzp_rollouts_metrics(const struct hzp_engine *engine, const char *labels, FILE *out);
 
 #endif

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POST /v1/rollouts              a job that answers prompts, rewards and learns the answers
+ * GET /v1/rollouts               all jobs, newest first
+ * GET /v1/rollouts/{id}          one, with its curves and the answers that wait for a reward
+ * DELETE /v1/rollouts/{id}       cancels it
+ * PUT /v1/samples/{n}/reward     a client's reward: {"value"}
+ *
+ * All want the key that may teach: what is learned changes the model for everybody, and the texts
+ * that are shown are other clients'. */
+#include "api/http/routes/completion.h"
+#include "api/http/routes/field_table.h"
+#include "api/http/routes/routes.h"
+#include "api/http/wire/fields.h"
+#include "api/learn/audit.h"
+#include "api/learn/versions.h"
+#include "base/arena.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { JOB_BYTES = 1 << 20 /* a job with its curve, as JSON */ };
+
+/* ---- the body ---- */
+
+static int32_t given_int(const json_t *body, const char *name, int64_t preset)
+{
+    hzp_given_int(body, name, &preset);
+    return (int32_t)preset;
+}
+
+/* The index of the field's word among `count` words; absent: *ret stays. */
+static int read_word(const json_t *body, const char *name, const char *const *word, int count,
+                     int *ret, struct hzp_err_text *reterr)
+{
+    const char *text = NULL;
+    HZP_TRY(hzp_field_string(body, name, &text, reterr));
+    for (int i = 0; i < count && text; i++)
+        if (!strcmp(text, word[i])) {
+            *ret = i;
+            return HZP_OK;
+        }
+    return text ? hzp_fail_param(reterr, HZP_EINVAL, name, "%s has no value \"%.40s\"", name, text)
+                : HZP_OK;
+}
+
+static int read_numbers(const json_t *body, struct hzp_rollout_spec *ret,
+                        struct hzp_err_text *reterr)
+{
+    static const char *const advantages[] = {"std", "mean", "none"};
+    const char *algos[HZP_ROLLOUT_ALGOS];
+    int algo = HZP_ROLLOUT_GRPO, advantage = -1;
+    int64_t seed = (int64_t)(hzp_now_ns() >> 10);
+    for (int i = 0; i < HZP_ROLLOUT_ALGOS; i++)
+        algos[i] = hzp_rollout_algo_name((enum hzp_rollout_algo)i);
+    ret->train = true;
+    ret->temperature = 1;
+    ret->n = given_int(body, "n", 8);
+    ret->max_tokens = given_int(body, "max_tokens", 64);
+    ret->updates = given_int(body, "updates", 40);
+    ret->batch = given_int(body, "batch", 4);
+    ret->staleness = given_int(body, "max_staleness", 1);
+    hzp_given_int(body, "seed", &seed);
+    hzp_given_number(body, "temperature", &ret->temperature);
+    hzp_given_bool(body, "train", &ret->train);
+    HZP_TRY(read_word(body, "algo", algos, HZP_ROLLOUT_ALGOS, &algo, reterr));
+    HZP_TRY(read_word(body, "advantage", advantages, HZP_COUNT(advantages), &advantage, reterr));
+    ret->seed = (uint64_t)seed;
+    ret->algo = (enum hzp_rollout_algo)algo;
+    ret->advantage = advantage >= 0                  ? (enum hzp_advantage)advantage
+                     : algo == HZP_ROLLOUT_REINFORCE ? HZP_ADVANTAGE_MEAN
+                                                     : HZP_ADVANTAGE_STD;
+    return HZP_OK;
+}
+
+/* One prompt, as a completion of it or an answer to it would have it. */
+static int read_prompt(const struct hzp_engine *engine, const char *list, size_t at, json_t *value,
+                       int32_t max_tokens, struct hzp_rollout_prompt *ret,
+                       struct hzp_err_text *reterr)
+{
+    bool chat = !strcmp(list, "messages");
+    struct hzp_completion_params params;
+    json_t *body =
+        json_pack("{s:O, s:i}", chat ? "messages" : "prompt", value, "max_tokens", max_tokens);
+    char param[48];
+    int r = chat ? hzp_chat_parse(body, engine, &params, reterr)
+                 : hzp_completion_parse(body, engine, &params, reterr);
+    json_decref(body);
+    snprintf(param, sizeof(param), "%s[%zu]", list, at);
+    if (r < 0) {
+        snprintf(reterr->param, sizeof(reterr->param), "%s", param);
+        return r;
+    }
+    if (params.prompts != 1 || !params.prompt[0].n) {
+        r = hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be one prompt with tokens", param);
+    } else {
+        ret->count = (int32_t)params.prompt[0].n;
+        ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
+        memcpy(ret->token, params.prompt[0].ids, params.prompt[0].n * sizeof(*ret->token));
+    }
+    hzp_completion_params_fini(&params);
+    return r;
+}
+
+/* A reference: a text, or another value as JSON writes it. */
+static int read_reference(const json_t *value, size_t at, char **ret, struct hzp_err_text *reterr)
+{
+    char param[48];
+    if (!value || json_is_null(value))
+        return HZP_OK;
+    char *text = hzp_json_is_text(value) ? strdup(json_string_value(value))
+                                         : json_dumps(value, HZP_JSON_FORM | JSON_ENCODE_ANY);
+    snprintf(param, sizeof(param), "answers[%zu]", at);
+    if (text && strlen(text) <= HZP_ROLLOUT_REFERENCE_MAX) {
+        *ret = text;
+        return HZP_OK;
+    }
+    free(text);
+    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have at most %d bytes", param,
+                          HZP_ROLLOUT_REFERENCE_MAX);
+}
+
+static int read_prompts(const struct hzp_engine *engine, const json_t *body,
+                        struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
+{
+    const json_t *prompts = json_object_get(body, "prompts");
+    const json_t *messages = json_object_get(body, "messages");
+    const json_t *answers = json_object_get(body, "answers");
+    const char *name = prompts ? "prompts" : "messages";
+    const json_t *list = prompts ? prompts : messages;
+    size_t count = json_array_size(list), tokens = 0;
+    if (!list || (prompts && messages))
+        return hzp_fail_param(reterr, HZP_EINVAL, "prompts", "prompts or messages must be given");
+    if (!count || count > HZP_ROLLOUT_PROMPTS_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a list of 1 to %d", name,
+                              HZP_ROLLOUT_PROMPTS_MAX);
+    if (answers && !json_is_null(answers) && json_array_size(answers) != count)
+        return hzp_fail_param(reterr, HZP_EINVAL, "answers",
+                              "answers must be a list of %zu, one for each prompt", count);
+    ret->prompt = hzp_xcalloc(count, sizeof(*ret->prompt));
+    ret->prompts = (int32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        HZP_TRY(read_prompt(engine, name, i, json_array_get(list, i), ret->max_tokens,
+                            &ret->prompt[i], reterr));
+        HZP_TRY(read_reference(json_array_get(answers, i), i, &ret->prompt[i].reference, reterr));
+        tokens += (size_t)ret->prompt[i].count;
+        if (tokens > HZP_ROLLOUT_PROMPT_TOKENS_MAX)
+            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s have more than %d tokens", name,
+                                  HZP_ROLLOUT_PROMPT_TOKENS_MAX);
+    }
+    return HZP_OK;
+}
+
+static int read_spec(const struct hzp_engine *engine, const json_t *body,
+                     struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
+{
+    json_t *ignored = NULL;
+    const json_t *reward = json_object_get(body, "reward");
+    int r = hzp_fields_check(&hzp_fields_rollout, body, &ignored, reterr);
+    json_decref(ignored);
+    HZP_TRY(r);
+    if (!json_is_object(reward))
+        return hzp_fail_param(reterr, HZP_EINVAL, "reward", "reward must be given: {\"type\"}");
+    HZP_TRY(read_numbers(body, ret, reterr));
+    HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
+    return read_prompts(engine, body, ret, reterr);
+}
+
+/* ---- routes ---- */
+
+static bool unserved(struct hzp_exchange *x, enum MHD_Result *ret)
+{
+    if (x->server->engine->rollouts)
+        return false;
+    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "this server makes no rollouts");
+    return true;
+}
+
+/* The number in "rollout-7", or "7"; 0: none. */
+static uint64_t id_of(const char *tail)
+{
+    static const char before[] = "rollout-";
+    char *end;
+    if (!strncmp(tail, before, sizeof(before) - 1))
+        tail += sizeof(before) - 1;
+    uint64_t id = *tail >= '0' && *tail <= '9' ? strtoull(tail, &end, 10) : 0;
+    return id && !*end ? id : 0;
+}
+
+static enum MHD_Result no_job(struct hzp_exchange *x)
+{
+    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job %.60s", x->tail);
+}
+
+static void audit(struct hzp_exchange *x, const char *action, uint64_t id)
+{
+    if (x->server->engine->state)
+        hzp_audit_write(hzp_state_audit(x->server->engine->state), x->info.key, x->info.id, action,
+                        json_pack("{s:I}", "rollout", (json_int_t)id));
+}
+
+enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_rollout_spec spec = {.prompts = 0};
+    struct hzp_engine *engine = x->server->engine;
+    uint64_t id;
+    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
+        return hzp_reply_unavailable(x);
+    if (unserved(x, &answered))
+        return answered;
+    json_t *body = hzp_exchange_json(x, &answered);
+    if (!body)
+        return answered;
+    int r = read_spec(engine, body, &spec, &err);
+    json_decref(body);
+    if (r >= 0)
+        r = hzp_rollouts_add(engine->rollouts, &spec, &id, &err);
+    hzp_rollout_spec_fini(&spec);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    audit(x, "rollouts", id);
+    return hzp_reply_json(x, MHD_HTTP_OK, hzp_rollouts_job(engine->rollouts, id));
+}
+
+enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    if (unserved(x, &answered))
+        return answered;
+    return hzp_reply_json(x, MHD_HTTP_OK,
+                          json_pack("{s:s, s:o}", "object", "list", "data",
+                                    hzp_rollouts_list(x->server->engine->rollouts)));
+}
+
+enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    if (unserved(x, &answered))
+        return answered;
+    if (!hzp_exchange_make(x, JOB_BYTES))
+        return hzp_reply_no_memory(x);
+    json_t *job = hzp_rollouts_job(x->server->engine->rollouts, id_of(x->tail));
+    return job ? hzp_reply_json(x, MHD_HTTP_OK, job) : no_job(x);
+}
+
+enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    uint64_t id = id_of(x->tail);
+    if (unserved(x, &answered))
+        return answered;
+    int r = hzp_rollouts_cancel(x->server->engine->rollouts, id, &err);
+    if (r < 0)
+        return hzp_reply_fail(x, r, &err);
+    audit(x, "rollouts cancelled", id);
+    return hzp_reply_json(x, MHD_HTTP_OK, hzp_rollouts_job(x->server->engine->rollouts, id));
+}
+
+enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
+{
+    enum MHD_Result answered;
+    struct hzp_err_text err = {.text = ""};
+    json_t *ignored = NULL;
+    char *end;
+    if (unserved(x, &answered))
+        return answered;
+    int64_t sample = strtoll(x->tail, &end, 10);
+    if (strcmp(end, "/reward") != 0)
+        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
+                               x->route->path, x->tail);
+    json_t *body = hzp_exchange_json(x, &answered);
+    if (!body)
+        return answered;
+    const json_t *value = json_object_get(body, "value");
+    double reward = json_number_value(value);
+    int r = hzp_fields_check(&hzp_fields_reward, body, &ignored, &err);
+    if (r >= 0 && !json_is_number(value))
+        r = hzp_fail_param(&err, HZP_EINVAL, "value", "value must be a number");
+    json_decref(ignored);
+    json_decref(body);
+    if (r >= 0)
+        r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
+    return r < 0 ? hzp_reply_fail(x, r, &err)
+                 : hzp_reply_json(x, MHD_HTTP_OK,
+                                  json_pack("{s:s, s:I, s:f}", "object", "sample", "sample",
+                                            (json_int_t)sample, "reward", reward));
+}
+
+/* ---- metrics ---- */
+
+void hzp_rollouts_metrics(const struct hzp_engine *engine, const char *labels, FILE *out)
+{
+    struct hzp_rollouts_stats s;
+    if (!engine->rollouts)
+        return;
+    hzp_rollouts_read_stats(engine->rollouts, &s);
+    const struct {
+        const char *name, *type;
+        double value;
+        const char *help;
+    } row[] = {
+        {"jobs", "gauge", s.jobs, "Jobs of rollouts that have not ended."},
+        {"running", "gauge", s.members, "Answers of rollouts that are being made."},
+        {"waiting", "gauge", s.waiting, "Answers that wait for a client's reward."},
+        {"groups_ready", "gauge", s.ready, "Groups of answers that wait for their update."},
+        {"samples_total", "counter", (double)s.samples, "Answers committed to be learned."},
+        {"groups_dropped_total", "counter", (double)s.dropped,
+         "Groups that taught nothing: all answers had the same reward."},
+        {"lost_total", "counter", (double)s.lost, "Answers that got no reward."},
+        {"stale_total", "counter", (double)s.stale, "Answers left out as too old for an update."},
+        {"late_total", "counter", (double)s.late, "Answers learned later than they should be."},
+        {"updates_total", "counter", (double)s.updates, "Updates learned from rollouts."},
+        {"reward_mean", "gauge", s.reward_mean, "Mean reward before the newest such update."},
+        {"staleness", "gauge", (double)s.staleness, "Largest staleness in that update."},
+    };
+    for (int i = 0; i < HZP_COUNT(row); i++)
+        fprintf(out,
+                "# HELP hzpserve_rollouts_%s %s\n# TYPE hzpserve_rollouts_%s %s\n"
+                "hzpserve_rollouts_%s{%s} %.10g\n",
+                row[i].name, row[i].help, row[i].name, row[i].type, row[i].name, labels,
+                row[i].value);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/rollout/rollouts.h - jobs that learn from what is served: n answers to each prompt, a reward
+ * for each answer, and updates from groups of answers that were rewarded differently.
+ *
+ *     prompt -> n background requests -> answers, log-probabilities, versions -> rewards
+ *            -> group with advantages (group_table.h)
+ *            -> `batch` groups: samples in the log, one update
+ *
+ * The samples of an update are committed to the log together, as one lesson of the session
+ * "rollout-ID", and learned as all samples are: gate, versions, undo and forget apply.  An update
+ * begins when its groups are ready, while others are still being answered.  The next ones are
+ * committed when it has been learned and no other sample waits, so the staleness bound can be
+ * checked exactly: a sample whose oldest token was drawn by a version more than max_staleness
+ * updates before the newest one is left out and counted.  (Where somebody else's examples arrive
+ * between that check and the draw, it may be learned an update later than that: counted, too.)
+ *
+ * A token's behaviour log-probability is the one that was reported when it was drawn: with
+ * temperature 1, top_p 1, and no penalties, biases or grammar these are those of the distribution
+ * it was drawn from.  So training jobs draw in this way only.
+ *
+ * Only samples are durable.  The table of groups is in memory: a job that a restart interrupts has
+ * failed, and says how many updates it had; what it had committed is learned once, from the log.
+ * Jobs run one after the other.
+ *
+ * Bounds: HZP_ROLLOUTS_OPEN jobs that have not ended; HZP_ROLLOUTS_KEPT that have; per job the
+ * limits below.
+ *
+ * Thread: any; the work is a thread's of its own ("hzp-rollout").
+ */
+#ifndef HZP_API_ROLLOUT_ROLLOUTS_H
+#define HZP_API_ROLLOUT_ROLLOUTS_H
+
+#include "api/learn/state.h"
+#include "api/rollout/group_table.h"
+#include "api/rollout/verify.h"
+#include "serve/scheduler.h"
+
+struct hzp_rollouts;
+
+enum {
+    HZP_ROLLOUTS_OPEN = 8,
+    HZP_ROLLOUTS_KEPT = 16,
+    HZP_ROLLOUT_PROMPTS_MAX = 16384,
+    HZP_ROLLOUT_PROMPT_TOKENS_MAX = 1 << 20, /* of all prompts together */
+    HZP_ROLLOUT_REFERENCE_MAX = 1024,        /* bytes of one */
+    HZP_ROLLOUT_N_MAX = 64,
+    HZP_ROLLOUT_BATCH_MAX = 256,
+    HZP_ROLLOUT_STALENESS_MAX = 8,
+    HZP_ROLLOUT_UPDATES_MAX = 4096,
+    HZP_ROLLOUT_MEMBERS_MAX = 4096, /* n * batch * (max_staleness + 1) */
+};
+
+enum hzp_rollout_algo {
+    HZP_ROLLOUT_GRPO,  /* PPO's clip 0.2; each answer counts alike, whatever its length */
+    HZP_ROLLOUT_DAPO,  /* clip 0.2 and 0.28; each token counts alike */
+    HZP_ROLLOUT_CISPO, /* the clipped ratio as a weight */
+    HZP_ROLLOUT_REINFORCE,
+    HZP_ROLLOUT_ALGOS
+};
+const char *hzp_rollout_algo_name(enum hzp_rollout_algo algo);
+
+struct hzp_rollout_prompt {
+    int32_t *token; /* [count], owned */
+    int32_t count;
+    char *reference; /* owned; NULL: none */
+};
+
+struct hzp_rollout_spec {
+    struct hzp_rollout_prompt *prompt; /* [prompts], owned */
+    int32_t prompts, n, max_tokens;
+    float temperature;
+    uint64_t seed;
+    struct hzp_verifier *verifier; /* owned */
+    bool train;                    /* false: each prompt is answered once, and nothing learned */
+    int32_t updates, batch, staleness;
+    enum hzp_rollout_algo algo;
+    enum hzp_advantage advantage;
+};
+void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec); /* also of one that is all 0 */
+
+struct hzp_rollouts_config { /* borrowed */
+    struct hzp_state *state; /* NULL: nothing can be learned */
+    struct hzp_scheduler *scheduler;
+    struct hzp_loop *loop;
+    struct hzp_weights *weights;
+    struct hzp_tokenizer *tok;
+    struct hzp_trainer *trainer; /* NULL: there is none */
+    int32_t update_tokens;       /* of one update */
+    const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
+};
+
+/* NULL: no thread is left. */
+struct hzp_rollouts *hzp_rollouts_start(const struct hzp_rollouts_config *config);
+/* Jobs end, and no more are accepted.  NULL: no effect. */
+void hzp_rollouts_close(struct hzp_rollouts *r);
+/* Ends the thread, when the loop has ended or still runs, and the scheduler exists.  NULL: no
+ * effect. */
+void hzp_rollouts_stop(struct hzp_rollouts *r);
+
+/* Accepts a job and takes over the spec (zeroed) also on failure.  HZP_EINVAL names the field;
+ * HZP_EBUSY: HZP_ROLLOUTS_OPEN have not ended; HZP_ECANCELED: the server stops. */
+int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
+                     struct hzp_err_text *reterr);
+/* A job as GET /v1/rollouts/{id} shows it; all of them, newest first, without curves.  New
+ * references; NULL: there is no such job. */
+json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id);
+json_t *hzp_rollouts_list(struct hzp_rollouts *r);
+/* HZP_ENOENT: no such job, or it has ended. */
+int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text *reterr);
+/* A client's reward of a sample that waits for one.  HZP_ENOENT. */
+int hzp_rollouts_reward(struct hzp_rollouts *r, int64_t sample, double value,
+                        struct hzp_err_text *reterr);
+
+struct hzp_rollouts_stats {
+    int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client's
+                                            * reward; groups that are ready */
+    uint64_t samples, dropped, lost, stale, late, updates; /* dropped: groups */
+    double reward_mean;                                    /* of the newest point of a curve */
+    int64_t staleness;
+};
+void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/rollout/verify.h"
+
+#include "base/arena.h"
+#include "base/json.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, KINDS };
+static const char *const kind_name[KINDS] = {"exact", "number", "boxed", "regex",
+                                             "json",  "length", "client"};
+static const double timeout_default = 600, timeout_max = 86400;
+enum { TOKENS_MAX = 1 << 20 };
+
+struct hzp_verifier {
+    enum kind kind;
+    regex_t regex;
+    double tokens, seconds;
+};
+
+static int read_positive(const json_t *rule, const char *name, double preset, double max,
+                         double *ret, struct hzp_err_text *reterr)
+{
+    char param[32];
+    const json_t *value = json_object_get(rule, name);
+    *ret = value ? json_number_value(value) : preset;
+    snprintf(param, sizeof(param), "reward.%s", name);
+    if ((!value || json_is_number(value)) && *ret > 0 && *ret <= max)
+        return HZP_OK;
+    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a number above 0, at most %.0f",
+                          param, max);
+}
+
+static int compile(const json_t *rule, regex_t *ret, struct hzp_err_text *reterr)
+{
+    const json_t *pattern = json_object_get(rule, "pattern");
+    char why[128];
+    if (!hzp_json_is_text(pattern) || !json_string_length(pattern) ||
+        json_string_length(pattern) > HZP_VERIFY_PATTERN_MAX)
+        return hzp_fail_param(reterr, HZP_EINVAL, "reward.pattern",
+                              "reward.pattern must be a text of 1 to %d bytes",
+                              HZP_VERIFY_PATTERN_MAX);
+    int code = regcomp(ret, json_string_value(pattern), REG_EXTENDED | REG_NOSUB);
+    if (!code)
+        return HZP_OK;
+    regerror(code, ret, why, sizeof(why));
+    return hzp_fail_param(reterr, HZP_EINVAL, "reward.pattern", "reward.pattern: %s", why);
+}
+
+/* Members that a rule of this kind has beside type. */
+static int check_members(const json_t *rule, enum kind kind, struct hzp_err_text *reterr)
+{
+    static const char *const own[KINDS] = {
+        [REGEX] = "pattern", [LENGTH] = "tokens", [CLIENT] = "timeout"};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)rule, name, value)
+    {
+        if (strcmp(name, "type") != 0 && (!own[kind] || strcmp(name, own[kind]) != 0))
+            return hzp_fail_param(reterr, HZP_EINVAL, "reward",
+                                  "a reward of type %s has no field \"%.40s\"", kind_name[kind],
+                                  name);
+    }
+    return HZP_OK;
+}
+
+int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hzp_err_text *reterr)
+{
+    const char *type = json_string_value(json_object_get(rule, "type"));
+    int kind = 0, r;
+    while (kind < KINDS && (!type || strcmp(type, kind_name[kind]) != 0))
+        kind++;
+    if (kind == KINDS)
+        return hzp_fail_param(reterr, HZP_EINVAL, "reward.type",
+                              "reward.type must be exact, number, boxed, regex, json, length or "
+                              "client");
+    HZP_TRY(check_members(rule, (enum kind)kind, reterr));
+    struct hzp_verifier *v = hzp_xcalloc(1, sizeof(*v));
+    v->kind = (enum kind)kind;
+    r = kind == REGEX    ? compile(rule, &v->regex, reterr)
+        : kind == LENGTH ? read_positive(rule, "tokens", 0, TOKENS_MAX, &v->tokens, reterr)
+        : kind == CLIENT
+            ? read_positive(rule, "timeout", timeout_default, timeout_max, &v->seconds, reterr)
+            : HZP_OK;
+    if (r < 0) {
+        free(v);
+        return r;
+    }
+    *ret = v;
+    return HZP_OK;
+}
+
+void hzp_verifier_destroy(struct hzp_verifier *v)
+{
+    if (v && v->kind == REGEX)
+        regfree(&v->regex);
+    free(v);
+}
+
+const char *hzp_verifier_name(const struct hzp_verifier *v)
+{
+    return kind_name[v->kind];
+}
+
+bool hzp_verifier_needs_reference(const struct hzp_verifier *v)
+{
+    return v->kind <= BOXED;
+}
+
+bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds)
+{
+    *ret_seconds = v->seconds;
+    return v->kind == CLIENT;
+}
+
+/* ---- rules ---- */
+
+/* Without blanks around it. */
+static const char *trim(const char *text, size_t bytes, size_t *ret_bytes)
+{
+    while (bytes && isspace((unsigned char)*text)) {
+        text++;
+        bytes--;
+    }
+    while (bytes && isspace((unsigned char)text[bytes - 1]))
+        bytes--;
+    *ret_bytes = bytes;
+    return text;
+}
+
+static bool same(const char *text, size_t bytes, const char *reference)
+{
+    size_t a, b;
+    const char *x = trim(text, bytes, &a), *y = trim(reference, strlen(reference), &b);
+    return a == b && !memcmp(x, y, a);
+}
+
+/* The number that text begins with, with commas between groups of three digits left out; returns
+ * behind it; text itself: it begins with none. */
+static const char *number_at(const char *text, double *ret)
+{
+    static const char digits[] = "0123456789";
+    char plain[64];
+    size_t n = *text == '-';
+    const char *at = text + n, *end = at + strspn(at, digits);
+    plain[0] = '-';
+    if (end == at)
+        return text;
+    while (*end == ',' && strspn(end + 1, digits) == 3)
+        end += 4;
+    if (*end == '.' && strspn(end + 1, digits))
+        end += 1 + strspn(end + 1, digits);
+    for (; at < end && n < sizeof(plain) - 1; at++)
+        if (*at != ',')
+            plain[n++] = *at;
+    plain[n] = 0;
+    *ret = strtod(plain, NULL);
+    return end;
+}
+
+static bool last_number(const char *text, double *ret)
+{
+    bool found = false;
+    while (*text) {
+        const char *end = number_at(text, ret);
+        found |= end != text;
+        text = end == text ? text + 1 : end;
+    }
+    return found;
+}
+
+static bool same_number(const char *text, const char *reference)
+{
+    double a, b;
+    if (!last_number(text, &a) || !last_number(reference, &b))
+        return false;
+    double size = fabs(b);
+    return fabs(a - b) <= 1e-6 * HZP_MAX(1, size);
+}
+
+/* Whether the text, without blanks around it, is a number. */
+static bool is_number(const char *text)
+{
+    double value;
+    text += strspn(text, " \t\n");
+    const char *end = number_at(text, &value);
+    return end != text && !end[strspn(end, " \t\n")];
+}
+
+/* Whether the last \boxed{} whose braces close has it. */
+static bool is_boxed(const char *text, const char *reference)
+{
+    static const char begin[] = "\\boxed{";
+    char *inner = NULL;
+    for (const char *at = text; (at = strstr(at, begin)) != NULL;) {
+        const char *from = at += sizeof(begin) - 1;
+        int depth = 1;
+        for (; *at && depth; at++)
+            depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+        if (depth)
+            break;
+        free(inner);
+        inner = strndup(from, (size_t)(at - 1 - from));
+        at = from;
+    }
+    bool ret =
+        inner && (same(inner, strlen(inner), reference) ||
+                  (is_number(inner) && is_number(reference) && same_number(inner, reference)));
+    free(inner);
+    return ret;
+}
+
+static bool is_json(const char *text, size_t bytes, const char *reference)
+{
+    json_t *value = hzp_json_load(text, bytes, HZP_JSON_ANY, NULL, NULL);
+    json_t *want = value && reference
+                       ? hzp_json_load(reference, strlen(reference), HZP_JSON_ANY, NULL, NULL)
+                       : NULL;
+    bool ret = value && (!reference || (want && json_equal(value, want)));
+    json_decref(value);
+    json_decref(want);
+    return ret;
+}
+
+double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
+                  const char *reference)
+{
+    double off = fabs(tokens - v->tokens);
+    switch (v->kind) {
+    case EXACT:
+        return same(text, bytes, reference);
+    case NUMBER:
+        return same_number(text, reference);
+    case BOXED:
+        return is_boxed(text, reference);
+    case REGEX:
+        return !regexec(&v->regex, text, 0, NULL, 0);
+    case JSON:
+        return is_json(text, bytes, reference);
+    case LENGTH:
+        return HZP_MAX(0, 1 - off / v->tokens);
+    default:
+        HZP_ASSERT(v->kind < KINDS && v->kind != CLIENT);
+        return 0;
+    }
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* api/rollout/verify.h - what an answer is worth, by a rule: the reward of a rollout.
+ *
+ *     exact     1 if the text, without blanks around it, is the reference
+ *     number    1 if the last number in the text is that of the reference (1e-6 of it apart at
+ *               most; "1,234" is 1234)
+ *     boxed     1 if what stands in the last \boxed{} is the reference, as text or as a number
+ *     regex     1 if the pattern (POSIX, extended) matches somewhere in the text; "pattern"
+ *     json      1 if the text is a JSON value, and with a reference that value
+ *     length    1 - |n - tokens| / tokens, at least 0, for an answer of n tokens; "tokens"
+ *     client    a client says it: PUT /v1/samples/{n}/reward, in "timeout" seconds
+ *
+ * otherwise 0.  exact, number and boxed need a reference for each prompt.
+ *
+ * Thread: any; constant once made.
+ */
+#ifndef HZP_API_ROLLOUT_VERIFY_H
+#define HZP_API_ROLLOUT_VERIFY_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+
+struct hzp_verifier;
+
+enum { HZP_VERIFY_PATTERN_MAX = 1024 };
+
+/* From {"type", ...}.  HZP_EINVAL: text and param name the field. */
+int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hzp_err_text *reterr);
+void hzp_verifier_destroy(struct hzp_verifier *v); /* NULL: no effect */
+
+const char *hzp_verifier_name(const struct hzp_verifier *v);
+/* Whether each prompt needs a reference. */
+bool hzp_verifier_needs_reference(const struct hzp_verifier *v);
+/* Whether a client rewards; *ret_seconds: in what time. */
+bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds);
+
+/* The reward of a text, NUL-terminated, of so many tokens; reference: NULL or a text.  Not of
+ * `client`. */
+double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
+                  const char *reference);
+
+#endif
