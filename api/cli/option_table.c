@@ -412,8 +412,9 @@ const struct hzp_option hzp_option_table[] = {
          "every rank serves requests, which rank 0 hands out, with a KV cache of its own; --link "
          "is zmq"),
     INT("--tensor", engine.ranks.tensor, "1", 1, HZP_LINK_RANKS_MAX, SERVE | SEARCH,
-        "ranks that compute each step together, with tensor parallelism: all that there are; only "
-        "rank 0 schedules; search: plans for so many ranks, measured on them, on CPUs"),
+        "ranks that compute each step together, with tensor parallelism; only rank 0 schedules; "
+        "further groups of so many ranks learn beside it; search: plans for so many ranks, "
+        "measured on them, on CPUs"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "go on from the newest checkpoint when a rank is lost, at most N times: with link zmq the "
         "others wait for a new one in its place, a server serves meanwhile, and --ranks starts it; "

@@ -21,11 +21,11 @@ enum {
     GATE = 1 << 12,
     RIDE = 1 << 13,
     CORES = 1 << 14,
-    ORDERED = 1 << 15,
-    SLOTS_ONE = 1 << 16,
-    SLOTS_MORE = 1 << 17,
-    NEVER_BEHIND = 1 << 18,
-    SELDOM = 1 << 19,
+    SLOTS_ONE = 1 << 15,
+    SLOTS_MORE = 1 << 16,
+    NEVER_BEHIND = 1 << 17,
+    SELDOM = 1 << 18,
+    GROUPS = 1 << 19, /* of ranks that compute together, several */
 };
 
 static const struct {
@@ -44,10 +44,11 @@ static const struct {
      {"--ride", "--tensor", "training follows serving's rows in each step"}},
     {TENSOR | LEARNS | CORES,
      {"--train-cores", "--tensor", "training follows serving's rows in each step"}},
-    {TENSOR | LEARNS | ORDERED,
-     {"--ordered", "--tensor", "a group adds to the sums of gradients at once"}},
     {TENSOR | LEARNS | SLOTS_MORE,
      {"--slots above 2", "--tensor", "steps read the current version only"}},
+    {GROUPS | SERVES_ONLY,
+     {"--no-train", "--ranks above --tensor",
+      "the ranks behind the first --tensor ones only learn"}},
     {REPLICAS | ONE, {"--replicas", "one rank", "--ranks starts several"}},
     {REPLICAS | MPI, {"--replicas", "--link mpi", "requests travel between ranks by ZeroMQ"}},
     {REPLICAS | LEARNS | NEVER_BEHIND,
@@ -95,11 +96,11 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->learning.gate, GATE},
         {s->split.ride, RIDE},
         {s->split.train_cores, CORES},
-        {s->training.ordered, ORDERED},
         {s->serving.slots < 2, SLOTS_ONE},
         {s->serving.slots > 2, SLOTS_MORE},
         {s->training.max_staleness < 1, NEVER_BEHIND},
         {s->training.publish_every != 1, SELDOM},
+        {s->ranks.tensor > 1 && ranks > s->ranks.tensor, GROUPS},
     };
     unsigned facts = 0;
     for (int i = 0; i < HZP_COUNT(fact); i++)

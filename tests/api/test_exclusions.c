@@ -43,9 +43,11 @@ static void test_tensor(void **state)
     s.ranks.tensor = 2;
     allows(&s, 2);
     s.training.ordered = 1;
-    refuses(&s, 2, "--ordered", "--ordered cannot be used with --tensor: ");
+    allows(&s, 2);
+    allows(&s, 4);
     s.no_train = 1;
     allows(&s, 2);
+    refuses(&s, 4, "--no-train", "--no-train cannot be used with --ranks above --tensor: ");
     s.model.fp8 = 1;
     refuses(&s, 2, "--quantization", "fp8 cannot be used with --tensor");
     s = plain();
