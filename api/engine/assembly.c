@@ -250,6 +250,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .lanes = lane_bytes(a),
                                          .driver = a->driver,
                                          .shapes = a->is.training ? hzp_plan_shapes_each(&each) : 1,
+                                         .links = hzp_axes_count(&a->axes),
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
         .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
@@ -638,7 +639,7 @@ static void note_memory(const struct hzp_assembly *a)
 {
     size_t own = 0;
     if (!hzp_device_host_memory(a->dev)) /* what links by NCCL hold */
-        own = a->is.group ? hzp_group_links_bytes(a->is.training != NULL)
+        own = a->is.group ? (size_t)hzp_axes_count(&a->axes) * HZP_LINK_NCCL_BYTES
               : a->link   ? HZP_LINK_NCCL_BYTES
                           : 0;
     size_t allocated = hzp_account_bytes() + lane_bytes(a) + own;

@@ -41,6 +41,11 @@ int hzp_axes_open(const struct hzp_axes_config *c, struct hzp_axes *ret,
                      : HZP_OK;
 }
 
+int32_t hzp_axes_count(const struct hzp_axes *a)
+{
+    return (a->tensor != NULL) + (a->tensor_train != a->tensor) + (a->data != NULL);
+}
+
 void hzp_axes_check(struct hzp_axes *a)
 {
     struct hzp_link *link[] = {a->tensor, a->tensor_train, a->data};

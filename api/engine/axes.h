@@ -43,6 +43,9 @@ struct hzp_axes_config {
 int hzp_axes_open(const struct hzp_axes_config *config, struct hzp_axes *ret,
                   struct hzp_err_text *reterr);
 
+/* How many of them move the device's memory. */
+int32_t hzp_axes_count(const struct hzp_axes *axes);
+
 /* Steps and collectives look whether they have failed, so that lanes do not wait for ever. */
 void hzp_axes_check(struct hzp_axes *axes);
 

@@ -36,11 +36,6 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
     return check_model(s, tensor, reterr);
 }
 
-size_t hzp_group_links_bytes(bool learns)
-{
-    return learns ? 2 * (size_t)HZP_LINK_NCCL_BYTES : HZP_LINK_NCCL_BYTES;
-}
-
 /* ---- the start ---- */
 
 int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,

@@ -24,9 +24,6 @@
 int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
                     struct hzp_err_text *reterr);
 
-/* Bytes of device memory that the links of a group's steps take on a GPU. */
-size_t hzp_group_links_bytes(bool learns);
-
 /* What rank 0 begins with: which version, and from where. */
 struct hzp_group_start {
     uint64_t first_id; /* the first version's */
