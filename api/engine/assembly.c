@@ -307,6 +307,7 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"a width of", a->config.width},
         {"a vocabulary of", a->config.vocab},
         {"--dtype", a->plan.dtype},
+        {"--quantization (1: fp8)", a->plan.fp8},
         {"--context", a->plan.positions},
         {"--kv-cache-dtype", a->plan.kv},
         {"--page-rows", a->is.serving->page_rows},

@@ -33,8 +33,6 @@ static const struct {
     struct hzp_exclusion says;
 } row[] = {
     {TENSOR | REPLICAS, {"--replicas", "--tensor", "a rank is a replica or a part of one"}},
-    {TENSOR | FP8,
-     {"--quantization fp8", "--tensor", "tensor slices are not converted to e4m3 yet"}},
     {TENSOR | PREFIX_FILE,
      {"--prefix-file", "--tensor", "pages would be read back on rank 0 only"}},
     {TENSOR | PREFIX_HOST,

@@ -49,10 +49,13 @@ static void test_tensor(void **state)
     allows(&s, 2);
     refuses(&s, 4, "--no-train", "--no-train cannot be used with --ranks above --tensor: ");
     s.model.fp8 = 1;
-    refuses(&s, 2, "--quantization", "fp8 cannot be used with --tensor");
-    s = plain();
-    s.model.fp8 = s.training.ordered = 1;
     allows(&s, 2);
+    s.serving.prefix_host = 1 << 20;
+    refuses(&s, 2, "--prefix-host-bytes", "--prefix-host-bytes cannot be used with --tensor");
+    s = plain();
+    s.ranks.tensor = 2;
+    s.serving.slots = 3;
+    refuses(&s, 2, "--slots", "--slots above 2 cannot be used with --tensor");
 }
 
 static void test_replicas(void **state)

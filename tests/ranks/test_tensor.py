@@ -184,6 +184,18 @@ def learns(link, expected):
     found = re.search(r"computed rank=1 steps=\d+ rows=\d+ updates=(\d+) versions=(\d+)", log)
     assert found and int(found[1]) == len(updates) and int(found[2]) in (now - 1, now - 2), (log, now)
     print(f"{link}: {len(updates)} updates of two ranks as of one process, loss {updates[0][1]} to {updates[-1][1]}")
+    return updates
+
+
+def narrow(link, expected):
+    """Requests are computed with each rank's slices in e4m3, and training is not: its losses are those without."""
+    server = Server(*GROUP, "--link", link, "--check-plans", "--quantization", "fp8", *LEARNING, learns=True)
+    _, after, updates = teach(server)
+    assert updates == expected, (updates, expected)
+    assert after == [text for _, text in LESSONS], after
+    log = server.end()
+    assert log.count("quantization=fp8") == 2, log
+    print(f"{link}: {len(updates)} updates, served in e4m3 by two ranks")
 
 
 HELD = '{"text": "A dog saw a cat and the cat ran home.", "tag": "pets"}\n{"text": "A bird sang of rain."}\n'
@@ -366,7 +378,6 @@ def refused():
              (["--ranks", "3", "--tensor", "2"], "--tensor 2: there are 3 ranks, which are not groups of 2"),
              (["--ranks", "4", "--tensor", "2", "--no-train"], "--no-train cannot be used with --ranks above --tensor"),
              (["--ranks", "3", "--tensor", "3", "--no-train"], "do not divide the model's attention heads, 4"),
-             (GROUP + ["--no-train", "--quantization", "fp8"], "--quantization fp8 cannot be used with --tensor"),
              (GROUP + ["--no-train", "--prefix-host-bytes", "64M"], "--prefix-host-bytes cannot be used with --tensor"),
              (GROUP + ["--no-train", "--link", "nccl"], "--link nccl moves the memory of GPUs"),
              (GROUP + ["--no-train", "--replicas", "--link", "zmq"], "--replicas cannot be used with --tensor")]
@@ -432,7 +443,7 @@ if "zmq" in sys.argv[3:]:
     other_plans()
 for name in sys.argv[3:]:
     same_answers(name, answers)
-    learns(name, taught_alone)
+    narrow(name, learns(name, taught_alone))
     gated(name, taught_alone)
     learns_under_load(name)
     keeps(name)
