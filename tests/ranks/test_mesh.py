@@ -55,7 +55,7 @@ def ordered(link):
     """The same bytes, whatever the number of groups, also where a group has no micro-batch in a round."""
     for options in (ROUNDS, LEARNING):
         one = learned(link, 2, options)
-        for ranks in (4, 6) if link == "zmq" else (4,):
+        for ranks in (4, 6) if link == "zmq" and options == ROUNDS else (4,):
             got = learned(link, ranks, options)
             assert got[:4] == one[:4], (ranks, options, got[:2], one[:2])
             assert got[4] > 0 or options == LEARNING, "the other groups computed nothing"
@@ -163,7 +163,7 @@ def starts_again():
 
 def hurries(link):
     """A second signal ends requests at once; the groups end what they compute together, and then in good order."""
-    for turn in range(3):
+    for turn in range(2):
         server = Server(*mesh(4, link, "--micro-rows", "200", "--link-throttle", "20M,latency=1"), learns=True)
         text = " ".join("a dog saw a cat and ran home".split() * 5)
         status, _ = server.post("/v1/fine_tuning/examples", f'{{"text": "{text}"}}\n' * 9, "application/x-ndjson")
