@@ -38,7 +38,7 @@ enum {
     HZP_LINK_RANKS_MAX = 1024,
     HZP_LINK_GROUPS_MAX = 8,   /* in one link, including the group of all ranks */
     HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
-    HZP_LINK_SPLITS_MAX = 3,   /* links split off one */
+    HZP_LINK_SPLITS_MAX = 6,   /* links split off one */
     HZP_LINK_BLOCK = 1024,     /* bytes that are left out together if all are zero */
 };
 
@@ -104,9 +104,19 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
  * those of `link`, nor the other way round, and a thread of its own may use it.  Each rank calls
  * this at the same point, when all that it has posted on `link` is done.  It has the group of all
  * ranks, and shares the configured rate with `link`.  When one of them fails, both do, for the
- * same reason.  Close it before `link`.  HZP_EUNSUP: the backend cannot (only mpi and zmq can; mpi:
- * the library lacks MPI_THREAD_MULTIPLE); HZP_EINVAL: more than HZP_LINK_SPLITS_MAX; HZP_EIO. */
+ * same reason.  Close it before `link`.  A link that was split off splits the one that it was split
+ * off, so all ranks of that one take part; what it is narrowed to, the new one is, too.
+ * HZP_EUNSUP: the backend cannot (only mpi and zmq can; mpi: the library lacks
+ * MPI_THREAD_MULTIPLE); HZP_EINVAL: more than HZP_LINK_SPLITS_MAX; HZP_EIO. */
 int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr);
+
+/* Narrows the link to these of its ranks, this rank among them: from here on it is one between just
+ * these.  Rank i of it is rank[i], also in lists of groups, and group 0 has them all.  So ranks on
+ * several axes have a link for each axis (--ranks above --tensor).  Failures and the state name
+ * ranks by their numbers on the whole link; they still are those of all its ranks.  Once, before
+ * another group is opened and anything is posted; the other ranks narrow their ends to other lists
+ * that do not overlap with this one, or do not use theirs.  Errors as of hzp_link_group. */
+int hzp_link_narrow(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr);
 
 int hzp_link_group_size(const struct hzp_link *link, int group);
 int hzp_link_group_index(const struct hzp_link *link, int group); /* this rank's */

@@ -195,12 +195,12 @@ static int open_file(struct hzp_tier *t, struct hzp_err_text *reterr)
 
 static int size_stores(struct hzp_tier *t, struct hzp_err_text *reterr)
 {
-    static const char *const option[] = {"--prefix-host-bytes", "--prefix-file-bytes"};
+    static const char *const option[] = {"--prefix-bytes host", "--prefix-bytes file"};
     const size_t bytes[] = {t->config.host_bytes, t->config.file_bytes};
     for (int s = 0; s < STORES; s++) {
         size_t pages = bytes[s] / t->page_bytes;
         if (bytes[s] && !pages)
-            return hzp_fail_param(reterr, HZP_EINVAL, option[s],
+            return hzp_fail_param(reterr, HZP_EINVAL, "--prefix-bytes",
                                   "%s does not hold one page of %zu bytes", option[s],
                                   t->page_bytes);
         t->slots[s] = (int32_t)HZP_MIN(pages, (size_t)1 << 24);
@@ -254,8 +254,8 @@ int hzp_tier_create(const struct hzp_tier_config *config, struct hzp_tier **ret,
         t->staging = malloc(t->page_bytes);
         t->host = t->slots[HOST] ? malloc((size_t)t->slots[HOST] * t->page_bytes) : NULL;
         if (!t->staging || (t->slots[HOST] && !t->host))
-            r = hzp_fail_param(reterr, HZP_ENOMEM, "--prefix-host-bytes",
-                               "no memory for --prefix-host-bytes");
+            r = hzp_fail_param(reterr, HZP_ENOMEM, "--prefix-bytes",
+                               "no memory for --prefix-bytes host");
     }
     if (r == HZP_OK && !config->threadless) {
         r = hzp_thread_start(&t->thread, "hzp-tier", work, t);

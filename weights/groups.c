@@ -131,7 +131,7 @@ struct hzp_groups_model hzp_groups_model(const struct hzp_groups *g,
     struct hzp_groups_model model = {.ordered = ordered, .slots = 1, .micros = 1};
     size_t granule = hzp_groups_granule(g, ordered);
     for (int32_t u = 0; u < layout->units; u++) {
-        size_t room = HZP_ROUND_UP(layout->unit[u].elements, granule);
+        size_t room = HZP_ROUND_UP(layout->unit[u].room, granule);
         model.elements += room;
         if (u == 0 && layout->config.tied)
             model.tied = room;

@@ -111,6 +111,10 @@ static const struct hzp_option waiting_parts[] = {
     INT("", engine.serving.waiting_max, NULL, 1, 65536, 0, NULL),
     INT("tokens", engine.serving.waiting_tokens, NULL, 1, BIG, 0, NULL),
 };
+static const struct hzp_option tier_parts[] = {
+    SIZE("file", engine.serving.prefix_file, NULL, 1, BIG, 0, NULL),
+    SIZE("host", engine.serving.prefix_host, NULL, 0, BIG, 0, NULL),
+};
 static const struct hzp_option draft_parts[] = {
     CHOICE("", engine.serving.draft, NULL, "off|ngram", 0, NULL),
     INT("max", engine.serving.draft_max, NULL, 1, 8, 0, NULL),
@@ -256,13 +260,13 @@ const struct hzp_option hzp_option_table[] = {
     INT("--prefix-rewarm", engine.serving.rewarm, "0", 0, 1 << 24, SERVE,
         "after a swap, while there is no request, compute the most used beginnings of prompts "
         "again, at most N tokens of them, so that the next one starts sooner; 0: none"),
-    SIZE("--prefix-host-bytes", engine.serving.prefix_host, "0", 0, BIG, SERVE,
-         "on a GPU: host memory for pages that fall out of the prefix cache; 0: none"),
     TEXT("--prefix-file", engine.serving.prefix_dir, NULL, "DIR", SERVE,
-         "keep pages that fall out of the prefix cache, or out of --prefix-host-bytes, in a file "
+         "keep pages that fall out of the prefix cache, or out of host memory behind it, in a file "
          "without a name in this directory; they come back when that is faster than computing"),
-    SIZE("--prefix-file-bytes", engine.serving.prefix_file, "1G", 1, BIG, SERVE,
-         "size of that file, as the disk has room"),
+    PARTS("--prefix-bytes", tier_parts, "file=1G,host=0", "PART=SIZE[,...]", SERVE,
+          "sizes of where pages go that fall out of the prefix cache: the file of --prefix-file, "
+          "as the "
+          "disk has room; on a GPU host memory, before that; 0: none"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
         "tokens per KV page: larger pages are read faster and shared less"),
     INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
@@ -434,8 +438,9 @@ const struct hzp_option hzp_option_table[] = {
          "every rank serves requests, which rank 0 hands out, with a KV cache of its own; --link "
          "is zmq"),
     INT("--tensor", engine.ranks.tensor, "1", 1, HZP_LINK_RANKS_MAX, SERVE | SEARCH,
-        "ranks that compute each step together, with tensor parallelism: all that there are; only "
-        "rank 0 schedules; search: plans for so many ranks, measured on them, on CPUs"),
+        "ranks that compute each step together, with tensor parallelism; only rank 0 schedules; "
+        "further groups of so many ranks learn beside it; search: plans for so many ranks, "
+        "measured on them, on CPUs"),
     INT("--restart", engine.ranks.restarts, "0", 0, 1e6, SERVE | TRAIN,
         "go on from the newest checkpoint when a rank is lost, at most N times: with link zmq the "
         "others wait for a new one in its place, a server serves meanwhile, and --ranks starts it; "
@@ -694,6 +699,8 @@ const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);
 
 const struct hzp_option_alias hzp_option_gone[] = {
     {"--max-body-memory", "use --max-body SIZE,memory=SIZE"},
+    {"--prefix-file-bytes", "use --prefix-bytes file=SIZE"},
+    {"--prefix-host-bytes", "use --prefix-bytes host=SIZE"},
     {"--max-per-address", "use --max-connections N,per-address=N"},
     {"--receive-timeout", "use --idle-timeout N,body=N"},
     {"--beta1", "use --adamw beta1=X"},

@@ -3,7 +3,6 @@
 
 #include "api/engine/fill.h"
 #include "api/engine/group.h"
-#include "api/engine/rank_link.h"
 #include "api/engine/shards.h"
 #include "api/engine/warm.h"
 #include "base/log.h"
@@ -76,7 +75,8 @@ static int make_layout(struct hzp_assembly *a, struct hzp_err_text *reterr)
         hzp_layout_make(&a->config, &a->layout);
         return HZP_OK;
     }
-    struct hzp_tensor_slice slice = {hzp_link_rank(a->is.group), hzp_link_ranks(a->is.group)};
+    int ranks = a->is.ranks && !a->is.rig ? (int)a->is.ranks->tensor : hzp_link_ranks(a->is.group);
+    struct hzp_tensor_slice slice = {hzp_link_rank(a->is.group) % ranks, ranks};
     HZP_TRY(hzp_tensor_slice_check(&a->config, slice.ranks, reterr));
     hzp_layout_make(&a->config, &a->whole);
     hzp_layout_make_slice(&a->config, slice, &a->layout);
@@ -147,7 +147,7 @@ static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     HZP_TRY(check_beside(a, reterr));
-    int ranks = a->is.group ? hzp_link_ranks(a->is.group) : 1;
+    int ranks = HZP_MAX(a->layout.slice.ranks, 1);
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
                              a->is.model->kv_fp8 != 0, ranks, &a->plans, &a->tables, reterr));
@@ -250,12 +250,17 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .lanes = lane_bytes(a),
                                          .driver = a->driver,
                                          .shapes = a->is.training ? hzp_plan_shapes_each(&each) : 1,
+                                         .links = hzp_axes_count(&a->axes),
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
-        .link = a->link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+        .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
     if (!hzp_device_host_memory(a->dev))
         request.host_limit = half_of_host();
+    if (a->is.link)
+        shards.link = a->link;
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
+    if (a->axes.data && a->shards.ordered) /* each group has a part of the sums */
+        hzp_layout_pad(&a->layout, 64 * (size_t)hzp_link_ranks(a->axes.data));
     request.shards = a->shards;
     request.copies = a->is.copies;
     HZP_TRY(hzp_memory_plan(&request, &a->layout, &a->plan, reterr));
@@ -302,6 +307,7 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"a width of", a->config.width},
         {"a vocabulary of", a->config.vocab},
         {"--dtype", a->plan.dtype},
+        {"--quantization (1: fp8)", a->plan.fp8},
         {"--context", a->plan.positions},
         {"--kv-cache-dtype", a->plan.kv},
         {"--page-rows", a->is.serving->page_rows},
@@ -315,6 +321,7 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"--slots", a->plan.slots},
         {"--micro-rows", a->is.training ? a->plan.recipe.micro_rows : 0},
         {"--moments (1: bf16)", a->is.training ? a->is.training->moment_type : 0},
+        {"--ordered", a->is.training ? a->is.training->ordered : 0},
         {"pieces of training of operations",
          a->is.training ? (int64_t)a->plan.train.quantum_flops : 0},
     };
@@ -353,22 +360,24 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
     if (a->is.group)
-        hzp_model_set_tensor(a->model, a->tensor, a->tensor_train);
+        hzp_model_set_tensor(a->model, a->axes.tensor, a->axes.tensor_train);
+    if (a->axes.data)
+        hzp_model_set_data(a->model, a->axes.data);
     return HZP_OK;
 }
 
-/* The links of a group's steps, each with an order of its own: records, and one for each tenant's
- * collectives.  Plans say whether serving's have a lane of their own; training's have none. */
-static int open_step_links(struct hzp_assembly *a, struct hzp_err_text *reterr)
+static int open_axes(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    bool own = hzp_plan_table_lanes(&a->plans) >> HZP_LANE_NETWORK & 1;
-    HZP_TRY(hzp_link_split(a->is.group, &a->steps, reterr));
-    HZP_TRY(hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false,
-                               own ? HZP_RANK_LANE : HZP_RANK_STEPS, &a->tensor, reterr));
-    a->tensor_train = a->tensor;
-    return a->is.training ? hzp_rank_link_open(a->is.group, a->dev, a->is.ranks, false,
-                                               HZP_RANK_STEPS, &a->tensor_train, reterr)
-                          : HZP_OK;
+    struct hzp_axes_config config = {.all = a->is.group,
+                                     .slice = a->layout.slice,
+                                     .dev = a->dev,
+                                     .ranks = a->is.ranks,
+                                     .learns = a->is.training != NULL,
+                                     .own_lane =
+                                         hzp_plan_table_lanes(&a->plans) >> HZP_LANE_NETWORK & 1};
+    HZP_TRY(hzp_axes_open(&config, &a->axes, reterr));
+    a->link = a->axes.work;
+    return HZP_OK;
 }
 
 /* The device, and with several ranks the link that moves its memory.  Ranks of a group that are
@@ -381,7 +390,8 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
         HZP_TRY(hzp_rank_device(ranks, a->is.device, a->is.untested, &ordinal, reterr));
     HZP_TRY(hzp_settings_device(a->is.device, ordinal, &a->dev, reterr));
     if (a->is.group && a->is.rig)
-        a->tensor = a->tensor_train = a->is.group;
+        a->axes = (struct hzp_axes){
+            .all = a->is.group, .tensor = a->is.group, .tensor_train = a->is.group};
     if (a->is.group && a->is.rig && !strcmp(hzp_device_backend(a->dev), "cuda"))
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
                               "--tensor: ranks on GPUs are not timed together yet");
@@ -398,7 +408,7 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
     if (a->is.group && !a->is.rig)
-        HZP_TRY(open_step_links(a, reterr));
+        HZP_TRY(open_axes(a, reterr));
     if (a->is.serving || a->is.training)
         HZP_TRY(plan_memory(a, reterr));
     else
@@ -429,7 +439,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .ride_rows = a->plan.train.ride_rows,
                                         .shards = a->shards,
                                         .link = a->link,
-                                        .group = a->is.group,
+                                        .group = a->axes.group,
                                         .whole = a->is.group ? &a->config : NULL,
                                         .gate = a->gate,
                                         .trials = a->trials,
@@ -453,8 +463,11 @@ int hzp_assembly_open_learner(struct hzp_assembly *a, struct hzp_err_text *reter
         config.quantum_flops = a->plan.train.quantum_flops;
     /* Rank 0 checks the recipe: it alone uses the schedule, and knows the last step of offline
      * training, which it counts in the data. */
-    int r = a->is.group ? hzp_learner_by_step_create(&config, &a->by_step)
-                        : hzp_learner_by_link_create(&config, &a->by_link, reterr);
+    bool led = a->is.group && a->layout.slice.rank > 0;
+    if (led)
+        config.link = NULL;
+    int r = led ? hzp_learner_by_step_create(&config, &a->by_step)
+                : hzp_learner_by_link_create(&config, &a->by_link, reterr);
     return explain(a, r, "training", reterr);
 }
 
@@ -514,8 +527,8 @@ static int open_tier(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                      .dir = s->prefix_dir};
     if (s->prefix_host && host)
         return hzp_fail_param(
-            reterr, HZP_EINVAL, "--prefix-host-bytes",
-            "--prefix-host-bytes: this device's memory is host memory; give it to "
+            reterr, HZP_EINVAL, "--prefix-bytes",
+            "--prefix-bytes host: this device's memory is host memory; give it to "
             "the cache itself (--kv-memory)");
     if (s->no_prefix_cache || (!config.host_bytes && !config.file_bytes))
         return HZP_OK;
@@ -628,13 +641,14 @@ static void note_memory(const struct hzp_assembly *a)
 {
     size_t own = 0;
     if (!hzp_device_host_memory(a->dev)) /* what links by NCCL hold */
-        own = a->is.group ? hzp_group_links_bytes(a->is.training != NULL)
+        own = a->is.group ? (size_t)hzp_axes_count(&a->axes) * HZP_LINK_NCCL_BYTES
               : a->link   ? HZP_LINK_NCCL_BYTES
                           : 0;
     size_t allocated = hzp_account_bytes() + lane_bytes(a) + own;
     if (!a->is.quiet && a->plan.lines)
         hzp_log(HZP_LOG_INFO, "engine", "memory rank=%d allocated_bytes=%zu planned_bytes=%zu",
-                a->shards.rank, allocated, a->plan.total);
+                a->is.group ? hzp_link_rank(a->is.group) : a->shards.rank, allocated,
+                a->plan.total);
     struct hzp_graphs_stats kept = hzp_loop_graphs(a->loop);
     if (a->is.serving)
         hzp_driver_log(a->dev, &a->driver, &kept, a->plan.graphs, allocated);
@@ -644,7 +658,7 @@ static void note_memory(const struct hzp_assembly *a)
 static struct hzp_step_link *open_records(struct hzp_assembly *a)
 {
     struct hzp_step_link_config config = {
-        .link = a->steps, .max = a->batch->max, .limits = hzp_assembly_step_limits(a)};
+        .link = a->axes.steps, .max = a->batch->max, .limits = hzp_assembly_step_limits(a)};
     a->records = hzp_step_link_create(&config);
     return a->records;
 }
@@ -659,7 +673,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         .batch = a->batch,
         .policy = loop->policy,
         .idle_ns = loop->idle_ns,
-        .trains = a->trainer != NULL,
+        .trains = a->trainer || (a->is.group && a->by_link),
         .graphs = {.bytes = a->plan.graphs, .graph = a->driver.graph, .node = a->driver.node}};
     if (s) {
         config.run_ahead = (enum hzp_run_ahead)s->run_ahead;
@@ -706,16 +720,6 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
 
 /* ---- closing ---- */
 
-void hzp_assembly_close_step_links(struct hzp_assembly *a)
-{
-    if (a->tensor_train != a->tensor)
-        hzp_link_close(a->tensor_train);
-    if (a->tensor != a->is.group)
-        hzp_link_close(a->tensor);
-    hzp_link_close(a->steps);
-    a->steps = a->tensor = a->tensor_train = NULL;
-}
-
 void hzp_assembly_close_device(struct hzp_assembly *a)
 {
     if (a->trainer) /* its link may be another one by now */
@@ -725,15 +729,13 @@ void hzp_assembly_close_device(struct hzp_assembly *a)
     if (a->is.group)
         hzp_link_set_wake(a->is.group, NULL, NULL);
     hzp_tier_stop(a->tier);
-    if (a->tensor) /* a link that has failed gives up what lanes would wait for */
-        hzp_link_check(a->tensor, NULL);
-    if (a->tensor_train)
-        hzp_link_check(a->tensor_train, NULL);
+    hzp_axes_check(&a->axes);
     hzp_loop_destroy(a->loop);
-    hzp_assembly_close_step_links(a);
+    hzp_axes_close_steps(&a->axes);
     hzp_step_link_destroy(a->records);
-    if (a->link != a->is.link)
+    if (a->link != a->is.link && a->link != a->axes.work)
         hzp_link_close(a->link); /* ends what may still write to memory that is freed below */
+    hzp_axes_close(&a->axes);
     hzp_plan_table_fini(&a->plans);
     hzp_tables_fini(&a->tables);
     hzp_rig_destroy(a->rig);

@@ -27,6 +27,7 @@
 #ifndef HZP_API_ENGINE_ASSEMBLY_H
 #define HZP_API_ENGINE_ASSEMBLY_H
 
+#include "api/engine/axes.h"
 #include "api/engine/memory_plan.h"
 #include "api/engine/settings.h"
 #include "api/front/message.h"
@@ -77,8 +78,9 @@ struct hzp_assembly_config {
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
     /* The connection of ranks that compute each step together (group.h), borrowed; NULL: none.
-     * Each has its slice of the model (weights/tensor_slice.h).  member: this is not rank 0, so it
-     * has KV pages and spaces, and no scheduler. */
+     * Each has its slice of the model (weights/tensor_slice.h).  There may be several such groups,
+     * of ranks->tensor neighbours each, that learn beside each other.  member: this is not rank 0,
+     * so it has KV pages and spaces, and no scheduler. */
     struct hzp_link *group;
     bool member;
 };
@@ -96,13 +98,11 @@ struct hzp_assembly {
     struct hzp_structures *structures;
     /* open */
     struct hzp_device *dev;
-    struct hzp_link *link;         /* moves the device's memory: is.link, or one over it */
-    struct hzp_link *steps;        /* in a tensor group: carries the records of steps; and */
-    struct hzp_link *tensor;       /* what serving's items exchange; a rig's: is.group */
-    struct hzp_link *tensor_train; /* what training's items exchange */
-    struct hzp_plan_table plans;   /* as the serving settings say; empty: none */
-    struct hzp_tables tables;      /* from the same file; empty: none */
-    int32_t chunk_rows;            /* chunk of training's forward pass; 0: it never rides */
+    struct hzp_link *link;       /* moves the device's memory: is.link, or one over it */
+    struct hzp_axes axes;        /* in a tensor group; a rig's tensor links are is.group */
+    struct hzp_plan_table plans; /* as the serving settings say; empty: none */
+    struct hzp_tables tables;    /* from the same file; empty: none */
+    int32_t chunk_rows;          /* chunk of training's forward pass; 0: it never rides */
     struct hzp_shards
         shards; /* how weights and training are divided; all zero: one rank, not ordered */
     struct hzp_memory_plan plan; /* without serving and training only what weights need */
@@ -148,8 +148,8 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                               void (*on_update)(void *, const struct hzp_update_report *),
                               void *ctx, struct hzp_err_text *reterr);
 
-/* Opens a learner instead of a trainer, on a rank other than 0: of a group, by_step, otherwise
- * by_link. */
+/* Opens a learner instead of a trainer, on a rank other than 0: by_step, where another rank leads
+ * its group, otherwise by_link. */
 int hzp_assembly_open_learner(struct hzp_assembly *a, struct hzp_err_text *reterr);
 
 /* The layout in which versions are saved: of the whole model, also where `layout` is a slice. */
@@ -191,8 +191,6 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
  * function then closes the rest, on any thread; no effect on a zeroed or closed assembly. */
 void hzp_assembly_close_device(struct hzp_assembly *a);
 
-/* Closes the links of a group's steps, which nothing uses any more; close_device does so, too. */
-void hzp_assembly_close_step_links(struct hzp_assembly *a);
 void hzp_assembly_close(struct hzp_assembly *a);
 
 /* The configuration of the model that the settings name, or of the built-in one. */

@@ -250,7 +250,7 @@ static int check_prefix(const struct hzp_serving_settings *s, struct hzp_err_tex
 {
     const char *option = s->reuse_stale   ? "--prefix-reuse-stale"
                          : s->rewarm      ? "--prefix-rewarm"
-                         : s->prefix_host ? "--prefix-host-bytes"
+                         : s->prefix_host ? "--prefix-bytes host"
                          : s->prefix_dir  ? "--prefix-file"
                                           : NULL;
     if (!s->no_prefix_cache || !option)

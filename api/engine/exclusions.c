@@ -21,14 +21,14 @@ enum {
     GATE = 1 << 12,
     RIDE = 1 << 13,
     CORES = 1 << 14,
-    ORDERED = 1 << 15,
-    SLOTS_ONE = 1 << 16,
-    SLOTS_MORE = 1 << 17,
-    NEVER_BEHIND = 1 << 18,
-    SELDOM = 1 << 19,
-    BY_LESSON = 1 << 20,
-    BY_UPDATE = 1 << 21,
-    MAX_EFFECT = 1 << 22,
+    SLOTS_ONE = 1 << 15,
+    SLOTS_MORE = 1 << 16,
+    NEVER_BEHIND = 1 << 17,
+    SELDOM = 1 << 18,
+    BY_LESSON = 1 << 19,
+    BY_UPDATE = 1 << 20,
+    MAX_EFFECT = 1 << 21,
+    GROUPS = 1 << 22, /* of ranks that compute together, several */
 };
 
 static const struct {
@@ -36,21 +36,20 @@ static const struct {
     struct hzp_exclusion says;
 } row[] = {
     {TENSOR | REPLICAS, {"--replicas", "--tensor", "a rank is a replica or a part of one"}},
-    {TENSOR | FP8,
-     {"--quantization fp8", "--tensor", "tensor slices are not converted to e4m3 yet"}},
     {TENSOR | PREFIX_FILE,
      {"--prefix-file", "--tensor", "pages would be read back on rank 0 only"}},
     {TENSOR | PREFIX_HOST,
-     {"--prefix-host-bytes", "--tensor", "pages would be read back on rank 0 only"}},
+     {"--prefix-bytes host", "--tensor", "pages would be read back on rank 0 only"}},
     {TENSOR | LEARNS | CANARY, {"--canary", "--tensor", "steps read the current version only"}},
     {TENSOR | LEARNS | RIDE,
      {"--ride", "--tensor", "training follows serving's rows in each step"}},
     {TENSOR | LEARNS | CORES,
      {"--train-cores", "--tensor", "training follows serving's rows in each step"}},
-    {TENSOR | LEARNS | ORDERED,
-     {"--ordered", "--tensor", "a group adds to the sums of gradients at once"}},
     {TENSOR | LEARNS | SLOTS_MORE,
      {"--slots above 2", "--tensor", "steps read the current version only"}},
+    {GROUPS | SERVES_ONLY,
+     {"--no-train", "--ranks above --tensor",
+      "the ranks behind the first --tensor ones only learn"}},
     {REPLICAS | ONE, {"--replicas", "one rank", "--ranks starts several"}},
     {REPLICAS | MPI, {"--replicas", "--link mpi", "requests travel between ranks by ZeroMQ"}},
     {REPLICAS | LEARNS | NEVER_BEHIND,
@@ -72,6 +71,8 @@ static const struct {
      {"--gate", "--publish every above 1", "a version is checked before it is published"}},
     {SEVERAL | LEARNS | ALONE | BY_LESSON,
      {"--publish lesson", "--ranks alone", "ranks take over each update as a version"}},
+    {GROUPS | LEARNS | BY_LESSON,
+     {"--publish lesson", "--ranks above --tensor", "groups take over each update as a version"}},
     {LEARNS | BY_LESSON | SELDOM,
      {"--publish lesson", "--publish every above 1", "a lesson is published as a whole"}},
     {LEARNS | MAX_EFFECT | SEVERAL,
@@ -110,7 +111,6 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->learning.gate, GATE},
         {s->split.ride, RIDE},
         {s->split.train_cores, CORES},
-        {s->training.ordered, ORDERED},
         {s->serving.slots < 2, SLOTS_ONE},
         {s->serving.slots > 2, SLOTS_MORE},
         {s->training.max_staleness < 1, NEVER_BEHIND},
@@ -118,6 +118,7 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->training.publish == HZP_PUBLISH_LESSON, BY_LESSON},
         {s->training.publish == HZP_PUBLISH_UPDATE, BY_UPDATE},
         {hzp_settings_bounds_effect(s), MAX_EFFECT},
+        {s->ranks.tensor > 1 && ranks > s->ranks.tensor, GROUPS},
     };
     unsigned facts = 0;
     for (int i = 0; i < HZP_COUNT(fact); i++)

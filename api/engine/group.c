@@ -29,17 +29,11 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
     int tensor = (int)s->ranks.tensor;
     if (tensor <= 1)
         return HZP_OK;
-    if (tensor != ranks)
+    if (ranks % tensor)
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
-                              "--tensor %d: there are %d ranks; all ranks of a run compute each "
-                              "step together, so both numbers must be equal",
-                              tensor, ranks);
-    return check_model(s, ranks, reterr);
-}
-
-size_t hzp_group_links_bytes(bool learns)
-{
-    return learns ? 2 * (size_t)HZP_LINK_NCCL_BYTES : HZP_LINK_NCCL_BYTES;
+                              "--tensor %d: there are %d ranks, which are not groups of %d", tensor,
+                              ranks, tensor);
+    return check_model(s, tensor, reterr);
 }
 
 /* ---- the start ---- */

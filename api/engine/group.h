@@ -3,10 +3,10 @@
  * and the numbers its ranks must have in common.
  *
  * Rank 0 is a server like any other, whose loop tells the group each step (nanobatch/step_link.h);
- * the others: join.h. The group's link carries the start; each of three links beside it has an
- * order of its own: records of steps, serving's collectives, training's. When a rank is lost, the
- * control thread fails the link on all ranks, so a thread that waits for a step returns, because
- * those links fail with it: the group ends as a whole.
+ * the others: join.h. There may be several groups (axes.h), of which one serves.  The link of all
+ * ranks carries the start; each of the links beside it has an order of its own.  When a rank is
+ * lost, the control thread fails the link on all ranks, so a thread that waits for a step returns,
+ * because those links fail with it: all groups end as a whole.
  *
  * Thread: the one that owns the link.
  */
@@ -18,13 +18,11 @@
 
 #include <limits.h>
 
-/* Whether so many ranks can serve this model as one group; of the model only its configuration is
- * read.  HZP_EINVAL: the number of ranks, or what of the model they do not divide. */
+/* Whether so many ranks can serve this model in groups of settings->ranks.tensor; of the model only
+ * its configuration is read.  HZP_EINVAL: the number of ranks, or what of the model they do not
+ * divide. */
 int hzp_group_check(const struct hzp_engine_settings *settings, int ranks,
                     struct hzp_err_text *reterr);
-
-/* Bytes of device memory that the links of a group's steps take on a GPU. */
-size_t hzp_group_links_bytes(bool learns);
 
 /* What rank 0 begins with: which version, and from where. */
 struct hzp_group_start {

@@ -2,8 +2,10 @@
 /* api/engine/join.h - a rank other than 0 of a group that computes each step together (group.h),
  * from its start to its end.
  *
- * It has device, weights and KV pages, and executes what rank 0 tells it (nanobatch/member.h).  It
- * has no requests, no tokenizer and no files of its own.
+ * It has device, weights and KV pages, and executes what rank 0 tells it (nanobatch/member.h).
+ * With several groups the first rank of each but rank 0's hears rank 0's work over a link
+ * (train/learner/by_link.h) and leads its group.  None has requests, a tokenizer or files of its
+ * own.
  *
  * Thread: the one that calls; it becomes the engine's.
  */

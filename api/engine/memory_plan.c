@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/memory_plan.h"
 
-#include "api/engine/group.h"
 #include "base/log.h"
 #include "mesh/link.h"
 #include "serve/kvpool.h"
@@ -193,8 +192,8 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     add(plan, "serving", hzp_serve_space_bytes(layout, plan->dtype, plan->fp8, rows, logits),
         "activations of %d rows, logits of %d", rows, logits);
     plan_driver(q, rows, logits, layout, plan);
-    if (layout->slice.ranks > 1 && q->host_limit)
-        add(plan, "link", hzp_group_links_bytes(q->training != NULL), "what other ranks have sent");
+    if (q->links && q->host_limit)
+        add(plan, "link", (size_t)q->links * HZP_LINK_NCCL_BYTES, "what other ranks have sent");
     plan_pages(q, rows, plan);
     HZP_TRY(plan_kv(q, config, plan, reterr));
     /* Room for four sequences in a step that edit as many logits as they can. */

@@ -61,6 +61,7 @@ struct hzp_memory_request {
     size_t host_limit; /* bytes of host memory; 0: that is the limit, the device's
                                * memory is the host's */
     int32_t shapes;    /* shapes of each step: hzp_plan_shapes_each; 0: 1 */
+    int32_t links;     /* links of a tensor group that move the device's memory (axes.h) */
     bool rides;        /* training may ride in serving's products, which needs memory */
     struct hzp_shards
         shards; /* how weights and training are divided; the layout is padded for it */

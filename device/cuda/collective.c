@@ -13,6 +13,7 @@
 #include "device/cuda/cuda.h"
 
 #include <sched.h>
+#include <string.h>
 
 /* Queries between two looks at the link. */
 enum { QUERIES = 64 };
@@ -25,9 +26,11 @@ static int failed(const char *what, const struct hzp_err_text *why)
 
 static void note_link(struct hzp_cuda_device *dev, struct hzp_link *link)
 {
-    if (dev->link[0] == link || dev->link[1] == link)
-        return;
-    dev->link[1] = dev->link[0];
+    enum { LAST = HZP_COUNT(dev->link) - 1 };
+    for (int i = 0; i <= LAST; i++)
+        if (dev->link[i] == link)
+            return;
+    memmove(&dev->link[1], &dev->link[0], LAST * sizeof(dev->link[0]));
     dev->link[0] = link;
 }
 

@@ -68,9 +68,10 @@ struct hzp_cuda_device {
     bool capturing; /* a graph is being captured: errors end the capture, not the device */
     struct hzp_cuda_lane *capture[HZP_GRAPH_LANES_MAX]; /* the lanes of the capture */
     int captures;
-    struct hzp_link *link[2]; /* links of the newest collectives, one for each tenant; NULL: none */
-    cudaEvent_t join;         /* orders the lanes of a graph behind one another */
-    struct {                  /* time.c: unused events, and the device's clock */
+    /* Links of the newest collectives, each tenant's and that between groups; NULL: none. */
+    struct hzp_link *link[3];
+    cudaEvent_t join; /* orders the lanes of a graph behind one another */
+    struct {          /* time.c: unused events, and the device's clock */
         cudaEvent_t *spare;
         int spares, room;
         cudaEvent_t last;   /* the newest whose time is known; NULL: none */

@@ -2,8 +2,9 @@
 /* mesh/link/backend.h - the interface of a link's backend: functions behind mesh/link.h.
  *
  * mesh/link/link.c checks arguments, numbers the tickets and keeps the groups' lists, so a backend
- * may assume valid arguments.  A backend marks transfers done in order (hzp_link_done) and reports
- * the first failure (hzp_link_fail); both may be called by any thread.
+ * may assume valid arguments; it knows nothing of links that are narrowed.  A backend marks
+ * transfers done in order (hzp_link_done) and reports the first failure (hzp_link_fail); both may
+ * be called by any thread.
  *
  * Thread: as mesh/link.h says for the function in front of it.
  */
@@ -71,6 +72,7 @@ struct hzp_link {
     int rank, ranks;
     struct hzp_link_group group[HZP_LINK_GROUPS_MAX];
     int groups;
+    int narrow; /* the group that it is narrowed to; 0: it is not */
     struct hzp_transfer queue[HZP_LINK_TICKETS_MAX]; /* ticket t is at [t % HZP_LINK_TICKETS_MAX] */
     _Atomic(uint64_t) posted, done, wire_bytes;
     hzp_ticket begun[HZP_LINK_BEGUN_MAX]; /* and not ended, oldest first */
@@ -81,7 +83,7 @@ struct hzp_link {
     void *wake_ctx;
     atomic_bool failed;
     int failed_rank;
-    bool left; /* see struct hzp_link_state; set before the failure */
+    bool left; /* see struct hzp_link_state */
     char why[256];
     /* Links of one family fail together. */
     struct hzp_link *root;                       /* the one it was split off; NULL: none */
@@ -105,6 +107,8 @@ void hzp_link_wake(struct hzp_link *link);
 
 /* Records a failure of this link, and of those that fail with it; only the first one counts. */
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why);
+/* The same; left: the rank has closed its link in good order. */
+void hzp_link_fail_as(struct hzp_link *link, int rank, bool left, const char *why);
 
 /* Whether two members posted the same; if not, what differs, in one line that names both ranks. */
 bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct hzp_transfer *b,

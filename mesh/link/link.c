@@ -18,12 +18,12 @@ const char *hzp_transfer_name(enum hzp_transfer_op op)
 
 int hzp_link_rank(const struct hzp_link *link)
 {
-    return link->rank;
+    return link->group[link->narrow].index;
 }
 
 int hzp_link_ranks(const struct hzp_link *link)
 {
-    return link->ranks;
+    return link->group[link->narrow].count;
 }
 
 const char *hzp_link_backend(const struct hzp_link *link)
@@ -31,16 +31,22 @@ const char *hzp_link_backend(const struct hzp_link *link)
     return link->backend->name;
 }
 
+/* The group that the caller's number means. */
+static int group_of(const struct hzp_link *link, int group)
+{
+    return group == 0 ? link->narrow : group;
+}
+
 int hzp_link_group_size(const struct hzp_link *link, int group)
 {
     HZP_ASSERT(group >= 0 && group < link->groups);
-    return link->group[group].count;
+    return link->group[group_of(link, group)].count;
 }
 
 int hzp_link_group_index(const struct hzp_link *link, int group)
 {
     HZP_ASSERT(group >= 0 && group < link->groups);
-    return link->group[group].index;
+    return link->group[group_of(link, group)].index;
 }
 
 size_t hzp_wire_size(enum hzp_wire type)
@@ -134,11 +140,12 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
     hzp_link_wake(link);
 }
 
-static void fail_one(struct hzp_link *link, int rank, const char *why)
+static void fail_one(struct hzp_link *link, int rank, bool left, const char *why)
 {
     hzp_lock_take(&link->lock);
     if (!atomic_load(&link->failed)) {
         link->failed_rank = rank;
+        link->left = left;
         snprintf(link->why, sizeof(link->why), "%s", why);
         atomic_store(&link->failed, true);
     }
@@ -151,8 +158,7 @@ static void fail_with(struct hzp_link *link, const struct hzp_link *first)
 {
     if (!link || link == first || atomic_load(&link->failed))
         return;
-    link->left = first->left;
-    fail_one(link, first->failed_rank, first->why);
+    fail_one(link, first->failed_rank, first->left, first->why);
     if (link->backend->abort)
         link->backend->abort(link, first->failed_rank, first->why);
 }
@@ -171,7 +177,12 @@ static void fail_family(struct hzp_link *first)
 
 void hzp_link_fail(struct hzp_link *link, int rank, const char *why)
 {
-    fail_one(link, rank, why);
+    hzp_link_fail_as(link, rank, false, why);
+}
+
+void hzp_link_fail_as(struct hzp_link *link, int rank, bool left, const char *why)
+{
+    fail_one(link, rank, left, why);
     fail_family(link);
 }
 
@@ -254,37 +265,47 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
 {
     if (atomic_load(&link->failed))
         return failure(link, reterr);
-    if (count < 1 || count > link->ranks)
-        return hzp_fail(reterr, HZP_EINVAL, "a group of %d ranks, of %d", count, link->ranks);
-    int index = -1;
+    const struct hzp_link_group *all = &link->group[link->narrow];
+    if (count < 1 || count > all->count)
+        return hzp_fail(reterr, HZP_EINVAL, "a group of %d ranks, of %d", count, all->count);
+    int index = -1, member[HZP_LINK_RANKS_MAX];
     for (int i = 0; i < count; i++) {
-        if (rank[i] < 0 || rank[i] >= link->ranks)
-            return hzp_fail(reterr, HZP_EINVAL, "a group with rank %d, of %d", rank[i],
-                            link->ranks);
+        if (rank[i] < 0 || rank[i] >= all->count)
+            return hzp_fail(reterr, HZP_EINVAL, "a group with rank %d, of %d", rank[i], all->count);
         for (int j = 0; j < i; j++)
             if (rank[j] == rank[i])
                 return hzp_fail(reterr, HZP_EINVAL, "a group with rank %d twice", rank[i]);
-        if (rank[i] == link->rank)
+        member[i] = all->rank[rank[i]];
+        if (rank[i] == all->index)
             index = i;
     }
     if (index < 0)
-        return hzp_fail(reterr, HZP_EINVAL, "rank %d opens a group it is not in", link->rank);
+        return hzp_fail(reterr, HZP_EINVAL, "rank %d opens a group it is not in", all->index);
     for (int i = 0; i < link->groups; i++)
-        if (same_list(&link->group[i], rank, count))
+        if (same_list(&link->group[i], member, count))
             return i;
     if (link->groups == HZP_LINK_GROUPS_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "more than %d groups on a link", HZP_LINK_GROUPS_MAX);
-    append_group(link, rank, count, index);
+    append_group(link, member, count, index);
     int group = link->groups - 1;
     if (link->backend->group)
         HZP_TRY(link->backend->group(link, group, reterr));
     return group;
 }
 
-int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr)
+int hzp_link_narrow(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr)
+{
+    HZP_ASSERT(link->groups == 1 && atomic_load(&link->posted) == 0);
+    int group = hzp_link_group(link, rank, count, reterr);
+    HZP_TRY(group);
+    link->narrow = group;
+    return HZP_OK;
+}
+
+static int split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr)
 {
     int at = 0;
-    HZP_ASSERT(!link->root && atomic_load(&link->done) == atomic_load(&link->posted));
+    HZP_ASSERT(atomic_load(&link->done) == atomic_load(&link->posted));
     if (atomic_load(&link->failed))
         return failure(link, reterr);
     if (!link->backend->split)
@@ -302,6 +323,19 @@ int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_
     if (atomic_load(&link->failed)) /* perhaps before it was in the list */
         fail_family(link);
     return HZP_OK;
+}
+
+int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_text *reterr)
+{
+    const struct hzp_link_group *ranks = &link->group[link->narrow];
+    struct hzp_link *second = NULL;
+    HZP_TRY(split(link->root ? link->root : link, &second, reterr));
+    int r = link->narrow ? hzp_link_narrow(second, ranks->rank, ranks->count, reterr) : HZP_OK;
+    if (r < 0)
+        hzp_link_close(second);
+    else
+        *ret = second;
+    return r;
 }
 
 int hzp_link_register(struct hzp_link *link, void *memory, size_t size, struct hzp_err_text *reterr)
@@ -380,12 +414,14 @@ int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hz
 {
     if (atomic_load(&link->failed))
         return failure(link, reterr);
-    HZP_TRY(transfer_check(link, transfer, reterr));
+    struct hzp_transfer mapped = *transfer;
+    mapped.group = group_of(link, transfer->group);
+    HZP_TRY(transfer_check(link, &mapped, reterr));
     uint64_t posted = atomic_load(&link->posted);
     if (posted - atomic_load(&link->done) == HZP_LINK_TICKETS_MAX)
         return hzp_fail(reterr, HZP_EBUSY, "%d transfers are not done", HZP_LINK_TICKETS_MAX);
     struct hzp_transfer *copy = &link->queue[(posted + 1) % HZP_LINK_TICKETS_MAX];
-    *copy = *transfer;
+    *copy = mapped;
     HZP_TRY(link->backend->post(link, posted + 1, copy, reterr));
     *ret = posted + 1;
     return HZP_OK;
@@ -397,7 +433,7 @@ int hzp_link_enqueue(struct hzp_link *link, const struct hzp_transfer *transfer,
     if (atomic_load(&link->failed))
         return failure(link, reterr);
     HZP_TRY(transfer_check(link, transfer, reterr));
-    if (!link->backend->enqueue || transfer->host || transfer->group)
+    if (!link->backend->enqueue || transfer->host || transfer->group || link->narrow)
         return hzp_fail(reterr, HZP_EUNSUP, "link %s: %s on a stream", link->backend->name,
                         op_name[transfer->op]);
     HZP_TRY(link->backend->enqueue(link, transfer, stream, reterr));

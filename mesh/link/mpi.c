@@ -35,8 +35,8 @@ static const size_t scratch_bytes = 16u << 20, chunk_max = 4u << 20;
 static const uint64_t bye_ns = 10000000000u, bye_failed_ns = 2000000000u;
 
 struct abort_message {
-    int32_t rank;
-    char why[220];
+    int32_t rank, left; /* left: in good order */
+    char why[216];
 };
 
 struct mpi_link {
@@ -108,7 +108,7 @@ static void look_for_abort(struct hzp_link_worker *worker)
         return;
     message.why[sizeof(message.why) - 1] = 0;
     worker->told = true; /* by that rank */
-    hzp_link_fail(&worker->base, message.rank, message.why);
+    hzp_link_fail_as(&worker->base, message.rank, message.left, message.why);
 }
 
 /* Waits for all n requests. */
@@ -349,8 +349,9 @@ static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,           
 /* Sends without waiting for long: the others may be gone. */
 static void tell_abort(struct mpi_link *link)
 {
-    struct abort_message message = {.rank = link->worker.base.failed_rank};
-    snprintf(message.why, sizeof(message.why), "%.219s", link->worker.base.why);
+    struct abort_message message = {.rank = link->worker.base.failed_rank,
+                                    .left = link->worker.base.left};
+    snprintf(message.why, sizeof(message.why), "%.215s", link->worker.base.why);
     int ranks = link->worker.base.ranks, n = 0, all = 0;
     for (int r = 0; r < ranks; r++)
         if (r != link->worker.base.rank &&

@@ -38,8 +38,10 @@ struct hzp_link_header hzp_link_header_bye(struct hzp_link_worker *w)
 {
     struct hzp_link_state state;
     hzp_link_state(&w->base, &state);
-    struct hzp_link_header ret = {
-        .kind = HZP_LINK_HEADER_BYE, .failed = state.failed, .failed_rank = state.failed_rank};
+    struct hzp_link_header ret = {.kind = HZP_LINK_HEADER_BYE,
+                                  .left = state.left,
+                                  .failed = state.failed,
+                                  .failed_rank = state.failed_rank};
     if (state.failed)
         snprintf(ret.why, sizeof(ret.why), "%.207s", state.why);
     return ret;
@@ -52,9 +54,8 @@ int hzp_link_header_check(struct hzp_link_worker *w, int rank, const struct hzp_
     char why[256];
     if (h->kind == HZP_LINK_HEADER_BYE) {
         w->told = h->failed;
-        w->base.left = !h->failed && !atomic_load(&w->base.failed);
-        hzp_link_fail(&w->base, h->failed ? h->failed_rank : rank,
-                      h->failed ? h->why : "has closed its link");
+        hzp_link_fail_as(&w->base, h->failed ? h->failed_rank : rank, !h->failed || h->left,
+                         h->failed ? h->why : "has closed its link");
         return HZP_EIO;
     }
     if (h->kind != HZP_LINK_HEADER_TRANSFER || h->op >= HZP_TRANSFER_OP_COUNT ||

@@ -86,7 +86,8 @@ enum hzp_link_header_kind { HZP_LINK_HEADER_TRANSFER = 0x687a7031, HZP_LINK_HEAD
 
 /* What a member posted, or its goodbye. */
 struct hzp_link_header {
-    uint32_t kind, op, type, root, onto, pad;
+    uint32_t kind, op, type, root, onto;
+    uint32_t left; /* of a failure: the rank at fault has closed its link in good order */
     uint64_t count, nonzero, pitch, tag, group; /* group: a hash of its list */
     /* For a goodbye after a failure: the rank at fault and why.  It travels with the goodbye,
      * because the message that told of the failure may come from another rank, and later. */

@@ -73,7 +73,7 @@ static void take_bye(struct hzp_zmq_link *link, int rank, zmq_msg_t *message)
     bye.why[sizeof(bye.why) - 1] = 0;
     link->peer[rank].left = true;
     if (bye.failed)
-        hzp_link_fail(&link->worker.base, bye.failed_rank, bye.why);
+        hzp_link_fail_as(&link->worker.base, bye.failed_rank, bye.left, bye.why);
 }
 
 bool hzp_zmq_receive(struct hzp_zmq_link *link, int rank)

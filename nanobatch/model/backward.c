@@ -282,7 +282,8 @@ static void add_to_sum(struct hzp_plan *chain, const struct hzp_train_space *s, 
     }
 }
 
-/* The whole chain with fresh gradients on one rank. */
+/* The whole chain with fresh gradients on one rank, or on the ranks of a slice; micro NULL: of a
+ * group that has none. */
 static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
                           const struct hzp_version *v, const struct hzp_micro *micro,
                           struct hzp_train_space *s, bool first)
@@ -290,10 +291,14 @@ static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
     struct hzp_layer_range all = hzp_layer_range_all(model->config);
     if (first)
         hzp_micro_zero_sums(chain, s);
-    hzp_micro_forward(chain, model, v, micro, s, &all);
+    if (micro)
+        hzp_micro_forward(chain, model, v, micro, s, &all);
     for (int32_t u = model->layout->units - 1; u >= 0; u--) {
         hzp_micro_backward_unit(chain, model, v, micro, s, u);
-        add_to_sum(chain, s, u);
+        if (model->data)
+            hzp_data_scatter(chain, model, &s->grads, s->sum, u);
+        else
+            add_to_sum(chain, s, u);
     }
 }
 
@@ -315,6 +320,18 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
         hzp_micro_zero(chain, model, s, &all);
     hzp_micro_forward(chain, model, v, micro, s, &all);
     hzp_micro_backward(chain, model, v, micro, s, &all);
+}
+
+void hzp_micro_build_none(struct hzp_plan *chain, const struct hzp_model *model,
+                          struct hzp_train_space *s, bool first)
+{
+    hzp_assert_engine_thread();
+    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    chain->tenant = HZP_TENANT_TRAIN;
+    if (hzp_shards_fresh(&s->config.shards))
+        build_ordered(chain, model, NULL, NULL, s, first);
+    else if (first)
+        hzp_micro_zero(chain, model, s, &all);
 }
 
 /* --- Products alone --------------------------------------------------------------------------- */

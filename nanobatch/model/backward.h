@@ -49,6 +49,12 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *space, bool first);
 
+/* The chain of a tensor-parallel group that has no micro-batch in a round, beside others that have
+ * one (model->data): it zeroes the sums if it is the first of its update, and takes part in what
+ * the groups exchange. */
+void hzp_micro_build_none(struct hzp_plan *chain, const struct hzp_model *model,
+                          struct hzp_train_space *space, bool first);
+
 /* The backward pass in pieces, for ranks that exchange each unit's gradients as soon as they are
  * complete, and for the ordered mode: unit u of the micro-batch, from the last unit (with the head,
  * the loss) down to 0.  If the space's gradients are fresh (hzp_shards_fresh), the unit's is zeroed

@@ -67,6 +67,12 @@ void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struc
     model->tensor_train = slice->ranks > 1 ? train : NULL;
 }
 
+void hzp_model_set_data(struct hzp_model *model, struct hzp_link *link)
+{
+    HZP_ASSERT(model->tensor);
+    model->data = link;
+}
+
 void hzp_model_destroy(struct hzp_model *model)
 {
     if (!model)

@@ -20,6 +20,9 @@ struct hzp_model {
     struct hzp_mat no_rope; /* the same with stride 0: turns nothing; absent: no layer needs it */
     /* Between the ranks of a slice, one for each tenant's collectives; NULL: one rank. */
     struct hzp_link *tensor, *tensor_train;
+    /* Between the ranks that have this slice in other tensor-parallel groups, which learn beside
+     * this one; NULL: there is one group. */
+    struct hzp_link *data;
     int32_t positions; /* longest sequence this process accepts */
 };
 
@@ -45,6 +48,9 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
  * `serve` the rest; with one link for both, both tenants' items need one order.  Borrowed; they
  * outlive the model, and nothing else posts on them while a plan runs. */
 void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struct hzp_link *train);
+/* The ranks with this slice in other groups, whose gradients are added to this one's.  Borrowed, as
+ * the others, and used by training's items alone. */
+void hzp_model_set_data(struct hzp_model *model, struct hzp_link *link);
 void hzp_model_destroy(struct hzp_model *model); /* NULL: no effect */
 
 #endif

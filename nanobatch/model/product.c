@@ -242,8 +242,10 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
     if (s->part.ptr) {
         if (from.ptr != to.ptr) /* the scatter adds to it */
             HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
-        HZP_ASSERT(!coded); /* slices have no fp8 weights */
-        hzp_product_forward(plan, layer, role, s, x, none, s->part);
+        struct hzp_matmul_args args = forward_args(layer, role, s, x, none, s->part);
+        if (!coded)
+            quantize(plan, s, x);
+        hzp_plan_add_matmul(plan, s->quantum_flops, &args);
         hzp_tensor_scatter(plan, model, place, s->part, to);
     } else {
         struct hzp_matmul_args args = forward_args(layer, role, s, x, none, to);

@@ -93,6 +93,44 @@ void hzp_tensor_reduce_wide(struct hzp_plan *plan, const struct hzp_model *model
                       .wide = (int32_t)wire, .tag = tag_of(plan, HZP_TENSOR_UPDATE));
 }
 
+/* The unit, with its padding, as a row for each group. */
+static struct hzp_mat data_rows(const struct hzp_model *model, const struct hzp_units *units,
+                                int32_t u)
+{
+    size_t groups = (size_t)hzp_link_ranks(model->data), room = units->layout->unit[u].room;
+    HZP_ASSERT(room % groups == 0 && room / groups <= INT32_MAX);
+    int32_t cols = (int32_t)(room / groups);
+    return (struct hzp_mat){units->base[u], (int32_t)groups, cols, cols, units->type};
+}
+
+/* In pieces, so that a step that also serves need not wait for all of a large unit. */
+void hzp_data_reduce(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_units *sums, int32_t u)
+{
+    enum { PIECE = 1 << 20 };
+    struct hzp_unit_view sum = hzp_unit_view(sums, u);
+    for (size_t at = 0; at < sum.elements; at += PIECE)
+        HZP_PLAN_NEXT(plan, collective, .link = model->data,
+                      .recv = hzp_unit_piece(&sum, at, HZP_MIN(sum.elements - at, (size_t)PIECE)),
+                      .kind = HZP_ALL_REDUCE, .tag = tag_of(plan, HZP_TENSOR_DATA));
+}
+
+void hzp_data_scatter(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_units *fresh, const struct hzp_units *sums, int32_t u)
+{
+    struct hzp_mat own = hzp_mat_rows(data_rows(model, sums, u), hzp_link_rank(model->data), 1);
+    HZP_PLAN_NEXT(plan, collective, .link = model->data, .recv = own,
+                  .send = data_rows(model, fresh, u), .kind = HZP_REDUCE_SCATTER, .accumulate = 1,
+                  .tag = (u + 1) * HZP_TENSOR_PLACE_COUNT + HZP_TENSOR_DATA);
+}
+
+void hzp_data_gather(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_units *sums, int32_t u)
+{
+    HZP_PLAN_NEXT(plan, collective, .link = model->data, .recv = data_rows(model, sums, u),
+                  .kind = HZP_ALL_GATHER, .tag = tag_of(plan, HZP_TENSOR_DATA));
+}
+
 struct hzp_mat hzp_tensor_own_logits(const struct hzp_model *model, struct hzp_mat gathered,
                                      struct hzp_mat logits)
 {

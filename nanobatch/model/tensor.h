@@ -20,6 +20,13 @@
  * Training's sums run beside its products: those of the backward pass beside the weights'
  * gradients, those of the forward pass beside the other half of the micro-batch (backward.h).
  *
+ * Where several groups learn beside each other (model->data), those with the same slice exchange
+ * its gradients:
+ *
+ *     update         of what each group has added up:                           all-reduce
+ *     or, ordered, each micro-batch's are added to a rank's part of the sums, group by group:
+ *                    reduce-scatter; before the update, the parts:              all-gather
+ *
  * Collectives of one link are in one order on all ranks; the plan checker proves that a plan orders
  * them, as it does for memory that two items write.
  *
@@ -47,6 +54,7 @@ enum hzp_tensor_place {
     HZP_TENSOR_STREAM, /* rows that the ranks have divided */
     HZP_TENSOR_NORMED,
     HZP_TENSOR_STATE, /* a piece of the trainer's state, for a checkpoint */
+    HZP_TENSOR_DATA,  /* gradients, between groups; of the layer: which unit */
     HZP_TENSOR_PLACE_COUNT
 };
 
@@ -66,6 +74,16 @@ void hzp_tensor_begin(struct hzp_plan *plan, const struct hzp_model *model,
                       enum hzp_tensor_place place, struct hzp_mat mat);
 void hzp_tensor_end(struct hzp_plan *plan, const struct hzp_model *model,
                     enum hzp_tensor_place place, struct hzp_mat mat);
+
+/* Between groups: the unit's sums become those of all groups. */
+void hzp_data_reduce(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_units *sums, int32_t u);
+/* In the ordered mode: this rank's part of the unit's sums gets all groups' fresh gradients, in the
+ * groups' order; every rank gets the others' parts.  The units' rooms are divided by the groups. */
+void hzp_data_scatter(struct hzp_plan *plan, const struct hzp_model *model,
+                      const struct hzp_units *fresh, const struct hzp_units *sums, int32_t u);
+void hzp_data_gather(struct hzp_plan *plan, const struct hzp_model *model,
+                     const struct hzp_units *sums, int32_t u);
 
 /* This rank's rows of those that the ranks divide among them: they are a multiple of the ranks. */
 struct hzp_mat hzp_tensor_own_rows(const struct hzp_model *model, struct hzp_mat mat);

@@ -220,7 +220,9 @@ static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space 
     if (at == end)
         return;
     struct hzp_sumsq_args sized = {hzp_unit_piece(grad, at, HZP_MIN(piece_min, end - at)), sum};
-    size_t piece = hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
+    size_t piece = s->config.shards.ordered
+                       ? HZP_BLOCK_ELEMENTS
+                       : hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
     for (; at < end; at += piece)
         HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(grad, at, HZP_MIN(piece, end - at)),
                       .sum = sum);
@@ -251,6 +253,12 @@ static void add_norms(struct hzp_plan *chain, const struct hzp_model *model,
         for (int32_t u = 0; u < units; u++)
             hzp_update_norm(chain, s, u);
         return;
+    }
+    for (int32_t u = 0; u < units && model->data; u++) {
+        if (s->config.shards.ordered)
+            hzp_data_gather(chain, model, s->total, u);
+        else
+            hzp_data_reduce(chain, model, s->total, u);
     }
     hzp_update_head_norms(chain, model, s);
     for (int32_t u = 0; u < units; u++)

@@ -49,9 +49,15 @@ static bool has_docs(int32_t kind)
     return kind == HZP_WORK_MICRO || kind == HZP_WORK_EVAL;
 }
 
+/* Whether it is a group's part of a round. */
+static bool of_round(int32_t kind)
+{
+    return kind == HZP_WORK_MICRO || kind == HZP_WORK_NONE;
+}
+
 static bool flag_of(const struct hzp_work *work)
 {
-    return work->kind == HZP_WORK_MICRO    ? work->first
+    return of_round(work->kind)            ? work->first
            : work->kind == HZP_WORK_UPDATE ? work->saves
                                            : work->kind == HZP_WORK_EVAL && work->draft;
 }
@@ -110,9 +116,10 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
     int32_t most = micro ? rows_max : 0;
     bool deals = h->kind == HZP_WORK_DEAL || h->kind == HZP_WORK_UPDATE;
     bool state = h->kind == HZP_WORK_READ || h->kind == HZP_WORK_WRITE;
+    bool flags = micro || of_round(h->kind) || h->kind == HZP_WORK_UPDATE;
     if (h->kind < HZP_WORK_MICRO || h->kind > HZP_WORK_END)
         return bad(reterr, "an unknown kind", h->kind);
-    if (h->flag < 0 || h->flag > (micro || h->kind == HZP_WORK_UPDATE))
+    if (h->flag < 0 || h->flag > flags)
         return bad(reterr, "an unknown flag", h->flag);
     if (h->halved < 0 || h->halved > (h->kind == HZP_WORK_MICRO && h->rows > 1))
         return bad(reterr, "halves of a chain that is not cut", h->halved);
@@ -248,7 +255,7 @@ int hzp_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positio
     memcpy(&h, data, sizeof(h));
     HZP_TRY(check_head(&h, bytes, micro ? micro->rows_max : 0, reterr));
     *ret = (struct hzp_work){.kind = (enum hzp_work_kind)h.kind,
-                             .first = h.kind == HZP_WORK_MICRO && h.flag,
+                             .first = of_round(h.kind) && h.flag,
                              .saves = h.kind == HZP_WORK_UPDATE && h.flag,
                              .draft = h.kind == HZP_WORK_EVAL && h.flag,
                              .halved = h.halved,
@@ -351,6 +358,8 @@ void hzp_work_build(struct hzp_plan *chain, const struct hzp_work *work,
         hzp_update_save(chain, space);
     if (work->kind == HZP_WORK_MICRO)
         hzp_micro_build(chain, model, v, micro, space, work->first);
+    else if (work->kind == HZP_WORK_NONE)
+        hzp_micro_build_none(chain, model, space, work->first);
     else if (work->kind == HZP_WORK_UPDATE)
         hzp_update_build(chain, model, v, draft, &work->hyper, space);
     else if (work->kind == HZP_WORK_EVAL)

@@ -3,6 +3,7 @@
  * (train/learner/learner.h) executes it, on rank 0 as on every other rank.
  *
  *     micro      forward, loss and backward of its documents
+ *     none       a round in which others have a micro-batch and this group has not
  *     update     AdamW, into the draft; whether moments and residuals are copied before it
  *     eval       the loss of its documents, by the draft or by the current version
  *     undo       moments and residuals are copied back, the draft is given up
@@ -45,12 +46,13 @@ enum hzp_work_kind {
     HZP_WORK_CLEAR,
     HZP_WORK_WRITE,
     HZP_WORK_ADOPT,
+    HZP_WORK_NONE,
     HZP_WORK_END
 };
 
 struct hzp_work {
     enum hzp_work_kind kind;
-    bool first;                    /* MICRO: of its update */
+    bool first;                    /* MICRO, NONE: of its update */
     bool saves;                    /* UPDATE: UNDO or PUBLISH follows; it may be undone */
     bool draft;                    /* EVAL: of the draft, not of the current version */
     bool halved;                   /* MICRO: its halves take turns (hzp_micro_halve) */

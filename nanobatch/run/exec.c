@@ -597,7 +597,7 @@ int hzp_exec_wait_serving(struct hzp_flight *f, uint64_t *ret_ns)
 }
 
 /* Adds the ops of a plan without requests to the meters.  (Beside requests training has fewer
- * cores, which says nothing of the rank.) */
+ * cores, which says nothing of the rank, nor does how long a collective waits for the others.) */
 static void meter(const struct hzp_plan *plan, const struct hzp_profile_op before[HZP_OP_COUNT],
                   const struct hzp_profile_op now[HZP_OP_COUNT])
 {
@@ -605,7 +605,7 @@ static void meter(const struct hzp_plan *plan, const struct hzp_profile_op befor
         if (!hzp_item_only(&plan->item[i], HZP_TENANT_TRAIN))
             return;
     for (int op = 0; op < HZP_OP_COUNT; op++)
-        if (now[op].ns > before[op].ns)
+        if (op != HZP_OP_collective && now[op].ns > before[op].ns)
             hzp_meter_add(op, now[op].ns - before[op].ns,
                           now[op].flops + now[op].bytes - before[op].flops - before[op].bytes);
 }

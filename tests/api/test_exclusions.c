@@ -44,14 +44,19 @@ static void test_tensor(void **state)
     s.ranks.tensor = 2;
     allows(&s, 2);
     s.training.ordered = 1;
-    refuses(&s, 2, "--ordered", "--ordered cannot be used with --tensor: ");
+    allows(&s, 2);
+    allows(&s, 4);
     s.no_train = 1;
     allows(&s, 2);
+    refuses(&s, 4, "--no-train", "--no-train cannot be used with --ranks above --tensor: ");
     s.model.fp8 = 1;
-    refuses(&s, 2, "--quantization", "fp8 cannot be used with --tensor");
-    s = plain();
-    s.model.fp8 = s.training.ordered = 1;
     allows(&s, 2);
+    s.serving.prefix_host = 1 << 20;
+    refuses(&s, 2, "--prefix-bytes", "--prefix-bytes host cannot be used with --tensor");
+    s = plain();
+    s.ranks.tensor = 2;
+    s.serving.slots = 3;
+    refuses(&s, 2, "--slots", "--slots above 2 cannot be used with --tensor");
 }
 
 static void test_replicas(void **state)
@@ -105,6 +110,10 @@ static void test_drafts(void **state)
     s.ranks.tensor = 2;
     allows(&s, 2);
     assert_true(hzp_settings_by_lesson(&s, 2));
+    refuses(&s, 4, "--publish", "lesson cannot be used with --ranks above --tensor");
+    s.training.publish = HZP_PUBLISH_AUTO;
+    allows(&s, 4);
+    assert_false(hzp_settings_by_lesson(&s, 4));
 }
 
 /* OPERATIONS.md has the rows of the table, one below the other, and no more. */

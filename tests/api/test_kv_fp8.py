@@ -71,7 +71,7 @@ def check_prefix_file(program, model, more):
 
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
         server = Server(program, model, "--no-train", "--kv-tokens", "640", "--context", "256",
-                        "--prefix-file", folder, "--prefix-file-bytes", "64M", *more)
+                        "--prefix-file", folder, "--prefix-bytes", "file=64M", *more)
         text, cached = ask(server, 100)
         assert cached == 0
         assert ask(server, 100)[0] == text

@@ -312,7 +312,7 @@ def test_prefix_tier():
 
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
         with Server("--no-train", "--page-rows", "16", "--kv-tokens", "640", "--context", "256",
-                    "--prefix-file", folder, "--prefix-file-bytes", "64M") as server:
+                    "--prefix-file", folder, "--prefix-bytes", "file=64M") as server:
             answer, cached = ask(server, 100)
             assert cached == 0
             for first in 200, 300, 400, 500:
@@ -329,7 +329,7 @@ def test_prefix_tier():
                           capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 1 and "--prefix-file" in done.stderr, done.stderr
     done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--no-train", "--port", "0", "--device", "cpu",
-                           "--prefix-host-bytes", "1M"], capture_output=True, text=True, timeout=HANG)
+                           "--prefix-bytes", "host=1M"], capture_output=True, text=True, timeout=HANG)
     assert done.returncode and "--kv-memory" in done.stderr, done.stderr
 
 

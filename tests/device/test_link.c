@@ -492,6 +492,56 @@ static void test_part(void **state)
     close_links(2);
 }
 
+/* Two axes of four ranks: ends of one link that are narrowed to the rows, and of another to the
+ * columns.  Each is a link between its ranks, with their numbers; a failure names the whole link's
+ * rank. */
+static void test_narrow(void **state)
+{
+    enum { WIDE = 2 };
+    for (int axis = 0; axis < 2; axis++) {
+        struct hzp_transfer t = {.op = HZP_ALL_GATHER, .type = HZP_WIRE_U64, .count = 1};
+        uint64_t own[RANKS], all[RANKS][WIDE], only[RANKS];
+        hzp_ticket ticket[RANKS];
+        const int alone[] = {1}, outside[] = {0, 2}, other[] = {1 - axis};
+        open_links(RANKS, 5);
+        for (int r = 0; r < RANKS; r++) {
+            int row[] = {r / WIDE * WIDE, r / WIDE * WIDE + 1},
+                column[] = {r % WIDE, r % WIDE + WIDE};
+            int *member = axis ? column : row, index = axis ? r / WIDE : r % WIDE;
+            assert_int_equal(hzp_link_narrow(link_of[r], member, WIDE, &why), HZP_OK);
+            assert_int_equal(hzp_link_ranks(link_of[r]), WIDE);
+            assert_int_equal(hzp_link_rank(link_of[r]), index);
+            assert_int_equal(hzp_link_group_size(link_of[r], 0), WIDE);
+            assert_int_equal(hzp_link_group_index(link_of[r], 0), index);
+            assert_int_equal(hzp_link_group(link_of[r], outside, 2, &why), HZP_EINVAL);
+            own[r] = 100 + (uint64_t)r;
+            t.send = &own[r];
+            t.recv = all[r];
+            assert_int_equal(hzp_link_post(link_of[r], &t, &ticket[r], &why), HZP_OK);
+        }
+        finish(ticket, RANKS);
+        for (int r = 0; r < RANKS; r++)
+            for (int m = 0; m < WIDE; m++)
+                assert_int_equal(all[r][m],
+                                 100 + (axis ? r % WIDE + WIDE * m : r / WIDE * WIDE + m));
+        /* Lists of groups name its ranks, of which a group is not the whole link's rank 1. */
+        int group = hzp_link_group(link_of[3], alone, 1, &why);
+        assert_true(group > 0 && hzp_link_group_size(link_of[3], group) == 1);
+        t.group = group;
+        t.send = &own[3];
+        t.recv = &only[3];
+        assert_int_equal(hzp_link_post(link_of[3], &t, &ticket[3], &why), HZP_OK);
+        finish(ticket, RANKS);
+        assert_int_equal(only[3], 103);
+        assert_int_equal(hzp_link_group(link_of[0], other, 1, &why),
+                         axis ? HZP_OK + 2 : HZP_EINVAL);
+        hzp_link_abort(link_of[3], 2, "died");
+        assert_int_equal(hzp_link_check(link_of[1], &why), HZP_EIO);
+        assert_non_null(strstr(why.text, "rank 2: died"));
+        close_links(RANKS);
+    }
+}
+
 /* A rank that sends more than it said fails the link. */
 static void test_nonzero(void **state)
 {
@@ -522,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_threads),      cmocka_unit_test(test_sparse),
         cmocka_unit_test(test_nonzero),      cmocka_unit_test(test_part),
+        cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

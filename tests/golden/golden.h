@@ -43,6 +43,7 @@ struct fixture {
     double apart;              /* them */
     struct hzp_shards shards;  /* all zero: one rank */
     enum hzp_dtype type;       /* of the weights */
+    bool fp8;                  /* serving multiplies by e4m3 */
     const struct hzp_plan_shape *shape; /* of serving steps; NULL: sequential */
     int threads;                        /* 0: 2, or with tensor 1 */
     int32_t positions;                  /* of the longest text; 0: 64 */
@@ -129,6 +130,7 @@ static inline void open_model(struct fixture *f, const char *backend)
                                                           : 2,
                                    .dir = f->dir,
                                    .store = {.type = f->type,
+                                             .fp8 = f->fp8,
                                              .slots = 2,
                                              .max_staleness = 1,
                                              .first_id = 1,

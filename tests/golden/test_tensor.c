@@ -49,6 +49,7 @@ struct rank {
     const char *expected; /* what a reference says of it; NULL: none does */
     bool numbers;
     bool shaped; /* plans of several nano-batches and lanes, too */
+    bool fp8;    /* only logits, of products with e4m3 */
     int failures;
 };
 
@@ -272,7 +273,10 @@ static void run_alone(const char *backend, const struct rank *job, struct alone 
 {
     struct fixture one = {.dir = job->dir,
                           .type = job->type,
-                          .logits_max = job->type == HZP_F32 ? 0 : 1,
+                          .fp8 = job->fp8,
+                          .logits_max = job->fp8               ? 10
+                                        : job->type == HZP_F32 ? 0
+                                                               : 1,
                           .positions = POSITIONS};
     struct fixture *f = &one;
     memset(ret, 0, sizeof(*ret));
@@ -286,13 +290,14 @@ static void run_alone(const char *backend, const struct rank *job, struct alone 
     write_made_up(f, ret->text);
     if (job->expected)
         reference(f, job->expected);
-    if (job->numbers) {
+    if (job->numbers)
         test_logits(f);
+    if (job->numbers && !job->fp8) {
         ret->loss = run_golden_batch(f, NULL);
         ret->grads = fixture_units_read(f->m.dev, hzp_train_space_grads(f->space));
         ret->grads.layout = &ret->layout;
     }
-    if (job->numbers && job->type == HZP_F32) {
+    if (job->numbers && job->type == HZP_F32 && !job->fp8) {
         run_updates(f, ret->update);
         ret->after = parameters(f);
         ret->after.layout = &ret->layout;
@@ -365,9 +370,13 @@ static void *run_rank(void *arg)
 {
     struct rank *rank = arg;
     /* Sums of parts are rounded in another order than one rank's are. */
-    double bound = rank->type == HZP_F32 ? 0 : 2 * rank->alone->logits_worst + 1e-3;
-    struct fixture mine = {
-        .dir = rank->dir, .type = rank->type, .logits_max = bound, .tensor = rank->link};
+    bool exact = rank->type == HZP_F32 && !rank->fp8;
+    double bound = exact ? 0 : 2 * rank->alone->logits_worst + 1e-3;
+    struct fixture mine = {.dir = rank->dir,
+                           .type = rank->type,
+                           .fp8 = rank->fp8,
+                           .logits_max = bound,
+                           .tensor = rank->link};
     mine.threads = rank->shaped ? 3 : 1;
     mine.positions = POSITIONS;
     mine.logits_like = rank->alone->logits;
@@ -381,7 +390,7 @@ static void *run_rank(void *arg)
     int32_t same = 0;
     while (same < TEXT && got[same] == rank->alone->text[same])
         same++;
-    if (rank->type == HZP_F32 || !rank->numbers) /* bf16 and random weights: ties are common */
+    if (exact || !rank->numbers) /* bf16 and random weights: ties are common */
         check(f, "tokens of a greedy text that differ", TEXT - same, 0);
     if (rank->expected)
         reference(f, rank->expected);
@@ -392,7 +401,12 @@ static void *run_rank(void *arg)
             test_logits(f);
         }
         f->shape = NULL;
-        check(f, "logits against one rank's", f->apart, rank->type == HZP_F32 ? 2e-5 : 0.02);
+        check(f, "logits against one rank's", f->apart,
+              rank->fp8               ? bound
+              : rank->type == HZP_F32 ? 2e-5
+                                      : 0.02);
+    }
+    if (rank->numbers && !rank->fp8) {
         run_golden_batch(f, rank->alone);
         compare_grads(f, rank->alone);
         if (rank->golden && rank->type == HZP_F32) {
@@ -466,9 +480,12 @@ static int test_dir(const struct run *run, const char *dir, enum hzp_dtype type,
                            .expected = expected,
                            .shaped = !expected && !w,
                            .numbers = !expected};
-        run_alone(run->backend, &job, &alone);
-        failures += run_ranks_of(run, &job);
-        alone_free(&alone);
+        for (int fp8 = 0; fp8 <= (job.shaped && type == HZP_F32 && run->ranks == 2); fp8++) {
+            job.fp8 = fp8;
+            run_alone(run->backend, &job, &alone);
+            failures += run_ranks_of(run, &job);
+            alone_free(&alone);
+        }
     }
     printf("%s %s %s on %d ranks of %s%s%s\n", failures ? "FAIL" : "ok  ", dir,
            type == HZP_F32 ? "f32" : "bf16", run->ranks, run->backend, widened ? ", widened" : "",

@@ -421,6 +421,58 @@ static void split(void)
     run(sum_of_four(0));
 }
 
+/* Two axes of the ranks, neighbours and every second one, each with a link of its own that is
+ * narrowed: transfers of both at the same time.  A link split off a narrowed one is narrowed, too,
+ * and a failure of one is one of all. */
+static void narrow(void)
+{
+    int near[] = {me & ~1, me | 1}, far[HZP_LINK_RANKS_MAX], count = 0;
+    struct hzp_link *all = rank_link, *axis[2], *again[2];
+    for (int r = me % 2; r < ranks; r += 2)
+        far[count++] = r;
+    for (int i = 0; i < 2; i++) {
+        check(hzp_link_split(all, &axis[i], &why) == HZP_OK, "no link for axis %d", i);
+        check(hzp_link_narrow(axis[i], i ? far : near, i ? count : 2, &why) == HZP_OK, "narrow");
+    }
+    for (int i = 0; i < 2; i++)
+        check(hzp_link_split(axis[i], &again[i], &why) == HZP_OK, "no second link for axis %d", i);
+    for (int turn = 0; turn < 40; turn++) {
+        struct hzp_link **link = turn % 2 ? again : axis;
+        uint64_t number[2] = {(uint64_t)me + 1, (uint64_t)me + 1}, sum[2] = {0};
+        hzp_ticket ticket[2];
+        for (int k = 0; k < 2; k++) {
+            int i = (k + me) % 2; /* the axes are not ordered among each other */
+            struct hzp_transfer t = {.op = HZP_ALL_REDUCE,
+                                     .type = HZP_WIRE_U64,
+                                     .count = 1,
+                                     .send = &number[i],
+                                     .recv = &number[i],
+                                     .tag = (uint64_t)turn};
+            check(hzp_link_post(link[i], &t, &ticket[i], &why) == HZP_OK, "post on axis %d", i);
+        }
+        for (int i = 0; i < 2; i++) {
+            int members = i ? count : 2;
+            for (int m = 0; m < members; m++)
+                sum[i] += (uint64_t)(i ? far[m] : near[m]) + 1;
+            check(hzp_link_ranks(link[i]) == members, "ranks of axis %d", i);
+            check((i ? far : near)[hzp_link_rank(link[i])] == me, "rank of axis %d", i);
+            check(hzp_link_wait(link[i], ticket[i], &why) == HZP_OK, "wait for axis %d", i);
+            check(number[i] == sum[i], "sum of axis %d", i);
+        }
+    }
+    run(sum_of_four(0));
+    attempt(sum_of_four(0)); /* on the last rank it is done when all others have done that */
+    if (me == ranks - 1)
+        hzp_link_abort(again[1], me, "its device failed");
+    rank_link = axis[0];
+    expect(sum_of_four(0), ranks - 1, "its device failed");
+    rank_link = all;
+    for (int i = 0; i < 2; i++) {
+        hzp_link_close(again[i]);
+        hzp_link_close(axis[i]);
+    }
+}
+
 /* At the same time half a megabyte on each of two links at 20 MB/s: they share the wire. */
 static void split_throttled(void)
 {
@@ -502,6 +554,7 @@ int main(int argc, char **argv)
                  {"leave", leave},
                  {"die", die},
                  {"split", split},
+                 {"narrow", narrow},
                  {"split_throttled", split_throttled},
                  {"split_fails", split_fails}};
     const char *mode = argc > 1 ? argv[1] : "";

@@ -196,7 +196,7 @@ static void one_wrong_field_is_refused(void **state)
         int at;
         int32_t is;
         const char *says;
-    } cases[] = {{0, 12, "kind"},
+    } cases[] = {{0, HZP_WORK_END + 1, "kind"},
                  {0, 4, "rows"},
                  {1, 2, "flag"},
                  {2, 0, "documents"},
@@ -345,7 +345,9 @@ static void work_between_steps_is_read(void **state)
         {{.kind = HZP_WORK_UPDATE, .hyper = {.t = 3}, .micros = 1, .follow = 150}, NULL},
         {{.kind = HZP_WORK_ADOPT, .optimizer_step = 7, .version = 9, .checksum = 11}, NULL},
         {{.kind = HZP_WORK_WRITE, .gather = {.part = HZP_STATE_V, .unit = 2}, .units = 3}, NULL},
+        {{.kind = HZP_WORK_NONE, .first = true}, NULL},
         {{.kind = HZP_WORK_END}, NULL},
+        {{.kind = HZP_WORK_NONE, .halved = true}, "halves"},
         {{.kind = HZP_WORK_DEAL}, "follow"},
         {{.kind = HZP_WORK_PUBLISH, .micros = 1, .follow = 150}, "follow"},
         {{.kind = HZP_WORK_DEAL, .micros = 1, .follow = (int64_t)HZP_WORK_FOLLOW_MAX + 1}, "bytes"},
@@ -368,6 +370,7 @@ static void work_between_steps_is_read(void **state)
             continue;
         }
         assert_true(a->kind == b.kind && a->micros == b.micros && a->follow == b.follow);
+        assert_int_equal(a->first, b.first);
         assert_true(a->optimizer_step == b.optimizer_step && a->version == b.version);
         assert_true(a->checksum == b.checksum && a->units == b.units);
         assert_true(a->gather.part == b.gather.part && a->gather.unit == b.gather.unit);

@@ -3,7 +3,8 @@
 """Training by several processes on GPUs that are recorded (tests/cudafake), connected by a stand-in for NCCL
 that moves the bytes (moves.c): in the ordered mode every checkpoint has the same bytes as one rank's, whatever
 the groups; a run goes on at another number of ranks; what cannot work is refused; a server whose other rank
-is killed goes on; and ranks that compute each step together answer, learn and keep what one rank does.  The recorder's programs fail at their end if host code touches device memory, if transfers
+is killed goes on; and ranks that compute each step together answer, learn and keep what one rank does, as one group and
+as two.  The recorder's programs fail at their end if host code touches device memory, if transfers
 and ops share bytes unordered, or if something is left open.
 
     test_gpu_ranks.py HZPSERVE MODEL
@@ -231,6 +232,27 @@ def together():
     assert end == 3 and re.search(r"ranks failed: .*rank 1", server.said()), (end, server.said())
 
 
+def beside():
+    """Two groups of ranks that compute together learn, in the ordered mode, byte by byte what one group learns."""
+    print("tensor parallelism, two groups", flush=True)
+    kept = []
+    for ranks in (2, 4):
+        server = Server("--tensor", "2", "--ordered", "--check-plans", name=f"-beside-{ranks}", ranks=ranks, passes=1)
+        with open(data, "rb") as file:
+            last = server.call("/v1/fine_tuning/examples", b"".join(file.readlines()[:6]))["last"]
+        server.until(lambda: server.call("/v1/weights")["learned_through"] == last)
+        said = stop(server)
+        # a group's two, and with two groups the one between them
+        assert said.count("link=nccl rank=") == (4 if ranks == 2 else 12), said
+        found = re.findall(r"memory rank=(\d+) allocated_bytes=(\d+) planned_bytes=(\d+)", said)
+        assert [int(rank) for rank, _, _ in sorted(found)] == ([0] if ranks == 2 else [0, 2]), said
+        for _, allocated, planned in found:
+            assert abs(int(allocated) - int(planned)) <= int(planned) / 100, said
+        newest = re.findall(r"checkpoint version=(\d+)", said)[-1]
+        kept.append(next(pathlib.Path(server.state).rglob(f"checkpoint-{newest}")))
+    same(kept[0], kept[1], ("model.safetensors", "trainer.safetensors"))
+
+
 def steady():
     """Products are timed on each rank, by steps that all run before the first request, and none later: the recorder
     fails where an event is made then."""
@@ -261,4 +283,5 @@ with tempfile.TemporaryDirectory() as top:
     refusals()
     loses()
     together()
+    beside()
     steady()

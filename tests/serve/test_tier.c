@@ -242,7 +242,7 @@ static void errors_name_the_option(void **state)
     assert_non_null(strstr(err.text, "/nonexistent"));
     struct hzp_tier_config small = {.pool = rig.pool, .file_bytes = 5, .dir = "/tmp"};
     assert_int_equal(hzp_tier_create(&small, &tier, &err), HZP_EINVAL);
-    assert_non_null(strstr(err.text, "--prefix-file-bytes"));
+    assert_non_null(strstr(err.text, "--prefix-bytes file"));
     rig_close(&rig);
 }
 

@@ -29,10 +29,10 @@ struct hzp_group_gather {
 
 int hzp_trainer_check_group(const struct hzp_trainer_config *c, struct hzp_err_text *reterr)
 {
-    if (c->model->tensor && (c->link || c->trials || c->chunk_rows || c->prepare_behind))
+    if (c->model->tensor && (c->trials || c->chunk_rows || c->prepare_behind))
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "ranks that compute each step together learn without other ranks beside "
-                        "them, trials, riding rows, and memory that is prepared behind");
+                        "ranks that compute each step together learn without trials, riding rows, "
+                        "and memory that is prepared behind");
     return HZP_OK;
 }
 

@@ -101,7 +101,9 @@ static bool draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
     bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
-    if (!t->learner->collectives || t->gate || ends) /* a gate may refuse the draft that is read */
+    bool group = t->config.model->tensor; /* whose chains are one behind the other */
+    if (!t->learner->collectives || t->gate || group ||
+        ends) /* a gate may refuse the draft that is read */
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
                                            d->sample, d->room);

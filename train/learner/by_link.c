@@ -476,7 +476,8 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
     hzp_assert_engine_thread();
     struct hzp_learner_by_link *b = HZP_CONTAINER_OF(source, struct hzp_learner_by_link, source);
     if (outcome->status < 0) {
-        give_up(b, "the device failed");
+        give_up(b, b->learner->config.model->tensor ? "a step of its group has failed"
+                                                    : "the device failed");
         return;
     }
     hzp_learner_deliver(b->learner, offer);

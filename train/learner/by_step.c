@@ -85,6 +85,7 @@ static int check(const struct hzp_learner *l, const struct hzp_work *work,
 {
     switch (work->kind) {
     case HZP_WORK_MICRO:
+    case HZP_WORK_NONE:
         return HZP_OK;
     case HZP_WORK_GATHER:
         return check_gather(l, &work->gather, reterr);

@@ -114,7 +114,7 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     struct hzp_device *dev = config->model->dev;
     bool moves_device = !strcmp(hzp_link_backend(config->link), "nccl") ||
                         !strcmp(hzp_link_backend(config->link), "sim");
-    if (!moves_device && !hzp_device_host_memory(dev))
+    if (!config->model->tensor && !moves_device && !hzp_device_host_memory(dev))
         return hzp_fail(reterr, HZP_EUNSUP, "link %s moves host memory, that of %s is its own",
                         hzp_link_backend(config->link), dev->label);
     struct hzp_collectives *x = hzp_xcalloc(1, sizeof(*x));
@@ -131,9 +131,9 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     forget(x);
     hzp_collectives_empty_ring(x);
     int r = open_groups(x, reterr);
-    if (r >= 0)
+    if (r >= 0 && !config->model->tensor) /* of a group, items of the chain move all memory */
         r = announce(x, reterr);
-    if (r >= 0)
+    if (r >= 0 && !config->model->tensor)
         r = open_stage(x);
     if (r < 0) {
         hzp_collectives_destroy(x);
@@ -614,6 +614,34 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
         backward_units(x, chain, v, micro, last);
     else if (micro)
         hzp_micro_backward(chain, model, v, micro, s, &all);
+}
+
+void hzp_collectives_add_gates(struct hzp_collectives *x, const struct hzp_plan *chain)
+{
+    int32_t tag = -1;
+    for (int32_t i = 0; i < chain->items; i++) {
+        const struct hzp_collective_args *a = chain->item[i].args;
+        if (chain->item[i].op != HZP_OP_collective || a->link != x->config.model->data ||
+            a->tag == tag)
+            continue;
+        struct hzp_transfer nothing = {.op = HZP_ALL_GATHER,
+                                       .group = x->group[HZP_GROUP_RANKS],
+                                       .host = true,
+                                       .tag = hzp_collectives_tag(HZP_TAG_READY, a->tag)};
+        hzp_transfers_depend(&x->list, i, hzp_transfers_add(&x->list, &nothing, i));
+        tag = a->tag;
+    }
+}
+
+void hzp_collectives_group_micro(struct hzp_collectives *x, const struct hzp_plan *chain,
+                                 bool first)
+{
+    hzp_assert_engine_thread();
+    hzp_collectives_append(x);
+    hzp_transfers_begin(&x->list);
+    if (first)
+        x->rounds = 0;
+    hzp_collectives_add_gates(x, chain);
 }
 
 void hzp_collectives_note_loss(struct hzp_collectives *x, double loss)

@@ -21,6 +21,13 @@
  * its items wait for the units they read.  For that the next update's micro-batches are dealt with
  * the work to update, in front of the transfers of the draft.
  *
+ * Tensor-parallel groups that learn beside each other (model->data): the first rank of each group
+ * is a rank here, and what all ranks of the groups exchange, each with those that have its slice,
+ * are items of the chains (model/tensor.h).  Only works, losses and results are transfers, and one
+ * of nothing in front of those items, for which they wait: it is done when all groups have come so
+ * far, so no step of a group that serves waits for what another one computes.  No update runs
+ * ahead, and the tail is only the comparison of the results.
+ *
  * A chain's transfers are in a list (nanobatch/run/transfers.h) with the items that depend on them.
  * They may outlive the chain of a micro-batch, whose items have ended then: the next chain begins
  * while they are in flight.
@@ -45,10 +52,10 @@
 struct hzp_collectives;
 
 struct hzp_collectives_config {
-    struct hzp_link *link; /* borrowed */
-    struct hzp_shards shards;
+    struct hzp_link *link;    /* borrowed */
+    struct hzp_shards shards; /* of a group: the groups, each with all of its slice's state */
     struct hzp_model *model;
-    struct hzp_train_space *space; /* made with the same shards */
+    struct hzp_train_space *space; /* made with the same shards; of a group: of one rank */
     int32_t micro_rows;
 };
 
@@ -87,6 +94,11 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
                            const struct hzp_version *v, const struct hzp_micro *micro, bool first,
                            bool last);
 
+/* Appends the transfers of such a chain that hzp_work_build has built: of a group of ranks that
+ * compute each step together. */
+void hzp_collectives_group_micro(struct hzp_collectives *x, const struct hzp_plan *chain,
+                                 bool first);
+
 /* When that chain has ended: the sum of the micro-batch's losses; 0: it had none.  When the update
  * is done, hzp_collectives_loss is the sum of micro-batch `bin` of the update, of whichever
  * rank. */
@@ -98,6 +110,9 @@ double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin);
 void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
                             const struct hzp_version *v, struct hzp_version *draft,
                             const struct hzp_update_hyper *hyper, bool ahead);
+/* The transfers of an update's chain that hzp_work_build has built: of a group, as above. */
+void hzp_collectives_group_update(struct hzp_collectives *x, const struct hzp_plan *chain,
+                                  const struct hzp_version *draft);
 /* Whether the losses and the norm are known, which are in the train space then; so it is when the
  * update's chain has ended. */
 bool hzp_collectives_updated(const struct hzp_collectives *x);

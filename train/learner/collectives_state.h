@@ -27,6 +27,7 @@ enum hzp_collectives_tag {
     HZP_TAG_COMPARE,
     HZP_TAG_SHARE,
     HZP_TAG_AGREE,
+    HZP_TAG_READY,
 };
 
 /* What one rank found in its audit of the draft. */
@@ -96,6 +97,9 @@ static inline void *hzp_unit_base(const struct hzp_units *units, int32_t u)
 
 /* --- collectives.c ---------------------------------------------------------------------------- */
 
+/* Of a group's chain: in front of each exchange between groups, or of several with one tag, a
+ * transfer of nothing. */
+void hzp_collectives_add_gates(struct hzp_collectives *x, const struct hzp_plan *chain);
 /* Transfers are about to be appended: clears the list if it is done. */
 void hzp_collectives_append(struct hzp_collectives *x);
 /* Host memory for the largest unit, in F32, taken at the first call; it may be the stage. */

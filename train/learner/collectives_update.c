@@ -193,14 +193,9 @@ static void add_result(struct hzp_collectives *x)
     }
 }
 
-void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
-                            const struct hzp_version *v, struct hzp_version *draft,
-                            const struct hzp_update_hyper *hyper, bool ahead)
+static void begin_update(struct hzp_collectives *x, const struct hzp_version *draft)
 {
     hzp_assert_engine_thread();
-    const struct hzp_model *model = x->config.model;
-    struct hzp_train_space *s = x->config.space;
-    int32_t units = model->layout->units;
     hzp_collectives_append(x);
     hzp_transfers_begin(&x->list);
     x->draft = draft;
@@ -208,6 +203,24 @@ void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
     x->audit.at = x->audit.to = 0;
     hzp_collectives_empty_ring(x);
     x->updated = add_losses(x);
+}
+
+void hzp_collectives_group_update(struct hzp_collectives *x, const struct hzp_plan *chain,
+                                  const struct hzp_version *draft)
+{
+    begin_update(x, draft);
+    hzp_collectives_add_gates(x, chain);
+    add_result(x);
+}
+
+void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
+                            const struct hzp_version *v, struct hzp_version *draft,
+                            const struct hzp_update_hyper *hyper, bool ahead)
+{
+    const struct hzp_model *model = x->config.model;
+    struct hzp_train_space *s = x->config.space;
+    int32_t units = model->layout->units;
+    begin_update(x, draft);
     hzp_update_begin(chain, s);
     for (int32_t i = 0; i < units; i++) {
         /* In the order in which sums are complete; but squares that are added at once, in the order
@@ -244,6 +257,9 @@ void hzp_collectives_audit(struct hzp_collectives *x)
     bool whole = !hzp_weights_gathered(model->weights); /* else see audit_parts */
     HZP_ASSERT(x->draft && !x->audit.built);
     hzp_plan_clear(chain);
+    x->audit.built = true;
+    if (model->tensor) /* the update's chain has audited it */
+        return;
     chain->tenant = HZP_TENANT_TRAIN;
     chain->layer = -1;
     for (int32_t u = 0; u < model->layout->units; u++) {
@@ -252,7 +268,6 @@ void hzp_collectives_audit(struct hzp_collectives *x)
             hzp_update_audit(chain, model, x->draft, s, u);
     }
     hzp_update_end(chain, model, x->draft, s);
-    x->audit.built = true;
 }
 
 int32_t hzp_collectives_audit_limit(const struct hzp_collectives *x)

@@ -39,6 +39,10 @@ static int open_collectives(struct hzp_learner *l, struct hzp_err_text *reterr)
                                             .model = l->config.model,
                                             .space = l->space,
                                             .micro_rows = hzp_recipe_rows(&l->config.recipe)};
+    if (l->config.link && l->config.model->tensor) {
+        config.shards.groups = (struct hzp_groups){hzp_link_ranks(l->config.link), 1, 1, 1};
+        config.shards.rank = hzp_link_rank(l->config.link);
+    }
     return l->config.link ? hzp_collectives_create(&config, &l->collectives, reterr) : HZP_OK;
 }
 
@@ -136,8 +140,9 @@ static void build(struct hzp_learner *l)
         v = work->draft ? l->draft : hzp_weights_current(l->config.model->weights);
     hzp_plan_clear(&l->chain);
     l->at = l->to = 0;
-    l->number++;
     hzp_work_build(&l->chain, work, l->config.model, v, l->draft, l->micro, l->space);
+    if (l->chain.items) /* one without is told to nobody */
+        l->number++;
 }
 
 void hzp_learner_begin(struct hzp_learner *l, const struct hzp_work *work)
@@ -160,13 +165,14 @@ static const double halves_pay = 0.05;
 /* Rank 0 of a group that computes each step together: whether to cut the micro-batch into halves,
  * so that the sums of each run beside products of the other, which are slower for that.  It is
  * where sums take long, by the times that items took before, and never where the device's streams
- * order transfers, because nothing is hidden there.  Builds the uncut chain to add up its times. */
+ * order transfers, because nothing is hidden there, nor in the ordered mode, where what is measured
+ * decides nothing.  Builds the uncut chain to add up its times. */
 static bool halves(struct hzp_learner *l)
 {
     const struct hzp_model *model = l->config.model;
     double sums = 0, all = 0;
     if (!model->tensor || !l->op_times || l->micro->rows < 2 * l->config.half_rows ||
-        !hzp_device_host_memory(model->dev))
+        l->config.shards.ordered || !hzp_device_host_memory(model->dev))
         return false;
     hzp_plan_clear(&l->chain);
     hzp_micro_build(&l->chain, model, hzp_learner_version(l), l->micro, l->space, false);
@@ -201,10 +207,6 @@ static int read_micro(struct hzp_learner *l, int32_t i, struct hzp_err_text *ret
     l->work.halved = halves(l);
     if (l->work.halved)
         hzp_micro_halve(l->micro);
-    if (model->tensor) {
-        hzp_works_clear(&l->bytes);
-        hzp_works_add(&l->bytes, &l->work, l->micro);
-    }
     return HZP_OK;
 }
 
@@ -219,14 +221,18 @@ static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
     else
         hzp_micro_clear(l->micro);
     l->chain_ns = hzp_now_ns();
+    struct hzp_work work = any ? l->work : (struct hzp_work){.kind = HZP_WORK_NONE};
+    work.first = l->bin == 0;
     l->work.kind = HZP_WORK_MICRO;
-    if (x) {
+    if (x && !l->config.model->tensor) {
         hzp_plan_clear(&l->chain);
         l->at = l->to = 0;
         hzp_collectives_micro(x, &l->chain, hzp_learner_version(l), any ? l->micro : NULL,
                               l->bin == 0, l->bin + hzp_collectives_ranks(x) >= l->deal.count);
     } else {
-        build(l);
+        hzp_learner_begin(l, &work);
+        if (x)
+            hzp_collectives_group_micro(x, &l->chain, work.first);
     }
     l->rider = (struct hzp_rider){hzp_learner_version(l), l->micro, l->space};
     return HZP_OK;
@@ -301,8 +307,10 @@ int hzp_learner_update(struct hzp_learner *l, const struct hzp_work *work,
     l->update_ns = hzp_now_ns();
     l->update_number = work->optimizer_step;
     hzp_works_clear(&l->ahead);
-    if (!l->collectives) {
+    if (!l->collectives || l->config.model->tensor) {
         hzp_learner_begin(l, work);
+        if (l->collectives)
+            hzp_collectives_group_update(l->collectives, &l->chain, l->draft);
         return HZP_OK;
     }
     l->work = *work;
@@ -509,7 +517,7 @@ bool hzp_learner_ended(const struct hzp_learner *l)
 bool hzp_learner_next(struct hzp_learner *l, uint64_t last_step)
 {
     hzp_assert_engine_thread();
-    if (l->work.kind == HZP_WORK_MICRO)
+    if (l->work.kind == HZP_WORK_MICRO || l->work.kind == HZP_WORK_NONE)
         return end_micro(l);
     return l->work.kind == HZP_WORK_UPDATE && end_update(l, last_step);
 }

@@ -75,7 +75,7 @@ static void print_prefixes(struct hzp_page *p, const struct hzp_scheduler_stats 
     drafts(p, s);
     hzp_page_gauge(
         p, "hzpserve_prefix_tier_pages", s->tier.pages,
-        "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-host-bytes).");
+        "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-bytes host).");
     hzp_page_counter(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written,
                      "Pages copied to a tier.");
     hzp_page_counter(
