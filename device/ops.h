@@ -196,7 +196,9 @@ struct hzp_rope_args {
     float eps;
 };
 
-/* out[r] = softmax(q[r] K^T * scale) V over positions 0 .. pos(r) of r's sequence, K and V read
+/* out[r] = softmax(x[r]) V over the positions that r sees of its sequence: 0 .. pos(r), or the last
+ * `window` of these if that is > 0.  The scores x[r] are q[r] K^T scale, or of these, if cap > 0,
+ * cap tanh(score / cap).  K and V are read
  * from pages: position p of segment i lies in page[i * page_stride + p / page_rows].  The rows'
  * own k and v have been appended before.  attn_decode: every segment has one row.  K and V of E4M3
  * pages have no NaN among their codes (rope writes none); a row whose scale is NaN is NaN.
@@ -213,7 +215,8 @@ struct hzp_attn_paged_args {
     const int32_t *line;  /* [segs.count]; host memory, as the lists of segs */
     int32_t page_stride, lines;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 #define hzp_attn_decode_args  hzp_attn_paged_args
 #define hzp_attn_prefill_args hzp_attn_paged_args
@@ -223,13 +226,14 @@ struct hzp_attn_paged_args {
  * out: its last out.rows rows are the ones computed, and the segments count only those. The rows
  * before them belong to the first document, whose pos0 is then at most their number (its position p
  * is p - pos0 rows from its first row); all other pos0 are 0. lse [rows][heads] F32 = log of the
- * softmax's denominator (of the scaled scores); NULL: not stored. */
+ * softmax's denominator (of the scores x); NULL: not stored. */
 struct hzp_attn_packed_args {
     struct hzp_mat qkv, out;
     float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 
 /* y = silu(x[:, :width]) * x[:, width:], silu(z) = z / (1 + exp(-z)).
@@ -406,15 +410,18 @@ struct hzp_rope_bwd_args {
     float eps;
 };
 
-/* dqkv from dout, with P = exp(q k scale - lse), D = sum(dout * out) per row and head:
- *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q.
+/* dqkv from dout, with P = exp(x - lse) where r sees the position, D = sum(dout * out) per row and
+ * head:
+ *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q;
+ * with a cap, dS has the factor 1 - (x / cap)^2, too.
  * qkv is the (rotated) input of attn_packed, out and lse its results.  Overwrites dqkv. */
 struct hzp_attn_packed_bwd_args {
     struct hzp_mat qkv, out, dout, dqkv;
     const float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 
 /* With s = 1 / (1 + exp(-g)):  du = dy g s,  dg = dy u s (1 + g (1 - s)).
@@ -521,6 +528,12 @@ static inline const int32_t *hzp_attn_pages(const struct hzp_attn_paged_args *a,
 {
     size_t stride = (size_t)a->page_stride;
     return a->table ? a->table + (size_t)a->line[seg] * stride : a->page + (size_t)seg * stride;
+}
+
+/* The first position that a row at position pos sees. */
+static inline int32_t hzp_attn_first(int32_t window, int32_t pos)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
 /* A whole matrix as one row, for ops that are independent of rows; requires stride == cols. */

@@ -189,6 +189,7 @@ static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
     RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
          "ctx_max does not fit a row of page");
     RULE(!a->table || a->lines > 0, "the table has no lines");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -209,6 +210,7 @@ static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
     RULE(a->out.rows <= a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
          "out is not [rows][heads dim]");
     RULE(a->segs.ctx_max <= a->qkv.rows, "ctx_max does not fit the rows of qkv");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -306,6 +308,7 @@ static const char *check_attn_packed_bwd(const struct hzp_attn_packed_bwd_args *
              same_shape(&a->out, &a->dout),
          "out or dout is not [rows][heads dim]");
     RULE(same_shape(&a->qkv, &a->dqkv), "qkv and dqkv differ in shape");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 

@@ -407,6 +407,13 @@ INLINE float vsum(vf a)
     return v4_sum(vfold4(a));
 }
 
+/* Absolute error below 3e-7. */
+INLINE vf vtanh(vf x)
+{
+    vf e = vexp(vmul(vset(2.f), vmax(vset(-16.f), vmin(vset(16.f), x)))), one = vset(1.f);
+    return vdiv(vsub(e, one), vadd(e, one));
+}
+
 /* Elements from i on of an F32 or BF16 array. */
 INLINE vf vget(const void *p, size_t i, enum hzp_dtype type, int left)
 {

@@ -191,7 +191,7 @@ static void normal(const struct hzp_item *item, union args *ret)
         ret->attn.segs.ctx_max = ctx_most(&ret->attn);
         HOLE(&ret->attn.kv, type, offsetof(struct hzp_kv, k_scale));
         TAIL(&ret->attn.segs, ctx_max);
-        TAIL(&ret->attn, scale);
+        TAIL(&ret->attn, window);
         break;
     case HZP_OP_rope:
         HOLE(&ret->rope.kv, type, offsetof(struct hzp_kv, k_scale));

@@ -217,11 +217,12 @@ static struct hzp_segs documents(struct oc_io *io)
     return (struct hzp_segs){row0, pos0, 3, 5, 5};
 }
 
-static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
+static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t window, float cap)
 {
     enum { ROWS = 9, DIM = 4 };
     int32_t width = (heads + 2 * kv_heads) * DIM;
-    struct hzp_attn_packed_args f = {.heads = {heads, kv_heads, DIM}, .scale = 0.5f};
+    struct hzp_attn_packed_args f = {
+        .heads = {heads, kv_heads, DIM}, .scale = 0.5f, .cap = cap, .window = window};
     f.qkv = nice(p->f, "qkv", ROWS, width);
     f.out = p->y = oc_mat(p->f, "out", ROWS, heads * DIM, HZP_F32, OC_OUT);
     f.lse = oc_array(p->f, "lse", OC_F32, ROWS * heads, OC_OUT);
@@ -230,7 +231,8 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
-    struct hzp_attn_packed_bwd_args b = {.heads = f.heads, .scale = f.scale};
+    struct hzp_attn_packed_bwd_args b = {
+        .heads = f.heads, .scale = f.scale, .cap = cap, .window = window};
     struct hzp_mat out = in_result(p->f, p->f_result, f.out);
     float *lse = oc_array(p->b, "lse", OC_F32, ROWS * heads, OC_IN);
     memcpy(lse, p->f_result + ((uint8_t *)f.lse - p->f->image), sizeof(float) * ROWS * heads);
@@ -241,7 +243,12 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
     b.lse = lse;
     b.segs = documents(p->b);
     backward(p, &b, sizeof(b));
-    check(p, heads == kv_heads ? "dqkv" : "dqkv, grouped", &f.qkv, &b.dqkv, false);
+    check(p,
+          cap > 0             ? "dqkv, window, cap"
+          : window            ? "dqkv, window"
+          : heads == kv_heads ? "dqkv"
+                              : "dqkv, grouped",
+          &f.qkv, &b.dqkv, false);
 }
 
 static void grad_swiglu(struct probe *p)
@@ -366,8 +373,10 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
     GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p))
     GRAD(rope_bwd, rope, grad_rope(&p, false))
     GRAD(rope_bwd, rope, grad_rope(&p, true))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2, 0, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 0, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 2, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 1, 3, 0.7f))
     GRAD(swiglu_bwd, swiglu, grad_swiglu(&p))
     GRAD(xent, xent, grad_xent(&p, false, HZP_LOSS_XENT, 0))
     for (int kind = HZP_LOSS_XENT; kind < HZP_LOSS_KINDS; kind++)
