@@ -122,12 +122,14 @@ struct hzp_embed_args {
     int32_t first;
 };
 
-/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act. rstd [rows] F32: the
- * input of rmsnorm_bwd; NULL: not stored. */
+/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps) (+ add[r]).  x F32, w [1][cols] act, y act. rstd [rows]
+ * F32: the input of rmsnorm_bwd; NULL: not stored.  plus_one, of this and other ops with norms: 1 + w
+ * stands for w.  add absent, or F32; then y is F32, too, and may be add. */
 struct hzp_rmsnorm_args {
-    struct hzp_mat x, w, y;
+    struct hzp_mat x, w, add, y;
     float *rstd;
     float eps;
+    int32_t plus_one;
 };
 
 /* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
@@ -194,6 +196,7 @@ struct hzp_rope_args {
     const int32_t *slot; /* [rows]; NULL with kv.k */
     struct hzp_heads heads;
     float eps;
+    int32_t plus_one;
 };
 
 /* out[r] = softmax(x[r]) V over the positions that r sees of its sequence: 0 .. pos(r), or the last
@@ -236,11 +239,15 @@ struct hzp_attn_packed_args {
     int32_t window;
 };
 
-/* y = silu(x[:, :width]) * x[:, width:], silu(z) = z / (1 + exp(-z)).
+/* y = f(x[:, :width]) * x[:, width:], f(g) = g s(g), s(g) = 1 / (1 + exp(-z)), with z = g (silu), or
+ * if gelu z = sqrt(8 / pi) (g + 0.044715 g^3): GELU as its approximation by tanh.
  * x [rows][2 width] act (gate, then up), y [rows][width] act. */
 struct hzp_swiglu_args {
     struct hzp_mat x, y;
+    int32_t gelu;
 };
+#define HZP_GELU_1 1.5957691216057308f  /* sqrt(8 / pi) */
+#define HZP_GELU_3 0.07135481627260025f /* 0.044715 of it */
 
 /* y[i] = x[index[i]]: picks the rows whose logits are wanted.  x and y of one type. */
 struct hzp_gather_args {
@@ -373,7 +380,8 @@ enum { HZP_ROW_LOSS_WORDS = sizeof(struct hzp_row_loss) / 4 };
  *
  *     loss[r] = w f(lp[r])      dx[r] = -w f'(lp[r]) inv_temperature (softmax(z[r]) - onehot)
  *
- * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  x [rows][vocab] F32; dx
+ * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  With cap > 0 x is what cast
+ * with that cap gave, and dx is with respect to what cast read: it has the factor 1 - (x / cap)^2.  x [rows][vocab] F32; dx
  * act, absent: none.  dx may be x if F32.  In BF16 each row of it may lie in the first half of x's
  * row (the same ptr, twice the stride): the second half keeps its logits.  how NULL: XENT of x as
  * it is; rows of IS with old = lp and A = 1 have the same bits in dx. */
@@ -384,6 +392,7 @@ struct hzp_xent_args {
     const float *weight;            /* [rows]; NULL: all 1 */
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
     float *lp, *entropy;            /* [rows]; NULL: not wanted */
+    float cap;
 };
 
 /* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy
@@ -399,6 +408,7 @@ struct hzp_embed_bwd_args {
 struct hzp_rmsnorm_bwd_args {
     struct hzp_mat dy, x, w, dx, dw;
     const float *rstd; /* [rows] */
+    int32_t plus_one;
 };
 
 /* The transpose of rope: dy -> dx, in place if they are the same matrix.  x is rope's input, read
@@ -408,6 +418,7 @@ struct hzp_rope_bwd_args {
     const int32_t *pos;
     struct hzp_heads heads;
     float eps;
+    int32_t plus_one;
 };
 
 /* dqkv from dout, with P = exp(x - lse) where r sees the position, D = sum(dout * out) per row and
@@ -424,10 +435,11 @@ struct hzp_attn_packed_bwd_args {
     int32_t window;
 };
 
-/* With s = 1 / (1 + exp(-g)):  du = dy g s,  dg = dy u s (1 + g (1 - s)).
+/* With s and z as in swiglu:  du = dy g s,  dg = dy u s (1 + g z' (1 - s)), z' the slope of z.
  * x as in swiglu, dy [rows][width] act, dx [rows][2 width] act. */
 struct hzp_swiglu_bwd_args {
     struct hzp_mat x, dy, dx;
+    int32_t gelu;
 };
 
 /* y[c] += sum over rows of x[r][c], in row order.  x act, y [1][cols] F32: a bias' gradient. */
@@ -436,10 +448,10 @@ struct hzp_colsum_args {
 };
 
 /* y = x scale in y's type, to nearest even; the product in F32.  scale 0: 1.  F32 and BF16; y may
- * be x. */
+ * be x.  With cap > 0, y = cap tanh(x scale / cap). */
 struct hzp_cast_args {
     struct hzp_mat x, y;
-    float scale;
+    float scale, cap;
 };
 
 /* y = value everywhere. */

@@ -58,7 +58,9 @@ static const char *check_embed(const struct hzp_embed_args *a)
 static const char *check_rmsnorm(const struct hzp_rmsnorm_args *a)
 {
     RULE(a->x.type == HZP_F32, "x is not F32");
-    RULE(is_float(&a->w) && a->w.type == a->y.type, "w and y differ in type");
+    RULE(is_float(&a->w) && (a->add.ptr || a->w.type == a->y.type), "w and y differ in type");
+    RULE(!a->add.ptr || (a->add.type == HZP_F32 && a->y.type == HZP_F32), "add or y is not F32");
+    RULE(!a->add.ptr || same_shape(&a->x, &a->add), "x and add differ in shape");
     RULE(a->w.rows == 1 && a->w.cols == a->x.cols, "w is not [1][cols]");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
     RULE(a->eps >= 0, "eps is negative");
@@ -335,6 +337,7 @@ static const char *check_cast(const struct hzp_cast_args *a)
     RULE(is_float(&a->x) && is_float(&a->y), "x or y is neither F32 nor BF16");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
     RULE(isfinite(a->scale), "scale is not finite");
+    RULE(a->cap >= 0 && isfinite(a->cap), "cap is negative or not finite");
     return NULL;
 }
 

@@ -317,12 +317,6 @@ extern "C" int hzp_cuda_attn_packed_plain(struct hzp_lane *lane,
 
 /* ---- the backward: first D and dq by rows, then dk and dv by keys ---- */
 
-/* The derivative of a capped score, given the score. */
-static __device__ float cap_slope(float x, float cap)
-{
-    return cap > 0 ? 1 - x / cap * (x / cap) : 1;
-}
-
 static __device__ float dot(const float (&x)[PARTS], const float (&y)[PARTS])
 {
     float sum = 0;

@@ -136,7 +136,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     case HZP_OP_rmsnorm: {
         const struct hzp_rmsnorm_args *v = args;
         by_rows(&v->x, &v->y, key, size);
-        key->flags = v->rstd ? 1 : 0;
+        key->flags = (uint8_t)((v->rstd ? 1 : 0) | (v->add.ptr ? 2 : 0));
         break;
     }
     case HZP_OP_codes: {

@@ -57,7 +57,8 @@ struct oc_case {
 
 /* The tables, each ended by a case whose build is NULL. */
 extern const struct oc_case oc_cases_dense[], oc_cases_attn[], oc_cases_sample[], oc_cases_grad[],
-    oc_cases_update[], oc_cases_many[], oc_cases_narrow[], oc_cases_project[];
+    oc_cases_update[], oc_cases_many[], oc_cases_narrow[], oc_cases_project[], oc_cases_kinds[],
+    oc_cases_grad_kinds[];
 
 /* The allowed distance of an output from ref's. nmse: sum (y - ref)^2 / sum ref^2. miss: the
  * largest |y - ref| / (|ref| + rms of ref). 0: the bits must be equal. */
