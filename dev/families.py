@@ -147,6 +147,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    torch.set_num_threads(1)
     test = os.path.join(args.build, "tests", "golden", "test_golden")
     with tempfile.TemporaryDirectory() as root:
         for family in args.families:

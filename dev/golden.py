@@ -370,7 +370,7 @@ def forward(config, weights, batch):
     plus, times = 0.0, config.get("embedding_multiplier", 1.0)
     if gemma(config):
         scale, plus = config["query_pre_attn_scalar"] ** -0.5, 1.0
-        times = float(np.float32(math.sqrt(config["hidden_size"])))
+        times = math.sqrt(config["hidden_size"])
 
     x = embedding[torch.tensor(batch["tokens"])] * times
     residual = [x]
