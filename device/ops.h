@@ -122,8 +122,8 @@ struct hzp_embed_args {
     int32_t first;
 };
 
-/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps) (+ add[r]).  x F32, w [1][cols] act, y act. rstd [rows]
- * F32: the input of rmsnorm_bwd; NULL: not stored.  plus_one, of this and other ops with norms: 1 + w
+/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps) (+ add[r]).  x F32, w [1][cols] act, y act. rstd
+ * [rows] F32: the input of rmsnorm_bwd; NULL: not stored.  plus_one, of all ops with norms: 1 + w
  * stands for w.  add absent, or F32; then y is F32, too, and may be add. */
 struct hzp_rmsnorm_args {
     struct hzp_mat x, w, add, y;
@@ -239,7 +239,7 @@ struct hzp_attn_packed_args {
     int32_t window;
 };
 
-/* y = f(x[:, :width]) * x[:, width:], f(g) = g s(g), s(g) = 1 / (1 + exp(-z)), with z = g (silu), or
+/* y = f(x[:, :width]) * x[:, width:], f(g) = g s(g), s(g) = 1 / (1 + exp(-z)), z = g (silu), or
  * if gelu z = sqrt(8 / pi) (g + 0.044715 g^3): GELU as its approximation by tanh.
  * x [rows][2 width] act (gate, then up), y [rows][width] act. */
 struct hzp_swiglu_args {
@@ -380,11 +380,11 @@ enum { HZP_ROW_LOSS_WORDS = sizeof(struct hzp_row_loss) / 4 };
  *
  *     loss[r] = w f(lp[r])      dx[r] = -w f'(lp[r]) inv_temperature (softmax(z[r]) - onehot)
  *
- * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  With cap > 0 x is what cast
- * with that cap gave, and dx is with respect to what cast read: it has the factor 1 - (x / cap)^2.  x [rows][vocab] F32; dx
- * act, absent: none.  dx may be x if F32.  In BF16 each row of it may lie in the first half of x's
- * row (the same ptr, twice the stride): the second half keeps its logits.  how NULL: XENT of x as
- * it is; rows of IS with old = lp and A = 1 have the same bits in dx. */
+ * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  cap > 0: x is capped by it
+ * (as cast does), and dx is that of what was capped: it has the factor 1 - (x / cap)^2, too.  dx
+ * act, absent: none.  dx may be x, [rows][vocab] F32, if F32.  In BF16 each row may lie in the
+ * first half of x's (the same ptr, twice the stride): the second keeps its logits.  how NULL: XENT
+ * of x; rows of IS with old = lp and A = 1 have the same bits in dx. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target;          /* [rows] */

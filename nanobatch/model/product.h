@@ -92,8 +92,8 @@ void hzp_product_backward_summed(struct hzp_plan *plan, const struct hzp_layer *
  * norm there.  rstd NULL: not stored. */
 void hzp_stream_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                        struct hzp_mat x, struct hzp_mat y, float *rstd);
-/* The backward pass of that norm and of the product of role that reads it: dy of the product; x, the
- * stream that was normed.  Gradients of the weights, and dx of the stream, are added to. */
+/* The backward pass of that norm and of the product of role that reads it: dy of the product; x,
+ * the stream that was normed.  Gradients of the weights, and dx of the stream, are added to. */
 void hzp_stream_back(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role norm,
                      enum hzp_role role, enum hzp_tensor_place place,
                      const struct hzp_layer_grads *g, struct hzp_mat dy, struct hzp_mat x,

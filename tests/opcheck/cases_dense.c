@@ -215,8 +215,8 @@ static void append_make(struct oc_io *io, struct hzp_rope_args *a, int32_t page_
         slot[r] = r % 5 == 3 ? -1 : (int32_t)((slots - 1 + (int64_t)r * 7) % slots);
 }
 
-/* rows, heads, kv_heads, dim, norms (1 q, 2 k, 4 one row of the table, 8 1 + w), page_rows (0: nothing is appended), pages, whether
- * these are E4M3 */
+/* rows, heads, kv_heads, dim, norms (1 q, 2 k, 4: one row of the table, 8: 1 + w), page_rows (0:
+ * nothing is appended), pages, whether these are E4M3 */
 static void build_rope(struct oc_io *io, const struct oc_case *c)
 {
     enum { POSITIONS = 1000 };
@@ -731,7 +731,7 @@ const struct oc_case oc_cases_project[] = {
     {0},
 };
 
-/* Norms of 1 + w and with an addend, GELU, caps; last, so that other cases keep their random numbers. */
+/* Norms of 1 + w and with an addend, GELU, caps; last: other cases keep their random numbers. */
 const struct oc_case oc_cases_kinds[] = {
     BOTH(RMSNORM, 0, 1, 1, 1, 1, 0),
     BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 1, 0),
