@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/config.h"
 
-#include "device/bf16.h"
 #include "weights/config_read.h"
 #include "weights/families.h"
 #include "weights/json_file.h"
@@ -249,10 +248,7 @@ static int read_gemma(const struct hzp_config_source *src, const struct hzp_fami
                                family->model_type);
     c->score_cap = (float)cap[0];
     c->logit_cap = (float)cap[1];
-    /* a number of the weights' type */
     c->embed_scale = (float)sqrt(width);
-    if (c->disk_type == HZP_BF16)
-        c->embed_scale = hzp_bf16_to_f32(hzp_bf16_from_f32(c->embed_scale));
     return HZP_OK;
 }
 

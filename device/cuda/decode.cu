@@ -451,7 +451,9 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     HZP_SHARED(float, sums, [WARPS][ROWS][D + 2]);
     const struct hzp_attn_paged_args &a = d.a;
     int seq = item.seq, kv_head = item.rank / d.tiles, tile = item.rank % d.tiles;
-    int from = window_from(a, seq), first = first_seen(a.window, a.segs.pos0[seq]);
+    constexpr bool WINDOWS = !(TALL && D == 128); /* there are no registers left for them */
+    int from = WINDOWS ? window_from(a, seq) : 0;
+    int first = WINDOWS ? first_seen(a.window, a.segs.pos0[seq]) : 0;
     int n = a.segs.pos0[seq] + 1 - from, length = piece_length(n, item.stretch);
     int begin = from + item.piece * length, end = min(from + n, begin + length);
     int pieces = HZP_DIV_UP(n, length);
@@ -571,7 +573,8 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
     bool fits = a->qkv.type == HZP_BF16 && (dim == 64 || dim == 128) &&
                 (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
                 (int64_t)a->kv.pages * a->kv.page_rows * a->heads.kv_heads <= INT32_MAX &&
-                d.ranks <= HZP_CUDA_COUNTERS / SEQS && !a->cap;
+                d.ranks <= HZP_CUDA_COUNTERS / SEQS && !a->cap &&
+                !(a->window && dim == 128 && group > 8);
     if (!fits) {
         hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
                             dim, "decode of a type, width, alignment or cap without a kernel");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/ends.h"
 
+#include "device/bf16.h"
 #include "nanobatch/model/tensor.h"
 
 /* y times a scalar of the model, in place; 0: none. */
@@ -10,19 +11,27 @@ static void scale_by(struct hzp_plan *plan, struct hzp_mat y, float scale)
         HZP_PLAN_NEXT(plan, cast, .x = y, .y = y, .scale = scale);
 }
 
+/* Gemma's is a number of the weights' type. */
+static float embed_scale(const struct hzp_model *model)
+{
+    const struct hzp_model_config *c = model->config;
+    bool rounds = c->norm_plus_one && model->act == HZP_BF16;
+    return rounds ? hzp_bf16_to_f32(hzp_bf16_from_f32(c->embed_scale)) : c->embed_scale;
+}
+
 void hzp_embed_forward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *id,
                        struct hzp_mat y)
 {
     HZP_PLAN_NEXT(plan, embed, .table = hzp_layer_weight(layer, HZP_EMBED), .y = y, .id = id,
                   .first = hzp_tensor_vocab_first(layer->model));
-    scale_by(plan, y, layer->model->config->embed_scale);
+    scale_by(plan, y, embed_scale(layer->model));
     hzp_tensor_reduce(plan, layer->model, HZP_TENSOR_EMBED, y);
 }
 
 void hzp_embed_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *id,
                         struct hzp_mat dy)
 {
-    scale_by(plan, dy, layer->model->config->embed_scale);
+    scale_by(plan, dy, embed_scale(layer->model));
     HZP_PLAN_NEXT(plan, embed_bwd, .dtable = hzp_layer_grad(layer, HZP_EMBED), .dy = dy, .id = id,
                   .first = hzp_tensor_vocab_first(layer->model));
 }
